@@ -1,6 +1,7 @@
 """What base models in local folders offer is known without torch, and may grow."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import attrs
 import pytest
@@ -42,12 +43,12 @@ class Offering(EchoBackend):
         return self.offer.entries()
 
     def capabilities(self, model: str) -> Capabilities:
-        return capabilities(self.offer.base_model(model).tool_format)
+        return capabilities(self.offer.base_model(model))
 
 
 @pytest.fixture(autouse=True)
 def _forget() -> None:
-    capabilities.cache_clear()
+    local_offer._capabilities.cache_clear()
 
 
 def test_an_entry_says_what_the_base_model_says() -> None:
@@ -59,15 +60,25 @@ def test_an_entry_says_what_the_base_model_says() -> None:
 
 def test_tools_come_with_a_format_and_constraints_with_llguidance(monkeypatch: pytest.MonkeyPatch) -> None:
     for there in (True, False):
-        capabilities.cache_clear()
+        local_offer._capabilities.cache_clear()
         monkeypatch.setattr(local_offer, "find_spec", lambda name, there=there: there or None)
-        with_tools, without = capabilities("tags"), capabilities("")
+        with_tools, without = capabilities(BASE), capabilities(attrs.evolve(BASE, tool_format=""))
         assert (with_tools.tools, without.tools) == (True, False)
         assert (with_tools.forced_tools, without.forced_tools) == (there, False)
         assert with_tools.json_mode is with_tools.structured_outputs is there
         (entry,) = LocalOffer([BASE]).entries()
         assert (Feature.STRUCTURED_OUTPUTS in entry.supported_features) is there
-    capabilities.cache_clear()
+    local_offer._capabilities.cache_clear()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_reasoning_effort_is_honoured_where_the_chat_template_knows_it(tmp_path: Path, known: bool) -> None:
+    said = "Reasoning: {{ reasoning_effort or 'medium' }}" if known else "a reasoning_effort_or_two"
+    (tmp_path / "chat_template.jinja").write_text(said)
+    base = attrs.evolve(BASE, path=str(tmp_path))
+    assert ("reasoning_effort" in capabilities(base).parameters) is known
+    (entry,) = LocalOffer([base]).entries()
+    assert (Feature.REASONING in entry.supported_features) is known
 
 
 def test_entries_are_the_same_tuple_until_there_are_more() -> None:

@@ -8,8 +8,10 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ MAX_JSON = 64 * 2**20
 """Bytes of a JSON file at most: tokenizers of large vocabularies take about 20 MB."""
 
 _CHUNK = 2**20
+_EFFORT = re.compile(r"\breasoning_effort\b")
 
 Progress = Callable[[int, int], None]
 """Told how many bytes of how many have been read."""
@@ -97,6 +100,7 @@ def read_base_folder(path: str | os.PathLike[str], progress: Progress | None = N
         raise InvalidInput.at("path", msg=f"{folder} is not a folder; give one with a model in the transformers format")
     config = _json(folder, CONFIG)
     check_config(config)
+    _json(folder, TOKENIZER)
     form = format_of(_template(folder))
     weights = _weight_files(folder)
     shapes = [shape for name in weights for shape in _shapes(folder / name)]
@@ -112,6 +116,15 @@ def read_base_folder(path: str | os.PathLike[str], progress: Progress | None = N
         dtypes=frozenset(dtype for dtype, _ in shapes),
         files=_digests(folder, sorted(names), progress),
     )
+
+
+@lru_cache
+def takes_reasoning_effort(path: str) -> bool:
+    """Return whether the chat template in this folder has the variable `reasoning_effort`; False where none is left."""
+    try:
+        return bool(_EFFORT.search(_template(Path(path))))
+    except (InvalidInput, OSError):
+        return False
 
 
 def check_unchanged(base: BaseModel) -> None:
@@ -164,8 +177,7 @@ def _json(folder: Path, name: str) -> Mapping[str, Any]:
 
 
 def _template(folder: Path) -> str:
-    """Return the chat template, where there is a tokenizer."""
-    _json(folder, TOKENIZER)
+    """Return the chat template. Raises `InvalidInput` without one."""
     known = _json(folder, TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).is_file() else {}
     own = folder / TEMPLATE
     template = own.read_text(errors="replace") if own.is_file() else known.get("chat_template")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from example_counts import examples
 from modelyard.backends.sampling import next_token
-from modelyard.domain.catalogue import Feature, SamplingParameter
+from modelyard.domain.catalogue import SamplingParameter
 from modelyard.domain.completion import (
     Choice,
     CompletionRequest,
@@ -245,10 +245,10 @@ def test_a_file_that_is_not_an_adapter_is_a_clear_error() -> None:
 # ---- the catalogue ---------------------------------------------------------------------------------------------------
 
 
-def test_its_entry_lists_every_sampling_parameter_a_price_and_tools() -> None:
+def test_its_entry_lists_every_sampling_parameter_and_a_price_but_no_tools_as_it_calls_none() -> None:
     entry = BACKEND.entries()[0]
     assert set(entry.supported_sampling_parameters) == set(SamplingParameter)
-    assert entry.supported_features == (Feature.TOOLS,)
+    assert entry.supported_features == ()
     assert 0 < entry.pricing.prompt < entry.pricing.completion
     assert (entry.hub_id, entry.name) == ("modelyard/tabular-mini", "Tabular Mini")
     assert BACKEND.capabilities("tabular-mini").trainable

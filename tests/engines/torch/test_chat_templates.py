@@ -52,6 +52,13 @@ def test_a_conversation_is_rendered_as_transformers_renders_it(folder: Path, cha
     assert '{"name": "look_up", "arguments": {"what": "sea"}}' in plain.decode(expected)
 
 
+def test_reasoning_effort_is_a_variable_of_the_template(templated: Callable[[str], ChatTokenizer]) -> None:
+    chat = templated("{{ reasoning_effort | default('none given') }}")
+    said = b"".join(chat.token_bytes[token] for token in chat.prompt((HELLO,), (), "high<|im_end|>"))
+    assert said == b"high<|im_end|>"
+    assert b"".join(chat.token_bytes[token] for token in chat.prompt((HELLO,))) == b"none given"
+
+
 # ---- special tokens ----------------------------------------------------------------------------------------------
 
 

@@ -26,13 +26,15 @@ from modelyard.engines.torch.serving import loaded_model as loaded
 from modelyard.engines.torch.serving import model_pool as networks
 from modelyard.engines.torch.serving.backend import LocalBackend
 from modelyard.engines.torch.serving.model_pool import Room
-from modelyard.errors import BackendError, Overloaded
+from modelyard.errors import BackendError, Overloaded, UnsupportedParameter
 from modelyard.protocols import ServedModel
 
 Weights = dict[str, torch.Tensor]
 REQUEST = CompletionRequest(
     "m", (Message(Role.USER, "hello"),), Sampling(temperature=0), max_tokens=12, return_token_ids=True
 )
+
+EFFORT: dict[str, Any] = {"reasoning_effort": "high"}
 
 
 @pytest.fixture
@@ -71,7 +73,7 @@ def generated(folder: Path, weights: Weights) -> tuple[int, ...]:
     model = AutoModelForCausalLM.from_pretrained(folder)
     model.load_state_dict(weights, strict=False)
     backend = LocalBackend([base_model(folder, "tiny")])
-    prompt = backend._model(ServedModel("tiny", backend.entries()[0])).prompt(REQUEST.messages, ())
+    prompt = backend._model(ServedModel("tiny", backend.entries()[0])).prompt(REQUEST)
     ids = torch.tensor([prompt])
     made = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
     return tuple(made[0, len(prompt) :].tolist())
@@ -82,6 +84,24 @@ def network_of(backend: LocalBackend, place: int | None = None) -> Any:
     engine = kept._own if place is None else kept._tuned_engines[place]
     assert engine is not None
     return engine._network.model
+
+
+def test_reasoning_effort_reaches_the_chat_template_and_is_refused_where_it_has_none(
+    folder: Path, tmp_path: Path
+) -> None:
+    knows = shutil.copytree(folder, tmp_path / "knows")
+    template = knows / "chat_template.jinja"
+    template.write_text("{{ reasoning_effort | default('') }}" + template.read_text())
+    backend = LocalBackend([base_model(knows, "knows"), base_model(folder, "tiny")], room=Room(rows=1))
+    hello = {"messages": "hello", "max_tokens": 1}
+    with open_platform(backend=backend) as platform:
+        plain, high = (platform.chat.complete(model="knows", **hello, **more).usage for more in ({}, EFFORT))
+        assert high.prompt_tokens == plain.prompt_tokens + len("high")
+        with pytest.raises(UnsupportedParameter, match="reasoning_effort: tiny does not support this; leave it out"):
+            platform.chat.complete(model="tiny", **hello, **EFFORT)
+    asked = [attrs.evolve(REQUEST, extras=extras) for extras in ({}, EFFORT)]
+    served = ServedModel("knows", backend.entries()[0])
+    assert len({backend.prompt_tokens(one, served) for one in asked}) == 2
 
 
 # ---- tuned in full -----------------------------------------------------------------------------------------------

@@ -31,8 +31,8 @@ class TabularBackend:
     """Samples from tabular models, in about 0.1 ms per token: base models by name, checkpoints by adapter.
 
     Log-probabilities are the model's own, before any sampling parameter. An answer that ends by itself has the end of
-    the turn as its last token: counted, with empty text. Tools are read as context and cannot be forced. Up to 32
-    adapters stay loaded.
+    the turn as its last token: counted, with empty text. Tools are read as context and never called, so that the
+    entries do not list them. Up to 32 adapters stay loaded.
 
     >>> TabularBackend().entries()[0].id
     'tabular-mini'

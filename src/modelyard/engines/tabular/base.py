@@ -51,8 +51,12 @@ MAX_OUTPUT_LENGTH = 4_096
 
 
 def tabular_entries(base_models: Sequence[str] = BASE_MODELS, pricing: Pricing = PRICING) -> tuple[CatalogueEntry, ...]:
-    """Return one catalogue entry per base model."""
+    """Return one catalogue entry per base model. It lists no tools, since these models read tools and call none."""
     return tuple(
-        attrs.evolve(entry_for(model, CAPABILITIES, pricing, CONTEXT_LENGTH), max_output_length=MAX_OUTPUT_LENGTH)
+        attrs.evolve(
+            entry_for(model, CAPABILITIES, pricing, CONTEXT_LENGTH),
+            max_output_length=MAX_OUTPUT_LENGTH,
+            supported_features=(),
+        )
         for model in base_models
     )

@@ -11,6 +11,7 @@ from modelyard.domain import base_model
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import SAMPLING_PARAMETERS
 from modelyard.errors import ModelNotFound
+from modelyard.formats import model_folder
 from modelyard.protocols import Capabilities
 
 
@@ -42,12 +43,18 @@ class LocalOffer:
         raise ModelNotFound("base model", id)
 
 
+def capabilities(base: "base_model.BaseModel") -> Capabilities:
+    """Return the capabilities of a base model: those of its chat template and of what is installed."""
+    return _capabilities(base.tool_format, model_folder.takes_reasoning_effort(base.path))
+
+
 @cache
-def capabilities(tool_format: str) -> Capabilities:
+def _capabilities(tool_format: str, reasoning_effort: bool) -> Capabilities:
     """Return the capabilities of a base model with this tool format; constrained output needs llguidance."""
     constrained = find_spec("llguidance") is not None
+    effort = ("reasoning_effort",) if reasoning_effort else ()
     return Capabilities(
-        parameters=frozenset(SAMPLING_PARAMETERS),
+        parameters=frozenset((*SAMPLING_PARAMETERS, *effort)),
         logprobs=True,
         top_logprobs=20,
         token_ids=True,
@@ -57,11 +64,12 @@ def capabilities(tool_format: str) -> Capabilities:
         json_mode=constrained,
         structured_outputs=constrained,
         guided=frozenset({"choice", "regex"}) if constrained else frozenset(),
+        reasoning=reasoning_effort,
         trainable=True,
     )
 
 
 def _entry(base: "base_model.BaseModel", limit: int | None) -> CatalogueEntry:
-    can = capabilities(base.tool_format)
+    can = capabilities(base)
     context = min(base.context_length, limit or base.context_length)
     return attrs.evolve(base, context_length=context).entry(sampling_parameters(can), features(can))

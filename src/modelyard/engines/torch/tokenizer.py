@@ -99,19 +99,24 @@ class ChatTokenizer:
         """The tokens that end an answer."""
         return self._end
 
-    def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
+    def prompt(
+        self, messages: Sequence[Message], tools: Sequence[Tool] = (), reasoning_effort: str | None = None
+    ) -> list[int]:
         """Return the tokens of a conversation up to where the assistant's answer begins.
 
         Raises `InvalidInput` with the template's own message if it refuses these messages.
         """
-        return self.render(messages, tools, add_generation_prompt=True)
+        effort = {} if reasoning_effort is None else {"reasoning_effort": self._escaper.escape(reasoning_effort)}
+        return self.render(messages, tools, add_generation_prompt=True, **effort)
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Tool], *, add_generation_prompt: bool) -> list[int]:
-        """Return the tokens of a conversation as the template writes it. Raises `InvalidInput`.
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Tool], *, add_generation_prompt: bool, **variables: str
+    ) -> list[int]:
+        """Return the tokens of a conversation as the template writes it, given further variables of it.
 
-        Only the template makes special tokens: their names in a message are text.
+        Only the template makes special tokens: their names in a message are text. Raises `InvalidInput`.
         """
-        text, _ = self._written(messages, tools, add_generation_prompt=add_generation_prompt)
+        text, _ = self._written(messages, tools, add_generation_prompt=add_generation_prompt, **variables)
         ids = self._escaper.encode(_sound(text))
         if not ids:
             raise InvalidInput.at("messages", msg="are rendered as nothing by this model's chat template")

@@ -48,15 +48,16 @@ class LocalBackend:
         return self._offer.entries()
 
     def capabilities(self, model: str) -> Capabilities:
-        """Return all sampling parameters, log-probabilities and token ids; tools if the chat template has them.
+        """Return all sampling parameters, log-probabilities and token ids; tools and `reasoning_effort` if the chat
+        template has them.
 
         Structured output needs llguidance.
         """
-        return capabilities(self._offer.base_model(model).tool_format)
+        return capabilities(self._offer.base_model(model))
 
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int:
         """Count the tokens of the conversation. Raises `InvalidInput` if the chat template refuses it."""
-        return len(self._model(model).prompt(request.messages, request.tools))
+        return len(self._model(model).prompt(request))
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
         """Stream the answer. Raises `InvalidInput`, `Overloaded`, `ArtifactMissing` or `BackendError`."""

@@ -11,7 +11,7 @@ import attrs
 
 from modelyard.backends.sampling import check_token_ids
 from modelyard.domain.base_model import BaseModel
-from modelyard.domain.completion import CompletionRequest, Message, ResponseType, Tool, ToolMode
+from modelyard.domain.completion import CompletionRequest, ResponseType, ToolMode
 from modelyard.engines.torch.serving.batching_engine import Engine
 from modelyard.engines.torch.serving.grammar import Grammars, Matcher
 from modelyard.engines.torch.serving.model_pool import Networks, Room
@@ -40,15 +40,16 @@ class LoadedModel:
         threads = serving_threads(base) if device == "cpu" else None
         self._networks = Networks(folder, device, room, self.chat.end_tokens, threads)
         self._lock = threading.Lock()
-        self._prompts: OrderedDict[tuple[int, int], tuple[object, object, list[int]]] = OrderedDict()
+        self._prompts: OrderedDict[tuple[int, int, str | None], tuple[object, object, list[int]]] = OrderedDict()
 
-    def prompt(self, messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> list[int]:
+    def prompt(self, request: CompletionRequest) -> list[int]:
         """Return the tokens of a conversation; the last few results are cached, as each is needed twice."""
-        key = (id(messages), id(tools))
+        messages, tools, effort = request.messages, request.tools, request.extras.get("reasoning_effort")
+        key = (id(messages), id(tools), effort)
         known = self._prompts.get(key)
         if known is not None:
             return known[2]
-        prompt = self.chat.prompt(messages, tools)
+        prompt = self.chat.prompt(messages, tools, effort)
         with self._lock:
             self._prompts[key] = (messages, tools, prompt)
             if len(self._prompts) > _REMEMBERED:
@@ -58,7 +59,7 @@ class LoadedModel:
     def start(self, request: CompletionRequest, model: ServedModel) -> "RunningChoices":
         """Start the choices of a request; they run as long as the context lasts."""
         check_token_ids(request.sampling, len(self.chat.token_bytes))
-        prompt = self.prompt(request.messages, request.tools)
+        prompt = self.prompt(request)
         grammars = [self._grammar(request) for _ in range(request.n)]
         stack = ExitStack()
         try:
