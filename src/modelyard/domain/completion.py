@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 
+from modelyard.domain.frozen import quick_init
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping, sequence_field
 from modelyard.errors import Problem
@@ -49,7 +50,8 @@ class Part:
     data: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class Message:
     """One message of a conversation."""
 
@@ -126,7 +128,8 @@ class ResponseFormat:
     pattern: str = ""
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class Sampling:
     """How tokens are drawn. None means the backend's default; `seed` None means a fresh one.
 
@@ -172,7 +175,8 @@ SAMPLING_PARAMETERS = tuple(field.name for field in attrs.fields(Sampling))
 """The names of the sampling parameters."""
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class CompletionRequest:
     """A validated request. `model` is a catalogue id or the name of a trained model (see `domain.training.ModelName`).
 
@@ -235,7 +239,8 @@ class ToolCallDelta:
     arguments: str = ""
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class Usage:
     """Tokens counted. `cached_tokens` are those of the prompt that were read from a cache."""
 
@@ -251,7 +256,8 @@ class Usage:
         return self.prompt_tokens + self.completion_tokens
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class Delta:
     """A piece of one choice, in the order in which it was produced.
 
@@ -272,7 +278,8 @@ class Delta:
     usage: Usage | None = None
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class Choice:
     """One finished answer. `logprobs` is None where the backend has none or none were requested."""
 
@@ -284,7 +291,8 @@ class Choice:
     prompt_token_ids: tuple[int, ...] = ()
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class Completion:
     """A finished completion. `created` is in Unix seconds; `model` is the name that was requested."""
 

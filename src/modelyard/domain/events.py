@@ -4,10 +4,12 @@ from decimal import Decimal
 
 import attrs
 
+from modelyard.domain.frozen import quick_init
 from modelyard.domain.job import JobKind, JobStatus
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class CompletionBooked:
     """A completion was answered and recorded in the ledger."""
 

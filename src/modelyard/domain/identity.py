@@ -5,6 +5,7 @@ from datetime import datetime
 
 import attrs
 
+from modelyard.domain.frozen import quick_init
 from modelyard.domain.record import Index, Record, sequence_field
 from modelyard.errors import Forbidden, InvalidInput, Problem
 
@@ -18,7 +19,8 @@ def check_name(value: str, *loc: str | int) -> str:
     return value
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class Attribution:
     """The entity and the project ("" for none) that a completion is charged to."""
 

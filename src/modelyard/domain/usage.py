@@ -9,6 +9,7 @@ import attrs
 
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import Usage
+from modelyard.domain.frozen import quick_init
 from modelyard.domain.record import Index, Record, sequence_field
 
 EXACT = Context(prec=200, traps=[Inexact, InvalidOperation])
@@ -46,7 +47,8 @@ def most(usage: Usage, pricing: Pricing) -> Decimal:
     return cost(usage, attrs.evolve(pricing, prompt=dearest, input_cache_read=dearest))
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class LedgerEntry:
     """One completion, or a part of a training job, as it was recorded, at the price in force when it was accepted.
 
@@ -71,7 +73,8 @@ class LedgerEntry:
     seq: int = sequence_field()
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class UsageTotal:
     """The sum of a day's ledger entries with the same entity, project, key and model, updated with each entry.
 
@@ -163,7 +166,8 @@ def _sum(totals: Sequence[UsageTotal], apart: Mapping[str, Any]) -> UsageSum:
     return UsageSum(**apart, **counts, cost=add(total.cost for total in totals))
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class Budget:
     """What an entity, or one key of it, may spend in USD. `id` is "entity" or "entity/key id".
 
@@ -193,7 +197,8 @@ class Budget:
         )
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class Admission:
     """What a running request has reserved: an amount of every budget that applies, and a slot of its key.
 

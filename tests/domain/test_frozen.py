@@ -1,0 +1,133 @@
+"""`quick_init` changes what making a value costs, and nothing else."""
+
+import copy
+import inspect
+import pickle
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+import pytest
+
+from modelyard.domain import completion, events, identity, usage
+from modelyard.domain.completion import Delta
+from modelyard.domain.frozen import quick_init
+from modelyard.domain.record import EMPTY, frozen_mapping
+
+MODULES = (completion, events, identity, usage)
+QUICK = sorted(
+    {
+        value
+        for module in MODULES
+        for value in vars(module).values()
+        if inspect.isclass(value) and attrs.has(value) and value.__init__.__code__.co_names[:2] == ("type", "made")
+    },
+    key=str,
+)
+
+
+@attrs.frozen(weakref_slot=False)
+class Plain:
+    """A class as attrs makes it."""
+
+    name: str
+    count: int = 0
+    data: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
+    seq: int = attrs.field(default=0, eq=False, repr=False)
+
+
+@quick_init
+@attrs.frozen(weakref_slot=False)
+class Value:
+    """The same fields with the quick `__init__`."""
+
+    name: str
+    count: int = 0
+    data: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
+    seq: int = attrs.field(default=0, eq=False, repr=False)
+
+
+def outcome(make: Callable[..., Any], *args: Any, **named: Any) -> object:
+    try:
+        return attrs.asdict(make(*args, **named), recurse=False)
+    except Exception as error:
+        return type(error)
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        (("a",), {}),
+        (("a", 1, {"b": 2}, 3), {}),
+        (("a",), {"seq": 4, "data": {"b": 2}}),
+        ((), {}),
+        (("a",), {"other": 1}),
+        (("a", 1, 7), {}),
+        (("a", 1, {}, 3, 4), {}),
+    ],
+)
+def test_it_takes_and_refuses_what_the_init_of_attrs_does(args: Any, named: Any) -> None:
+    assert outcome(Value, *args, **named) == outcome(Plain, *args, **named)
+
+
+def test_the_value_is_of_its_class_and_cannot_be_changed() -> None:
+    value = Value("a", data={"b": 2})
+    assert type(value) is Value
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        value.count = 1  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        value.data["b"] = 3  # type: ignore[index]
+    with pytest.raises((AttributeError, TypeError)):
+        value.other = 1  # type: ignore[attr-defined]
+
+
+def test_it_is_equal_hashable_copied_and_pickled_as_before() -> None:
+    value = Value("a", 1, seq=1)
+    assert value == Value("a", 1, seq=2) != Value("a", 2)
+    assert hash(Delta("a", 1)) == hash(Delta("a", 1))
+    assert repr(value) == repr(Plain("a", 1)).replace("Plain", "Value")
+    for copied in (copy.copy(value), copy.deepcopy(value), pickle.loads(pickle.dumps(value)), attrs.evolve(value)):
+        assert copied == value
+        assert type(copied) is Value
+
+
+def test_the_signature_is_the_one_of_attrs() -> None:
+    mine, attrs_own = inspect.signature(Value), inspect.signature(Plain)
+    assert str(mine).replace("Value", "Plain") == str(attrs_own)
+
+
+def test_a_subclass_is_made_by_attrs() -> None:
+    class Bare(Value):
+        __slots__ = ()
+
+    @attrs.frozen
+    class More(Value):
+        more: int = 1
+
+    assert type(Bare("a", data={})) is Bare
+    assert type(More("a", more=2)) is More
+    assert More("a", more=2).name == "a"
+
+
+@pytest.mark.parametrize(
+    "field",
+    [attrs.field(factory=list), attrs.field(validator=attrs.validators.instance_of(int)), attrs.field(kw_only=True)],
+)
+def test_a_class_with_what_only_attrs_can_set_is_refused(field: Any) -> None:
+    cls = attrs.make_class("Checked", {"one": field}, frozen=True, slots=True, weakref_slot=False)
+    with pytest.raises(TypeError, match=r"Checked\.one"):
+        quick_init(cls)
+
+
+def test_the_values_that_each_completion_makes_have_it() -> None:
+    assert {cls.__name__ for cls in QUICK} >= {
+        "Message",
+        "Sampling",
+        "CompletionRequest",
+        "Delta",
+        "Usage",
+        "Choice",
+        "Completion",
+        "LedgerEntry",
+        "UsageTotal",
+    }
