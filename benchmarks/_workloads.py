@@ -1,0 +1,272 @@
+"""Small repeatable workloads over the public API, so that any two commits can run them.
+
+    python benchmarks/_workloads.py NAME               reads a number of calls a line, prints their CPU in nanoseconds
+    python benchmarks/_workloads.py CALLS NAME ...     makes the calls of each in a fork, for a counter to watch
+
+Clock, ids and randomness are fixed: with PYTHONHASHSEED=0, a workload without threads and sockets executes the same
+instructions each time. `PYTHONPATH` says whose `modelyard` runs.
+"""
+
+import asyncio
+import gc
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from decimal import Decimal
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from modelyard import Pricing, open_platform
+from modelyard.backends.echo import EchoBackend
+from modelyard.clock import SystemClock
+
+HERE = Path(__file__).parent
+SUPPORT = HERE.parent / "examples" / "support" / "train.jsonl"
+MESSAGES = [{"role": "user", "content": "hello there"}]
+TOKENS = 200
+LONG = [{"role": "user", "content": " ".join(["word"] * TOKENS)}]
+EVALUATED = 200
+"""Rows of one evaluation run."""
+COMPARED = 2000
+"""Rows of each run of one comparison."""
+
+Call = Callable[[int], object]
+"""Does the work so many times."""
+
+
+class FixedClock(SystemClock):
+    """Stands still, so that nothing happens by time."""
+
+    def now(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC)
+
+    def monotonic(self) -> float:
+        return 1.0
+
+
+def numbered_ids() -> Callable[[], str]:
+    """Ids in order."""
+    numbers = count()
+    return lambda: f"00000000-0000-7000-8000-{next(numbers):012x}"
+
+
+def opened(cleanup: ExitStack, on_disk: bool = False, **options: Any) -> Any:
+    """A platform with a priced echo model, in memory or in a SQLite file that survives the death of the process."""
+    place: dict[str, Any] = {}
+    if on_disk:
+        folder = cleanup.enter_context(tempfile.TemporaryDirectory())
+        place = {"path": Path(folder) / "yard.db", "durability": "process"}
+    backend = EchoBackend(pricing=Pricing(Decimal("0.0000005"), Decimal("0.0000015")))
+    fixed = {"clock": FixedClock(), "ids": numbered_ids(), "randomness": random.Random(0).randbytes, "backend": backend}
+    return cleanup.enter_context(open_platform(**place, **fixed | options))
+
+
+# ---- chat completions --------------------------------------------------------------------------------------------
+
+
+def completion(on_disk: bool) -> Callable[[ExitStack], Call]:
+    """Answers of the echo model in process, priced and booked."""
+
+    def prepared(cleanup: ExitStack) -> Call:
+        complete = opened(cleanup, on_disk).chat.complete
+        return lambda calls: [complete(model="echo", messages=MESSAGES) for _ in range(calls)]
+
+    return prepared
+
+
+def stream(cleanup: ExitStack) -> Call:
+    """Streamed answers of 200 tokens in process."""
+    chat = opened(cleanup).chat
+
+    def call(calls: int) -> None:
+        for _ in range(calls):
+            with chat.stream(model="echo", messages=LONG) as deltas:
+                for _delta in deltas:
+                    pass
+
+    return call
+
+
+def asgi(streamed: bool, on_disk: bool) -> Callable[[ExitStack], Call]:
+    """Chat completions through the ASGI application, without a server."""
+
+    def prepared(cleanup: ExitStack) -> Call:
+        return through_asgi(cleanup, opened(cleanup, on_disk), "echo", LONG if streamed else MESSAGES, streamed)
+
+    return prepared
+
+
+def through_asgi(cleanup: ExitStack, platform: Any, model: str, messages: Any, streamed: bool) -> Call:
+    """Requests for a chat completion to the platform's ASGI application, one after another."""
+    from modelyard.asgi import asgi_app
+
+    app, key = asgi_app(platform), platform.keys.create("acme").secret
+    body = json.dumps({"model": model, "messages": messages, "stream": streamed}).encode()
+    path = "/inference/v1/chat/completions"
+    headers = [
+        (b"host", b"localhost"),
+        (b"content-type", b"application/json"),
+        (b"authorization", f"Bearer {key}".encode()),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
+    runner = cleanup.enter_context(asyncio.Runner())
+
+    async def send(message: Any) -> None:
+        assert message.get("status", 200) == 200, message
+
+    async def requests(calls: int) -> None:
+        for _ in range(calls):
+            pending = [{"type": "http.request", "body": body, "more_body": False}]
+
+            async def receive() -> Any:
+                return pending.pop() if pending else await asyncio.Event().wait()  # noqa: B023 - awaited in its turn
+
+            await app({**scope, "root_path": "", "scheme": "http", "headers": headers}, receive, send)
+
+    return lambda calls: runner.run(requests(calls))
+
+
+def hop(streamed: bool) -> Callable[[ExitStack], Call]:
+    """Chat completions through the ASGI application in front of a constant server in another process."""
+
+    def prepared(cleanup: ExitStack) -> Call:
+        from modelyard.backends import UpstreamBackend, offer
+
+        url = cleanup.enter_context(constant_server())
+        models = [offer("m", context_length=100_000, pricing=Pricing())]
+        platform = opened(cleanup, backend=UpstreamBackend(url, "k", models=models), clock=SystemClock())
+        return through_asgi(cleanup, platform, "m", MESSAGES, streamed)
+
+    return prepared
+
+
+@contextmanager
+def constant_server() -> Iterator[str]:
+    """The base URL of a server in a process of its own."""
+    import subprocess
+
+    script = HERE / "_constant_server.py"
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
+
+
+# ---- evaluation and training -------------------------------------------------------------------------------------
+
+
+def evaluation(concurrency: int, on_disk: bool) -> Callable[[ExitStack], Call]:
+    """Evaluation runs of 200 rows."""
+    rows = [{"prompt": f"question number {at}", "expected": f"question number {at}"} for at in range(EVALUATED)]
+
+    def scorer(output: str, row: Any) -> bool:
+        return bool(output == row["expected"])
+
+    def prepared(cleanup: ExitStack) -> Call:
+        evaluations = opened(cleanup, on_disk, clock=SystemClock()).evaluations
+        options = {"project": "bench", "concurrency": concurrency}
+        return lambda calls: [evaluations.run("bench", "echo", rows, scorer, **options) for _ in range(calls)]
+
+    return prepared
+
+
+def comparison(on_disk: bool) -> Callable[[ExitStack], Call]:
+    """Comparisons of two runs of 2,000 rows."""
+    rows = [{"prompt": f"question number {at}", "expected": at} for at in range(COMPARED)]
+
+    def scorer(output: str, row: Any) -> float:
+        return float(len(output) * row["expected"] % 7)
+
+    def prepared(cleanup: ExitStack) -> Call:
+        evaluations = opened(cleanup, on_disk, clock=SystemClock()).evaluations
+        runs = [evaluations.run("bench", "echo", rows, scorer, project="bench").run.id for _ in range(2)]
+        return lambda calls: [evaluations.compare(baseline=runs[0], candidate=runs[1]) for _ in range(calls)]
+
+    return prepared
+
+
+def tabular_sft(cleanup: ExitStack) -> Call:
+    """SFT jobs of the tabular model on the 292 rows of the example."""
+    rows = [json.loads(line) for line in SUPPORT.read_text(encoding="utf-8").splitlines()]
+
+    def call(calls: int) -> None:
+        for _ in range(calls):
+            with open_platform() as platform:
+                platform.models.create("m", project="bench", base_model="tabular-mini")
+                platform.training.sft("bench/m", rows).wait()
+
+    return call
+
+
+WORKLOADS: dict[str, Callable[[ExitStack], Call]] = {
+    "completion": completion(on_disk=False),
+    "completion-sqlite": completion(on_disk=True),
+    "stream": stream,
+    "asgi": asgi(streamed=False, on_disk=False),
+    "asgi-sqlite": asgi(streamed=False, on_disk=True),
+    "asgi-stream": asgi(streamed=True, on_disk=False),
+    "hop": hop(streamed=False),
+    "hop-stream": hop(streamed=True),
+    "evaluation-1": evaluation(1, on_disk=False),
+    "evaluation-8": evaluation(8, on_disk=False),
+    "evaluation-64": evaluation(64, on_disk=False),
+    "evaluation-sqlite-1": evaluation(1, on_disk=True),
+    "evaluation-sqlite-8": evaluation(8, on_disk=True),
+    "evaluation-sqlite-64": evaluation(64, on_disk=True),
+    "comparison": comparison(on_disk=False),
+    "comparison-sqlite": comparison(on_disk=True),
+    "tabular-sft": tabular_sft,
+}
+WARM = 10
+"""Calls before those that are counted."""
+REPEATABLE = ("completion", "stream", "asgi", "asgi-stream")
+"""Those that start no thread and open no socket: their instructions are the same each time."""
+
+
+def answer_requests(name: str) -> None:
+    """Make as many calls as each line of the standard input says, and print what they cost."""
+    with ExitStack() as cleanup:
+        call = WORKLOADS[name](cleanup)
+        print("ready", flush=True)
+        for line in sys.stdin:
+            begun = time.process_time_ns()
+            call(int(line))
+            print(time.process_time_ns() - begun, flush=True)
+
+
+def run_in_forks(calls: int, names: list[str]) -> None:
+    """Print the processes that make the calls of each workload, and before them those that prepare it only."""
+    for name in names:
+        with ExitStack() as cleanup:
+            WORKLOADS[name](cleanup)(1)  # loads what both forks need; a platform itself does not survive a fork
+    gc.collect()
+    for name in names:
+        print(name, *(forked(name, number) for number in (0, calls)), flush=True)
+
+
+def forked(name: str, calls: int) -> int:
+    """The id of a process that has prepared a workload, warmed it up and made so many calls."""
+    if pid := os.fork():
+        assert os.waitpid(pid, 0)[1] == 0, name
+        return pid
+    call = WORKLOADS[name](ExitStack())
+    call(WARM)
+    call(calls)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    if sys.argv[1].isdecimal():
+        run_in_forks(int(sys.argv[1]), sys.argv[2:])
+    else:
+        answer_requests(sys.argv[1])
