@@ -98,7 +98,22 @@ def test_a_notebook_shows_a_piece_that_is_well_formed_and_keeps_to_itself(report
     outline = Outline(piece)
     assert {"html", "body", "script"}.isdisjoint(outline.tags)
     rules = outline.texts[0].strip().splitlines()
-    assert all(rule.startswith(".modelyard") for rule in rules)
+    selectors = [one for rule in rules for one in rule.partition("{")[0].split(",")]
+    assert all(one.startswith(".modelyard.modelyard.modelyard") for one in selectors)
+
+
+def test_ids_and_digests_are_short_and_in_full_where_a_reader_looks_for_them(
+    platform: Platform, judged_runs: Any
+) -> None:
+    model = "support:SwXOY4Xn8VZbq2dYfJ1c0aLr7mKtGhPe3uWsNiEoQvB"
+    run = judged_runs.add(platform, judged_runs.questions([True]), model)
+    kept = platform.evaluations.report(run).run
+    shown = Outline(platform.evaluations.report(run)._repr_html_())
+    assert shown.texts.count("support:SwXOY4Xn…") == 3  # the facts, the costs, and in full
+    assert shown.texts.count(kept.id) == shown.texts.count(kept.model) == 1
+    assert {("title", kept.id), ("title", kept.model)} <= set(shown.attributes)
+    both = Outline(platform.evaluations.compare(baseline=run, candidate=run).html)
+    assert both.texts.count(kept.id) == both.texts.count(kept.model) == 1
 
 
 def test_a_page_shows_numbers_plots_errors_and_rows(reports: Any) -> None:
@@ -233,6 +248,31 @@ def test_a_browser_opens_the_page_and_nothing_hostile_runs(reports: Any, tmp_pat
     dom = browse(tmp_path, "--dump-dom")
     assert "<title>support:step1 compared with support:step1</title>" in dom
     assert dom.count("<figure>") == 2
+
+
+NOTEBOOK = """<!DOCTYPE html><style>
+.jp-RenderedHTMLCommon table{table-layout:fixed;font-size:12px}
+.jp-RenderedHTMLCommon:not(.jp-RenderedMarkdown) td,.jp-RenderedHTMLCommon:not(.jp-RenderedMarkdown) th{
+text-align:right;vertical-align:middle;max-width:none}
+</style><div class="jp-RenderedHTMLCommon" style="width:%dpx">%s</div><script>
+const cells = [...document.querySelectorAll("tr")].map(row => [...row.cells].map(cell => {
+  const text = document.createRange(); text.selectNodeContents(cell); return [cell, text.getBoundingClientRect()]}));
+const overlaps = cells.flatMap(row => row.slice(1).filter(([_, box], at) => box.width && row[at][1].right > box.left));
+const align = name => getComputedStyle(cells.flat().find(([cell]) => cell.textContent == name)[0]).textAlign;
+document.title = `overlaps ${overlaps.length}, role ${align("role")}, calls ${align("calls")}`;
+</script>"""
+"""What notebooks have for tables, and a look at how they come out in it."""
+
+
+@in_a_browser
+@pytest.mark.parametrize("width", [640, 1100])
+def test_in_a_notebook_text_is_left_aligned_and_nothing_overlaps(
+    platform: Platform, judged_runs: Any, tmp_path: Path, width: int
+) -> None:
+    run = judged_runs.add(platform, judged_runs.questions([True, None, False]), "a-long-name-of-a-model" * 2)
+    piece = platform.evaluations.report(run)._repr_html_()
+    (tmp_path / "comparison.html").write_text(NOTEBOOK % (width, piece))
+    assert "<title>overlaps 0, role left, calls right</title>" in browse(tmp_path, "--dump-dom")
 
 
 @in_a_browser

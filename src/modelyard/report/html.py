@@ -13,24 +13,31 @@ UNFOLDED = 10
 
 STYLE = """
 .modelyard{font:14px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif;max-width:1180px;margin:0 auto}
-.modelyard h1{font-size:24px;line-height:1.25;margin:0 0 4px;letter-spacing:-.01em;overflow-wrap:anywhere}
-.modelyard h2{font-size:16px;margin:36px 0 10px;padding:0}
+.modelyard h1,.modelyard h2,.modelyard h3{font-weight:700;line-height:1.25;padding:0;overflow-wrap:anywhere}
+.modelyard h1{font-size:24px;margin:0 0 4px;letter-spacing:-.01em}
+.modelyard h2{font-size:16px;margin:36px 0 10px}
 .modelyard h3{font-size:14px;margin:20px 0 8px}
 .modelyard p{margin:6px 0;max-width:76ch}
 .modelyard .quiet,.modelyard dt,.modelyard caption{opacity:.68}
 .modelyard dl{display:grid;grid-template-columns:max-content 1fr;gap:2px 18px;margin:14px 0}
+.modelyard dt{float:none;font-weight:400;width:auto;margin:0}
 .modelyard dd{margin:0;overflow-wrap:anywhere}
+.modelyard [title]{text-decoration:underline dotted rgba(128,128,128,.7);text-underline-offset:3px}
+.modelyard code{background:none;border:0;padding:0;font-size:12px}
 .modelyard .wide{overflow-x:auto;border:1px solid rgba(128,128,128,.28);border-radius:10px}
 .modelyard .narrow{width:fit-content;max-width:100%;min-width:320px}
-.modelyard table{border-collapse:collapse;width:100%;margin:0;font-variant-numeric:tabular-nums}
+.modelyard table{border:0;border-collapse:collapse;table-layout:auto;width:100%;margin:0;font-size:inherit}
+.modelyard table{font-variant-numeric:tabular-nums}
+.modelyard tr{background:none;border:0}
 .modelyard th,.modelyard td{text-align:left;padding:8px 12px;vertical-align:top;background:none;border:0}
+.modelyard th,.modelyard td{max-width:none;line-height:inherit;white-space:normal}
 .modelyard th{font-weight:600;font-size:12px;opacity:.72;white-space:nowrap;vertical-align:bottom}
 .modelyard tr+tr td,.modelyard thead+tbody td{border-top:1px solid rgba(128,128,128,.2)}
 .modelyard td.number,.modelyard th.number{text-align:right;white-space:nowrap}
 .modelyard td.text{min-width:160px;max-width:360px;white-space:pre-wrap;overflow-wrap:anywhere}
 .modelyard td.text{font:12px/1.45 ui-monospace,Menlo,Consolas,monospace}
 .modelyard td small{display:block;opacity:.68;white-space:nowrap}
-.modelyard .strip{display:block;margin:2px 0}
+.modelyard .strip{display:block;margin:2px 0;min-width:170px;max-width:none}
 .modelyard .chip{display:inline-block;padding:1px 9px;border-radius:99px;background:rgba(128,128,128,.18)}
 .modelyard .chip{font-size:12px;font-weight:600;white-space:nowrap}
 .modelyard .chip.better{background:#009E7333}
@@ -39,7 +46,7 @@ STYLE = """
 .modelyard figure{margin:0;max-width:460px;padding:12px;border:1px solid rgba(128,128,128,.28);border-radius:10px}
 .modelyard figure svg{display:block;width:100%;height:auto}
 .modelyard details{margin:10px 0}
-.modelyard summary{cursor:pointer;font-weight:600;padding:4px 0}
+.modelyard summary{display:list-item;cursor:pointer;font-weight:600;padding:4px 0}
 """
 
 _PAGE_STYLE = """
@@ -70,6 +77,11 @@ def tag(name: str, *content: object, kind: str = "") -> Html:
     """Return an element with this content and CSS class."""
     opened = f'{name} class="{escape(kind)}"' if kind else name
     return Html(f"<{opened}>{joined(content)}</{name}>")
+
+
+def shortened(shown: str, whole: str) -> Html:
+    """Return a short form of a name; a pointer that rests on it shows all of it."""
+    return html(shown) if shown == whole else Html(f'<span title="{escape(whole)}">{escape(shown)}</span>')
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> Html:
@@ -114,8 +126,9 @@ def plots(drawings: Iterable[str]) -> Html:
 
 
 def fragment(*content: object) -> Html:
-    """Return a piece for another page, such as a notebook."""
-    return joined([tag("style", Html(STYLE)), tag("div", *content, kind="modelyard")])
+    """Return a piece for a notebook. Its rules outweigh those that notebooks have for tables, of up to two classes."""
+    style = Html(STYLE.replace(".modelyard", ".modelyard" * 3))
+    return joined([tag("style", style), tag("div", *content, kind="modelyard")])
 
 
 def page(title: str, *content: object) -> Html:

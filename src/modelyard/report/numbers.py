@@ -1,5 +1,6 @@
 """Numbers of an evaluation in the form that people read."""
 
+import re
 from decimal import Decimal
 
 from modelyard.domain.evaluation.comparison import MetricComparison
@@ -10,6 +11,7 @@ from modelyard.domain.evaluation.summary import Aggregate
 from modelyard.report.table import printable
 
 NONE = "–"
+_DIGEST = re.compile(r"[\w-]{43}|[0-9a-f]{64}")
 
 
 def mean_text(value: float | None, kind: MetricKind | None) -> str:
@@ -35,15 +37,30 @@ def value_text(value: float | None, kind: MetricKind | None) -> str:
 
 
 def ref_text(text: str) -> str:
-    """Return the name and the version in a reference, and any other string unchanged.
+    """Return the name and the version in a reference, and any other string unchanged. A digest is cut.
 
     >>> ref_text("weave:///acme/support/object/replies:step3")
     'replies:step3'
+    >>> ref_text("weave:///acme/support/object/replies:SwXOY4Xn8VZbq2dYfJ1c0aLr7mKtGhPe3uWsNiEoQvB")
+    'replies:SwXOY4Xn…'
     """
     ref = ObjectRef.parse(text)
     if ref is None:
         return text
-    return f"{ref.name}:{ref.version}" if ref.version else ref.name
+    return f"{ref.name}:{_short_version(ref.version)}" if ref.version else ref.name
+
+
+def _short_version(version: str) -> str:
+    return f"{version[:8]}…" if _DIGEST.fullmatch(version) else version
+
+
+def id_text(id: str) -> str:
+    """Return the end of an id, which is where ids that were made at the same time differ.
+
+    >>> id_text("01a20526-2a79-7002-92ce-58b75c826245")
+    '…5c826245'
+    """
+    return f"…{id[-8:]}" if len(id) > 12 else id
 
 
 def difference_text(value: float | None, kind: MetricKind) -> str:

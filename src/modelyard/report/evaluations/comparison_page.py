@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from modelyard.domain.evaluation.comparison import Comparison, MetricComparison, RowDifference, Verdict
 from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.report.evaluations.run_page import full_names, short_id, short_ref
 from modelyard.report.histogram import NEUTRAL, Histogram
 from modelyard.report.html import Html, chip, facts, folded, joined, long_table, plots, section, table, tag
 from modelyard.report.inline_chart import BETTER, PLAIN, WORSE, interval_strip, share_strip
@@ -40,6 +41,7 @@ def comparison_content(
     yield section("Errors", _failures(found, most))
     yield section("Rows on which the candidate loses most", *_changed(found, "worst", most))
     yield section("Rows on which the candidate wins most", *_changed(found, "best", most))
+    yield full_names({one for run in (baseline, candidate) for one in (run.id, run.model)})
 
 
 def _nothing(found: Comparison) -> str:
@@ -51,11 +53,15 @@ def _facts(baseline: EvaluationRun, candidate: EvaluationRun, found: Comparison)
     rows = "{} in both, {} only in the baseline, {} only in the candidate".format(count_text(found.rows), *alone)
     return facts(
         [
-            ("baseline", joined([baseline.model, tag("small", f" run {baseline.id}", kind="quiet")])),
-            ("candidate", joined([candidate.model, tag("small", f" run {candidate.id}", kind="quiet")])),
+            ("baseline", _run(baseline)),
+            ("candidate", _run(candidate)),
             ("rows", rows),
         ]
     )
+
+
+def _run(run: EvaluationRun) -> Html:
+    return joined([short_ref(run.model), tag("small", " run ", short_id(run.id), kind="quiet")])
 
 
 # ---- numbers -----------------------------------------------------------------------------------------------------
@@ -68,10 +74,10 @@ def _metrics(found: Comparison) -> Html:
         ("baseline", "number"),
         ("candidate", "number"),
         ("difference", "number"),
+        ("verdict", ""),
         (f"{sure} interval", ""),
         ("better / same / worse", ""),
         ("p", "number"),
-        ("verdict", ""),
         ("all rows", "number"),
     ]
     left_out = [f"{one.name}, {text}" for one in found.metrics if (text := left_out_text(one))]
@@ -97,10 +103,10 @@ def _metric_cells(one: MetricComparison) -> list[object]:
         mean_text(one.baseline, one.kind),
         mean_text(one.candidate, one.kind),
         tag("b", difference_text(pairs.difference, one.kind)),
+        _verdict(one),
         joined([span_text(pairs.interval, one.kind), _strip(one)]),
         joined([split, Html(parts)]),
         p_text(one.corrected),
-        _verdict(one),
         difference_text(one.all_rows.difference, one.kind),
     ]
 

@@ -1,12 +1,24 @@
 """What the page of a run shows, section by section."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.evaluation.summary import Aggregate, MetricSummary, RowNote
 from modelyard.report.histogram import Histogram
-from modelyard.report.html import Html, chip, facts, folded, joined, long_table, plots, section, table, tag
+from modelyard.report.html import (
+    Html,
+    chip,
+    facts,
+    folded,
+    joined,
+    long_table,
+    plots,
+    section,
+    shortened,
+    table,
+    tag,
+)
 from modelyard.report.inline_chart import PLAIN, interval_strip
 from modelyard.report.numbers import (
     clusters_text,
@@ -14,9 +26,11 @@ from modelyard.report.numbers import (
     count_text,
     direction_text,
     equal_rows_text,
+    id_text,
     interval_text,
     mean_text,
     money_text,
+    ref_text,
     seconds_text,
     value_text,
 )
@@ -36,21 +50,23 @@ def run_content(run: EvaluationRun, found: Aggregate, most: int | None = None) -
     yield section("Why scores are missing", _reasons(found))
     yield section("Errors", _failures(found, most))
     yield section("Rows, the worst first", *_worst(found, most))
+    names = {run.id, run.model, run.evaluation, *(one.name for one in found.usage)}
+    yield full_names(names)
 
 
 def _facts(run: EvaluationRun, found: Aggregate) -> Html:
     kind = {"completed": "better", "failed": "worse"}.get(run.state.value, "")
     text = joined([chip(run.state.value, kind), f" {run.reason}" if run.reason else ""])
     pairs: list[tuple[str, object]] = [
-        ("run", run.id),
+        ("run", short_id(run.id)),
         ("state", text),
-        ("model", run.model),
-        ("evaluation", run.evaluation),
+        ("model", short_ref(run.model)),
+        ("evaluation", short_ref(run.evaluation)),
         ("started", f"{run.started_at:%Y-%m-%d %H:%M:%S} UTC"),
         ("rows", _rows(found)),
     ]
     if run.source_evaluation_run_id is not None:
-        pairs.append(("rescored from", run.source_evaluation_run_id))
+        pairs.append(("rescored from", short_id(run.source_evaluation_run_id)))
     if found.cost is not None:
         pairs.append(("cost", money_text(found.cost)))
     return facts(pairs)
@@ -133,7 +149,7 @@ def _spent(found: Aggregate) -> Html:
     lines = [
         (
             f"{one.role}, inherited" if one.inherited else one.role,
-            one.name,
+            short_ref(one.name),
             *map(count_text, (one.calls, one.prompt_tokens, one.completion_tokens)),
             money_text(one.cost),
         )
@@ -163,6 +179,23 @@ def _failures(found: Aggregate, most: int | None) -> Html:
     columns = [("what went wrong", "text"), ("inputs", "text"), ("output", "text"), ("row", "")]
     lines = [(note.detail, note.inputs, note.output, short(note)) for note in notes]
     return joined([tag("h3", title), long_table(columns, lines)])
+
+
+def short_ref(text: str) -> Html:
+    """Return a reference as its name and version; a pointer shows all of it."""
+    return shortened(ref_text(text), text)
+
+
+def full_names(names: Iterable[str]) -> Html:
+    """Return what ids and references are in full, for readers without a pointer and for search."""
+    shown = {name: ref_text(name) if ref_text(name) != name else id_text(name) for name in sorted(names)}
+    cut = [(short, name) for name, short in shown.items() if short != name]
+    return folded("Ids and references in full", facts(cut)) if cut else Html("")
+
+
+def short_id(id: str) -> Html:
+    """Return the end of an id; a pointer shows all of it."""
+    return shortened(id_text(id), id)
 
 
 def short(note: RowNote) -> Html:
