@@ -54,6 +54,15 @@ def lock(file: int) -> bool:
     return True
 
 
+def wait_for_lock(file: int, *, shared: bool = False) -> None:
+    """Lock an open file for this process, as soon as others release it; a shared lock leaves out exclusive ones only.
+
+    Closing the file releases it. On a system without such locks this does nothing.
+    """
+    if HAS_LOCKS:
+        fcntl.flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+
+
 def unlock(file: int) -> None:
     """Release the lock of an open file."""
     fcntl.flock(file, fcntl.LOCK_UN)

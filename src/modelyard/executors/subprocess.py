@@ -48,7 +48,8 @@ class SubprocessExecutor:
         with platform.worker(concurrency=2, executor=executor):
             ...
 
-    Raises `InvalidInput` where `factory` names no function, and where this host cannot `fork` so: it must be Linux.
+    Raises `InvalidInput` where `factory` names no function, and where this host cannot `fork` so: it must be Linux; or
+    has no groups of processes, as on Windows.
     """
 
     isolates = True
@@ -64,6 +65,8 @@ class SubprocessExecutor:
     ) -> None:
         if not all(part.isidentifier() for part in factory.replace(":", ".").split(".")) or factory.count(":") != 1:
             raise InvalidInput.at("factory", msg=f"{factory!r} is not of the form package.module:function")
+        if not hasattr(os, "killpg"):
+            raise InvalidInput.at("executor", msg="a process for each job needs Linux or macOS: on Windows use WSL")
         if fork and not can_fork():
             raise InvalidInput.at("fork", msg="needs Linux; leave it out")
         self._factory, self._arguments, self._grace = factory, tuple(arguments), grace
@@ -263,7 +266,7 @@ class _Child:
         self._put_away()
 
 
-KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+KILLS = frozenset(signal.Signals[name] for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name))
 """Signals that come from outside of a process."""
 
 

@@ -1,18 +1,19 @@
 """The file of a cassette: a header, then in JSON Lines the offered models and the recorded answers.
 
 A line is appended by a single write, under a lock that other processes respect, so that two of them may record into one
-file and a review shows the added lines.
+file and a review shows the added lines. Windows has no such lock: there one process at a time may record into a file.
 """
 
-import fcntl
 import json
 import os
 from collections.abc import Mapping, Sequence
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import attrs
 
+from modelyard.disk import wait_for_lock
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import Delta
 from modelyard.errors import InvalidInput, StoreCorrupt, StoreTooNew
@@ -128,7 +129,7 @@ def _recording(data: dict[str, Any], number: int) -> Recording:
 
 def _lines(path: Path) -> Sequence[bytes]:
     with path.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
+        wait_for_lock(file.fileno(), shared=True)
         raw = file.read()
     *lines, torn = raw.split(b"\n")
     if torn:
@@ -140,17 +141,18 @@ def _lines(path: Path) -> Sequence[bytes]:
 
 def _append(path: Path, data: Sequence[Mapping[str, Any]]) -> None:
     with path.open("a+b", buffering=0) as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        wait_for_lock(file.fileno())
         size = file.seek(0, os.SEEK_END)
-        _check_whole(path, file.fileno(), size)
+        _check_whole(path, file, size)
         lines = b"".join(map(_line, data if size else [_HEADER, *data]))
         if file.write(lines) != len(lines):
             file.truncate(size)
             raise OSError(f"{path} could not be written; is the disk full?")
 
 
-def _check_whole(path: Path, file: int, size: int) -> None:
-    if size and os.pread(file, 1, size - 1) != b"\n":
+def _check_whole(path: Path, file: FileIO, size: int) -> None:
+    file.seek(max(size - 1, 0))
+    if size and file.read(1) != b"\n":
         raise StoreCorrupt(f"{path} ends in the middle of a line, as a crash leaves it; delete that line")
 
 
