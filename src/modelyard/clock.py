@@ -55,10 +55,13 @@ def uuid7_ids(
     def make() -> str:
         nonlocal last
         with lock:
-            last = max(last + 1, milliseconds() << 12)
-            moment, counter = last >> 12, last & 0xFFF
-        tail = int.from_bytes(randomness(8), "big") & 0x3FFF_FFFF_FFFF_FFFF | 0x8000_0000_0000_0000
-        text = f"{moment:012x}7{counter:03x}{tail:016x}"
-        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+            last = number = max(last + 1, milliseconds() << 12)
+        tail = randomness(8).hex()
+        text = f"{number:015x}"
+        return f"{text[:8]}-{text[8:12]}-7{text[12:]}-{_VARIANT[tail[0]]}{tail[1:4]}-{tail[4:]}"
 
     return make
+
+
+_VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+"""The first digit of a tail with the two bits of the variant in the place of its own."""

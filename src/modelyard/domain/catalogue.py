@@ -318,7 +318,11 @@ class CatalogueRevision:
     number: int
 
 
+_ENTRY_FIELDS = tuple(field.name for field in attrs.fields(RegisteredEntry))
+
 RECORDS = (
-    Record(RegisteredEntry, "catalogue_entries", ("id",), indexes={"listed": Index(("offer",))}),
+    Record(
+        RegisteredEntry, "catalogue_entries", ("id",), indexes={"listed": Index(("offer",))}, settings=_ENTRY_FIELDS
+    ),
     Record(CatalogueRevision, "catalogue_revisions", ("offer",)),
 )

@@ -132,6 +132,7 @@ RECORDS = (
             "by_project": Index(("entity", "project")),
         },
         sequence="seq",
+        settings=("entity", "project", "name", "base_model"),
     ),
     Record(
         Checkpoint,
@@ -143,6 +144,7 @@ RECORDS = (
             "by_model": Index(("model_id",), ("step",)),
             "by_entity": Index(("entity",), ("created_at",)),
         },
+        settings=tuple(field.name for field in attrs.fields(Checkpoint)),
     ),
     Record(
         Tombstone,

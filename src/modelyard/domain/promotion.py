@@ -121,6 +121,7 @@ RECORDS = (
         "aliases",
         ("model_id", "name"),
         indexes={"by_model": Index(("model_id",), ("name",)), "by_entity": Index(("entity",))},
+        settings=("step",),
     ),
     Record(
         Promotion,

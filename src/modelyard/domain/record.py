@@ -62,6 +62,9 @@ class Record:
     than that of every record of the class that any reader can have seen, and never used again. So a reader who
     continues after the last record that it has seen misses none. `replace` keeps the number.
 
+    `settings` names fields that decide how requests are answered, such as the price of a catalogue entry. Stores count
+    the commits that add or remove such a record or change one of these fields (`Store.settings_version`).
+
     A declaration equals only itself, so that values computed from it can be cached by it.
     """
 
@@ -71,13 +74,14 @@ class Record:
     unique: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
     indexes: Mapping[str, Index] = attrs.field(factory=dict)
     sequence: str | None = None
+    settings: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:
         fields = attrs.fields(self.cls)
         names = {f.name for f in fields}
         if self.sequence is not None and self.sequence != fields[-1].name:
             raise TypeError(f"the sequence of {self.cls.__name__} must be its last field, {fields[-1].name!r}")
-        used = [*self.key]
+        used = [*self.key, *self.settings]
         for columns in self.unique.values():
             used += columns
         for index in self.indexes.values():

@@ -264,7 +264,7 @@ RECORDS = (
         ("entity", "day", "project", "key_id", "model"),
         indexes={"by_entity": Index(("entity",), ("day",)), "entities": Index((), ("entity",))},
     ),
-    Record(Budget, "budgets", ("id",), indexes={"by_entity": Index(("entity",))}),
+    Record(Budget, "budgets", ("id",), indexes={"by_entity": Index(("entity",))}, settings=("limit",)),
     Record(
         Admission,
         "admissions",

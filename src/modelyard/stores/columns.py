@@ -25,6 +25,9 @@ Convert = Callable[[Any], Any]
 MAX_INDEXED = 1000
 """Bytes of UTF-8 that a string in a key or an index may have: what the index of any database can hold."""
 
+_SHORT = MAX_INDEXED // 4
+"""Characters of a string that cannot have more bytes than that."""
+
 
 @attrs.frozen
 class ColumnKind:
@@ -91,7 +94,7 @@ def _dump_time(value: datetime) -> str:
 
 def _within_index(text: str) -> str:
     """Return `text` unchanged. Raises `ValueError` if it is too long for an index, or contains a lone surrogate."""
-    if len(text) > MAX_INDEXED // 4 and len(text.encode()) > MAX_INDEXED:
+    if len(text) > _SHORT and len(text.encode()) > MAX_INDEXED:
         raise ValueError(f"a string of more than {MAX_INDEXED} bytes cannot be part of a key or an index")
     return json_values.encodable(text)
 
@@ -205,7 +208,10 @@ class Projection:
 
     def of(self, record: object) -> tuple[Any, ...]:
         """Return the converted values of a record that has been checked before."""
-        values = self.raw(record)
+        return self.converted(self.raw(record))
+
+    def converted(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Convert values that have been checked before."""
         return self._conversion(values).of(values) if self._converts else values
 
     def admitted(self, record: object) -> tuple[Any, ...]:
@@ -219,7 +225,8 @@ class Projection:
 
         Raises `TypeError` or `ValueError` for a value that its column cannot hold.
         """
-        conversion = self._conversion(values)
+        types = tuple(map(type, values))
+        conversion = self._conversions.get(types) or self._admit(types)
         return conversion.of(values) if self._converts else values
 
     def convert_one(self, at: int, value: Any) -> Any:
@@ -261,30 +268,35 @@ class _Conversion:
             check_all(pick(values))
         changed: list[Any] | None = None
         for at, convert in self._others:
-            value = convert(values[at])
-            if value is not values[at]:
+            value = values[at]
+            converted = convert(value)
+            if converted is not value:
                 changed = changed or list(values)
-                changed[at] = value
+                changed[at] = converted
         return values if changed is None else tuple(changed)
 
 
 def _check_texts(texts: Sequence[str]) -> None:
     """Check each string with `encodable`, quickly if all are ASCII."""
-    if not all(map(str.isascii, texts)):
+    if not "".join(texts).isascii():
         for text in texts:
             json_values.encodable(text)
 
 
 def _check_indexed_texts(texts: Sequence[str]) -> None:
-    """Check each string with `_within_index`, quickly if all are short and ASCII."""
-    if max(map(len, texts)) > MAX_INDEXED // 4 or not all(map(str.isascii, texts)):
+    """Check each string with `_within_index`, quickly if they are ASCII and short together."""
+    together = "".join(texts)
+    if len(together) > _SHORT or not together.isascii():
         for text in texts:
             _within_index(text)
 
 
+_LEAST, _MOST = -json_values.MAX_INT, json_values.MAX_INT - 1
+
+
 def _check_integers(numbers: Sequence[int]) -> None:
     """Check each number with `within_63_bits`, quickly if all are in range."""
-    if min(numbers) < -json_values.MAX_INT or max(numbers) >= json_values.MAX_INT:
+    if min(numbers) < _LEAST or max(numbers) > _MOST:
         for number in numbers:
             json_values.within_63_bits(number)
 

@@ -66,6 +66,10 @@ class MemoryStore:
                 snapshot.end()
                 self._inside = None
 
+    def settings_version(self) -> int:
+        """Return a number that changes with every commit that changes a setting, and when the store is closed."""
+        return self._tables.settings_version
+
     def check(self) -> Mapping[str, object]:
         """Return engine and durability. Raises `StoreClosed`."""
         return self.read(
@@ -85,7 +89,7 @@ class MemoryStore:
         self._refuse_reentry()
         with self._lock:
             self._closed = True
-            self._tables = Tables()
+            self._tables = Tables(settings_version=self._tables.settings_version + 1)
 
     def _refuse_reentry(self) -> None:
         if self._inside == threading.get_ident() and self._lock.locked():
@@ -176,22 +180,24 @@ class _MemoryTx(_MemorySnapshot):
 
     def add(self, record: object) -> None:
         table = self._tables[type(record)]
-        record = table.shared(record)
-        key = table.key.of(record)
+        record = table.shared(record, table.next_number())
+        key = table.key.raw(record)
         if key in table.rows:
             raise RecordConflict(f"{type(record).__name__} {key} exists")
-        table.refuse_taken(record, key)
-        self._put(table, key, None, table.appeared(record))
+        if table.unique:
+            table.refuse_taken(record, key)
+        self._put(table, key, None, record)
 
     def replace(self, record: object) -> None:
         table = self._tables[type(record)]
-        record = table.shared(record)
-        key = table.key.of(record)
+        key = table.key.raw(record)
         old = table.rows.get(key)
+        record = table.shared(record, None if old is None else table.number_of(old))
         if old is None:
             raise RecordNotFound(f"no {type(record).__name__} {key}")
-        table.refuse_taken(record, key)
-        self._put(table, key, old, table.appeared(record, old))
+        if table.unique:
+            table.refuse_taken(record, key)
+        self._put(table, key, old, record)
 
     def remove(self, cls: type[Any], *key: object) -> None:
         table, old = self._tables[cls], self.get(cls, *key)
@@ -211,6 +217,8 @@ class _MemoryTx(_MemorySnapshot):
 
     def _put(self, table: Table, key: Key, old: object | None, new: object | None) -> None:
         self._before.append((table, key, old))
+        if table.settings is not None and table.changes_settings(old, new):
+            self._tables.settings_version += 1
         table.put(key, old, new)
 
 

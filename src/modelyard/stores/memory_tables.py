@@ -60,9 +60,11 @@ class _Listing:
     """
 
     def __init__(self, where: Sequence[Column], order: Sequence[Column]) -> None:
-        self._both = Projection([*where, *order])
+        self._values = Projection([*where, *order]).raw
+        self._width = len(where)
         self._where = Projection(where)
-        self._order = Projection(order, [column.rank() for column in order], nones=True)
+        ranks = [column.rank() for column in order]
+        self._order, self._ranked = Projection(order, ranks, nones=True), any(ranks)
         self._kept = Projection(order, [column.kind.keep for column in order])
         self._groups: dict[Key, list[_Entry]] = {}
 
@@ -83,25 +85,33 @@ class _Listing:
         return [key for _, key in chosen]
 
     def move(self, key: Key, old: object | None, new: object | None) -> None:
-        if old is not None and new is not None and self._both.raw(old) == self._both.raw(new):
-            return
+        after = None if new is None else self._values(new)
         if old is not None:
-            self._drop(old)
-        if new is not None:
-            group, entry = self._groups.setdefault(self._where.of(new), []), (self._order.of(new), key)
-            # Most records arrive in the order of their time, so that appending is enough.
-            if not group or group[-1] < entry:
-                group.append(entry)
-            else:
-                insort(group, entry, key=_position)
+            before = self._values(old)
+            if before == after:
+                return
+            self._drop(before)
+        if after is not None:
+            self._insert(after, key)
 
     def clear(self) -> None:
         self._groups.clear()
 
-    def _drop(self, record: object) -> None:
-        where = self._where.of(record)
+    def _insert(self, values: Key, key: Key) -> None:
+        where, position = values[: self._width], values[self._width :]
+        entry = self._order.converted(position) if self._ranked else position, key
+        group = self._groups.get(where)
+        if group is None:
+            self._groups[where] = [entry]
+        elif group[-1] < entry:  # most records arrive in the order of their time, so that appending is enough
+            group.append(entry)
+        else:
+            insort(group, entry, key=_position)
+
+    def _drop(self, values: Key) -> None:
+        where, position = values[: self._width], self._order.converted(values[self._width :])
         group = self._groups[where]
-        del group[bisect_left(group, self._order.of(record), key=_position)]
+        del group[bisect_left(group, position, key=_position)]
         if not group:
             del self._groups[where]
 
@@ -114,6 +124,7 @@ class Table:
         self._cls = record.cls
         self._kept = Projection(list(columns.values()), [column.kind.keep for column in columns.values()])
         self._sequence, self._last = record.sequence, 0
+        self.settings: Callable[[object], Key] | None = self.reader(record.settings) if record.settings else None
         self.key: Projection = Projection([columns[name] for name in record.key])
         self.rows: dict[Key, Any] = {}
         self.unique: dict[str, _Unique] = {
@@ -125,25 +136,27 @@ class Table:
         }
         self._views: list[_View] = [*self.unique.values(), *self.listings.values()]
 
-    def shared(self, record: Any) -> Any:
+    def shared(self, record: Any, number: int | None = None) -> Any:
         """Return the record in a form that may be shared: itself, unless something in it is mutable.
 
-        Raises `TypeError` or `ValueError` for what cannot be stored.
+        It gets this number in the order of appearance. Raises `TypeError` or `ValueError` for what cannot be stored.
         """
         values = self._kept.raw(record)
         kept = self._kept.accept(values)
+        if number is not None and kept[-1] != number:
+            kept = (*kept[:-1], number)
         return record if kept is values else self._cls(*kept)
 
-    def appeared(self, record: Any, old: Any = None) -> Any:
-        """Return the record with its number in the order of appearance: that of `old`, or the next one."""
+    def next_number(self) -> int | None:
+        """Return the next number in the order of appearance; None where records have none."""
         if self._sequence is None:
-            return record
-        if old is None:
-            self._last += 1
-        number = self._last if old is None else getattr(old, self._sequence)
-        if getattr(record, self._sequence) == number:
-            return record
-        return self._cls(*self._kept.raw(record)[:-1], number)
+            return None
+        self._last += 1
+        return self._last
+
+    def number_of(self, record: Any) -> int | None:
+        """Return the number of a record that is kept; None where records have none."""
+        return None if self._sequence is None else getattr(record, self._sequence)
 
     def reader(self, names: Sequence[str]) -> Callable[[object], Key]:
         """Return a function that reads these columns of a record. Raises `KeyError`."""
@@ -157,7 +170,10 @@ class Table:
 
     def put(self, key: Key, old: object | None, new: object | None) -> None:
         """Replace `old` by `new` as the record with this key; None means no record."""
-        self.place(key, new)
+        if new is None:
+            self.rows.pop(key, None)
+        else:
+            self.rows[key] = new
         for view in self._views:
             view.move(key, old, new)
 
@@ -167,6 +183,12 @@ class Table:
             self.rows.pop(key, None)
         else:
             self.rows[key] = new
+
+    def changes_settings(self, old: object | None, new: object | None) -> bool:
+        """Return whether putting `new` in the place of `old` changes one of the record's `settings`."""
+        if self.settings is None:
+            return False
+        return old is None or new is None or self.settings(old) != self.settings(new)
 
     def rebuild(self) -> None:
         """Build every view again from the records."""
@@ -179,9 +201,10 @@ class Table:
 class Tables(dict[type, Table]):
     """Tables by the class of their records, each made on first use: most platforms use a few."""
 
-    def __init__(self, records: Iterable[Record] = ()) -> None:
+    def __init__(self, records: Iterable[Record] = (), settings_version: int = 0) -> None:
         super().__init__()
         self._records = records
+        self.settings_version = settings_version
 
     def __missing__(self, cls: type) -> Table:
         for record in self._records:
