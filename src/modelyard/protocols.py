@@ -482,14 +482,19 @@ class Executor(Protocol):
         """End the job by force where that is possible. Idempotent."""
         ...
 
-    def reattach(self, handle: str) -> bool:
+    def reattach(self, handle: str, alive: bool) -> bool:
         """Return whether the job runs, or ran, outside this process and is to be watched from here, by `states`
-        and `cancel`: it was submitted here, or by a process that has died. Returns False for an unknown handle.
+        and `cancel`: it was submitted here, or by a worker that is gone. Returns False for an unknown handle.
+
+        `alive` is whether the store knows the worker that submitted it to be alive.
         """
         ...
 
-    def close(self) -> None:
-        """Have every job that this executor submitted end or return to the queue, and wait for that in bounded time."""
+    def close(self, leave: bool = False) -> None:
+        """Have every job that this executor submitted end or return to the queue, and wait for that in bounded time.
+
+        With `leave`, jobs that can outlive this process continue: another worker reattaches to them.
+        """
         ...
 
 

@@ -251,14 +251,14 @@ class Touchy(InlineExecutor):
 class Claiming(ThreadExecutor):
     """Takes everything for its own."""
 
-    def reattach(self, handle: str) -> bool:
+    def reattach(self, handle: str, alive: bool) -> bool:
         return True
 
 
 class Impatient(ThreadExecutor):
     """Closes without waiting."""
 
-    def close(self) -> None:
+    def close(self, leave: bool = False) -> None:
         return
 
 

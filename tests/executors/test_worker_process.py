@@ -268,11 +268,11 @@ def test_what_a_dead_worker_has_left_can_be_killed_from_elsewhere(site: Site) ->
     os.kill(process.pid, signal.SIGSTOP)
     handle, executor = site.job(job).handle, site.executor()
     executor.cancel(handle)
-    assert executor.reattach(handle) is False, "its own worker watches it"
+    assert executor.reattach(handle, alive=True) is False, "its own worker watches it"
     assert ProcessName.of(process.pid).lives
     killed.kill()
     killed.communicate()
-    assert executor.reattach(handle)
+    assert executor.reattach(handle, alive=False)
     assert executor.states([handle]) == {handle: Running()}
     executor.cancel(handle)
     process.wait_for_end()
@@ -447,5 +447,5 @@ def test_without_process_information_no_process_is_found(monkeypatch: pytest.Mon
     assert machine() == ""
     assert not me.lives
     executor = SubprocessExecutor("a:b")
-    assert not executor.reattach("/1-1/2-2")
+    assert not executor.reattach("/1-1/2-2", alive=False)
     assert executor.states(["/1-1/2-2"]) == {"/1-1/2-2": Ended("its process is gone", preempted=True)}

@@ -194,10 +194,10 @@ class Held:
     def cancel(self, handle: str) -> None:
         pass
 
-    def reattach(self, handle: str) -> bool:
+    def reattach(self, handle: str, alive: bool) -> bool:
         return True
 
-    def close(self) -> None:
+    def close(self, leave: bool = False) -> None:
         pass
 
 

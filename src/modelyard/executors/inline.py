@@ -33,11 +33,11 @@ class InlineExecutor:
     def cancel(self, handle: str) -> None:
         """Do nothing: a submitted job has ended."""
 
-    def reattach(self, handle: str) -> bool:
+    def reattach(self, handle: str, alive: bool) -> bool:
         """Return False: nothing outlives its call."""
         return False
 
-    def close(self) -> None:
+    def close(self, leave: bool = False) -> None:
         """Do nothing: a submitted job has ended."""
 
 

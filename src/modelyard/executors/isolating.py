@@ -28,7 +28,7 @@ class IsolatingExecutor:
 
     def states(self, handles: Collection[str]) -> Mapping[str, ExecutorState]:
         """Return the states of jobs in both."""
-        isolated = [handle for handle in handles if self._isolated.reattach(handle)]
+        isolated = [handle for handle in handles if self._isolated.reattach(handle, alive=False)]
         return {**self._shared.states(set(handles).difference(isolated)), **self._isolated.states(isolated)}
 
     def cancel(self, handle: str) -> None:
@@ -36,14 +36,14 @@ class IsolatingExecutor:
         for executor in (self._shared, self._isolated):
             executor.cancel(handle)
 
-    def reattach(self, handle: str) -> bool:
+    def reattach(self, handle: str, alive: bool) -> bool:
         """Return whether one of the two watches the job."""
-        return any(executor.reattach(handle) for executor in (self._shared, self._isolated))
+        return any(executor.reattach(handle, alive) for executor in (self._shared, self._isolated))
 
-    def close(self) -> None:
+    def close(self, leave: bool = False) -> None:
         """Close both."""
         for executor in (self._shared, self._isolated):
-            executor.close()
+            executor.close(leave)
 
 
 _conforms: type[Executor] = IsolatingExecutor

@@ -129,15 +129,18 @@ class SubprocessExecutor:
         elif left := _left_alive(handle):
             _kill_group(left.pid)
 
-    def reattach(self, handle: str) -> bool:
+    def reattach(self, handle: str, alive: bool) -> bool:
         """Return whether it is a process of this executor, or one on this machine whose parent is dead."""
         if handle in self._children:
             return True
         parent, child = _parse(handle)
         return parent is not None and child is not None and not parent.lives
 
-    def close(self) -> None:
-        """Have the processes give their jobs back and leave; kill those that have not left within the grace."""
+    def close(self, leave: bool = False) -> None:
+        """Have the processes give their jobs back and leave; kill those that have not left within the grace.
+
+        None can be left running: each hangs on a pipe of this process.
+        """
         children = [self._children.pop(handle) for handle in tuple(self._children)]
         if self._spare is not None:
             children.append(self._spare)

@@ -50,11 +50,11 @@ class ThreadExecutor:
     def cancel(self, handle: str) -> None:
         """Do nothing: a thread cannot be ended by force. The job's own cancellation ends it at its next step."""
 
-    def reattach(self, handle: str) -> bool:
+    def reattach(self, handle: str, alive: bool) -> bool:
         """Return False: nothing outlives its process."""
         return False
 
-    def close(self) -> None:
+    def close(self, leave: bool = False) -> None:
         """Wait, in bounded time, for what runs."""
         until = time.monotonic() + self._grace
         for thread in tuple(self._running.values()):

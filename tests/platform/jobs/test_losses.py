@@ -50,10 +50,10 @@ class Shared:
     def cancel(self, handle: str) -> None:
         raise AssertionError("a thread cannot be ended")
 
-    def reattach(self, handle: str) -> bool:
+    def reattach(self, handle: str, alive: bool) -> bool:
         return False
 
-    def close(self) -> None:
+    def close(self, leave: bool = False) -> None:
         pass
 
 

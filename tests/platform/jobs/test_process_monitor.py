@@ -22,21 +22,27 @@ STORY = [("training_started", 0), *(("gradient_step", number) for number in rang
 
 @attrs.define(eq=False)
 class Engine:
-    """An executor whose processes are what a test says they are: `running`, or dead of a fault."""
+    """An executor whose processes are what a test says they are: `running`, or dead of a fault.
+
+    Where it `leaves` them, they outlive the worker, and it finds those of workers that are not alive.
+    """
 
     running: list[str] = attrs.field(factory=list)
     dead: dict[str, str] = attrs.field(factory=dict)
     killed: list[str] = attrs.field(factory=list)
     waiting: set[str] = attrs.field(factory=set)
     foreign: set[str] = attrs.field(factory=set)
+    own: set[str] = attrs.field(factory=set)
     submitted: int = 0
     closed: bool = False
+    leaves: bool = False
 
     isolates = True
 
     def submit(self, claim: Claim, run: Callable[[Claim], None], needs: Needs) -> str:
         self.submitted += 1
         self.running.append(f"process-{self.submitted}")
+        self.own.add(self.running[-1])
         return self.running[-1]
 
     def states(self, handles: Collection[str]) -> Mapping[str, ExecutorState]:
@@ -51,12 +57,14 @@ class Engine:
         self.killed.append(handle)
         self.die(handle, "killed")
 
-    def reattach(self, handle: str) -> bool:
-        return handle not in self.foreign
+    def reattach(self, handle: str, alive: bool) -> bool:
+        return handle not in self.foreign and (handle in self.own or not (self.leaves and alive))
 
-    def close(self) -> None:
+    def close(self, leave: bool = False) -> None:
         self.closed = True
-        self.running.clear()
+        if not (leave and self.leaves):
+            self.running.clear()
+            self.waiting.clear()
 
     def die(self, handle: str, fault: str = "") -> None:
         if handle in self.running:
@@ -72,6 +80,7 @@ class Site:
     engine: Engine = attrs.field(factory=Engine)
     worker: Worker = attrs.field(init=False)
     job_id: str = attrs.field(init=False)
+    runner: Runner = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.worker = Worker(self.yard.runtime, self.engine)
@@ -98,10 +107,10 @@ class Site:
 
     def process(self, items: int = 0) -> Iterator[None]:
         """The process takes the job up and stores so many items."""
-        runner = self.yard.runner()
-        hold = runner.adopt(self.job_id)
+        self.runner = self.yard.runner()
+        hold = self.runner.adopt(self.job_id)
         assert hold is not None
-        steps: Iterator[None] = runner.steps(hold)
+        steps: Iterator[None] = self.runner.steps(hold)
         for _ in range(items):
             next(steps)
         self.yard.abandoned.append(steps)
@@ -529,3 +538,113 @@ def test_a_job_that_was_killed_with_its_worker_is_not_charged_a_crash(site: Site
     worker = restarted(site)
     worker._watcher._settle(worker._watcher._watches[0], Ended("gone", preempted=True))
     assert (site.job.status, site.crashes, site.progress.losses) == (JobStatus.QUEUED, 0, 1)
+
+
+# ---- what outlives its worker --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cluster(yard: Any) -> Site:
+    """A job in a cluster, whose worker is announced as alive."""
+    site = Site(yard, Engine(leaves=True))
+    site.worker.beat()
+    return site
+
+
+def successor(site: Site) -> Worker:
+    """The worker of the next deployment, with an executor of its own."""
+    site.engine.own.clear()
+    worker = Worker(site.yard.runtime, site.engine)
+    worker.beat()
+    worker.look()
+    return worker
+
+
+def ages(site: Site, worker: Worker, leases: int = 3) -> None:
+    """Time passes for a worker, which beats and looks."""
+    for _ in range(2 * leases):
+        site.yard.clock.advance(site.lease / 2)
+        worker.beat()
+        worker.look()
+
+
+def test_a_running_job_outlives_its_worker_and_ends_as_if_nothing_had_happened(cluster: Site, undisturbed: str) -> None:
+    steps = cluster.process(3)
+    cluster.worker.stop()
+    assert (cluster.job.status, cluster.job.attempts, cluster.engine.running) == (JobStatus.RUNNING, 1, ["process-1"])
+    after = successor(cluster)
+    assert [watch.handle for watch in after._watcher._watches] == ["process-1"]
+    for _ in steps:
+        pass
+    after.look()
+    assert (cluster.job.attempts, cluster.engine.submitted) == (1, 1)
+    assert cluster.yard.story(cluster.job_id) == STORY
+    assert cluster.yard.digest(cluster.job_id) == undisturbed
+
+
+def test_the_death_of_a_job_that_was_left_running_is_counted_by_the_next_worker(cluster: Site) -> None:
+    cluster.process(1)
+    cluster.worker.stop()
+    after = successor(cluster)
+    cluster.engine.die("process-1", "fell over")
+    after.look()
+    assert (cluster.job.attempts, cluster.crashes, cluster.job.handle) == (2, 1, "process-2")
+
+
+def test_a_job_that_waits_for_room_keeps_its_place_when_its_worker_is_replaced(cluster: Site) -> None:
+    cluster.engine.waiting.add("process-1")
+    cluster.worker.look()
+    cluster.worker.stop()
+    assert (cluster.job.status, cluster.job.place) == (JobStatus.QUEUED, QueueState.CLAIMED)
+    after = successor(cluster)
+    ages(cluster, after, LEASES_TO_BEGIN)
+    assert (cluster.job.attempts, cluster.engine.submitted, cluster.engine.killed) == (1, 1, [])
+    cluster.engine.waiting.clear()
+    after.look()
+    for _ in cluster.process():
+        pass
+    assert cluster.job.status is JobStatus.SUCCEEDED
+
+
+def test_a_process_that_begins_while_no_worker_is_there_adopts_its_job(cluster: Site) -> None:
+    cluster.engine.waiting.add("process-1")
+    cluster.worker.look()
+    cluster.worker.stop()
+    cluster.yard.clock.advance(10 * cluster.lease)
+    steps = cluster.process(2)
+    after = successor(cluster)
+    for _ in steps:
+        pass
+    after.look()
+    assert (cluster.job.status, cluster.job.attempts, cluster.job.error_message) == (JobStatus.SUCCEEDED, 1, None)
+
+
+def test_a_process_that_has_not_begun_is_kept_alive_by_the_next_worker(cluster: Site) -> None:
+    cluster.worker.stop()
+    after = successor(cluster)
+    ages(cluster, after, LEASES_TO_BEGIN - 2)
+    assert (cluster.job.status, cluster.job.attempts, cluster.engine.killed) == (JobStatus.RUNNING, 1, [])
+    ages(cluster, after)
+    assert cluster.engine.killed == ["process-1"], "it has as long to begin as any other"
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["waiting", "running"])
+def test_what_a_worker_on_another_machine_leaves_is_found_when_it_has_stood_still_for_the_lease(
+    cluster: Site, waits: bool
+) -> None:
+    if waits:
+        cluster.engine.waiting.add("process-1")
+        cluster.worker.look()
+    else:
+        cluster.process(1)
+    other = successor(cluster)
+    assert other._watcher._watches == [], "its worker is alive"
+    for _ in range(6):
+        cluster.yard.clock.advance(cluster.lease / 2)
+        if not waits:
+            cluster.runner.beat()
+        other.beat()
+        other.look()
+    assert [watch.handle for watch in other._watcher._watches] == ["process-1"]
+    assert (cluster.job.attempts, cluster.engine.submitted) == (1, 1)
+    assert bool(other._runner.claimed_jobs) is waits

@@ -16,6 +16,7 @@ from modelyard.domain.job import (
     QueueState,
 )
 from modelyard.platform.jobs.job_type import JobTypes
+from modelyard.platform.jobs.leases import Claimant
 from modelyard.platform.jobs.queue import WorkerLoss, crash, requeue
 from modelyard.platform.paging import get_or_none
 from modelyard.protocols import Tx
@@ -40,13 +41,19 @@ def is_current(job: Job | None, attempt: Job) -> bool:
     return job is not None and job.place is QueueState.CLAIMED and job.attempts == attempt.attempts
 
 
-def note_waiting(tx: Tx, attempt: Job, waiting: bool, now: datetime) -> Job | None:
-    """Store whether the attempt waits for room in its executor, and so is queued. None where nothing changes."""
+def note_waiting(tx: Tx, attempt: Job, claim: Claim, waiting: bool, now: datetime) -> Job | None:
+    """Store whether the attempt waits for room in its executor, and so is queued. None where nothing changes.
+
+    Nothing does once a process has adopted the job from this claim, however late the executor hears of it.
+    """
     job = get_or_none(tx, Job, attempt.id)
     if job is None or not is_current(job, attempt) or waiting is (job.status is JobStatus.QUEUED):
         return None
+    progress = tx.get(JobProgress, job.id)
+    if is_adopted(progress, claim):
+        return None
     if not waiting:
-        return _run(tx, job, tx.get(JobProgress, job.id).time(now))
+        return _run(tx, job, progress.time(now))
     job = attrs.evolve(job, status=JobStatus.QUEUED, started_at=job.started_at if job.attempts > 1 else None)
     tx.replace(job)
     return job
@@ -58,6 +65,30 @@ def _run(tx: Tx, job: Job, time: datetime) -> Job:
         job = attrs.evolve(job, status=JobStatus.RUNNING, started_at=job.started_at or time)
         tx.replace(job)
     return job
+
+
+def take_over(tx: Tx, attempt: Job, claimant: Claimant, now: datetime) -> tuple[Job, JobProgress] | None:
+    """Claim, in the same attempt, a job whose worker is gone and whose process has not begun yet. None for others.
+
+    The worker that takes it over keeps it alive until its process adopts it.
+    """
+    job, progress = get_or_none(tx, Job, attempt.id), get_or_none(tx, JobProgress, attempt.id)
+    if job is None or progress is None or not is_current(job, attempt) or _has_begun(job, progress):
+        return None
+    progress = attrs.evolve(
+        progress,
+        epoch=progress.epoch + 1,
+        worker_id=claimant.id,
+        process=claimant.process,
+        updated_at=progress.time(now),
+    )
+    tx.replace(progress)
+    return job, progress
+
+
+def _has_begun(job: Job, progress: JobProgress) -> bool:
+    """Return whether a process of its own has adopted the job: then it is named besides its worker's."""
+    return job.status is not JobStatus.QUEUED and len(progress.process.split()) != 1
 
 
 def is_adopted(progress: JobProgress, claim: Claim) -> bool:

@@ -1,6 +1,6 @@
 """Claims whose worker is gone: they are noticed by looking again and again at the jobs of others, a page at a time."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import datetime
 from functools import cache
 
@@ -32,14 +32,16 @@ class ExpiredClaims:
         self.runtime = runtime
         self._after: Cursor | None = None
 
-    def reclaim(self, mine: Collection[Claim]) -> None:
-        """Look at the next page of claimed jobs, and give those of dead workers back to the queue."""
+    def reclaim(self, mine: Collection[Claim], take_over: Callable[[JobProgress], bool]) -> None:
+        """Look at the next page of claimed jobs; those of dead workers that nobody takes over return to the queue."""
         page, lease = self._next_page(), self.runtime.settings.lease
         marks = {progress.job_id: (progress.epoch, progress.beat) for progress in page}
         now, remembered = self.runtime.clock.monotonic(), LEASES_TO_REMEMBER * lease
         still, dead = self.runtime.liveness.idle_seconds(JOBS, marks, now, remembered), cache(died_here)
         for progress in page:
-            if claim_of(progress) not in mine and (still[progress.job_id] >= lease or dead(progress.process)):
+            if claim_of(progress) in mine or not (still[progress.job_id] >= lease or dead(progress.process)):
+                continue
+            if not take_over(progress):
                 self.take(progress)
 
     def _next_page(self) -> list[JobProgress]:

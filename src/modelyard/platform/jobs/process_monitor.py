@@ -1,12 +1,23 @@
 """A worker's watch over the jobs that run in processes of their own: their deaths are noticed and counted at once."""
 
+from functools import partial
+from math import inf
+
 import attrs
 
-from modelyard.domain.job import Job, JobProgress, QueueState
+from modelyard.domain.job import Job, JobProgress, JobStatus, QueueState
 from modelyard.domain.record import truncate_for_storage
 from modelyard.errors import StoreError
 from modelyard.lazy import log
-from modelyard.platform.jobs.attempts import end_attempt, is_adopted, is_current, note_handle, note_waiting
+from modelyard.platform.jobs.announced import live_workers
+from modelyard.platform.jobs.attempts import (
+    end_attempt,
+    is_adopted,
+    is_current,
+    note_handle,
+    note_waiting,
+    take_over,
+)
 from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.queue import WorkerLoss, announce
 from modelyard.platform.jobs.runner import Runner
@@ -45,6 +56,7 @@ class ProcessMonitor:
         self.executor: Executor = executor
         self._runner = runner
         self._watches: list[MonitoredProcess] = []
+        self._reattached = -inf
 
     # ---- what is watched
 
@@ -57,16 +69,42 @@ class ProcessMonitor:
             log.warning("the handle of job %s could not be kept", claimed.job.id, exc_info=True)
 
     def reattach(self) -> None:
-        """Watch what a worker that is gone has left running, or dead."""
-        now = self.runtime.clock.monotonic()
+        """Watch what workers that are gone have left running, waiting for room, or dead."""
+        self._reattached = self.runtime.clock.monotonic()
+        watched = {(watch.attempt.id, watch.attempt.attempts) for watch in self._watches}
+        alive = self.runtime.store.read(lambda snapshot: {one.id for one in live_workers(self.runtime, snapshot)})
         for job in iter_index_live(self.runtime, Job, "by_place", QueueState.CLAIMED):
-            if job.handle and self.executor.reattach(job.handle):
-                self._watches.append(MonitoredProcess(job, job.handle, now))
+            if job.handle and (job.id, job.attempts) not in watched:
+                _, progress = self.runtime.store.read(partial(_seen, job_id=job.id))
+                if progress and self.executor.reattach(job.handle, progress.worker_id in alive):
+                    self._watch_left(job)
+
+    def take_over(self, expired: JobProgress) -> bool:
+        """Watch, and keep alive, a job that waits for room in the executor and whose worker stood still for the lease.
+
+        Returns False for any other job.
+        """
+        job, _ = self.runtime.store.read(partial(_seen, job_id=expired.job_id))
+        if job is None or job.status is not JobStatus.QUEUED or job.place is not QueueState.CLAIMED:
+            return False
+        return bool(job.handle) and self.executor.reattach(job.handle, alive=False) and self._watch_left(job)
+
+    def _watch_left(self, job: Job) -> bool:
+        """Watch a job of a worker that is gone. Returns whether this worker has its claim now."""
+        now = self.runtime.clock.now()
+        taken = self.runtime.store.transact(lambda tx: take_over(tx, job, self._runner.claimant, now))
+        claimed = None if taken is None else self._runner.track(*taken)
+        watch = MonitoredProcess(job, job.handle, self.runtime.clock.monotonic(), claimed)
+        watch.waiting = job.status is JobStatus.QUEUED
+        self._watches = [one for one in self._watches if one.handle != job.handle] + [watch]
+        return claimed is not None
 
     # ---- looking
 
     def look(self) -> None:
         """Settle the jobs of processes that are gone; end the processes that are needed no more."""
+        if self.runtime.clock.monotonic() - self._reattached >= self.runtime.settings.lease:
+            self.reattach()
         watches = tuple(self._watches)
         states = self.executor.states([watch.handle for watch in watches]) if watches else {}
         for watch in watches:
@@ -84,8 +122,9 @@ class ProcessMonitor:
         now = self.runtime.clock.now()
         if waiting:
             watch.since = self.runtime.clock.monotonic()
-        if waiting is not watch.waiting:
-            job = self.runtime.store.transact(lambda tx: note_waiting(tx, watch.attempt, waiting, now))
+        if watch.claimed is not None and waiting is not watch.waiting:
+            claim = watch.claimed.claim
+            job = self.runtime.store.transact(lambda tx: note_waiting(tx, watch.attempt, claim, waiting, now))
             watch.waiting = waiting
             if job is not None:
                 announce(self.runtime, job)
@@ -128,9 +167,14 @@ class ProcessMonitor:
     # ---- stopping
 
     def stop(self) -> None:
-        """Give back what the processes of this worker have not, once its executor was closed."""
-        for watch in tuple(self._watches):
-            if watch.claimed is None:
+        """Give back what the processes of this worker have not, once its executor was closed.
+
+        A job that the executor has left running, or waiting, is left as it is.
+        """
+        watches = tuple(self._watches)
+        states = self.executor.states([watch.handle for watch in watches]) if watches else {}
+        for watch in watches:
+            if watch.claimed is None or not isinstance(states[watch.handle], Ended):
                 self._forget(watch)
                 continue
             try:

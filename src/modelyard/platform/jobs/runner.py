@@ -150,7 +150,7 @@ class Runner:
         try:
             with closing(self._job_types[claimed.job.kind].run(claimed)) as items:
                 for item in items:
-                    self._faults = 0
+                    self.recovered()
                     yield item
                     if claimed.cancelled or stop():
                         raise _Stopped
@@ -177,11 +177,20 @@ class Runner:
         """Return for how many seconds nothing is claimed, because the store or the disk has failed a job."""
         return self._paused_until - self.runtime.clock.monotonic()
 
-    def _pause(self, claimed: ClaimedJob, message: str) -> None:
-        """Give back a job that a fault of the store has ended, and claim nothing for a while: longer each time."""
+    def rest(self) -> float:
+        """Claim nothing for a while, longer each time until `recovered`. Returns for how many seconds."""
         seconds = backoff(self._faults, first=self.runtime.settings.poll, longest=self.runtime.settings.lease)
         self._faults += 1
         self._paused_until = self.runtime.clock.monotonic() + seconds
+        return seconds
+
+    def recovered(self) -> None:
+        """Note that a job could be begun, or has moved."""
+        self._faults = 0
+
+    def _pause(self, claimed: ClaimedJob, message: str) -> None:
+        """Give back a job that a fault of the store has ended, and claim nothing for a while: longer each time."""
+        seconds = self.rest()
         log.warning("job %s goes back into the queue; claims pause for %g s: %s", claimed.job.id, seconds, message)
         self._settle(
             claimed, lambda tx, types, job, event_id, now: requeue_after_fault(tx, types, job, event_id, now, message)
@@ -265,9 +274,12 @@ class Runner:
 
     # ---- taking over
 
-    def reclaim_expired(self) -> None:
-        """Give jobs of workers that are dead, or have stood still for the lease, back to the queue."""
-        self._expired.reclaim({claimed.claim for claimed in self.claimed_jobs})
+    def reclaim_expired(self, take_over: Callable[[JobProgress], bool] = lambda _: False) -> None:
+        """Give jobs of workers that are dead, or have stood still for the lease, back to the queue.
+
+        But not one that `take_over` has taken over.
+        """
+        self._expired.reclaim({claimed.claim for claimed in self.claimed_jobs}, take_over)
 
 
 def _beats(tx: Tx, loose: Mapping[Claim, Sequence[str]], now: datetime) -> list[JobProgress]:

@@ -22,7 +22,8 @@ class Worker:
     """Takes jobs from the queue and runs up to `concurrency` of them at a time in an executor, while it is entered.
 
     Its heartbeat has a thread of its own, so no step of a job holds it up. Leaving it stops within bounded time: each
-    running job is given back to the queue after its current item. It is entered once.
+    running job is given back to the queue after its current item; one that runs in a cluster continues there, and a
+    worker that is started later watches it. It is entered once.
 
         with platform.worker():
             job.wait()
@@ -81,7 +82,7 @@ class Worker:
         """Give running jobs back after their current item, and leave, in bounded time. Idempotent."""
         self._stopping.set()
         self._loop.stop(self.runtime.settings.lease)
-        self.executor.close()
+        self.executor.close(leave=True)
         self._watcher.stop()
         self._pulse.stop(self.runtime.settings.lease)
         try:
@@ -114,7 +115,7 @@ class Worker:
     def look(self) -> None:
         """Make one round: take over from the dead, and take as many jobs as there is room for."""
         forget_dead(self.runtime)
-        self._runner.reclaim_expired()
+        self._runner.reclaim_expired(self._watcher.take_over)
         self._watcher.look()
         self._decline()
         while not self._stopping.is_set() and self._has_room():
@@ -141,10 +142,11 @@ class Worker:
             needs = attrs.evolve(claimed.job.needs, alone=claimed.progress.suspect)
             handle = self.executor.submit(claimed.claim, lambda _: self._run(claimed), needs)
         except Exception:  # noqa: BLE001 - it is logged, and the job goes back into the queue
-            log.exception("the executor refused job %s", claimed.job.id)
             self._runner.give_back(claimed)
+            log.exception("the executor refused job %s; claims pause for %g s", claimed.job.id, self._runner.rest())
             return False
-        if self.executor.reattach(handle):  # what runs in this process settles itself; the rest is watched
+        self._runner.recovered()
+        if self.executor.reattach(handle, alive=True):  # what runs in this process settles itself; the rest is watched
             self._watcher.add(claimed, handle)
         return True
 

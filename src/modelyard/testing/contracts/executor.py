@@ -219,7 +219,7 @@ class ExecutorContract:
         if self.inline:
             trials.release()
         handle = executor.submit(Claim("waiting-1", 1, "worker"), trials.run, NEEDS)
-        assert executor.reattach(handle) is self.detached
+        assert executor.reattach(handle, alive=True) is self.detached
         assert executor.isolates is (self.detached if self.isolates is None else self.isolates)
         trials.release()
         executor.close()
@@ -229,7 +229,7 @@ class ExecutorContract:
         for handle in ("never given out", "", "a/b/c", "a/1-2/3-4"):
             assert isinstance(state(executor, handle), Ended)
             executor.cancel(handle)
-            assert executor.reattach(handle) is False
+            assert executor.reattach(handle, alive=False) is False
 
     def test_cancelling_is_idempotent_also_after_the_end(self, executor: Executor, trials: Trials) -> None:
         """It kills what can be killed, and changes nothing for a job that has ended."""

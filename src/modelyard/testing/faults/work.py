@@ -124,13 +124,13 @@ class FaultyExecutor:
         """Kill a job."""
         self._inner.cancel(handle)
 
-    def reattach(self, handle: str) -> bool:
+    def reattach(self, handle: str, alive: bool) -> bool:
         """Return whether this executor watches a job; it does watch a lost one."""
-        return handle in self._lost or self._inner.reattach(handle)
+        return handle in self._lost or self._inner.reattach(handle, alive)
 
-    def close(self) -> None:
+    def close(self, leave: bool = False) -> None:
         """Close the executor."""
-        self._inner.close()
+        self._inner.close(leave)
 
 
 _trainer: type[Trainer] = FaultyTrainer
