@@ -96,7 +96,7 @@ def test_constraints_are_checked() -> None:
         "name": {"type": "string", "minLength": 1, "maxLength": 5, "pattern": "^(?:[a-z]+)$"},
         "share": {"anyOf": [{"type": "number", "exclusiveMinimum": 0, "maximum": 1}, {"type": "null"}]},
         "items": {
-            "anyOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "null"}],
+            "anyOf": [{"type": "array", "items": {"type": "integer", "format": "int64"}}, {"type": "null"}],
             "minItems": 1,
             "maxItems": 3,
         },

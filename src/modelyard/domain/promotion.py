@@ -19,7 +19,10 @@ from modelyard.errors import InvalidInput
 
 MAX_ALIASES = 100
 
-_ALIAS = re.compile(r"(?!(?:latest|step[0-9]+|v[0-9]+)\Z)[a-z][a-z0-9_-]{0,63}")
+ALIAS_PATTERN = r"(?!(?:latest|step[0-9]+|v[0-9]+)$)[a-z][a-z0-9_-]{0,63}"
+"""What an alias is."""
+
+_ALIAS = re.compile(ALIAS_PATTERN)
 
 
 def check_alias(name: str) -> str:

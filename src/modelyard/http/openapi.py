@@ -1,39 +1,44 @@
 """The OpenAPI 3.1 document, generated from the route table and the classes of the bodies."""
 
-import inspect
+import json
 import re
-import types
-from collections.abc import Mapping, Sequence
-from datetime import datetime
-from enum import Enum
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
-import attrs
-
+from modelyard.domain.evaluation.references import RefMode
+from modelyard.domain.promotion import ALIAS_PATTERN
 from modelyard.errors import InvalidInput
-from modelyard.formats.constraints import Length, Matching, Unsupported, Within
+from modelyard.formats.constraints import NAME
+from modelyard.http.body_schemas import JsonSchema, Schemas, required_members
 from modelyard.http.error_responses import ChatErrorBody, DetailBody, GraphQLErrorsBody, ProblemsBody, ReasonBody
-from modelyard.http.message import Response, json_response
+from modelyard.http.message import JSON_HEADER, Response, dump
 from modelyard.http.route import Auth, Body, ErrorFormat, Interface, Parameter, Route, RouteCall
+from modelyard.http.router import MAX_SEGMENT
 
 PATH = "/openapi.json"
+MAX_STEP = 10**18 - 1
 VERSION = "0.1.0"
 """The version of the interface (specification 9), not of this library."""
-
-JsonSchema = dict[str, Any]
 
 
 def document_route(routes: Sequence[Route]) -> Route:
     """Make the public route that shows the document of these routes; `?interface=` shows that of one interface."""
     interfaces = sorted({route.interface.value for route in routes})
 
+    @lru_cache(maxsize=16)
+    def written(named: str | None, checked: bool, root: str) -> bytes:
+        described = document([route for route in shown if named in (None, route.interface.value)], checked)
+        return dump(described | _mounted(root))
+
     def show(call: RouteCall) -> Response:
         named = call.one("interface")
         if named is not None and named not in interfaces:
             raise InvalidInput.at("query", "interface", msg=f"must be one of {', '.join(interfaces)}")
-        described = document([route for route in shown if named in (None, route.interface.value)])
-        return json_response(described | _mounted(call.request.root))
+        checked = RefMode(call.platform.settings.reference_mode) is not RefMode.LENIENT
+        return Response(200, [JSON_HEADER], written(named, checked, call.request.root))
 
     query = (Parameter("interface", {"type": "string", "enum": interfaces}, "Show the document of one interface."),)
     own = Route("GET", PATH, Interface.BASE, Auth.PUBLIC, show, summary="Describe the interfaces.", query=query)
@@ -41,12 +46,16 @@ def document_route(routes: Sequence[Route]) -> Route:
     return own
 
 
-def document(routes: Sequence[Route]) -> JsonSchema:
-    """Return the document of these routes."""
-    schemas = Schemas()
+def document(routes: Sequence[Route], check_references: bool = True) -> JsonSchema:
+    """Return the document of these routes; without `check_references` any string may stand for a reference."""
+    schemas = Schemas(check_references)
     paths: dict[str, JsonSchema] = {}
     for route in routes:
-        paths.setdefault(_path(route), {})[route.method.lower()] = _operation(route, schemas)
+        operation = _operation(route, schemas)
+        links = _links(route, routes)
+        if links:
+            operation["responses"]["200"]["links"] = links
+        paths.setdefault(_path(route), {})[route.method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {"title": "modelyard", "version": VERSION},
@@ -87,53 +96,112 @@ def _path(route: Route) -> str:
     return route.path.replace("...}", "}")
 
 
-def _operation(route: Route, schemas: "Schemas") -> JsonSchema:
+def operation_id(route: Route) -> str:
+    """Return the name of the operation that a route is."""
+    return re.sub(r"\W+", "_", f"{route.method.lower()}{route.path}")
+
+
+@cache
+def examples() -> Mapping[str, Mapping[str, Any]]:
+    """Return the `request`, the `response` and the parameters (`path`, `query`) of one call of each operation.
+
+    They were recorded from a platform (`tests/shared/openapi_calls.py`).
+    """
+    recorded: Mapping[str, Mapping[str, Any]] = json.loads(
+        Path(__file__).with_name("openapi_examples.json").read_bytes()
+    )
+    return recorded
+
+
+def _operation(route: Route, schemas: Schemas) -> JsonSchema:
+    name = operation_id(route)
+    example = examples().get(name, {})
     operation: JsonSchema = {
-        "operationId": re.sub(r"\W+", "_", f"{route.method.lower()}{route.path}"),
+        "operationId": name,
         "summary": route.summary,
         "tags": [route.interface.value],
         "security": _SECURITY[route.auth],
         "parameters": [
-            *_path_parameters(route),
-            *(_parameter("query", parameter) for parameter in route.query),
-            *(_parameter("header", parameter) for parameter in route.headers),
+            *_path_parameters(route, example.get("path", {})),
+            *(_parameter("query", parameter, example.get("query", {})) for parameter in route.query),
+            *(_parameter("header", parameter, {}) for parameter in route.headers),
         ],
-        "responses": _responses(route, schemas),
+        "responses": _responses(route, schemas, example),
     }
     if route.body is not Body.NONE:
-        operation["requestBody"] = {"required": _needs_body(route), "content": _taken(route, schemas)}
+        operation["requestBody"] = {"required": _needs_body(route), "content": _taken(route, schemas, example)}
     return operation
 
 
 def _needs_body(route: Route) -> bool:
     """Return whether the body must be there: a small one whose members are all optional may be left out."""
-    return route.body is not Body.CONTROL or route.request is None or bool(_required(route.request))
+    return route.body is not Body.CONTROL or route.request is None or bool(required_members(route.request))
 
 
-def _taken(route: Route, schemas: "Schemas") -> JsonSchema:
+def _taken(route: Route, schemas: Schemas, example: Mapping[str, Any]) -> JsonSchema:
+    shown = {"example": example["request"]} if "request" in example else {}
     if route.request is not None:
-        return {"application/json": {"schema": schemas.of(route.request)}}
-    return {"application/jsonl": {"schema": {"type": "string"}}}
+        return {"application/json": {"schema": schemas.of(route.request), **shown}}
+    return {"application/jsonl": {"schema": {"type": "string"}, **shown}}
 
 
-def _path_parameters(route: Route) -> list[JsonSchema]:
-    names = re.findall(r"{(\w+)", route.path)
-    return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+_NAMED: JsonSchema = {"type": "string", "pattern": NAME.schema["pattern"]}
+_SEGMENT: JsonSchema = {"type": "string", "minLength": 1, "maxLength": MAX_SEGMENT}
+_IN_PATH: Mapping[str, JsonSchema] = {
+    "entity": _NAMED,
+    "project": _NAMED,
+    "alias": {"type": "string", "pattern": f"^{ALIAS_PATTERN}$"},
+    "step": {"type": "integer", "minimum": 0, "maximum": MAX_STEP},
+}
+"""The schemas of parameters of paths; others are one segment of any characters but control characters."""
 
 
-def _parameter(place: str, parameter: Parameter) -> JsonSchema:
+def _path_parameters(route: Route, given: Mapping[str, Any]) -> list[JsonSchema]:
+    return [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": _IN_PATH.get(name, _SEGMENT),
+            **({"example": given[name]} if name in given else {}),
+        }
+        for name in _names_in(route)
+    ]
+
+
+def _names_in(route: Route) -> list[str]:
+    return re.findall(r"{(\w+)", route.path)
+
+
+def _parameter(place: str, parameter: Parameter, given: Mapping[str, Any]) -> JsonSchema:
     return {
         "name": parameter.name,
         "in": place,
         "required": parameter.required,
         "description": parameter.description,
         "schema": dict(parameter.schema),
+        **({"example": given[parameter.name]} if parameter.name in given else {}),
     }
 
 
-def _responses(route: Route, schemas: "Schemas") -> JsonSchema:
+def _links(route: Route, routes: Iterable[Route]) -> JsonSchema:
+    """Return the operations that what the route answers leads to: those whose path needs only what is known then."""
+    answered = {name: f"$response.body#/{member}" for name, member in route.links.items()}
+    known = {name: f"$request.path.{name}" for name in _names_in(route)} | answered
+    return {
+        operation_id(other): {
+            "operationId": operation_id(other),
+            "parameters": {name: known[name] for name in _names_in(other)},
+        }
+        for other in routes
+        if other is not route and answered.keys() & set(_names_in(other)) and set(_names_in(other)) <= known.keys()
+    }
+
+
+def _responses(route: Route, schemas: Schemas, example: Mapping[str, Any]) -> JsonSchema:
     schema = schemas.of(route.response) if route.response else _UNNAMED.get(route.media, _BYTES)
-    content = {route.media: {"schema": schema}}
+    shown_example = {"example": example["response"]} if "response" in example else {}
+    content: JsonSchema = {route.media: {"schema": schema, **shown_example}}
     if route.events is not None:
         content["text/event-stream"] = {"schema": schemas.of(route.events)}
     shown: JsonSchema = {
@@ -174,95 +242,3 @@ def _refusals(route: Route) -> Sequence[int]:
 _NOT_MODIFIED: JsonSchema = {"description": "The client's copy is the newest."}
 _UNNAMED: Mapping[str, JsonSchema] = {"application/json": {"type": "object"}}
 _BYTES: JsonSchema = {"type": "string", "format": "binary"}
-
-# ---- schemas -----------------------------------------------------------------------------------------------------
-
-_PRIMITIVES: Mapping[Any, JsonSchema] = {
-    str: {"type": "string"},
-    int: {"type": "integer"},
-    float: {"type": "number"},
-    bool: {"type": "boolean"},
-    None: {"type": "null"},
-    type(None): {"type": "null"},
-    datetime: {"type": "string"},
-    Any: {"description": "Any JSON value."},
-    object: {"description": "Any JSON value."},
-}
-_EVERY_TYPE = ["object", "array", "string", "number", "boolean", "null"]
-
-
-class Schemas:
-    """JSON Schemas of types. Classes are collected as components and referred to."""
-
-    def __init__(self) -> None:
-        self.components: dict[str, JsonSchema] = {}
-        self._classes: dict[str, type] = {}
-
-    def of(self, kind: Any) -> JsonSchema:
-        """Return the schema of a type that the converter knows. Raises TypeError for another."""
-        if kind in _PRIMITIVES:
-            return dict(_PRIMITIVES[kind])
-        origin, arguments = get_origin(kind), get_args(kind)
-        if origin is None and attrs.has(kind):
-            return self._reference(kind)
-        if isinstance(kind, type) and issubclass(kind, Enum):
-            return {"type": "string", "enum": [member.value for member in kind]}
-        if origin is Annotated:
-            return self.of(arguments[0]) | {key: value for rule in arguments[1:] for key, value in rule.schema.items()}
-        if origin is Literal:
-            return {"enum": list(arguments)}
-        if origin in (list, tuple, Sequence):
-            return {"type": "array", "items": self.of(arguments[0])}
-        if origin in (dict, Mapping):
-            return {"type": "object", "additionalProperties": self.of(arguments[1])}
-        if origin in (Union, types.UnionType):
-            return {"anyOf": [self.of(argument) for argument in arguments]}
-        raise TypeError(f"{kind!r} has no JSON schema here")
-
-    def _reference(self, cls: type) -> JsonSchema:
-        name = cls.__name__
-        if self._classes.setdefault(name, cls) is not cls:
-            raise TypeError(f"two classes of bodies are called {name}")
-        if name not in self.components:
-            self.components[name] = {}
-            self.components[name] = self._object(cls)
-        return {"$ref": f"#/components/schemas/{name}"}
-
-    def _object(self, cls: type) -> JsonSchema:
-        fields = [field for field in attrs.fields(attrs.resolve_types(cls)) if field.init]
-        schema: JsonSchema = {
-            "type": "object",
-            "description": inspect.cleandoc(cls.__doc__ or ""),
-            "properties": {field.name: self._field(field) for field in fields},
-        }
-        required = _required(cls)
-        return {**schema, "required": required} if required else schema
-
-    def _field(self, field: Any) -> JsonSchema:
-        """Describe a field: its type with its constraints, and null where it has a default."""
-        schema = self.of(field.type)
-        for rule in getattr(field.validator, "_validators", (field.validator,)):
-            if isinstance(rule, Unsupported):
-                return dict(rule.schema)
-            if isinstance(rule, Within | Matching):
-                schema.update(rule.schema)
-            if isinstance(rule, Length):
-                for type_ in _types(schema):
-                    schema.update(rule.schema_of(type_))
-        if field.default is attrs.NOTHING or "null" in _types(schema):
-            return schema
-        return {"anyOf": [schema, {"type": "null"}]}
-
-
-def _required(cls: type) -> list[str]:
-    return [field.name for field in attrs.fields(cls) if field.init and field.default is attrs.NOTHING]
-
-
-def _types(schema: JsonSchema) -> list[str]:
-    """Return the JSON types that a schema made here accepts."""
-    if "anyOf" in schema:
-        return [type_ for member in schema["anyOf"] for type_ in _types(member)]
-    if schema == _PRIMITIVES[Any]:
-        return _EVERY_TYPE
-    named = schema.get("type", "object" if "$ref" in schema else "string")
-    return [str(named)]

@@ -7,6 +7,8 @@ from modelyard.errors import InvalidInput, Problem
 
 MAX_VALUES = 1000
 
+MAX_WHOLE = 10**15 - 1
+
 _WHOLE = re.compile(r"-?[0-9]{1,15}")
 
 

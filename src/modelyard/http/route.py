@@ -155,6 +155,7 @@ class Route:
     response, or is a generator function whose flow returns it. `request` and `response` are the classes of the bodies,
     `media` is the media type of the response, and `statuses` are those that carry it. `events` is the class of what a
     stream sends. `error_format` is that of the interface unless given. `headers` are those that only some routes read.
+    `links` are the parameters of other paths that members of the response name: `{"model_id": "id"}`.
     """
 
     method: str
@@ -171,6 +172,7 @@ class Route:
     media: str = "application/json"
     statuses: tuple[int, ...] = (200,)
     events: type | None = None
+    links: Mapping[str, str] = attrs.field(factory=dict)
     error_format: ErrorFormat = attrs.field()
     is_flow: bool = attrs.field(init=False)
 

@@ -1,6 +1,7 @@
 """References to what an evaluation is about, and the digests that name content (specification 2.3)."""
 
 import re
+from collections.abc import Iterable
 from enum import StrEnum
 from urllib.parse import quote, unquote
 
@@ -19,10 +20,12 @@ class RefKind(StrEnum):
 
 
 _NAME = r"(?!\.+/)[A-Za-z0-9._-]{1,128}"
+_OBJECT = r"[\w.-]{1,128}"
+_VERSION = r"[\w-]{1,128}"
+_EXTRA = r"(?:/(?:attr|key|index|id)/(?:[\w.~-]|%[0-9A-Fa-f]{2}){1,512}){0,32}"
 _REF = re.compile(
     rf"(?:weave|modelyard):///(?P<entity>{_NAME})/(?P<project>{_NAME})/"
-    r"(?P<kind>object|op|call|table)/(?P<name>[\w.-]{1,128})(?::(?P<version>[\w-]{1,128}))?"
-    r"(?P<extra>(?:/(?:attr|key|index|id)/(?:[\w.~-]|%[0-9A-Fa-f]{2}){1,512}){0,32})"
+    rf"(?P<kind>object|op|call|table)/(?P<name>{_OBJECT})(?::(?P<version>{_VERSION}))?(?P<extra>{_EXTRA})"
 )
 
 
@@ -57,6 +60,12 @@ class ObjectRef:
         version = f":{self.version}" if self.version else ""
         path = "".join(f"/{step}/{quote(value, safe='')}" for step, value in self.path)
         return f"weave:///{self.entity}/{self.project}/{self.kind}/{self.name}{version}{path}"
+
+
+def reference_pattern(kinds: Iterable[RefKind]) -> str:
+    """Return the regular expression of references to objects and ops of these kinds, for a JSON Schema."""
+    words = "|".join(sorted(kinds))
+    return f"^(?:weave|modelyard):///{_NAME}/{_NAME}/(?:{words})/{_OBJECT}(?::{_VERSION})?{_EXTRA}$"
 
 
 def same_scheme(text: str) -> str:

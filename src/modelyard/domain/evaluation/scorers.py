@@ -36,6 +36,9 @@ _VERDICT = re.compile(
 )
 
 
+_AMOUNT = {"schema": {"minimum": 0}}
+
+
 class Unscored(Exception):
     """Raised by a scorer that gives no score although nothing has failed. Its message is the reason."""
 
@@ -124,8 +127,8 @@ class Numeric(OwnRule):
 
     type = "numeric"
     expected: str = "expected"
-    absolute: float = 0.0
-    relative: float = 0.0
+    absolute: float = attrs.field(default=0.0, metadata=_AMOUNT)
+    relative: float = attrs.field(default=0.0, metadata=_AMOUNT)
 
     def score(self, output: Any, row: Mapping[str, Any]) -> bool:
         """Return whether it matches."""
@@ -165,7 +168,7 @@ class LlmJudge(DeclarativeScorer):
     type = "llm_judge"
     model: str
     prompt: str
-    scale: str = "yes_no"
+    scale: str = attrs.field(default="yes_no", metadata={"schema": {"enum": ["yes_no", "number"]}})
     options: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
 
     def __attrs_post_init__(self) -> None:

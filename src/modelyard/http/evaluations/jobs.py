@@ -15,7 +15,9 @@ from modelyard.formats.converter import structure
 from modelyard.http.evaluations.route import (
     RUNS,
     WINDOW,
+    EvaluationRef,
     ListingQuery,
+    ModelRef,
     NamespaceArguments,
     Success,
     evaluation_route,
@@ -46,8 +48,8 @@ class EvaluateModel:
     """The body that requests the evaluation of a model by a published evaluation."""
 
     project_id: str = attrs.field(validator=_place)
-    evaluation_ref: str
-    model_ref: str
+    evaluation_ref: EvaluationRef
+    model_ref: ModelRef
 
 
 @attrs.frozen
@@ -56,7 +58,7 @@ class Rescore:
 
     project_id: str = attrs.field(validator=_place)
     source_evaluation_run_id: str = attrs.field(validator=_id)
-    scorer_refs: tuple[str, ...] = attrs.field(validator=Length(1, 100))
+    scorer_refs: tuple[ModelRef, ...] = attrs.field(validator=Length(1, 100))
 
 
 @attrs.frozen

@@ -124,6 +124,7 @@ def _routes(
             body=body,
             request=request,
             response=created,
+            links={"object_id": "object_id", "version": "digest"},
             summary=f"Store the next version of {article} {word}; equal content is the version that has it.",
         ),
         evaluation_route(

@@ -2,19 +2,27 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import attrs
 
 from modelyard.domain.evaluation.objects import ObjectKind, ObjectVersion
+from modelyard.domain.evaluation.scorers import RULES
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import Length, Within
 from modelyard.formats.converter import MAX_PROBLEMS, structure
 from modelyard.formats.json_stream import JsonReader
+from modelyard.http.evaluations.route import EvaluationRef, ModelRef
 
 _name = Length(1, 512)
 _text = Length(0, 20_000)
 _ROWS = "rows"
+_IDENTIFYING = {"schema": {"pattern": r"[\w\s/-]"}}
+"""What a name must hold, so that an id can be made of it."""
+
+_SCORER = {"described_as": reduce(or_, RULES.values())}
 
 
 # ---- requests
@@ -25,7 +33,7 @@ class DatasetCreate:
     """The body that creates a dataset, or its next version."""
 
     rows: tuple[Mapping[str, Any], ...]
-    name: str = attrs.field(default="dataset", validator=_name)
+    name: str = attrs.field(default="dataset", validator=_name, metadata=_IDENTIFYING)
     description: str | None = attrs.field(default=None, validator=_text)
 
 
@@ -37,10 +45,10 @@ class ScorerCreate:
     `llm_judge`) and the fields of that type. Evaluations run it. Source code is kept and shown, never run.
     """
 
-    name: str = attrs.field(validator=_name)
+    name: str = attrs.field(validator=_name, metadata=_IDENTIFYING)
     op_source_code: str | None = None
     description: str | None = attrs.field(default=None, validator=_text)
-    scorer: Mapping[str, Any] | None = None
+    scorer: Mapping[str, Any] | None = attrs.field(default=None, metadata=_SCORER)
 
     def __attrs_post_init__(self) -> None:
         if self.op_source_code is None and self.scorer is None:
@@ -51,7 +59,7 @@ class ScorerCreate:
 class ModelVersionCreate:
     """The body that creates a model of the evaluation interface. Its source code is kept and shown, never run."""
 
-    name: str = attrs.field(validator=_name)
+    name: str = attrs.field(validator=_name, metadata=_IDENTIFYING)
     source_code: str
     attributes: Mapping[str, Any] | None = None
     description: str | None = attrs.field(default=None, validator=_text)
@@ -61,9 +69,9 @@ class ModelVersionCreate:
 class EvaluationCreate:
     """The body that creates an evaluation: a dataset and scorers, by their references."""
 
-    name: str = attrs.field(validator=_name)
-    dataset: str
-    scorers: tuple[str, ...] | None = attrs.field(default=None, validator=Length(0, 1000))
+    name: str = attrs.field(validator=_name, metadata=_IDENTIFYING)
+    dataset: EvaluationRef
+    scorers: tuple[ModelRef, ...] | None = attrs.field(default=None, validator=Length(0, 1000))
     trials: int = attrs.field(default=1, validator=Within(1, 1000))
     description: str | None = attrs.field(default=None, validator=_text)
     evaluation_name: str | None = attrs.field(default=None, validator=_name)
@@ -74,7 +82,7 @@ class EvaluationCreate:
 class OpCreate:
     """The body that creates an op. Its source code is kept and shown, never run."""
 
-    name: str = attrs.field(default="op", validator=_name)
+    name: str = attrs.field(default="op", validator=_name, metadata=_IDENTIFYING)
     source_code: str = ""
 
 
@@ -181,7 +189,7 @@ class ScorerObject(VersionObject):
     name: str
     description: str | None
     score_op: str
-    scorer: Mapping[str, Any] | None = None
+    scorer: Mapping[str, Any] | None = attrs.field(default=None, metadata=_SCORER)
 
 
 @attrs.frozen

@@ -11,8 +11,9 @@ from modelyard.domain.evaluation.prediction import Source
 from modelyard.domain.evaluation.references import MODEL_KINDS
 from modelyard.formats.constraints import Length
 from modelyard.http.evaluations.route import (
-    TEXTS,
+    SOME_TEXTS,
     GenaiSpanRef,
+    ModelRef,
     Success,
     body_with_references,
     evaluation_route,
@@ -36,7 +37,7 @@ JsonValue = bool | float | int | str | Mapping[str, Any] | None
 class PredictionCreate:
     """The body that creates a prediction. An output that is left out is given when the prediction is finished."""
 
-    model: str
+    model: ModelRef
     inputs: Mapping[str, Any]
     output: object = None
     evaluation_run_id: str | None = attrs.field(default=None, validator=Length(0, 128))
@@ -60,7 +61,7 @@ class ScoreCreate:
     """The body that creates a score. Its value is a bool, a number, a string, null or an object."""
 
     prediction_id: str = attrs.field(validator=_id)
-    scorer: str
+    scorer: ModelRef
     value: JsonValue
     evaluation_run_id: str | None = attrs.field(default=None, validator=Length(0, 128))
 
@@ -208,13 +209,19 @@ _FILTERS = (Parameter("evaluation_run_id", description="Only those of this run."
 
 ROUTES: tuple[Route, ...] = (
     evaluation_route(
-        "POST", PREDICTIONS, create_prediction, body=Body.CHAT, request=PredictionCreate, response=PredictionCreated
+        "POST",
+        PREDICTIONS,
+        create_prediction,
+        body=Body.CHAT,
+        request=PredictionCreate,
+        response=PredictionCreated,
+        links={"prediction_id": "prediction_id"},
     ),
     *stored_routes(
         PREDICTIONS,
         "prediction_id",
         "prediction",
-        Parameter("prediction_ids", TEXTS, "Which to delete.", required=True),
+        Parameter("prediction_ids", SOME_TEXTS, "Which to delete.", required=True),
         lambda evaluations: evaluations.predictions,
         PredictionObject,
         show_prediction,
@@ -229,12 +236,20 @@ ROUTES: tuple[Route, ...] = (
         request=PredictionFinish,
         response=Success,
     ),
-    evaluation_route("POST", SCORES, create_score, body=Body.CHAT, request=ScoreCreate, response=ScoreCreated),
+    evaluation_route(
+        "POST",
+        SCORES,
+        create_score,
+        body=Body.CHAT,
+        request=ScoreCreate,
+        response=ScoreCreated,
+        links={"score_id": "score_id"},
+    ),
     *stored_routes(
         SCORES,
         "score_id",
         "score",
-        Parameter("score_ids", TEXTS, "Which to delete.", required=True),
+        Parameter("score_ids", SOME_TEXTS, "Which to delete.", required=True),
         lambda evaluations: evaluations.scores,
         ScoreObject,
         show_score,

@@ -3,17 +3,26 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, TypedDict, TypeVar
+from typing import Annotated, Any, TypedDict, TypeVar
 
 import attrs
 
-from modelyard.domain.evaluation.references import RefKind, RefMode, reference_problem
+from modelyard.domain.evaluation.references import (
+    EVALUATION_KINDS,
+    MAX_REF,
+    MODEL_KINDS,
+    RefKind,
+    RefMode,
+    reference_pattern,
+    reference_problem,
+)
 from modelyard.domain.identity import check_name
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import Length
 from modelyard.formats.converter import structure
+from modelyard.http.body_schemas import Reference
 from modelyard.http.message import Response, dump, json_response
-from modelyard.http.query import Query
+from modelyard.http.query import MAX_VALUES, MAX_WHOLE, Query
 from modelyard.http.route import Auth, Handler, Interface, Parameter, Route, RouteCall, documented_route
 from modelyard.platform.evaluations.predictions import Predictions, Scores
 from modelyard.platform.evaluations.runs import Runs
@@ -26,14 +35,19 @@ NAMESPACE = "/v2/{entity}/{project}"
 FIRST_LINES = 1000
 """How many lines are read before the status is sent, so that an error among them fails the request."""
 
-TEXTS: Mapping[str, Any] = {"type": "array", "items": {"type": "string"}}
-COUNT: Mapping[str, Any] = {"type": "integer", "minimum": 0}
+TEXTS: Mapping[str, Any] = {"type": "array", "items": {"type": "string"}, "maxItems": MAX_VALUES}
+SOME_TEXTS: Mapping[str, Any] = {**TEXTS, "minItems": 1}
+COUNT: Mapping[str, Any] = {"type": "integer", "minimum": 0, "maximum": MAX_WHOLE}
 WINDOW = (
     Parameter("limit", COUNT, "How many at most; all when absent."),
     Parameter("offset", COUNT, "How many to leave out at the start."),
     Parameter("after", description="Continue after the item with this id."),
 )
 
+
+EvaluationRef = Annotated[str, Reference(MAX_REF, reference_pattern(EVALUATION_KINDS))]
+ModelRef = Annotated[str, Reference(MAX_REF, reference_pattern(MODEL_KINDS))]
+"""References as bodies have them; the use case checks them as strictly as `Settings.reference_mode` says."""
 
 _IN_PATH = {("entity",), ("project",)}
 

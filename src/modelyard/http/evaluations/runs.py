@@ -7,11 +7,15 @@ from typing import Any, Literal
 import attrs
 
 from modelyard.domain.evaluation.references import EVALUATION_KINDS, MODEL_KINDS
-from modelyard.domain.evaluation.run import EvaluationRun, RunState
+from modelyard.domain.evaluation.run import MAX_REASON, EvaluationRun, RunState
 from modelyard.domain.job import JobKind
+from modelyard.formats.constraints import Length
 from modelyard.http.evaluations.route import (
     RUNS,
+    SOME_TEXTS,
     TEXTS,
+    EvaluationRef,
+    ModelRef,
     Success,
     body_with_references,
     evaluation_route,
@@ -31,8 +35,8 @@ from modelyard.http.route import Body, Parameter, Route, RouteCall
 class EvaluationRunCreate:
     """The body that creates a run."""
 
-    evaluation: str
-    model: str
+    evaluation: EvaluationRef
+    model: ModelRef
     source_evaluation_run_id: str | None = None
 
 
@@ -47,7 +51,7 @@ class EvaluationRunFinish:
 class EvaluationRunStop:
     """The body that cancels or fails a run; it may be left out."""
 
-    reason: str | None = None
+    reason: str | None = attrs.field(default=None, validator=Length(1, MAX_REASON))
 
 
 def run_filters(query: Query) -> Mapping[str, tuple[str, ...]]:
@@ -210,13 +214,19 @@ _FILTERS = (
 
 ROUTES: tuple[Route, ...] = (
     evaluation_route(
-        "POST", RUNS, create_run, body=Body.CONTROL, request=EvaluationRunCreate, response=EvaluationRunCreated
+        "POST",
+        RUNS,
+        create_run,
+        body=Body.CONTROL,
+        request=EvaluationRunCreate,
+        response=EvaluationRunCreated,
+        links={"run_id": "evaluation_run_id"},
     ),
     *stored_routes(
         RUNS,
         "run_id",
         "run",
-        Parameter("evaluation_run_ids", TEXTS, "Which to delete.", required=True),
+        Parameter("evaluation_run_ids", SOME_TEXTS, "Which to delete.", required=True),
         lambda evaluations: evaluations.runs,
         EvaluationRunObject,
         show_run,

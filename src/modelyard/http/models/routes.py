@@ -205,11 +205,12 @@ def list_promotions(call: RouteCall) -> Response:
 
 
 _route = partial(documented_route, Interface.TRAINING, Auth.BEARER)
+_ID = {"model_id": "id"}
 
 ROUTES: tuple[Route, ...] = (
-    _route("POST", MODELS, create_model, body=Body.CONTROL, request=ModelCreate, response=TrainableModel),
+    _route("POST", MODELS, create_model, body=Body.CONTROL, request=ModelCreate, response=TrainableModel, links=_ID),
     _route("GET", MODELS, list_models, query=(*NAMESPACE, *PAGING), response=TrainableModelPage),
-    _route("GET", MODEL, show_model, response=TrainableModel),
+    _route("GET", MODEL, show_model, response=TrainableModel, links=_ID),
     _route("DELETE", MODEL, delete_model, response=ModelDeleted),
     _route("GET", CHECKPOINTS, list_checkpoints, query=PAGING, response=CheckpointPage),
     _route(

@@ -161,14 +161,15 @@ _JOB_FILTERS = (
 
 
 _route = partial(documented_route, Interface.TRAINING, Auth.BEARER)
-_job_route = partial(_route, "POST", response=TrainingJobObject, headers=(IDEMPOTENCY_KEY,))
+_IDS = {"training_job_id": "id", "model_id": "model_id"}
+_job_route = partial(_route, "POST", response=TrainingJobObject, headers=(IDEMPOTENCY_KEY,), links=_IDS)
 
 ROUTES: tuple[Route, ...] = (
     _job_route(JOBS, create_rl_job, body=Body.DATA, request=RLJobCreate),
     _job_route("/v1/preview/sft-training-jobs", create_sft_job, body=Body.CONTROL, request=SFTJobCreate),
     _job_route("/v1/preview/dpo-training-jobs", create_dpo_job, body=Body.CONTROL, request=DPOJobCreate),
     _route("GET", JOBS, list_jobs, query=(*_JOB_FILTERS, *NAMESPACE, *PAGING), response=TrainingJobPage),
-    _route("GET", JOB, show_job, response=TrainingJobObject),
+    _route("GET", JOB, show_job, response=TrainingJobObject, links=_IDS),
     _route("GET", f"{JOB}/events", list_events, query=PAGING, response=TrainingEventPage),
     _route("POST", f"{JOB}/cancel", cancel_job, response=TrainingJobObject),
     _route("POST", "/v1/preview/datasets", upload_dataset, body=Body.DATA, query=_DATASET, response=DatasetObject),

@@ -1,8 +1,8 @@
 """Training jobs, their events and training data as the clients of the training interface know them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, Self, TypeVar, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_type_hints
 
 import attrs
 
@@ -10,7 +10,7 @@ from modelyard.domain.job import JobKind, JobStatus
 from modelyard.domain.training import TrainingJob
 from modelyard.domain.training_config import DPOOptions, RLOptions, SFTOptions
 from modelyard.errors import InvalidInput, Problem
-from modelyard.formats.constraints import ID, Length
+from modelyard.formats.constraints import ID, Length, Within
 from modelyard.formats.converter import structure
 from modelyard.http.listing import PageObject, page_class
 from modelyard.http.message import Answer, answer_from
@@ -21,16 +21,53 @@ EventType = Literal["training_started", "gradient_step", "training_ended", "trai
 # ---- requests
 
 
-def _fields_of(options: type) -> Callable[[type, list[Any]], list[Any]]:
+_AMOUNT, _RATE, _COUNT = {"minimum": 0}, {"exclusiveMinimum": 0}, {"minimum": 1}
+_Rate = Annotated[float, Within(0)]
+_RATES = {"described_as": _Rate | Sequence[_Rate] | None, "schema": {"minItems": 1}}
+_BOUNDS: Mapping[str, Mapping[str, Any]] = {
+    "epsilon": _AMOUNT,
+    "epsilon_high": _AMOUNT,
+    "max_negative_advantage_importance_sampling_weight": _AMOUNT,
+    "kimi_k2_tau": _AMOUNT,
+    "advantage_balance": {"minimum": -1, "maximum": 1},
+    "truncated_importance_sampling": _AMOUNT,
+    "kl_penalty_coef": _AMOUNT,
+    "kl_penalty_reference_step": _AMOUNT,
+    "packed_sequence_length": _COUNT,
+    "batch_size": _COUNT,
+    "beta": _RATE,
+    "label_smoothing": {"minimum": 0, "exclusiveMaximum": 0.5},
+}
+"""The bounds of options as their configurations check them, in JSON Schema."""
+
+_WITHOUT_EFFECT = frozenset({"plot_tensors", "metric_logging", "logprob_calculation_chunk_size"})
+_NEUTRAL_VALUES = {"kl_penalty_source": "current_learner"}
+_NOTHING = [{"type": "null"}, {"type": "integer", "enum": [0]}, {"type": "boolean", "enum": [False]}]
+OTHER_OPTIONS: Mapping[str, Any] = {
+    "additionalProperties": {"anyOf": _NOTHING},
+    "patternProperties": {
+        f"^(?:{'|'.join(sorted(_WITHOUT_EFFECT))})$": {"description": "Changes nothing."},
+        **{f"^{name}$": {"anyOf": [*_NOTHING, {"enum": [value]}]} for name, value in _NEUTRAL_VALUES.items()},
+    },
+}
+"""What options that are not supported may be, because they change nothing then, in JSON Schema."""
+
+
+def _fields_of(options: type, **described: Mapping[str, Any]) -> Callable[[type, list[Any]], list[Any]]:
     """Give a class a field for each keyword of a training method; None, the default, means the method's default."""
-    fields = {name: attrs.field(default=None, type=kind) for name, kind in get_type_hints(options).items()}
+    fields = {
+        name: attrs.field(default=None, type=kind, metadata=described.get(name) or {"schema": _BOUNDS.get(name, {})})
+        for name, kind in get_type_hints(options).items()
+    }
     made = attrs.make_class(options.__name__, fields, frozen=True)
     return lambda cls, own: [*attrs.fields(made)]
 
 
-@attrs.frozen(field_transformer=_fields_of(RLOptions))
+@attrs.frozen(field_transformer=_fields_of(RLOptions, learning_rate={"schema": _RATE}))
 class RLOptionsBody:
     """How an RL job trains; every option may be null. Other options are accepted where they change nothing."""
+
+    SCHEMA: ClassVar[Mapping[str, Any]] = OTHER_OPTIONS
 
 
 @attrs.frozen
@@ -42,9 +79,11 @@ class RLJobCreate:
     experimental_config: RLOptionsBody | None = None
 
 
-@attrs.frozen(field_transformer=_fields_of(SFTOptions))
+@attrs.frozen(field_transformer=_fields_of(SFTOptions, learning_rate=_RATES))
 class SFTOptionsBody:
     """How an SFT job trains: one learning rate for all batches, or one for each."""
+
+    SCHEMA: ClassVar[Mapping[str, Any]] = OTHER_OPTIONS
 
 
 @attrs.frozen
@@ -54,12 +93,14 @@ class SFTJobCreate:
     model_id: str = attrs.field(validator=ID)
     training_data_url: str = attrs.field(validator=Length(1, 1024))
     config: SFTOptionsBody | None = None
-    experimental_config: Mapping[str, Any] | None = None
+    experimental_config: Mapping[str, Any] | None = attrs.field(default=None, metadata={"schema": OTHER_OPTIONS})
 
 
-@attrs.frozen(field_transformer=_fields_of(DPOOptions))
+@attrs.frozen(field_transformer=_fields_of(DPOOptions, learning_rate=_RATES))
 class DPOOptionsBody:
     """How a DPO job trains: `beta` keeps it near its first checkpoint, `label_smoothing` allows for wrong labels."""
+
+    SCHEMA: ClassVar[Mapping[str, Any]] = OTHER_OPTIONS
 
 
 @attrs.frozen
@@ -69,10 +110,6 @@ class DPOJobCreate:
     model_id: str = attrs.field(validator=ID)
     training_data_url: str = attrs.field(validator=Length(1, 1024))
     config: DPOOptionsBody | None = None
-
-
-_WITHOUT_EFFECT = frozenset({"plot_tensors", "metric_logging", "logprob_calculation_chunk_size"})
-_NEUTRAL_VALUES = {"kl_penalty_source": "current_learner"}
 
 
 OptionsBody = RLOptionsBody | SFTOptionsBody | DPOOptionsBody

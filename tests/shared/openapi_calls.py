@@ -1,0 +1,233 @@
+"""One call of every operation on a real platform, from which the examples of the OpenAPI document are made.
+
+`python tests/shared/openapi_calls.py` records them again, after a change of what is sent or answered.
+"""
+
+import base64
+import hashlib
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import attrs
+
+from http_client import Answer, Client, client_of
+from modelyard import open_platform
+from modelyard.http import openapi
+from modelyard.http.route import Auth, Parameter, Route
+from modelyard.platform.platform import Platform
+from modelyard.testing import ManualClock
+
+FILE = Path(openapi.__file__).with_name("openapi_examples.json")
+JSON, LINES = "application/json", "application/jsonl"
+
+USER = {"role": "user", "content": "Where is my order?"}
+GOOD = {"role": "assistant", "content": "It arrives on Friday."}
+ASKED = {"model": "echo", "messages": [USER]}
+EXAMPLES = b"".join(json.dumps({"messages": [USER, GOOD]}).encode() + b"\n" for _ in range(2))
+PAIR = json.dumps({"messages": [USER], "chosen": GOOD["content"], "rejected": "No idea."}).encode() + b"\n"
+TOKENS = {"content": [{"token": "Friday", "logprob": -0.5, "bytes": None, "top_logprobs": []}]}
+CHOICE = {
+    "finish_reason": "stop",
+    "index": 0,
+    "message": {"role": "assistant", "content": "Friday"},
+    "logprobs": TOKENS,
+}
+GROUP = {"trajectories": [{"messages_and_choices": [USER, CHOICE], "reward": reward} for reward in (0.0, 1.0)]}
+ROWS = [{"prompt": "say yes", "expected": "say yes"}, {"prompt": "say no", "expected": "say yes"}]
+PLACE, V1 = "/v2/acme/support", "/v1/preview"
+OBJECT = "weave:///acme/support/object/"
+
+
+@attrs.define
+class Recorder:
+    """Sends requests that must succeed, and keeps the first exchange of each operation as its example."""
+
+    client: Client
+    examples: dict[str, Any] = attrs.field(factory=dict)
+
+    def send(self, method: str, path: str, body: Any = None, *, raw: bytes | None = None, **query: Any) -> Any:
+        """Send a request. Returns the JSON of its answer, or the first line of it."""
+        route = self.client.endpoint.table.match(path).route(method)
+        text = urlencode(query, doseq=True)
+        auth = "Basic" if route.auth is Auth.BASIC else "Bearer"
+        headers = [("host", "yard.example")]
+        answer = self.client.send(method, path, body, raw=raw, query=text, auth=auth, headers=headers)
+        assert answer.status == 200, (method, path, answer.raw)
+        example = self._example(route, path, body if raw is None else raw.decode(), text, answer)
+        self.examples.setdefault(openapi.operation_id(route), example)
+        return example.get("response")
+
+    def _example(self, route: Route, path: str, body: Any, query: str, answer: Answer) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if body is not None:
+            found["request"] = body
+        if answer.headers.get("content-type") in (JSON, LINES):
+            found["response"] = json.loads(answer.raw.splitlines()[0])
+        params = self.client.endpoint.table.match(path).params
+        if params and route.auth is not Auth.ADDRESS:
+            found["path"] = {name: int(value) if name == "step" else value for name, value in params.items()}
+        given = parse_qs(query)
+        if given:
+            found["query"] = {one.name: _value(one, given[one.name]) for one in route.query if one.name in given}
+        return found
+
+
+def _value(parameter: Parameter, texts: list[str]) -> Any:
+    kind = parameter.schema.get("type", "string")
+    if kind == "array":
+        return texts
+    return int(texts[0]) if kind == "integer" else texts[0]
+
+
+def record() -> dict[str, Any]:
+    """Return the example of every operation."""
+    clock = ManualClock(datetime(2026, 3, 2, 9, 30, tzinfo=UTC))
+    with open_platform(clock=clock, randomness=Random(7).randbytes) as platform:
+        platform.worker().beat()
+        recorder = Recorder(client_of(platform))
+        _catalogue_and_chat(recorder)
+        _training(recorder, platform)
+        _objects(recorder)
+        _runs(recorder, platform)
+        _uploads(recorder)
+        for path in ("/v1/health", "/v1/system-check"):
+            recorder.send("GET", path)
+    return dict(sorted(recorder.examples.items()))
+
+
+def _catalogue_and_chat(yard: Recorder) -> None:
+    yard.send("GET", "/inference/analysis/partner/models")
+    for base in ("/v1", "/inference/v1"):
+        yard.send("GET", f"{base}/models")
+        yard.send("GET", f"{base}/models/echo")
+        for end in ("", "/"):
+            stored = yard.send("POST", f"{base}/chat/completions{end}", {**ASKED, "store": True})
+        yard.send("GET", f"{base}/chat/completions", limit=1)
+        yard.send("GET", f"{base}/chat/completions/{stored['id']}")
+
+
+def _training(yard: Recorder, platform: Platform) -> None:
+    yard.send("GET", f"{V1}/base-models")
+    fields = {"project": "support", "name": "replies", "base_model": "tabular-mini"}
+    model = f"{V1}/models/{yard.send('POST', f'{V1}/models', fields)['id']}"
+    named = {"model_id": model.rpartition("/")[2]}
+    data = yard.send("POST", f"{V1}/datasets", raw=EXAMPLES, project="support", name="answers")["url"]
+    pairs = yard.send("POST", f"{V1}/datasets", raw=PAIR, project="support", name="pairs")["url"]
+    yard.send("POST", f"{V1}/sft-training-jobs", {**named, "training_data_url": data, "config": {"batch_size": 2}})
+    rl = {**named, "trajectory_groups": [GROUP], "experimental_config": {"learning_rate": 0.001}}
+    job = yard.send("POST", f"{V1}/training-jobs", rl)["id"]
+    platform.worker().run_until_idle()
+    yard.send("POST", f"{V1}/dpo-training-jobs", {**named, "training_data_url": pairs, "config": {"beta": 0.1}})
+    yard.send("GET", f"{V1}/training-jobs", project="support", limit=1)
+    yard.send("GET", f"{V1}/training-jobs/{job}")
+    yard.send("GET", f"{V1}/training-jobs/{job}/events", limit=2)
+    last = yard.send("GET", f"{V1}/training-jobs", status="queued")["data"][0]["id"]
+    yard.send("POST", f"{V1}/training-jobs/{last}/cancel")
+    yard.send("POST", f"{model}/log", {"trajectory_groups": [GROUP], "split": "val"})
+    yard.send("GET", f"{V1}/models", project="support")
+    yard.send("GET", model)
+    yard.send("GET", f"{model}/checkpoints")
+    file = yard.send("GET", f"{model}/checkpoints/1/files")["files"][0]["name"]
+    yard.send("GET", f"{model}/checkpoints/1/files/{file}")
+    for step in (1, 2):
+        yard.send("PUT", f"{model}/aliases/prod", {"step": step})
+    yard.send("GET", f"{model}/aliases")
+    yard.send("POST", f"{model}/aliases/prod/rollback")
+    yard.send("GET", f"{model}/aliases/prod/promotions")
+    yard.send("DELETE", f"{model}/aliases/prod")
+    yard.send("DELETE", f"{model}/checkpoints", {"steps": [1, 9]})
+    yard.send("DELETE", model)
+
+
+def _objects(yard: Recorder) -> None:
+    for word, body in (
+        ("dataset", {"name": "orders", "rows": ROWS}),
+        ("scorer", {"name": "same", "scorer": {"type": "exact_match", "ignore_case": True}}),
+        ("model", {"name": "replies", "source_code": "def predict(prompt): ..."}),
+        ("op", {"name": "clean", "source_code": "def clean(text): ..."}),
+        ("evaluation", {"name": "quiz", "dataset": f"{OBJECT}orders:v0", "scorers": [f"{OBJECT}same:v0"]}),
+    ):
+        yard.send("POST", f"{PLACE}/{word}s", body)
+        yard.send("GET", f"{PLACE}/{word}s", limit=1)
+        yard.send("GET", f"{PLACE}/{word}s/{body['name']}/versions/latest")
+        spare = yard.send("POST", f"{PLACE}/{word}s", {**body, "name": "spare"})
+        yard.send("DELETE", f"{PLACE}/{word}s/spare", digests=[spare["digest"]])
+
+
+def _runs(yard: Recorder, platform: Platform) -> None:
+    about = {"evaluation": f"{OBJECT}quiz:v0", "model": f"{OBJECT}replies:v0"}
+
+    def run() -> tuple[str, str]:
+        id = yard.send("POST", f"{PLACE}/evaluation_runs", about)["evaluation_run_id"]
+        return id, f"{PLACE}/evaluation_runs/{id}"
+
+    first, path = run()
+    asked = {"model": about["model"], "inputs": {"prompt": "say yes"}, "evaluation_run_id": first}
+    prediction = yard.send("POST", f"{PLACE}/predictions", asked)["prediction_id"]
+    yard.send("POST", f"{PLACE}/predictions/{prediction}/finish", {"output": "say yes"})
+    scored = {"prediction_id": prediction, "scorer": f"{OBJECT}same:v0", "value": True}
+    score = yard.send("POST", f"{PLACE}/scores", scored)["score_id"]
+    for word, id in (("prediction", prediction), ("score", score)):
+        yard.send("GET", f"{PLACE}/{word}s", evaluation_run_id=first)
+        yard.send("GET", f"{PLACE}/{word}s/{id}")
+    yard.send("POST", f"{path}/finish", {"summary": {"same": 1.0}})
+    yard.send("GET", path)
+    yard.send("GET", f"{PLACE}/evaluation_runs", limit=1)
+    for word, reason in (("cancel", "no longer needed"), ("fail", "the model is down")):
+        yard.send("POST", f"{run()[1]}/{word}", {"reason": reason})
+    place = {"project_id": "acme/support"}
+    wanted = {"evaluation_ref": f"{OBJECT}quiz:v0", "model_ref": f"{OBJECT}echo"}
+    queued = yard.send("POST", "/evaluations/evaluate_model", {**place, **wanted})["call_id"]
+    platform.worker().run_until_idle()
+    yard.send("POST", "/evaluations/status", {**place, "call_id": queued})
+    again = {"source_evaluation_run_id": queued, "scorer_refs": [f"{OBJECT}same:v0"]}
+    rescored = yard.send("POST", "/evaluations/rescore", {**place, **again})["call_id"]
+    platform.worker().run_until_idle()
+    key = platform.keys.create("acme")
+    gone = attrs.evolve(yard, client=attrs.evolve(yard.client, key=key.secret))
+    broken = gone.send("POST", "/evaluations/evaluate_model", {**place, **wanted})["call_id"]
+    platform.keys.revoke(key.key.id)  # its job fails
+    platform.worker().run_until_idle()
+    yard.send("POST", f"{PLACE}/evaluation_runs/{broken}/resume")
+    ran = f"{PLACE}/evaluation_runs/{queued}"
+    yard.send("GET", f"{ran}/events", limit=1)
+    yard.send("GET", f"{ran}/lineage")
+    yard.send("GET", f"{ran}/export", format="jsonl")
+    yard.send(
+        "POST", f"{PLACE}/eval_results/query", {"evaluation_run_ids": [queued], "include_summary": True, "limit": 1}
+    )
+    yard.send("POST", f"{PLACE}/eval_results/compare", {"baseline": queued, "candidate": rescored})
+    loose = yard.send("POST", f"{PLACE}/predictions", {**asked, "evaluation_run_id": None})["prediction_id"]
+    other = yard.send("POST", f"{PLACE}/scores", {**scored, "prediction_id": loose})["score_id"]
+    yard.send("DELETE", f"{PLACE}/scores", score_ids=[other])
+    yard.send("DELETE", f"{PLACE}/predictions", prediction_ids=[loose])
+    yard.send("DELETE", f"{PLACE}/evaluation_runs", evaluation_run_ids=[first])
+
+
+def _uploads(yard: Recorder) -> None:
+    def graphql(operation: str, **variables: Any) -> Any:
+        query = f"mutation {operation} {{ x }}"
+        return yard.send("POST", "/graphql", {"query": query, "operationName": operation, "variables": variables})
+
+    yard.send("POST", "/graphql", {"query": "query Viewer { viewer { entity } }", "operationName": "Viewer"})
+    names = {"artifactTypeName": "dataset", "artifactCollectionName": "uploaded", "projectName": "support"}
+    begun = graphql("CreateArtifact", input={**names, "entityName": "acme"})
+    artifact = begun["data"]["createArtifact"]["artifact"]["id"]
+    md5 = base64.b64encode(hashlib.md5(EXAMPLES, usedforsecurity=False).digest()).decode()
+    file = {"artifactID": artifact, "name": "train.jsonl", "md5": md5}
+    made = graphql("CreateArtifactFiles", artifactFiles=[file], storageLayout="V2")
+    edges = made["data"]["createArtifactFiles"]["files"]["edges"]
+    yard.send("PUT", urlsplit(edges[0]["node"]["uploadUrl"]).path, raw=EXAMPLES)
+    manifest = graphql("CreateArtifactManifest", artifactID=artifact, includeUpload=True)
+    address = manifest["data"]["createArtifactManifest"]["artifactManifest"]["file"]["uploadUrl"]
+    contents = {"train.jsonl": {"digest": md5, "size": len(EXAMPLES)}}
+    yard.send("PUT", urlsplit(address).path, {"version": 1, "contents": contents})
+    yard.send("POST", "/files/acme/support/run1/file_stream", {"complete": True, "exitcode": 0})
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(record(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
