@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -18,6 +18,7 @@ from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.prediction import Prediction, Score, Source
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.protocols import Tx
+from postgres_server import PostgresServer, server_folder
 
 pytest_plugins = [
     "pytest_modelyard",
@@ -144,6 +145,24 @@ def yard_file(tmp_path: Path, empty_yard: bytes) -> Path:
     path = tmp_path / "yard.db"
     path.write_bytes(empty_yard)
     return path
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server of this session's own."""
+    folder = server_folder()
+    if folder is None:
+        problem = "no PostgreSQL server is installed: apt-get install postgresql"
+        pytest.fail(problem) if os.environ.get("CI") == "true" else pytest.skip(problem)
+    server = PostgresServer(folder)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def yard_address(postgres: PostgresServer) -> str:
+    """The address of a new, empty database."""
+    return postgres.create_database()
 
 
 @pytest.fixture

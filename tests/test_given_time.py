@@ -44,8 +44,13 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
         {"import time"},
         "waits for other processes at a file's lock: they do not know this platform's clock",
     ),
-    "stores/sqlite/group_commit.py": ({"import time"}, "gathers calls for a part of what the disk takes to sync"),
+    "stores/group_commit.py": ({"import time"}, "gathers calls for a part of what the disk takes to sync"),
     "stores/sqlite/writer.py": ({"import time"}, "measures what the disk takes to sync"),
+    "stores/postgres/connections.py": (
+        {"import time", "self._free.acquire"},
+        "waits for a server and for other readers: they do not know this platform's clock",
+    ),
+    "stores/postgres/writer.py": ({"import time"}, "waits for a server, and measures what its disk takes to sync"),
     "executors/thread.py": (
         {"import time", "thread.join"},
         "real threads end in real time; a clock that stands still would hang `close`",

@@ -1,4 +1,6 @@
-"""Stores for records: `memory` for tests and short-lived platforms, `sqlite` for one file that outlives the process."""
+"""Stores for records: `memory` for tests and short-lived platforms, `sqlite` for one file that outlives the process,
+`postgres` for many machines.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,7 @@ if TYPE_CHECKING:
     from modelyard.domain.schema import RECORDS
     from modelyard.stores.columns import columns_of
     from modelyard.stores.memory import MemoryStore
+    from modelyard.stores.postgres.store import PostgresStore
     from modelyard.stores.sqlite.migrations import Migration
     from modelyard.stores.sqlite.store import SqliteStore
 else:
@@ -19,6 +22,7 @@ else:
             "domain.schema": ("RECORDS",),
             "stores.columns": ("columns_of",),
             "stores.memory": ("MemoryStore",),
+            "stores.postgres.store": ("PostgresStore",),
             "stores.sqlite.migrations": ("Migration",),
             "stores.sqlite.store": ("SqliteStore",),
         },
@@ -30,9 +34,10 @@ __all__ = [
     "Index",
     "MemoryStore",
     "Migration",
+    "PostgresStore",
     "Record",
     "SqliteStore",
     "columns_of",
 ]
 
-defer_modules(__name__, "sqlite")
+defer_modules(__name__, "postgres", "sqlite")

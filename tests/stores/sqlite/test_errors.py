@@ -14,9 +14,9 @@ import pytest
 
 from modelyard.errors import StorageFull, StoreBusy, StoreClosed, StoreCorrupt, StoreError
 from modelyard.protocols import Tx
+from modelyard.stores.group_commit import PendingStep
 from modelyard.stores.sqlite import SqliteStore, errors, fair_lock
 from modelyard.stores.sqlite.errors import is_busy, to_store_error
-from modelyard.stores.sqlite.group_commit import PendingStep
 from modelyard.testing import CONTRACT_RECORDS
 from modelyard.testing.contracts.store_values import Counter, Specimen
 

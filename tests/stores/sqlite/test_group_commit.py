@@ -13,8 +13,8 @@ import pytest
 
 from modelyard.errors import StoreClosed, StoreError
 from modelyard.protocols import Tx
+from modelyard.stores import group_commit as group
 from modelyard.stores.sqlite import SqliteStore
-from modelyard.stores.sqlite import group_commit as group
 from modelyard.stores.sqlite.migrations import MIGRATIONS, set_version
 from modelyard.testing import CONTRACT_RECORDS
 from modelyard.testing.contracts.store_values import Counter, Item

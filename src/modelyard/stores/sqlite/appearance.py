@@ -13,6 +13,12 @@ from sqlite_utils import Database
 SEQUENCES = "modelyard_sequences"
 """The table that holds the `last` number of each sequence whose newest record was removed."""
 
+KEEP_LAST = (
+    f'INSERT INTO "{SEQUENCES}" ("name", "last") VALUES (?, ?)'
+    ' ON CONFLICT ("name") DO UPDATE SET "last" = max("last", excluded."last")'
+)
+"""The statement that keeps the numbers of a table up to a bound one from being used again."""
+
 
 def next_number(table: str, sequence: str) -> str:
     """Return the expression for the number of the next record to appear."""

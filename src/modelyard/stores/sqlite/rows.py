@@ -168,6 +168,10 @@ class StatementPlan:
         }
         self.find[KEY] = Lookup(self.get, self.key)
         self.listings: dict[str, IndexStatements] = {name: self._listing(name, names) for name in record.indexes}
+        self.by_key: IndexStatements = IndexStatements(self._table, selected, [], self._key)
+        whole = ", ".join("?" * len(names))
+        self.restore: str = f'INSERT INTO "{self._table}" ({selected}) VALUES ({whole}) ON CONFLICT DO NOTHING'
+        self.whole_row: Projection = _dumping(self.columns)
         self._selections: dict[tuple[str, tuple[str, ...]], ColumnSelection] = {}
         self._updates: dict[tuple[int, ...], str] = {}
 

@@ -12,10 +12,10 @@ from modelyard.clock import SystemClock
 from modelyard.domain.record import Record
 from modelyard.errors import StoreClosed, StoreError, UsedAfterFork
 from modelyard.protocols import Clock, Snapshot, Store, Tx
+from modelyard.stores.group_commit import GroupCommit
 from modelyard.stores.sqlite.connection import SQLITE_VERSION, Readers, back_up, connect, create_file, fetch_value
 from modelyard.stores.sqlite.errors import naming
 from modelyard.stores.sqlite.fair_lock import FairLock
-from modelyard.stores.sqlite.group_commit import GroupCommit
 from modelyard.stores.sqlite.migrations import MIGRATIONS, Migration, migrate, refuse_unfit, set_version, up_to_date
 from modelyard.stores.sqlite.rows import StatementPlan, plans_of
 from modelyard.stores.sqlite.tx import SqliteTx

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from modelyard.errors import RecordConflict, RecordNotFound
 from modelyard.protocols import Clock
 from modelyard.stores.columns import Projection
+from modelyard.stores.sqlite.appearance import KEEP_LAST, next_number
 from modelyard.stores.sqlite.errors import SqliteError, to_store_error
 from modelyard.stores.sqlite.rows import IndexStatements, Row, StatementPlan
 
@@ -90,6 +91,16 @@ class SqliteSnapshot:
         rows = self._look_up(listing.count, listing.where, where)
         return rows[0][0] if rows else 0
 
+    def scan(self, cls: type[R], after: Row | None, limit: int, descending: bool = False) -> list[R]:
+        """Return up to `limit` records in the order of their keys, after the key `after`."""
+        plan = self._plans[cls]
+        return self._records(plan, self._window(plan.by_key, (), after, limit, descending))
+
+    def last_number(self, cls: type[Any]) -> int:
+        """Return the greatest number that a record of this class, which has a sequence, was given."""
+        record = self._plans[cls].record
+        return self._rows(f"SELECT {next_number(record.table, str(record.sequence))}", ())[0][0] - 1  # type: ignore[no-any-return]
+
     def _window(
         self, listing: IndexStatements, where: Row, after: Row | None, limit: int, descending: bool
     ) -> list[Row]:
@@ -166,6 +177,16 @@ class SqliteTx(SqliteSnapshot):
         bound = plan.key_of(rows[0])
         self._write(plan.delete, bound)
         self._seen.pop((plan, bound), None)
+
+    def restore(self, records: Sequence[object]) -> None:
+        """Store records of one class with the numbers that they have; leave out those that are there already."""
+        for record in records:
+            plan = self._plans[type(record)]
+            self._write(plan.restore, plan.whole_row.accept(plan.whole_row.raw(record)))
+
+    def retire_numbers(self, cls: type[Any], last: int) -> None:
+        """Keep the numbers up to this one from being used again."""
+        self._write(KEEP_LAST, (self._plans[cls].record.table, last))
 
     def touch(self, sql: str) -> None:
         """Run a statement that writes a page but changes no record, so that the commit has something to sync."""

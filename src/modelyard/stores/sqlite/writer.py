@@ -1,7 +1,6 @@
 """The connection that writes: it runs one transaction for a group of calls."""
 
 import contextlib
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
@@ -9,9 +8,9 @@ from typing import Any
 
 from modelyard.errors import StoreBusy
 from modelyard.protocols import Clock
+from modelyard.stores.group_commit import PendingStep, interrupts_leader
 from modelyard.stores.sqlite.errors import SqliteError, to_store_error
 from modelyard.stores.sqlite.fair_lock import FairLock
-from modelyard.stores.sqlite.group_commit import PendingStep
 from modelyard.stores.sqlite.rows import StatementPlan
 from modelyard.stores.sqlite.tx import SqliteTx
 
@@ -103,7 +102,7 @@ class Writer:
         try:
             call.value, call.error = call.step(tx), None
         except BaseException as error:
-            if _interrupts(error):
+            if interrupts_leader(error):
                 raise
             call.error = error
         finally:
@@ -150,8 +149,3 @@ _is_durable = attrgetter("durable")
 def _settle(group: Sequence[PendingStep[Any]]) -> None:
     for call in group:
         call.settled = True
-
-
-def _interrupts(error: BaseException) -> bool:
-    """Return whether this ends the leading thread rather than the step: only the main thread receives signals."""
-    return not isinstance(error, Exception) and threading.current_thread() is threading.main_thread()

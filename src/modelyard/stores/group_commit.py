@@ -83,6 +83,11 @@ class _TaskCall(PendingStep[T]):
         self.done: asyncio.Future[None] = self.loop.create_future()
 
 
+def interrupts_leader(error: BaseException) -> bool:
+    """Return whether this ends the leading thread rather than the step: only the main thread receives signals."""
+    return not isinstance(error, Exception) and threading.current_thread() is threading.main_thread()
+
+
 class GroupCommit:
     """The queue of calls. `run` settles a group and returns how many seconds its commit took."""
 

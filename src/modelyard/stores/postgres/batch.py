@@ -1,0 +1,192 @@
+"""What a transaction knows and has yet to send: the records that it has read, and the writes of its steps.
+
+Writes are held back and leave together. A step that raises is undone here, unless its writes were sent already: then a
+savepoint undoes them. Several replacements of one record become one.
+"""
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+from modelyard.stores.postgres.pages import Row, Statement
+from modelyard.stores.postgres.rows import RecordPlan
+from modelyard.stores.postgres.wire import Wire
+
+At = tuple[RecordPlan, Row]
+
+
+class Known:
+    """A row that was read or is to be written; its record is made when it is asked for."""
+
+    __slots__ = ("_record", "plan", "row")
+
+    def __init__(self, plan: RecordPlan, row: Row, record: Any = None) -> None:
+        self.plan, self.row, self._record = plan, row, record
+
+    @property
+    def record(self) -> Any:
+        """The record of the row."""
+        if self._record is None:
+            self._record = self.plan.record_of(self.row)
+        return self._record
+
+    def changed(self, changes: dict[int, Any]) -> "Known":
+        """Return the row with these values at these positions."""
+        return Known(self.plan, tuple([changes.get(at, value) for at, value in enumerate(self.row)]))
+
+
+class _Write:
+    """A write that was not sent yet. `row` is that of an added record; `changes` are those of one that is replaced."""
+
+    __slots__ = ("changes", "key", "row", "step")
+
+    def __init__(self, step: int, key: Row, row: Row | None, changes: dict[int, Any] | None) -> None:
+        self.step, self.key, self.row, self.changes = step, key, row, changes
+
+    def merge(self, changes: dict[int, Any]) -> "_Write":
+        """Return this write with later changes of the same record."""
+        if self.row is not None:
+            row = tuple([changes.get(at, value) for at, value in enumerate(self.row)])
+            return _Write(self.step, self.key, row, None)
+        return _Write(self.step, self.key, None, {**(self.changes or {}), **changes})
+
+
+class Batch:
+    """The knowledge and the writes of a transaction of one or more steps."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.known: dict[At, Known | None] = {}
+        self.ahead: dict[Statement, list[Row]] = {}
+        self.wrote = False
+        self._step, self._saved = 0, False
+        self._writes: dict[RecordPlan, list[_Write]] = {}
+        self._last: dict[At, int] = {}
+        self._touched: set[RecordPlan] = set()
+        self._before: dict[At, Known | object | None] = {}
+        self._merged: dict[tuple[RecordPlan, int], tuple[_Write, dict[int, Any]]] = {}
+
+    def begin_step(self) -> None:
+        """Note that what follows is another step's."""
+        self._step += 1
+        self._saved = False
+        self._before, self._merged = {}, {}
+
+    # ---- writes ----
+
+    def add(self, plan: RecordPlan, key: Row, row: Row) -> None:
+        """Hold back the insertion of a row."""
+        self._hold(plan, _Write(self._step, key, row, None))
+        self._know(plan, key, Known(plan, row))
+
+    def replace(self, plan: RecordPlan, key: Row, known: Known, changes: dict[int, Any]) -> None:
+        """Hold back the changes of a row, together with earlier ones unless their order matters."""
+        at = self._last.get((plan, key))
+        if at is None or plan.touches_unique(changes):
+            self._hold(plan, _Write(self._step, key, None, changes))
+        else:
+            self._merge(plan, at, changes)
+        self._know(plan, key, known.changed(changes))
+
+    def remove(self, plan: RecordPlan, key: Row) -> None:
+        """Hold back the removal of a row."""
+        self._hold(plan, _Write(self._step, key, None, None))
+        del self._last[plan, key]
+        self._know(plan, key, None)
+
+    def write_at_once(self, statement: Statement) -> None:
+        """Send a statement that writes, by a step that is alone in its transaction."""
+        self.wrote = True
+        self.wire.rows(*statement)
+
+    def _hold(self, plan: RecordPlan, write: _Write) -> None:
+        writes = self._writes.setdefault(plan, [])
+        self._last[plan, write.key] = len(writes)
+        writes.append(write)
+        self._touched.add(plan)
+
+    def _merge(self, plan: RecordPlan, at: int, changes: dict[int, Any]) -> None:
+        write = self._writes[plan][at]
+        if write.step != self._step:
+            before, own = self._merged.get((plan, at), (write, {}))
+            self._merged[plan, at] = before, {**own, **changes}
+        self._writes[plan][at] = write.merge(changes)
+
+    def _know(self, plan: RecordPlan, key: Row, known: Known | None) -> None:
+        at = (plan, key)
+        self._before.setdefault(at, self.known.get(at, _NOTHING))
+        self.known[at] = known
+
+    # ---- reads ----
+
+    def rows(self, plan: RecordPlan, sql: str, values: Row) -> list[Row]:
+        """Return the rows of a statement, which sees every write of these steps."""
+        if self.may_differ(plan, sql, values):
+            if self._writes.get(plan):
+                self.send()
+        elif (found := self.ahead.get((sql, values))) is not None:
+            return found
+        return self.wire.rows(sql, values)
+
+    def may_differ(self, plan: RecordPlan, sql: str, values: Row) -> bool:
+        """Return whether the writes of these steps may change what a statement returns."""
+        return plan in self._touched and (sql != plan.get or (plan, values) in self.known)
+
+    # ---- the end of a step, and of all ----
+
+    def undo_step(self) -> None:
+        """Forget what this step has written."""
+        if self._saved:
+            self.wire.later("ROLLBACK TO SAVEPOINT step")
+            self._writes, self._last = {}, {}
+        else:
+            self._drop()
+        for at, known in self._before.items():
+            if known is _NOTHING:
+                self.known.pop(at, None)
+            else:
+                self.known[at] = known  # type: ignore[assignment]
+        self.begin_step()
+
+    def send(self, last: bool = False) -> None:
+        """Hand the writes to the wire: those of this step after a savepoint, unless it is the last and has returned."""
+        if not last:
+            own = self._drop()
+            self.wire.extend(self._statements(self._writes))
+            if not self._saved:
+                self.wire.later("SAVEPOINT step")
+                self._saved = True
+            self._writes = own
+        self.wrote = self.wrote or any(self._writes.values())
+        self.wire.extend(self._statements(self._writes))
+        self._writes, self._last, self._merged = {}, {}, {}
+
+    @property
+    def dirty(self) -> bool:
+        """Whether anything was written or is to be written."""
+        return self.wrote or any(self._writes.values())
+
+    def _drop(self) -> dict[RecordPlan, list[_Write]]:
+        """Take this step's writes out of what is held back, and return them."""
+        own = {plan: [write for write in writes if write.step == self._step] for plan, writes in self._writes.items()}
+        for (plan, at), (before, changes) in self._merged.items():
+            own[plan].insert(0, _Write(self._step, before.key, None, changes))
+            self._writes[plan][at] = before
+        self._writes = {
+            plan: [write for write in writes if write.step != self._step] for plan, writes in self._writes.items()
+        }
+        self._last = {(plan, write.key): at for plan, writes in self._writes.items() for at, write in enumerate(writes)}
+        self.wrote = self.wrote or any(self._writes.values())
+        return own
+
+    def _statements(self, writes: dict[RecordPlan, list[_Write]]) -> Iterator[Statement]:
+        for plan, some in writes.items():
+            for is_insert, run in groupby(some, lambda write: write.row is not None):
+                if is_insert:
+                    yield from plan.inserts([write.row or () for write in run])
+                else:
+                    for write in run:
+                        yield plan.update(write.key, write.changes) if write.changes else (plan.delete, write.key)
+
+
+_NOTHING = object()

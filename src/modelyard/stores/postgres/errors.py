@@ -1,0 +1,51 @@
+"""Mapping of PostgreSQL's errors to the store's. No message repeats an address or a password."""
+
+import psycopg
+from psycopg import errors as pg
+
+from modelyard.errors import StorageFull, StoreBusy, StoreCorrupt, StoreError
+
+TRANSIENT = (pg.SerializationFailure, pg.DeadlockDetected, pg.InvalidSqlStatementName)
+"""Errors after which the same steps may succeed."""
+
+_BUSY = (pg.LockNotAvailable, pg.QueryCanceled, pg.TooManyConnections, pg.CannotConnectNow, pg.ObjectInUse)
+_FULL = (pg.DiskFull, pg.OutOfMemory)
+_CORRUPT = (pg.DataCorrupted, pg.IndexCorrupted, pg.UndefinedTable, pg.UndefinedColumn)
+_TOO_LONG = "has a key or an index entry of more than PostgreSQL can hold (2,704 bytes): shorten its strings"
+
+
+def to_store_error(error: psycopg.Error) -> Exception:
+    """Return a new error of the store for this error of the server or of the connection, which is its cause."""
+    message = _first_line(error)
+    made: Exception
+    if isinstance(error, pg.ProgramLimitExceeded):
+        made = ValueError(f"a record {_TOO_LONG}")
+    elif isinstance(error, _FULL):
+        made = StorageFull(message)
+    elif isinstance(error, _CORRUPT):
+        made = StoreCorrupt(message)
+    elif isinstance(error, _BUSY):
+        made = StoreBusy(f"{message}; try again")
+    else:
+        made = StoreError(message)
+    made.__cause__ = error
+    return made
+
+
+def connection_error(error: psycopg.Error) -> StoreError:
+    """Return the store's error for a connection that could not be opened, which says what to do."""
+    message = _first_line(error)
+    if isinstance(error, pg.InvalidPassword | pg.InvalidAuthorizationSpecification) or "password" in message:
+        made = StoreError(
+            "PostgreSQL refused the user or the password of the address; check them, or the file ~/.pgpass"
+        )
+    elif isinstance(error, pg.InvalidCatalogName) or "does not exist" in message:
+        made = StoreError(f"PostgreSQL refused the connection: {message}; create it first, for example with createdb")
+    else:
+        made = StoreBusy(f"PostgreSQL cannot be reached: {message}; is the server running, and the address right?")
+    return made
+
+
+def _first_line(error: psycopg.Error) -> str:
+    primary = error.diag.message_primary
+    return primary or str(error).strip().split("\n")[0]

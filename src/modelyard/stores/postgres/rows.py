@@ -1,0 +1,201 @@
+"""The mapping between a declared record and a row of PostgreSQL: its SQL, and both directions."""
+
+# ruff: noqa: S608 - the names come from declarations, and every value is bound
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
+from operator import is_not
+from typing import Any, Never
+
+import attrs
+
+from modelyard.domain.record import KEY, Record
+from modelyard.errors import StoreCorrupt
+from modelyard.stores.columns import Column, Convert, Projection, columns_of
+from modelyard.stores.postgres.pages import IndexPages, Row, Statement, quoted
+from modelyard.stores.postgres.values import array_type, dumping, load_of, packing
+
+_UNREADABLE = (ValueError, KeyError, TypeError, ArithmeticError)
+"""The errors that converting a damaged value may raise."""
+
+_FEW = 2
+"""Rows that are inserted one by one; more of them are one statement."""
+
+
+def _equal(columns: Sequence[Column], first: int = 1) -> str:
+    return " AND ".join(f'"{column.name}" = ${first + at}' for at, column in enumerate(columns))
+
+
+@attrs.frozen
+class KeyLookup:
+    """A statement that finds the record with these values."""
+
+    sql: str
+    values: Projection
+
+
+class RecordPlan:
+    """The statements and conversions for the records of one class, in one schema."""
+
+    def __init__(self, record: Record, schema: str) -> None:
+        columns = columns_of(record)
+        names = [*columns]
+        given = [name for name in names if name != record.sequence]
+        self.record = record
+        self.columns: list[Column] = [*columns.values()]
+        self.table: str = f'"{schema}"."{record.table}"'
+        self.selected: str = quoted(names)
+        self.unique: Mapping[str, Sequence[int]] = {
+            name: [names.index(column) for column in chosen] for name, chosen in record.unique.items()
+        }
+        self._unique_columns = {at for positions in self.unique.values() for at in positions}
+        self._row = dumping([columns[name] for name in given])
+        self._names, self._width = names, len(given)
+        self._sequence = f'"{schema}"."{record.table}_{record.sequence}_seq"'
+        self._loads = _loads(self.columns)
+        key = [columns[name] for name in record.key]
+        self._key_at = [names.index(name) for name in record.key]
+        self.key: Projection = dumping(key)
+        self.get: str = f"SELECT {self.selected} FROM {self.table} WHERE {_equal(key)}"
+        self.delete: str = f"DELETE FROM {self.table} WHERE {_equal(key)}"
+        self._given = [columns[name] for name in given]
+        self._where_key = key
+        marks = ", ".join(f"${at + 1}" for at in range(len(given)))
+        self._insert = f"INSERT INTO {self.table} ({quoted(given)}) VALUES ({marks})"
+        arrays = ", ".join(f"${at + 1}::{array_type(column)}" for at, column in enumerate(self._given))
+        self._insert_many = f"INSERT INTO {self.table} ({quoted(given)}) SELECT * FROM unnest({arrays})"
+        self._pack = packing(self._given)
+        self.by_key: IndexPages = IndexPages(self.table, [], key)
+        whole = ", ".join(f"${at + 1}::{array_type(column)}" for at, column in enumerate(self.columns))
+        self._restore = (
+            f"INSERT INTO {self.table} ({self.selected}) SELECT * FROM unnest({whole}) ON CONFLICT DO NOTHING"
+        )
+        self._pack_whole, self._whole_row = packing(self.columns), dumping(self.columns)
+        self.find: Mapping[str, KeyLookup] = {
+            name: self._lookup([columns[c] for c in chosen]) for name, chosen in record.unique.items()
+        } | {KEY: KeyLookup(self.get, self.key)}
+        self.listings: Mapping[str, IndexPages] = {
+            name: IndexPages(self.table, [columns[c] for c in index.where], [columns[c] for c in record.order_of(name)])
+            for name, index in record.indexes.items()
+        }
+        self._updates: dict[tuple[int, ...], str] = {}
+        self._selections: dict[tuple[str, ...], tuple[str, list[tuple[int, Convert]]]] = {}
+
+    def _lookup(self, columns: Sequence[Column]) -> KeyLookup:
+        return KeyLookup(f"SELECT {self.selected} FROM {self.table} WHERE {_equal(columns)}", dumping(columns))
+
+    # ---- records and rows ----
+
+    def row_of(self, record: object) -> Row:
+        """Return the values that SQL binds for a new record, which has no number in its sequence yet.
+
+        Raises `TypeError` or `ValueError` for what cannot be stored.
+        """
+        return self._row.accept(self._row.raw(record))
+
+    def key_of(self, row: Row) -> Row:
+        """Return the key of a row, as SQL binds it."""
+        return tuple([row[at] for at in self._key_at])
+
+    def is_whole(self, row: Row) -> bool:
+        """Return whether a row has its number, which only the server gives."""
+        return len(row) == len(self.columns)
+
+    def record_of(self, row: Row) -> Any:
+        """Build the record of a row. Raises `StoreCorrupt` for a row that no record of this class has written."""
+        values = [*row]
+        try:
+            for at, load in self._loads:
+                if values[at] is not None:
+                    values[at] = load(values[at])
+            return self.record.cls(*values)
+        except _UNREADABLE as error:
+            raise self._corrupt(error) from error
+
+    def changes(self, new: object, old: object, row: Row) -> dict[int, Any]:
+        """Return the values to bind, by position, that turn the row of the record `old` into that of `new`.
+
+        Raises `TypeError` or `ValueError` for what cannot be stored.
+        """
+        values, changed = self._row.admitted(new), {}
+        for at in compress(range(self._width), map(is_not, values, self._row.raw(old))):
+            dumped = self._row.convert_one(at, values[at])
+            if dumped != row[at]:
+                changed[at] = dumped
+        return changed
+
+    def touches_unique(self, positions: Iterable[int]) -> bool:
+        """Return whether one of these columns is part of a unique key."""
+        return not self._unique_columns.isdisjoint(positions)
+
+    def selection(self, columns: tuple[str, ...]) -> tuple[str, list[tuple[int, Convert]]]:
+        """Return the SQL of these columns and how their values are loaded. Raises `KeyError` for unknown ones."""
+        found = self._selections.get(columns)
+        if found is None:
+            chosen = [columns_of(self.record)[name] for name in columns]
+            found = self._selections[columns] = quoted(columns), _loads(chosen)
+        return found
+
+    def values_of(self, rows: Sequence[Row], loads: Sequence[tuple[int, Convert]]) -> list[Row]:
+        """Load the values of selected columns. Raises `StoreCorrupt` as `record_of` does."""
+        if not rows or not loads:
+            return [*rows]
+        columns: list[Iterable[Any]] = [*zip(*rows, strict=True)]
+        try:
+            for at, load in loads:
+                columns[at] = [None if value is None else load(value) for value in columns[at]]
+        except _UNREADABLE as error:
+            raise self._corrupt(error) from error
+        return [*zip(*columns, strict=True)]
+
+    def _corrupt(self, error: Exception) -> StoreCorrupt:
+        return StoreCorrupt(f"a row of {self.table} cannot be read: {error!r}")
+
+    # ---- statements ----
+
+    def inserts(self, rows: Sequence[Row]) -> Iterable[Statement]:
+        """Yield the statements that insert rows, in their order."""
+        if len(rows) > _FEW:
+            yield self._insert_many, self._pack(rows)
+        else:
+            for row in rows:
+                yield self._insert, row
+
+    def restore(self, records: Sequence[object]) -> Statement:
+        """Return the statement that stores records with the numbers that they have, but for those that are there."""
+        return self._restore, self._pack_whole([self._whole_row.accept(self._whole_row.raw(one)) for one in records])
+
+    def last_number(self) -> Statement:
+        """Return the statement that reads the greatest number that a record was given."""
+        return f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {self._sequence}", ()
+
+    def retire_numbers(self, last: int) -> Statement:
+        """Return the statement that keeps the numbers up to this one from being used again."""
+        current = self.last_number()[0]
+        return f"SELECT setval('{self._sequence}', greatest($1, ({current}), 1))", (last,)
+
+    def update(self, key: Row, changes: Mapping[int, Any]) -> Statement:
+        """Return the statement that sets the columns at these positions."""
+        positions = tuple(changes)
+        sql = self._updates.get(positions)
+        if sql is None:
+            sets = ", ".join(f'"{self._names[at]}" = ${n + 1}' for n, at in enumerate(positions))
+            where = _equal(self._where_key, len(positions) + 1)
+            sql = self._updates[positions] = f"UPDATE {self.table} SET {sets} WHERE {where}"
+        return sql, (*changes.values(), *key)
+
+
+def _loads(columns: Iterable[Column]) -> list[tuple[int, Convert]]:
+    return [(at, load) for at, column in enumerate(columns) if (load := load_of(column)) is not None]
+
+
+class RecordPlans(dict[type, RecordPlan]):
+    """RecordPlans by the class of their records."""
+
+    def __missing__(self, cls: type) -> Never:
+        raise TypeError(f"{cls.__name__} is not a declared record")
+
+
+def plans_of(records: Iterable[Record], schema: str) -> Mapping[type, RecordPlan]:
+    """Build the plan of each declaration."""
+    return RecordPlans({record.cls: RecordPlan(record, schema) for record in records})

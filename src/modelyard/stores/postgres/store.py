@@ -1,0 +1,146 @@
+"""A store in one schema of a PostgreSQL database."""
+
+import os
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from typing import TypeVar, cast
+
+from modelyard.domain.record import Record
+from modelyard.errors import StoreClosed, StoreError, UsedAfterFork
+from modelyard.protocols import Snapshot, Store, Tx
+from modelyard.stores.copying import back_up_to_file
+from modelyard.stores.group_commit import GroupCommit
+from modelyard.stores.postgres.connections import Connector, ReadPool
+from modelyard.stores.postgres.rows import plans_of
+from modelyard.stores.postgres.schema import COMMITS, open_schema
+from modelyard.stores.postgres.tx import PostgresTx
+from modelyard.stores.postgres.writer import GroupWriter
+
+T = TypeVar("T")
+
+VERSIONS: tuple[str, ...] = ("0001_initial",)
+"""The names of the migrations of this version, oldest first."""
+
+_MOST_READERS = 8
+_KEPT_DAYS = 7
+"""Days after which the number of a writer's commits is forgotten, if it has not written since."""
+
+
+class PostgresStore:
+    """A store in PostgreSQL 15 or newer, which any number of processes and machines may share.
+
+    `address` is what libpq takes: postgresql://user@host/database, or words; the password may be in it, in ~/.pgpass
+    or in PGPASSWORD. `patience` is how many seconds a call waits, for others or for the server to come back,
+    before it raises `StoreBusy`. Opening creates the tables in `schema` of an empty database; it raises `StoreBusy`
+    where the server cannot be reached, `StoreTooNew` for tables of a newer version, and `StoreError`.
+
+    It uses one connection that writes, and up to `readers` that read.
+
+        with contextlib.closing(PostgresStore("postgresql://host/yard", RECORDS)) as store:
+            store.transact(lambda tx: tx.add(model))
+    """
+
+    blocking = True
+
+    def __init__(
+        self,
+        address: str,
+        records: Sequence[Record],
+        schema: str = "modelyard",
+        *,
+        patience: float = 10.0,
+        readers: int = _MOST_READERS,
+        versions: Sequence[str] = VERSIONS,
+    ) -> None:
+        if not schema.isidentifier():
+            raise ValueError(f"{schema!r} cannot be the name of a schema; use letters, digits and underscores")
+        self._pid, self._records = os.getpid(), records
+        self._closing = threading.Lock()
+        plans = plans_of(records, schema)
+        connector = Connector(address, patience)
+        commits, name = f'"{schema}"."{COMMITS}"', str(uuid.uuid4())
+        with connector.connect() as connection:
+            open_schema(connection, schema, plans, versions)
+            forget = f"DELETE FROM {commits} WHERE at < now() - interval '{_KEPT_DAYS} days'"  # noqa: S608
+            connection.execute(forget)
+            connection.execute(f"INSERT INTO {commits} VALUES ($1, 0, now())", (name,))  # noqa: S608
+            self._server = connection.info.server_version
+            shown = [connection.execute(f"SHOW {name}").fetchone()[0] for name in ("fsync", "synchronous_commit")]
+        self.durability: str = "power" if shown[0] == "on" else "process"
+        level = "on" if shown[1] == "off" else None
+        with ExitStack() as opened:
+            self._readers = opened.enter_context(closing(ReadPool(connector, plans, readers, patience)))
+            self._writer = opened.enter_context(
+                closing(GroupWriter(connector, plans, schema, name, len(versions), patience, level))
+            )
+            self._group = GroupCommit(self._writer.run)
+            opened.callback(self._group.end_thread)
+            self._opened = opened.pop_all()
+
+    def transact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
+        """Run `step` in a transaction that it may share with the steps of other callers."""
+        self._refuse_misuse()
+        return self._group.transact(step, durable)
+
+    async def atransact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
+        """Run `step` as `transact` does, for a task; a thread of the store leads if no caller does."""
+        self._refuse_misuse()
+        return await self._group.atransact(step, durable)
+
+    def read(self, query: Callable[[Snapshot], T]) -> T:
+        """Run `query` on one snapshot, concurrently with the writers: it waits for none and delays none."""
+        self._refuse_misuse()
+        return self._readers.read(query)
+
+    def check(self) -> Mapping[str, object]:
+        """Return engine, version, durability, and None as the warning."""
+        self._refuse_misuse()
+        self._readers.rows("SELECT 1")
+        return {
+            "engine": "postgresql",
+            "version": f"{self._server // 10000}.{self._server % 10000}",
+            "durability": self.durability,
+            "warning": None,
+        }
+
+    def sync(self) -> None:
+        """Bring to the disk what steps of this store that were not durable have written."""
+        self.transact(self._touch)
+
+    def backup(self, path: str) -> None:
+        """Copy the records of one snapshot to a SQLite file, which `open_platform` opens.
+
+        Raises `FileExistsError` or `StoreError`.
+        """
+        self.check()
+        back_up_to_file(self, self._records, path)
+
+    def close(self) -> None:
+        """Finish the waiting calls, sync and close the connections. In a forked child, leave those of the parent open.
+
+        Raises `StoreError`, with the store closed, if something could not be brought to the disk.
+        """
+        if os.getpid() != self._pid:
+            return
+        self._group.refuse_steps()
+        with self._closing, self._opened, suppress(StoreClosed):  # it may be closed already
+            try:
+                self._group.transact(self._touch, durable=True, last=True)
+            except StoreError:
+                if self._writer.unsynced:
+                    raise
+
+    def _touch(self, tx: Tx) -> None:
+        """Write something if something waits for a sync: a commit without a write is not synced."""
+        if self._writer.unsynced:
+            cast(PostgresTx, tx).touch()
+
+    def _refuse_misuse(self) -> None:
+        if os.getpid() != self._pid:
+            raise UsedAfterFork("this store was opened before a fork; open it again in the child")
+        self._group.refuse_steps()
+
+
+_conforms: type[Store] = PostgresStore

@@ -1,0 +1,82 @@
+"""One transaction on one connection: statements wait until an answer is needed, and travel together in one pipeline."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from psycopg import Error
+
+from modelyard.stores.postgres.pages import Row, Statement
+
+
+class Abandoned(BaseException):
+    """Ends a step whose transaction has failed. Not an `Exception`, so that no step swallows it."""
+
+
+class Wire:
+    """A transaction that begins with its first statement. The answer to `opening`, if any, is kept.
+
+    `fault` is the error that broke it. `trips` counts round trips.
+    """
+
+    def __init__(self, connection: Any, begin: Sequence[Statement], opening: Statement | None = None) -> None:
+        self._connection = connection
+        self._waiting: list[Statement] = [*begin]
+        self._begin = len(self._waiting)
+        self._opening = opening
+        self._opened: Any = None
+        self._row: Any = None
+        self.fault: Error | None = None
+        self.trips = 0
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything was sent."""
+        return self.trips > 0
+
+    def later(self, sql: str, values: Row = ()) -> None:
+        """Send this statement with the next that needs an answer."""
+        self._waiting.append((sql, values))
+
+    def extend(self, statements: Iterable[Statement]) -> None:
+        """Send these statements with the next that needs an answer."""
+        self._waiting.extend(statements)
+
+    def opening_row(self) -> Any:
+        """Return the row of the opening statement."""
+        if not self.begun:
+            self.send()
+        if self._row is None:
+            self._row = self._opened.fetchone()
+        return self._row
+
+    def rows(self, sql: str, values: Row) -> list[Row]:
+        """Return the rows of a statement, in one round trip with all that waits."""
+        return self.many([(sql, values)])[0]
+
+    def many(self, statements: Sequence[Statement]) -> list[list[Row]]:
+        """Return the rows of several statements, in one round trip with all that waits."""
+        waiting, self._waiting = self._waiting, []
+        try:
+            with self._connection.pipeline():
+                if not self.begun:
+                    self._execute(waiting[: self._begin])
+                    waiting = waiting[self._begin :]
+                    self._opened = self._ask(self._opening) if self._opening else None
+                self.trips += 1
+                self._execute(waiting)
+                cursors = [self._ask(statement) for statement in statements]
+            return [cursor.fetchall() for cursor in cursors]
+        except Error as error:
+            self.fault = error
+            raise Abandoned from error
+
+    def _execute(self, statements: Iterable[Statement]) -> None:
+        for sql, values in statements:
+            self._connection.execute(sql, values or None, prepare=True)
+
+    def _ask(self, statement: Statement) -> Any:
+        return self._connection.execute(statement[0], statement[1] or None, prepare=True, binary=True)
+
+    def send(self) -> None:
+        """Send what waits, and wait for its end."""
+        self.many(())

@@ -1,0 +1,260 @@
+"""The connection that writes: it runs one transaction for a group of calls.
+
+A lock is held until the commit, so that the steps of all who share the schema are serial. Each commit has a number,
+kept in a row of its writer: where the connection is lost in the middle of a commit, that row says what became of it.
+"""
+
+# ruff: noqa: S608 - the names come from declarations, and every value is bound
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+import psycopg
+from psycopg import errors as pg
+
+from modelyard.errors import OutcomeUnknown, StoreBusy, StoreError, StoreTooNew
+from modelyard.stores.group_commit import PendingStep, interrupts_leader
+from modelyard.stores.postgres.ahead import read_ahead
+from modelyard.stores.postgres.batch import Batch
+from modelyard.stores.postgres.connections import Connector
+from modelyard.stores.postgres.errors import TRANSIENT, to_store_error
+from modelyard.stores.postgres.rows import RecordPlan
+from modelyard.stores.postgres.schema import COMMITS, MIGRATIONS, lock_key
+from modelyard.stores.postgres.tx import PostgresTx
+from modelyard.stores.postgres.wire import Abandoned, Wire
+
+_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+"""Each statement sees all that was committed before the lock was granted. A stricter level would have looked before."""
+_MOST_ATTEMPTS = 8
+_BETWEEN_QUESTIONS = 0.05
+"""Seconds between two questions about a commit."""
+
+
+class GroupWriter:
+    """The only connection of a store that writes. Not thread-safe: only the leader of a group uses it.
+
+    `level` is the setting of synchronous_commit with which a durable step commits, if not the server's own. `unsynced`
+    is true while acknowledged records wait for a sync.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        plans: Mapping[type, RecordPlan],
+        schema: str,
+        writer: str,
+        version: int,
+        patience: float,
+        level: str | None,
+    ) -> None:
+        self._connector, self._plans = connector, plans
+        self._patience, self._level = patience, level
+        self._connection: Any = None
+        self._writer, self._number, self._committing = writer, 0, False
+        self._wire: Wire | None = None
+        self._begin = [(_BEGIN, ()), ("SELECT pg_advisory_xact_lock($1)", (lock_key(schema, "steps"),))]
+        self._opening = (
+            "SELECT extract(epoch FROM clock_timestamp())::float8, $1 / (max(number) = $1)::int"
+            f' FROM "{schema}"."{MIGRATIONS}"',
+            (version,),
+        )
+        self._commits = f'"{schema}"."{COMMITS}"'
+        self._count = (
+            f"INSERT INTO {self._commits} AS mine (writer, number, at) VALUES ($1, $2, now()) ON CONFLICT (writer)"
+            " DO UPDATE SET number = excluded.number / (mine.number < excluded.number)::int, at = now()"
+        )
+        self.unsynced: bool = False
+
+    def run(self, group: Sequence[PendingStep[Any]]) -> float:
+        """Settle every call, once all that it saw is committed. Returns how many seconds the commit took.
+
+        Where the server is not to be had, only those calls are settled whose patience is at its end.
+
+        Raises only what interrupts this thread; the effects of calls that are not settled are then rolled back.
+        """
+        deadline, careful = group[0].since + self._patience, False
+        for _ in range(_MOST_ATTEMPTS):
+            try:
+                return self._run_together(group, careful, deadline)
+            except Abandoned:
+                careful = self._recover(group, careful)
+            except StoreBusy as busy:
+                self._fail_impatient(group, busy)
+            except StoreError as error:
+                _fail(group, error)
+            except BaseException:
+                if self._drop():
+                    _settle(group)
+                raise
+            if group[0].settled:
+                return 0.0
+        self._fail_impatient(group, StoreBusy(f"others were in the way {_MOST_ATTEMPTS} times; try again"))
+        return 0.0
+
+    def close(self) -> None:
+        """Close the connection, and forget the number of its commits."""
+        if self._connection is not None:
+            with contextlib.suppress(psycopg.Error):
+                self._connection.execute(f"DELETE FROM {self._commits} WHERE writer = $1", (self._writer,))
+            self._connection.close()
+
+    # ---- one transaction ----
+
+    def _run_together(self, group: Sequence[PendingStep[Any]], careful: bool, deadline: float) -> float:
+        self._committing = False
+        if self._connection is None:
+            self._connection = self._connector.connect(deadline)
+        wire = self._wire = Wire(self._connection, self._begin, self._opening)
+        batch = Batch(wire)
+        if len(group) > 1:
+            read_ahead(batch, self._plans, [call.step for call in group], self._now)
+        for call in group:
+            self._attempt(call, batch, careful)
+        seconds = self._commit(batch, any(map(_is_durable, group)))
+        _settle(group)
+        return seconds
+
+    def _attempt(self, call: PendingStep[Any], batch: Batch, careful: bool) -> None:
+        """Run one step, and undo it alone if it raises.
+
+        If it raised after taking for granted what may be wrong, it runs again, carefully.
+        """
+        batch.begin_step()
+        tx = PostgresTx(self._plans, batch, self._now, careful)
+        try:
+            call.value, call.error = call.step(tx), None
+        except BaseException as error:
+            is_signal = isinstance(error, KeyboardInterrupt | SystemExit)
+            if isinstance(error, Abandoned) or (interrupts_leader(error) and (is_signal or not tx.guessed)):
+                raise
+            call.error = error
+        finally:
+            tx.end()
+        if batch.wire.fault is not None:
+            raise Abandoned
+        if call.error is not None:
+            batch.undo_step()
+            if tx.guessed:
+                self._attempt(call, batch, careful=True)
+
+    def _commit(self, batch: Batch, durable: bool) -> float:
+        """End the transaction. Returns how many seconds that took, if it had written."""
+        batch.send(last=True)
+        wire, started = batch.wire, time.perf_counter()
+        if batch.wrote:
+            self._number += 1
+            self._committing = True
+            wire.later(self._count, (self._writer, self._number))
+            if level := (self._level if durable else "off"):
+                wire.later(f"SET LOCAL synchronous_commit TO {level}")
+        elif not wire.begun:
+            return 0.0
+        wire.later("COMMIT")
+        wire.send()
+        self._committing = False
+        if not batch.wrote:
+            return 0.0
+        self.unsynced = not durable
+        return time.perf_counter() - started
+
+    def _now(self) -> float:
+        seconds: float = self._wire.opening_row()[0]  # type: ignore[union-attr]  # a step is running
+        return seconds
+
+    # ---- what went wrong ----
+
+    def _recover(self, group: Sequence[PendingStep[Any]], careful: bool) -> bool:
+        """Settle the calls of a transaction that has failed, or leave them to another attempt.
+
+        Returns whether that should be careful.
+        """
+        fault = self._wire.fault  # type: ignore[union-attr]  # it was abandoned
+        lost = self._connection.closed
+        stored = self._drop() if lost else self._roll_back()
+        if stored is None:
+            _fail(group, OutcomeUnknown("the connection was lost during the commit; look before you try again"))
+        elif stored:
+            _settle(group)
+        elif isinstance(fault, pg.LockNotAvailable):
+            self._fail_impatient(
+                group, StoreBusy(f"another step held the store for {self._patience} seconds; try again")
+            )
+        elif isinstance(fault, pg.DivisionByZero):
+            _fail(group, StoreTooNew("a newer modelyard has migrated the schema; restart with that version"))
+        elif not lost and not isinstance(fault, (pg.UniqueViolation, *TRANSIENT)):
+            self._run_alone(group, fault)
+        return careful or isinstance(fault, pg.UniqueViolation)
+
+    def _roll_back(self) -> bool:
+        """End a transaction that the server has refused; so it was not stored."""
+        try:
+            self._connection.execute("ROLLBACK")
+        except psycopg.Error:
+            self._connection.close()
+            self._connection = None
+        return False
+
+    def _drop(self) -> bool | None:
+        """Give up the connection. Returns whether its last commit took place; None if that cannot be found out."""
+        if self._connection is None:
+            return False
+        self._connection.close()
+        self._connection = None
+        return self._was_stored() if self._committing else False
+
+    def _was_stored(self) -> bool | None:
+        """Ask for the number of this writer's last commit; where it is older, see that it stays so."""
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                with self._connector.connect(deadline) as connection, connection.transaction():
+                    return self._settle_number(connection)
+            except (psycopg.Error, StoreError):
+                if time.monotonic() > deadline:
+                    return None
+            time.sleep(_BETWEEN_QUESTIONS)
+
+    def _settle_number(self, connection: Any) -> bool | None:
+        """Wait for a transaction that may still be in its commit, and let it fail if it has not reached it."""
+        mine = f"FROM {self._commits} WHERE writer = $1 FOR UPDATE"
+        row = connection.execute(f"SELECT number {mine}", (self._writer,)).fetchone()
+        if row is None:
+            return None
+        if row[0] >= self._number:
+            return True
+        connection.execute(self._count, (self._writer, self._number))
+        return False
+
+    def _run_alone(self, group: Sequence[PendingStep[Any]], fault: Any) -> None:
+        """Run the calls of a failed group one by one, so that none suffers from the error of another.
+
+        If the group was a single call, that one has failed.
+        """
+        if len(group) == 1:
+            group[0].fail(to_store_error(fault))
+            return
+        for call in group:
+            self.run([call])
+
+    def _fail_impatient(self, group: Sequence[PendingStep[Any]], busy: StoreBusy) -> None:
+        """Fail the first call and those that have waited as long; those that came later wait on."""
+        now = time.monotonic()
+        for call in group:
+            if call is group[0] or now - call.since > self._patience:
+                call.fail(StoreBusy(str(busy)))
+
+
+_is_durable = attrgetter("durable")
+
+
+def _settle(group: Sequence[PendingStep[Any]]) -> None:
+    for call in group:
+        call.settled = True
+
+
+def _fail(group: Sequence[PendingStep[Any]], error: StoreError) -> None:
+    for call in group:
+        call.fail(type(error)(str(error)))

@@ -1,0 +1,114 @@
+"""A PostgreSQL server for tests: in a temporary folder, on a socket in it, without a port."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from polling import until
+
+GUARDED = "guarded"
+"""The user who needs a password; everybody else is trusted."""
+
+SETTINGS = {
+    "listen_addresses": "''",
+    "fsync": "off",
+    "full_page_writes": "off",
+    "shared_buffers": "32MB",
+    "max_connections": "100",
+    "max_worker_processes": "0",
+    "autovacuum": "off",
+}
+
+
+def server_folder() -> Path | None:
+    """The folder of `postgres` and `initdb`: of the newest version that Debian's packages installed, or on the path."""
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
+    found = str(installed[-1]) if installed else shutil.which("postgres")
+    return None if found is None else Path(found).resolve().parent
+
+
+class PostgresServer:
+    """A server that this process starts and stops. It refuses to run as root, so it is then run as another user."""
+
+    def __init__(self, binaries: Path, **settings: str) -> None:
+        self._binaries = binaries
+        self._as: dict[str, Any] = {"user": "nobody", "group": "nogroup", "extra_groups": []} if _is_root() else {}
+        self.folder = Path(tempfile.mkdtemp(prefix="yard-pg-"))
+        self._data, self._log = self.folder / "data", self.folder / "log"
+        if self._as:
+            shutil.chown(self.folder, self._as["user"], self._as["group"])
+        self._call("initdb", "-D", self._data, "-U", "yard", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        (self._data / "pg_hba.conf").write_text(f"local all {GUARDED} scram-sha-256\nlocal all all trust\n")
+        options = {**SETTINGS, "unix_socket_directories": f"'{self.folder}'", **settings}
+        with (self._data / "postgresql.conf").open("a") as file:
+            file.writelines(f"{name} = {value}\n" for name, value in options.items())
+        self._databases = 0
+        self.start()
+
+    def start(self) -> None:
+        """Start it, again if it was stopped, and wait until it answers."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._binaries / "postgres", "-D", self._data],
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                start_new_session=True,
+                **self._as,
+            )
+        until(self._answers)
+
+    def stop(self, how: str = "fast") -> None:
+        """Stop it: "fast" ends the connections, "immediate" is a crash."""
+        self._process.send_signal({"fast": 2, "immediate": 3}[how])
+        self._process.wait()
+
+    def close(self) -> None:
+        """Stop it and remove its folder."""
+        if self._process.poll() is None:
+            self.stop("immediate")
+        shutil.rmtree(self.folder)
+
+    def address(self, database: str = "postgres", user: str = "yard") -> str:
+        """The address of a database."""
+        return f"postgresql://{user}@/{database}?host={self.folder}"
+
+    def create_database(self, template: str = "template1") -> str:
+        """Create a database and return its address."""
+        self._databases += 1
+        name = f"yard{self._databases}"
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        return self.address(name)
+
+    def execute(self, sql: str, database: str = "postgres") -> list[Any]:
+        """Run a statement of one's own and return its rows."""
+        with psycopg.connect(self.address(database), autocommit=True) as connection:
+            cursor = connection.execute(sql)
+            return cursor.fetchall() if cursor.description else []
+
+    def _answers(self) -> bool:
+        if self._process.poll() is not None:
+            raise AssertionError(f"the server ended:\n{self._log.read_text()}")
+        with suppress(psycopg.OperationalError):
+            psycopg.connect(self.address(), connect_timeout=1).close()
+            return True
+        return False
+
+    def _call(self, program: str, *arguments: object) -> None:
+        subprocess.run(
+            [self._binaries / program, *map(str, arguments)],
+            check=True,
+            capture_output=True,
+            cwd=self.folder,
+            **self._as,
+        )
+
+
+def _is_root() -> bool:
+    return os.geteuid() == 0
