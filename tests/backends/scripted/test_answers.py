@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import enum
 import json
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from modelyard import open_platform
 from modelyard.backends.scripted.backend import ScriptedBackend, call, on, pause, say, token
+from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import (
     CompletionRequest,
     Delta,
@@ -26,7 +28,7 @@ from modelyard.domain.completion import (
     ToolMode,
     Usage,
 )
-from modelyard.errors import BackendError
+from modelyard.errors import BackendError, BudgetExceeded
 from modelyard.platform.chat.assembly import fold_choice
 from modelyard.protocols import ServedModel
 from modelyard.testing.clock import ManualClock
@@ -118,6 +120,18 @@ def test_usage_is_reported_as_given(answer: Any) -> None:
     for script in ([answer], [on("hi").answer(answer)], lambda request: answer):
         with open_platform(backend=ScriptedBackend(script)) as platform:
             assert platform.chat.complete(model="scripted", messages="hi").usage == REPORTED
+
+
+@pytest.mark.parametrize("usage", [None, Usage(6, 2)])
+def test_a_function_reserves_the_words_of_the_messages_and_the_tokens_that_are_asked_for(usage: Usage | None) -> None:
+    with open_platform(backend=ScriptedBackend(lambda request: say("one two", usage=usage))) as platform:
+        price = Pricing(prompt=Decimal("0.01"), completion=Decimal("0.1"))
+        platform.catalogue.register(attrs.evolve(platform.catalogue.get("scripted"), pricing=price))
+        platform.usage.set_budget("0.32")
+        with pytest.raises(BudgetExceeded, match=r"would cost 0\.33 USD"):
+            platform.chat.complete(model="scripted", messages="a b c", max_tokens=3)
+        told = platform.chat.complete(model="scripted", messages="a b", max_tokens=3).usage
+        assert told == (usage or Usage(2, 2))
 
 
 def test_the_usage_of_a_function_that_reports_none_is_counted_however_its_answer_ends() -> None:

@@ -742,9 +742,20 @@ def test_a_backend_s_last_report_wins_over_what_was_counted() -> None:
     assert ledger(of)[0].cost == Decimal("0.001") + 2 * Decimal("0.0001") + 7 * Decimal("0.01")
 
 
-def test_no_caller_is_billed_for_more_than_was_admitted() -> None:
-    of = chat(Says(reported(Usage(90, 90, 90))))
-    assert ask(of, "complete", max_tokens=5).usage == Usage(4, 5, 4)
+@pytest.mark.parametrize(
+    ("report", "billed"),
+    [(Usage(90, 90, 90), Usage(4, 5, 4)), (Usage(25, 3), Usage(4, 3)), (Usage(24, 3), Usage(24, 3))],
+)
+def test_no_caller_is_billed_for_more_than_was_reserved(report: Usage, billed: Usage) -> None:
+    of = chat(Says(reported(report)))
+    Ledger(of._runtime, HOST).set_budget("0.054")  # for 4 tokens of the prompt, and 5 of the answer
+    assert ask(of, "complete", max_tokens=5).usage == billed
+    assert ledger(of)[0].cost <= Decimal("0.054")
+
+
+def test_a_report_beyond_what_was_counted_holds_up_to_the_context_where_nothing_was_reserved() -> None:
+    assert ask(chat(Says(reported(Usage(90, 90, 90)))), "complete", max_tokens=5).usage == Usage(90, 5, 90)
+    assert ask(chat(Says(reported(Usage(900, 2)))), "complete", max_tokens=5).usage == Usage(100, 2)
 
 
 def test_the_tokens_of_an_uncounted_prompt_are_estimated_and_marked() -> None:

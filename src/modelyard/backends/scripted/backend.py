@@ -76,14 +76,12 @@ class ScriptedBackend:
         """Return every capability: the script is responsible for its answers."""
         return echo.CERTAIN
 
-    def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int | None:
+    def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int:
         """Count the words of all messages, or return what the next answer reports itself.
 
-        It is None for the answer of a function and for deltas that are still to be made: the stream reports it.
+        What the answer of a function and deltas that are still to be made report comes with the stream.
         """
         answer = self._rules.upcoming(request)
-        if answer is not None and may_report(answer):
-            return None
         reported = None if answer is None else usage_of(answer)
         return echo.count_prompt(request.messages) if reported is None else reported.prompt_tokens
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.backends.scripted.answers import Answer, may_report, usage_of
+from modelyard.backends.scripted.answers import Answer, usage_of
 from modelyard.domain.completion import CompletionRequest, Message, ResponseType, Role
 from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput, NoAnswerPrepared
@@ -109,7 +109,7 @@ class RuleBook:
         self._rules = rules
         self._left = {rule: deque(rule.answers) for rule in rules}
         answers = [answer for rule in rules for answer in rule.answers]
-        self._reports = any(may_report(answer) or usage_of(answer) for answer in answers)
+        self._reports = any(map(usage_of, answers))
         self._lock = threading.Lock()
         self.answered: list[Rule] = []
 

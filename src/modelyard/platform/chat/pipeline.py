@@ -8,7 +8,7 @@ import attrs
 
 from modelyard.domain import events
 from modelyard.domain.catalogue import CatalogueEntry
-from modelyard.domain.completion import Choice, Completion, CompletionRequest, Delta, StoredCompletion, Usage
+from modelyard.domain.completion import Completion, CompletionRequest, Delta, StoredCompletion, Usage
 from modelyard.domain.identity import Attribution, Limits, Principal, check_name
 from modelyard.domain.usage import Admission, LedgerEntry, cost, most
 from modelyard.errors import BackendError, ModelyardError, StoreClosed
@@ -229,23 +229,23 @@ class CompletionPipeline:
 
     def _completion(self) -> Completion:
         """Assemble the completion. Raises `BackendError` for an answer that is incomplete or cannot be counted."""
-        choices: list[Choice] = []
-        for assembler in self.assemblers:
-            choices += assembler.fold()
-        return Completion(self.id, self.created, self.given.model, tuple(choices), self._usage())
+        choices = tuple(choice for assembler in self.assemblers for choice in assembler.fold())
+        return Completion(self.id, self.created, self.given.model, choices, self._usage())
 
     def _usage(self) -> Usage:
-        """Return the usage as the backend reports it, else as it was counted; never more than was admitted."""
+        """Return the usage as the backend reports it, else as it was counted; it never costs more than was admitted."""
         first, known = self.assemblers[0].report, self.prompt_tokens
         estimated = first is None and known is None
         prompt = first.prompt_tokens if first is not None else known
         if prompt is None:
             prompt = sum(len(message.text) for message in self.request.messages) // 4 + 1  # characters a token
-        prompt = min(prompt, self.served.entry.context_length if known is None else known)
-        produced = 0
+        prompt, produced = min(prompt, self.served.entry.context_length), 0
         for assembler in self.assemblers:
             produced += assembler.completion_tokens
             estimated = estimated or assembler.estimated
+        if known is not None and prompt > known and self.reserved is not None:
+            whole = most(Usage(prompt, produced, images=self.images), self.served.entry.pricing)
+            prompt = known if whole > self.reserved.reserved else prompt
         return Usage(prompt, produced, 0 if first is None else min(first.cached_tokens, prompt), self.images, estimated)
 
     def _record_usage(self, usage: Usage, completion: Completion) -> Flow[None]:
