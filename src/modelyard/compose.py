@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
-from typing import Literal
+from typing import Literal, Never
 
 from modelyard.artifacts import folder, memory
 from modelyard.backends.echo import EchoBackend
@@ -18,6 +18,7 @@ from modelyard.engines.tabular.base import tabular_entries
 from modelyard.engines.torch.entries import LocalOffer
 from modelyard.engines.torch.serving import backend as local
 from modelyard.engines.torch.training import trainer as local_training
+from modelyard.errors import InvalidInput
 from modelyard.executors import thread
 from modelyard.lazy import deferred
 from modelyard.platform import job_types
@@ -36,11 +37,12 @@ from modelyard.protocols import (
     Store,
     Trainer,
 )
-from modelyard.stores import sqlite
+from modelyard.stores import postgres, sqlite
 from modelyard.stores.memory import MemoryStore
 from modelyard.trainers import methods as learner_methods
 
 _MOST_BASE_MODELS = 1000
+_ADDRESSES = ("postgresql://", "postgres://")
 
 
 def open_platform(
@@ -59,16 +61,17 @@ def open_platform(
     observer: Observer | None = None,
     settings: Settings | None = None,
 ) -> Platform:
-    """Open a platform: in memory, or in the SQLite file `path` with its artifacts in the folder `<path>-artifacts`.
+    """Open a platform: in memory, in the SQLite file `path` with its artifacts in the folder `<path>-artifacts`, or in
+    the PostgreSQL database of an address such as "postgresql://host/yard", with the artifacts that you name.
 
     `entity` owns what the host creates. `project` is the default for models, datasets and evaluations.
     `backend` answers (by default an echo, the tabular base models and base models in local folders), `trainers` train.
-    `durability` of the file is "power" or "process" (docs/explanation/durability.md). `clock`, `ids` and `randomness`
+    `durability` of the store is "power" or "process" (docs/explanation/durability.md). `clock`, `ids` and `randomness`
     make a run repeatable; the default ids are made of the other two. `observer` receives typed events, such as
     `CompletionBooked`. Your own `store` or `artifacts` replaces the default; you close it yourself. Nothing is
     read from the environment and no thread is started.
 
-    Raises `InvalidInput`, `StoreCorrupt`, `StoreTooNew`, `StoreBusy`.
+    Raises `InvalidInput`, `StoreCorrupt`, `StoreTooNew`, `StoreBusy`, `StoreError`, `MissingExtra`.
     """
     check_name(entity, "entity")
     check_name(project, "project")
@@ -113,16 +116,32 @@ def ids_by(clock: Clock, randomness: Randomness = os.urandom) -> Ids:
     return uuid7_ids(lambda: int(clock.now().timestamp() * 1000), randomness)
 
 
+def is_address(path: str | os.PathLike[str] | None) -> bool:
+    """Return whether this is the address of a database, and not the path of a file."""
+    return isinstance(path, str) and path.startswith(_ADDRESSES)
+
+
 def _open_store(path: str | os.PathLike[str] | None, durability: Literal["power", "process"], clock: Clock) -> Store:
     if path is None:
         return MemoryStore(RECORDS, clock)
+    if is_address(path):
+        return postgres.PostgresStore(str(path), RECORDS, durability=durability)
     return sqlite.SqliteStore(os.fspath(path), RECORDS, durability=durability, clock=clock)
 
 
 def _open_artifacts(path: str | os.PathLike[str] | None, randomness: Randomness) -> ArtifactStore:
     if path is None:
         return deferred(lambda: memory.MemoryArtifacts(randomness))
+    if is_address(path):
+        return deferred(_refuse_artifacts)
     return folder.FolderArtifacts(artifacts_folder(path), randomness)
+
+
+def _refuse_artifacts() -> Never:
+    raise InvalidInput.at(
+        "artifacts",
+        msg="a platform in PostgreSQL needs a place for files that all its machines share: open it with artifacts=",
+    )
 
 
 def _tabular_backend() -> Backend:

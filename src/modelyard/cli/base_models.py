@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from modelyard.cli.terminal import Group, json_option, opened, show_values, store_option
+from modelyard.cli.terminal import Group, StoreName, json_option, opened, printable_store, show_values, store_option
 from modelyard.domain.base_model import Tuning
 from modelyard.domain.catalogue import Pricing
 
@@ -44,7 +44,7 @@ def base_models() -> None:
 @click.option("--price-completion", type=usd, default="0", help="Per token of an answer.")
 @click.option("--full", is_flag=True, help="Train the weights themselves, not an adapter: for small models.")
 def add_base_model(
-    store: Path,
+    store: StoreName,
     path: Path,
     model_id: str,
     name: str | None,
@@ -73,13 +73,13 @@ def add_base_model(
             tuning=Tuning.FULL if full else Tuning.LORA,
             progress=read,
         )
-    click.echo(f"{entry.id} is offered from now on by every process that opens {store}")
+    click.echo(f"{entry.id} is offered from now on by every process that opens {printable_store(store)}")
 
 
 @base_models.command("list")
 @store_option
 @json_option
-def list_base_models(store: Path, as_json: bool) -> None:
+def list_base_models(store: StoreName, as_json: bool) -> None:
     """List base models and their folders."""
     with opened(store) as platform:
         show_values(as_json, COLUMNS, platform.base_models())

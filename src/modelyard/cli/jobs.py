@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -10,6 +9,7 @@ import click
 
 from modelyard.cli.terminal import (
     Group,
+    StoreName,
     entity_option,
     json_option,
     opened,
@@ -53,7 +53,7 @@ ERROR_WIDTH = 60
 @store_option
 @entity_option
 @json_option
-def list_jobs(store: Path, entity: str | None, as_json: bool) -> None:
+def list_jobs(store: StoreName, entity: str | None, as_json: bool) -> None:
     """List jobs, the oldest first."""
     with opened(store) as platform:
         found = platform.jobs.list(entity=entity)
@@ -70,7 +70,7 @@ def _brief(job: JobSummary) -> JobSummary:
 @store_option
 @click.argument("job")
 @json_option
-def show_job(store: Path, job: str, as_json: bool) -> None:
+def show_job(store: StoreName, job: str, as_json: bool) -> None:
     """Show JOB: the id of a job or of an evaluation run, or a model (project/name), whose last training job it is."""
     with opened(store) as platform:
         found = _found(platform, job)
@@ -108,7 +108,7 @@ def _plain(_: Any, __: Any, value: Any) -> Any:
 @jobs.command("watch")
 @store_option
 @click.argument("job")
-def watch_job(store: Path, job: str) -> None:
+def watch_job(store: StoreName, job: str) -> None:
     """Follow JOB (named as for `jobs show`) until it ends; a worker elsewhere runs it, or else this command does."""
     with opened(store) as platform:
         found = _found(platform, job)
@@ -142,7 +142,7 @@ def _numbers_line(data: Mapping[str, Any]) -> str:
 @jobs.command("cancel")
 @store_option
 @click.argument("job")
-def cancel_job(store: Path, job: str) -> None:
+def cancel_job(store: StoreName, job: str) -> None:
     """Cancel JOB (named as for `jobs show`); a running one stops at its next step or row."""
     with opened(store) as platform:
         ended = platform.jobs.cancel(_found(platform, job).id)

@@ -3,12 +3,11 @@
 import json
 from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import click
 
-from modelyard.cli.terminal import Group, json_option, opened, show, store_option
+from modelyard.cli.terminal import Group, StoreName, json_option, opened, show, store_option
 from modelyard.domain.identity import ApiKey
 
 
@@ -26,7 +25,9 @@ def keys() -> None:
 @click.option("--name", default="", help="A word to recognise it by.")
 @click.option("--days", type=click.IntRange(1), help="Days until it expires.")
 @json_option
-def create_key(store: Path, entity: str, projects: Sequence[str], name: str, days: int | None, as_json: bool) -> None:
+def create_key(
+    store: StoreName, entity: str, projects: Sequence[str], name: str, days: int | None, as_json: bool
+) -> None:
     """Create a key and show it once."""
     with opened(store, must_exist=False) as platform:
         expires = timedelta(days=days) if days else None
@@ -39,7 +40,7 @@ def create_key(store: Path, entity: str, projects: Sequence[str], name: str, day
 @keys.command("list")
 @store_option
 @json_option
-def list_keys(store: Path, as_json: bool) -> None:
+def list_keys(store: StoreName, as_json: bool) -> None:
     """List keys without their secrets."""
     with opened(store) as platform:
         rows = [_key_row(key) for key in platform.keys.list()]
@@ -54,7 +55,7 @@ def _key_row(key: ApiKey) -> tuple[Any, ...]:
 @keys.command("revoke")
 @store_option
 @click.argument("key_id")
-def revoke_key(store: Path, key_id: str) -> None:
+def revoke_key(store: StoreName, key_id: str) -> None:
     """Revoke a key by its id; requests with it are refused within a second."""
     with opened(store) as platform:
         platform.keys.revoke(key_id)

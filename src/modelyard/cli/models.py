@@ -1,10 +1,8 @@
 """Commands for trainable models, their aliases, and usage."""
 
-from pathlib import Path
-
 import click
 
-from modelyard.cli.terminal import entity_option, json_option, opened, show_values, store_option
+from modelyard.cli.terminal import StoreName, entity_option, json_option, opened, show_values, store_option
 from modelyard.domain.promotion import NotWorse
 
 alias_option = click.option("--alias", default="prod", show_default=True, help="Which alias.")
@@ -17,7 +15,7 @@ COUNTED = ("requests", "prompt_tokens", "completion_tokens", "cost")
 @store_option
 @entity_option
 @json_option
-def models(store: Path, entity: str | None, as_json: bool) -> None:
+def models(store: StoreName, entity: str | None, as_json: bool) -> None:
     """List trainable models."""
     with opened(store) as platform:
         show_values(as_json, MODEL_COLUMNS, platform.models.list(entity=entity))
@@ -29,7 +27,7 @@ def models(store: Path, entity: str | None, as_json: bool) -> None:
 @click.argument("step", type=click.IntRange(min=0))
 @alias_option
 @click.option("--not-worse", metavar="EVALUATION", help="Only if its run of this is not worse than the current one's.")
-def promote(store: Path, model: str, step: int, alias: str, not_worse: str | None) -> None:
+def promote(store: StoreName, model: str, step: int, alias: str, not_worse: str | None) -> None:
     """Point an alias of MODEL (an id, or entity/project/name) at the checkpoint of STEP."""
     require = None if not_worse is None else NotWorse(not_worse)
     with opened(store) as platform:
@@ -41,7 +39,7 @@ def promote(store: Path, model: str, step: int, alias: str, not_worse: str | Non
 @store_option
 @click.argument("model")
 @alias_option
-def rollback(store: Path, model: str, alias: str) -> None:
+def rollback(store: StoreName, model: str, alias: str) -> None:
     """Point an alias of MODEL back to where it pointed before."""
     with opened(store) as platform:
         made = platform.models.rollback(model, alias)
@@ -58,7 +56,7 @@ def _before(step: int | None) -> str:
     "--by", default="entity,project,model", show_default=True, help="Comma-joined: entity, project, model, key, day."
 )
 @json_option
-def usage(store: Path, by: str, as_json: bool) -> None:
+def usage(store: StoreName, by: str, as_json: bool) -> None:
     """Sum usage and its cost."""
     columns = tuple(by.split(","))
     with opened(store) as platform:

@@ -13,7 +13,7 @@ import click
 
 from modelyard import quickstart as quickstart_job
 from modelyard.asgi import asgi_app
-from modelyard.cli.terminal import opened, store_option
+from modelyard.cli.terminal import STORE_HELP, StoreName, StoreType, opened, printable_store, store_option
 from modelyard.errors import MissingExtra
 from modelyard.executors.fork_server import can_fork
 from modelyard.executors.isolating import IsolatingExecutor
@@ -57,7 +57,7 @@ def quickstart(folder: Path) -> None:
 @click.option("--uploads", is_flag=True, help="Take training data from the W&B client too.")
 @click.option("--cors-origin", "origins", multiple=True, metavar="ORIGIN", help="Let pages of this origin use it.")
 def serve(
-    store: Path, host: str, port: int, worker: bool, isolate: bool, uploads: bool, origins: tuple[str, ...]
+    store: StoreName, host: str, port: int, worker: bool, isolate: bool, uploads: bool, origins: tuple[str, ...]
 ) -> None:
     """Serve the platform over HTTP until interrupted."""
     try:
@@ -67,7 +67,10 @@ def serve(
     _log_to_terminal()
     with opened(store, must_exist=False) as platform:
         if not platform.keys.list():
-            click.echo(f"No API key yet; make one: modelyard keys create --store {store} --entity local", err=True)
+            click.echo(
+                f"No API key yet; make one: modelyard keys create --store {printable_store(store)} --entity local",
+                err=True,
+            )
         _set_up_torch(platform)
         interfaces = tuple(Interface) if uploads else STANDARD
         executor = _executor(platform, store, None, 1, isolate)
@@ -76,11 +79,11 @@ def serve(
 
 
 @click.command()
-@click.option("--store", type=click.Path(dir_okay=False, path_type=Path), help="The SQLite file of the platform.")
+@click.option("--store", type=StoreType(), metavar="FILE|ADDRESS", help=STORE_HELP)
 @click.option("--factory", metavar="MODULE:FUNCTION", help="Code that returns your own platform, instead of --store.")
 @click.option("--concurrency", default=1, show_default=True, type=click.IntRange(1, 64), help="Jobs at a time.")
 @click.option("--isolate", is_flag=True, help="Run each job in a process of its own.")
-def work(store: Path | None, factory: str | None, concurrency: int, isolate: bool) -> None:
+def work(store: StoreName | None, factory: str | None, concurrency: int, isolate: bool) -> None:
     """Run queued jobs until interrupted; running jobs then return to the queue."""
     if (store is None) is (factory is None):
         raise click.UsageError("give either --store or --factory")
@@ -127,7 +130,9 @@ def _set_up_torch(platform: Platform) -> None:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-def _executor(platform: Platform, store: Path | None, factory: str | None, concurrency: int, isolate: bool) -> Executor:
+def _executor(
+    platform: Platform, store: StoreName | None, factory: str | None, concurrency: int, isolate: bool
+) -> Executor:
     """Make an executor of processes that open the same platform, with torch loaded beforehand if it is needed.
 
     Unless every job is to be isolated, those alone are that were in a process that died.
@@ -139,7 +144,7 @@ def _executor(platform: Platform, store: Path | None, factory: str | None, concu
     return SubprocessExecutor(factory, arguments, preload=preload, fork=bool(preload) and can_fork())
 
 
-def _worked(store: Path | None, factory: str | None) -> AbstractContextManager[Platform]:
+def _worked(store: StoreName | None, factory: str | None) -> AbstractContextManager[Platform]:
     if store is not None:
         return opened(store)
     sys.path.insert(0, "")  # as `python -m` does: the factory may lie in the working directory

@@ -1,6 +1,7 @@
 """Parts that the commands share: options, errors as one line, the platform of a store, tables."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,14 +9,31 @@ from typing import Any
 
 import click
 
-from modelyard.compose import open_platform
+from modelyard.compose import is_address, open_platform
 from modelyard.errors import ModelyardError
 from modelyard.platform.platform import Platform
 from modelyard.report.table import printable, text_table
 
-store_option = click.option(
-    "--store", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The SQLite file of the platform."
-)
+StoreName = Path | str
+"""The SQLite file of a platform, or the address of its database."""
+
+
+class StoreType(click.Path):
+    """The type of `--store`: a file, or an address, which stays a string."""
+
+    name = "store"
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the address as it is, or the path of the file."""
+        return value if is_address(value) else super().convert(value, param, ctx)
+
+
+STORE_HELP = "The SQLite file of the platform, or the address of its database: postgresql://host/yard"
+store_option = click.option("--store", type=StoreType(), required=True, metavar="FILE|ADDRESS", help=STORE_HELP)
+_PASSWORD = re.compile(r"(?<=://)([^:/@?]*):.*(?=@)|(password)=[^&]*")
 entity_option = click.option("--entity", help="Only those of this entity.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 
@@ -32,12 +50,17 @@ class Group(click.Group):
 
 
 @contextmanager
-def opened(store: Path, must_exist: bool = True) -> Iterator[Platform]:
+def opened(store: StoreName, must_exist: bool = True) -> Iterator[Platform]:
     """Open the platform in `store`."""
-    if must_exist and not store.exists():
+    if must_exist and isinstance(store, Path) and not store.exists():
         raise click.ClickException(f"there is no store at {store}; `modelyard serve --store {store}` makes one")
     with open_platform(store) as platform:
         yield platform
+
+
+def printable_store(store: StoreName) -> str:
+    """Return the name of a store without a password that its address has."""
+    return _PASSWORD.sub(lambda found: f"{found[1]}:***" if found[2] is None else "password=***", str(store))
 
 
 def show(as_json: bool, headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -5,7 +5,7 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
-from typing import TypeVar, cast
+from typing import Literal, TypeVar, cast
 
 from modelyard.domain.record import Record
 from modelyard.errors import StoreClosed, StoreError, UsedAfterFork
@@ -32,9 +32,10 @@ class PostgresStore:
     """A store in PostgreSQL 15 or newer, which any number of processes and machines may share.
 
     `address` is what libpq takes: postgresql://user@host/database, or words; the password may be in it, in ~/.pgpass
-    or in PGPASSWORD. `patience` is how many seconds a call waits, for others or for the server to come back,
-    before it raises `StoreBusy`. Opening creates the tables in `schema` of an empty database; it raises `StoreBusy`
-    where the server cannot be reached, `StoreTooNew` for tables of a newer version, and `StoreError`.
+    or in PGPASSWORD. `durability` is what an acknowledged record survives: "power", unless the server runs without
+    fsync, or only the death of a "process". `patience` is how many seconds a call waits, for others or for the server
+    to come back, before it raises `StoreBusy`. Opening creates the tables in `schema` of an empty database. It raises
+    `StoreBusy` where the server cannot be reached, `StoreTooNew` for tables of a newer version, and `StoreError`.
 
     It uses one connection that writes, and up to `readers` that read.
 
@@ -50,10 +51,13 @@ class PostgresStore:
         records: Sequence[Record],
         schema: str = "modelyard",
         *,
+        durability: Literal["power", "process"] = "power",
         patience: float = 10.0,
         readers: int = _MOST_READERS,
         versions: Sequence[str] = VERSIONS,
     ) -> None:
+        if durability not in ("power", "process"):
+            raise ValueError(f'durability must be "power" or "process", not {durability!r}')
         if not schema.isidentifier():
             raise ValueError(f"{schema!r} cannot be the name of a schema; use letters, digits and underscores")
         self._pid, self._records = os.getpid(), records
@@ -68,8 +72,8 @@ class PostgresStore:
             connection.execute(f"INSERT INTO {commits} VALUES ($1, 0, now())", (name,))  # noqa: S608
             self._server = connection.info.server_version
             shown = [connection.execute(f"SHOW {name}").fetchone()[0] for name in ("fsync", "synchronous_commit")]
-        self.durability: str = "power" if shown[0] == "on" else "process"
-        level = "on" if shown[1] == "off" else None
+        self.durability: str = durability if shown[0] == "on" else "process"
+        level = "off" if durability == "process" else "on" if shown[1] == "off" else None
         with ExitStack() as opened:
             self._readers = opened.enter_context(closing(ReadPool(connector, plans, readers, patience)))
             self._writer = opened.enter_context(
