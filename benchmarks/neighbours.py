@@ -2,6 +2,8 @@
 
     python benchmarks/neighbours.py [seconds a round]
 
+docs/explanation/sharing.md says what is promised and how to read the figures.
+
 Prints JSON: for each kind of request the p99 in milliseconds alone and next to each kind of load, medians of five
 rounds in turn, and the ratios to alone. The platform is in a file and is served by uvicorn; the slow uploads send a few
 bytes a second after their first MiB, and the stalled calls are those of a backend that blocks. Quote the ratios.

@@ -1,6 +1,8 @@
 """Readers that follow every listing while two processes write: none may miss a record, or see one twice.
 
-    python -m tests.campaigns.followers [--seconds 20] [--seed 1] [--sabotage]
+    python -m tests.campaigns.followers                            20 seconds
+    python -m tests.campaigns.followers --seconds 300 --seed 7     longer, with other steps of the clocks
+    python -m tests.campaigns.followers --sabotage                 must exit with 1
 
 Each process has four writing threads and a follower on each listing, and its clock steps back now and then. Prints a
 report as JSON; fails when a record was skipped or repeated. `--sabotage` draws the number of a record before its
@@ -174,9 +176,9 @@ def faults_of(followed: Mapping[str, list[str]], whole: Mapping[str, list[str]])
 def main() -> int:
     """Run the campaign; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--sabotage", action="store_true")
+    parser.add_argument("--seconds", type=float, default=20.0, help="how long the writers write (default: 20)")
+    parser.add_argument("--seed", type=int, default=1, help="of what is written and how clocks step (default: 1)")
+    parser.add_argument("--sabotage", action="store_true", help="number records before their transaction, and fail")
     args = parser.parse_args()
     spawning = get_context("spawn")
     all_written, answers = spawning.Barrier(PROCESSES), spawning.Queue()

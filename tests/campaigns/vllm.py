@@ -1,21 +1,25 @@
 """Run a real vLLM on the processor with a tiny model, and ask it through modelyard.
 
-    python -m tests.campaigns.vllm [check ...]
+    python -m tests.campaigns.vllm                     every check
+    python -m tests.campaigns.vllm chat restart        these only
 
 Its environment (3.4 GB) is made from `vllm-pins.txt` and cached with those of the lanes. The server takes 3 GB of
-memory and one to two minutes to start. Without names all checks of `vllm_checks.py` run. Exits with 1 if one fails.
+memory and one to two minutes to start. The checks are those of `vllm_checks.py`. Prints what each found; exits with 1
+if one fails.
 """
 
+import argparse
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 from tests.clients.lanes import ROOT, environment
 
 HERE = Path(__file__).parent
+CHECKS = ("chat", "adapters", "rl", "restart")
+"""The names of `vllm_checks.CHECKS`, which only vLLM's environment can import."""
 _MISBUILT = ("torchvision", "torchaudio", "torchcodec")
 """What pip brings along for another build of torch, and vLLM would import."""
 
@@ -35,12 +39,23 @@ def server_environment() -> Path:
     return python
 
 
+def arguments() -> argparse.Namespace:
+    """Return what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checks", nargs="*", metavar="check", help=f"one of {', '.join(CHECKS)}")
+    asked = parser.parse_args()
+    if unknown := set(asked.checks).difference(CHECKS):
+        parser.error(f"there is no check {', '.join(sorted(unknown))}; there are {', '.join(CHECKS)}")
+    return asked
+
+
 def main() -> int:
     """Run the checks in vLLM's environment, which has all that modelyard needs, too."""
+    checks = arguments().checks
     with tempfile.TemporaryDirectory() as scratch:
         paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
         settings = {"PYTHONPATH": paths, "HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-        command = [server_environment(), "-m", "tests.campaigns.vllm_checks", scratch, *sys.argv[1:]]
+        command = [server_environment(), "-m", "tests.campaigns.vllm_checks", scratch, *checks]
         return subprocess.run(command, env={**os.environ, **settings}, check=False).returncode
 
 

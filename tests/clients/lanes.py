@@ -1,6 +1,8 @@
 """Run the unmodified public clients against modelyard, and what needs torch, each in an environment of its own.
 
-    python tests/clients/lanes.py [lane ...]
+    python tests/clients/lanes.py                      every lane
+    python tests/clients/lanes.py openai-3 torch       these only
+    python tests/clients/lanes.py --list               their names and test modules
 
 A lane is a file of pins, `lane-<name>.txt`, whose first line names its test modules. Pins behind an empty line are
 installed when those before it are there. Its environment is cached by the digest of the pins and of the Python version,
@@ -10,6 +12,7 @@ A lane whose second line names another as `beside` finds that one's Python in $M
 that need what the clients' users do not have. What it names behind `with` are options of pytest.
 """
 
+import argparse
 import hashlib
 import os
 import shutil
@@ -18,6 +21,7 @@ import sys
 import tempfile
 import threading
 import venv
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -83,10 +87,25 @@ def run(pins: Path) -> bool:
     return done.returncode == 0
 
 
+def arguments(known: Collection[str]) -> argparse.Namespace:
+    """Return what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("lanes", nargs="*", metavar="lane", help=f"one of {', '.join(known)}")
+    parser.add_argument("--list", action="store_true", help="print the lanes and their test modules, and run none")
+    asked = parser.parse_args()
+    if unknown := set(asked.lanes).difference(known):
+        parser.error(f"there is no lane {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    return asked
+
+
 def main() -> int:
     """Run the named lanes, or all, two at a time: they mostly wait for servers."""
-    names = sys.argv[1:]
-    lanes = [pins for pins in sorted(HERE.glob("lane-*.txt")) if not names or pins.stem.removeprefix("lane-") in names]
+    known = {pins.stem.removeprefix("lane-"): pins for pins in sorted(HERE.glob("lane-*.txt"))}
+    asked = arguments(known)
+    if asked.list:
+        print("\n".join(f"{name}: {' '.join(named(pins, 'tests'))}" for name, pins in known.items()))
+        return 0
+    lanes = [known[name] for name in asked.lanes or known]
     with ThreadPoolExecutor(2) as pool:
         return 0 if all(list(pool.map(run, lanes))) else 1
 
