@@ -93,7 +93,7 @@ def test_public_names_are_listed_and_no_other_is_made_up() -> None:
 def test_the_upstream_backend_without_its_extra_says_how_to_get_it() -> None:
     missing = """
 import sys, json
-sys.modules["httpx"] = None
+sys.modules["httptools"] = None
 from modelyard import Pricing
 from modelyard.backends.fallback import Fallback
 from modelyard.backends import UpstreamBackend, offer

@@ -1,20 +1,24 @@
-"""Where a server is, and the options of a client that connects to it; its messages show nothing secret."""
+"""Where a server is, and what is sent to it; its messages show nothing secret."""
 
-from collections.abc import Mapping
+import socket
+import ssl
+from functools import cached_property
+from ipaddress import ip_address
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 import attrs
 
 from modelyard.errors import InvalidInput, MissingExtra
 
 try:
-    import httpx
+    import certifi
 except ImportError as error:
-    raise MissingExtra("httpx", "upstream") from error
+    raise MissingExtra("certifi", "upstream") from error
 
-__all__ = ["Address", "httpx"]
-"""httpx is an extra; it is imported from here."""
+_PORTS = {"http": 80, "https": 443}
+_OF_PATHS = "/%:@!$&'()*+,;=~"
+"""What may stand in a path as it is."""
 
 
 def _without_slash(url: str) -> str:
@@ -37,24 +41,71 @@ class Address:
         if self.api_key is not None and (not self.api_key or not all("!" <= letter <= "~" for letter in self.api_key)):
             raise InvalidInput.at("api_key", msg="must be visible ASCII characters, and at least one")
 
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """Options of an httpx client. The environment, with its proxies and certificates, is not read."""
-        verify = httpx.create_ssl_context(trust_env=False) if self.url.startswith("https:") else False
-        return {"base_url": self.url, "headers": self._headers, "trust_env": False, "verify": verify}
+    @cached_property
+    def host(self) -> str:
+        """The name or the IP address of the server."""
+        return _ascii(self._parts.hostname or "")
 
-    @property
-    def _headers(self) -> Mapping[str, str]:
-        """Headers of every request. Nothing is compressed, so that tokens come as they are sent."""
-        headers = {"content-type": "application/json", "accept-encoding": "identity", "user-agent": "modelyard"}
-        return headers if self.api_key is None else {**headers, "authorization": f"Bearer {self.api_key}"}
+    @cached_property
+    def port(self) -> int:
+        """The port of the server."""
+        return self._parts.port or _PORTS[self._parts.scheme]
+
+    @cached_property
+    def is_ip(self) -> bool:
+        """Whether the host is an IP address, which needs no look-up."""
+        try:
+            ip_address(self.host)
+        except ValueError:
+            return False
+        return True
+
+    @cached_property
+    def tls(self) -> ssl.SSLContext | None:
+        """What verifies the server, by the kept list of authorities; of the environment nothing is read."""
+        if self._parts.scheme == "http":
+            return None
+        return ssl.create_default_context(cafile=certifi.where())
+
+    def look_up(self) -> list[str]:
+        """Return the IP addresses of the host. Blocks; raises `OSError`."""
+        found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(place[4][0]) for place in found))
+
+    def request(self, method: str, path: str, body: bytes) -> bytes:
+        """Return a request for a path below the URL. Nothing is compressed, so that tokens come as they are sent."""
+        head = f"{method} {self._base}{path} {self._headers}content-length: {len(body)}\r\n\r\n"
+        return head.encode("ascii") + body
+
+    @cached_property
+    def _parts(self) -> SplitResult:
+        return urlsplit(self.url)
+
+    @cached_property
+    def _base(self) -> str:
+        return quote(self._parts.path, safe=_OF_PATHS)
+
+    @cached_property
+    def _headers(self) -> str:
+        """The version, and the headers of every request but their length."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        place = host if self._parts.port is None else f"{host}:{self.port}"
+        key = "" if self.api_key is None else f"authorization: Bearer {self.api_key}\r\n"
+        return (
+            f"HTTP/1.1\r\nhost: {place}\r\naccept: */*\r\naccept-encoding: identity\r\nconnection: keep-alive\r\n"
+            f"user-agent: modelyard\r\ncontent-type: application/json\r\n{key}"
+        )
+
+
+def _ascii(host: str) -> str:
+    return host if host.isascii() else host.encode("idna").decode("ascii")
 
 
 def _fits(url: str) -> bool:
     try:
-        parts = urlsplit(url)
-        there = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        parts: Any = urlsplit(url)
+        there = parts.scheme in _PORTS and parts.hostname and parts.port != 0 and _ascii(parts.hostname)
     except ValueError:
         return False
     more = parts.username or parts.password or parts.query or parts.fragment
-    return bool(there) and not more and url.isprintable()
+    return bool(there) and not more and url.isprintable() and " " not in url

@@ -31,7 +31,7 @@ class UpstreamBackend:
     connections, each event loop has its own; nothing is connected before the first request, and who makes the backend
     closes it. Thread-safe; a forked process starts with connections of its own.
 
-    Raises `InvalidInput`, and `MissingExtra` without httpx.
+    Raises `InvalidInput`, and `MissingExtra` without httptools.
     """
 
     blocking = True

@@ -1,28 +1,30 @@
-"""The transports of a request, over httpx: by blocking calls or on an event loop."""
+"""The transports of a request: by blocking calls or on an event loop."""
 
 import asyncio
 import math
 import os
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import AsyncExitStack, ExitStack
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import attrs
 
-from modelyard.backends.upstream.address import Address, httpx
+from modelyard.backends.upstream.address import Address
 from modelyard.backends.upstream.concurrency import ConcurrencyLimiter
-from modelyard.backends.upstream.connections import BlockingConnections, ConnectionTrace, ReadLimit
+from modelyard.backends.upstream.connections import (
+    AsyncConnection,
+    BlockingConnection,
+    IdleConnections,
+    LoopConnections,
+)
 from modelyard.backends.upstream.errors import Head, RetryableError
 from modelyard.backends.upstream.exchange import Adapters, Upstream
+from modelyard.backends.upstream.response import ConnectionBroken
 from modelyard.errors import BackendError, Overloaded
 from modelyard.protocols import ServedModel
 
 T = TypeVar("T")
-
-KEPT = 3.0
-"""Seconds that an idle connection is kept: fewer than servers keep it (uvicorn: 5), so that they rarely close it just
-when a request is sent."""
 
 
 class Clients:
@@ -33,34 +35,30 @@ class Clients:
     """
 
     def __init__(self, address: Address, kept: int) -> None:
-        self._limits = httpx.Limits(max_connections=None, max_keepalive_connections=kept, keepalive_expiry=KEPT)
-        self._options: Mapping[str, Any] = {**address.options, "limits": self._limits}
+        self.address: Address = address
+        self._kept = kept
         self._lock = threading.Lock()
-        self._client: httpx.Client | None = None
-        self._on_loops: dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None, None]]] = {}
+        self.idle: IdleConnections[BlockingConnection] = IdleConnections(kept)
+        self._on_loops: dict[asyncio.AbstractEventLoop, tuple[LoopConnections, AsyncGenerator[None, None]]] = {}
         self.closed: threading.Event = threading.Event()
 
-    def blocking(self) -> httpx.Client:
+    def blocking(self) -> IdleConnections[BlockingConnection]:
         """Return the pool for threads. Raises `BackendError` once closed."""
-        with self._lock:
-            self._check()
-            if self._client is None:
-                connections = BlockingConnections(self._options["verify"], self._limits)
-                self._client = httpx.Client(**self._options, transport=connections)
-            return self._client
+        self._check()
+        return self.idle
 
-    async def on_loop(self) -> httpx.AsyncClient:
+    async def on_loop(self) -> LoopConnections:
         """Return the pool of the running event loop. Raises `BackendError` once closed."""
         loop = asyncio.get_running_loop()
         with self._lock:
             self._check()
             if loop in self._on_loops:
                 return self._on_loops[loop][0]
-            client = httpx.AsyncClient(**self._options)
-            keeper = self._kept_open(client, loop)
-            self._on_loops[loop] = client, keeper
+            pool = LoopConnections(self.address, self._kept)
+            keeper = self._kept_open(pool, loop)
+            self._on_loops[loop] = pool, keeper
         await anext(keeper)
-        return client
+        return pool
 
     def _check(self) -> None:
         if self.closed.is_set():
@@ -69,10 +67,7 @@ class Clients:
     def close(self) -> None:
         """Close the pool for threads, and refuse further requests. Idempotent."""
         self.closed.set()
-        with self._lock:
-            client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        self.idle.close()
 
     async def aclose(self) -> None:
         """Close the pool for threads and that of the running event loop, and refuse further requests."""
@@ -82,15 +77,13 @@ class Clients:
         if kept is not None:
             await kept[1].aclose()
 
-    async def _kept_open(
-        self, client: httpx.AsyncClient, loop: asyncio.AbstractEventLoop
-    ) -> AsyncGenerator[None, None]:
+    async def _kept_open(self, pool: LoopConnections, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None, None]:
         try:
             yield
         finally:
             with self._lock:
                 del self._on_loops[loop]
-            await client.aclose()
+            pool.close()
 
 
 @attrs.frozen
@@ -108,9 +101,7 @@ class BlockingTransport:
     def __init__(self, state: ProcessState, upstream: Upstream) -> None:
         self._state, self._upstream = state, upstream
         self._stack = ExitStack()
-        self._response: httpx.Response | None = None
-        self._pieces: Iterator[bytes] = iter(())
-        self._limit = ReadLimit(0.0)
+        self._connection: BlockingConnection | None = None
 
     def enter(self, seconds: float) -> None:
         """Wait for a place among the concurrent requests."""
@@ -127,33 +118,46 @@ class BlockingTransport:
     def send(self, method: str, path: str, body: bytes, seconds: float) -> Head:
         """Send the request and return the head of the answer; the connection keeps the time."""
         self._hang_up()
-        self._limit = ReadLimit(seconds)
-        response: httpx.Response | None = None
-        while response is None:
-            response = self._send(method, path, body)
-        self._response, self._pieces = response, response.iter_raw()
-        return _head(response)
+        request = self._state.clients.address.request(method, path, body)
+        head: Head | None = None
+        while head is None:
+            head = self._send(request, seconds)
+        return head
 
-    def _send(self, method: str, path: str, body: bytes) -> httpx.Response | None:
+    def _send(self, request: bytes, seconds: float) -> Head | None:
         """Send the request once. Return None where the server had closed a kept connection: it is not counted."""
-        client, trace = self._state.clients.blocking(), ConnectionTrace()
-        seconds = self._limit.seconds
-        timeout = {"connect": self._upstream.timeouts.connect, "read": self._limit, "write": seconds, "pool": None}
-        request = client.build_request(method, path, content=body, extensions={"timeout": timeout, "trace": trace.note})
+        kept = self._state.clients.blocking().take()
+        connection = self._connection = kept or self._connect()
         try:
-            return client.send(request, stream=True)
-        except httpx.HTTPError as error:
-            if _was_stale(error, trace):
-                return None
-            raise _meaning(error) from error
+            connection.send(request, seconds)
+            while connection.response.head is None:
+                connection.receive(seconds)
+        except TimeoutError:
+            raise
+        except (ConnectionBroken, OSError) as error:
+            if kept is None:
+                raise _broken_off() from error
+            self._hang_up()
+        return connection.response.head
+
+    def _connect(self) -> BlockingConnection:
+        try:
+            return BlockingConnection(self._state.clients.address, self._upstream.timeouts.connect)
+        except OSError as error:
+            raise _unreachable() from error
 
     def read(self, seconds: float) -> bytes:
         """Return the next bytes of the answer."""
-        self._limit.seconds = seconds
+        connection = self._connection
+        assert connection is not None
         try:
-            return next(self._pieces, b"")
-        except httpx.HTTPError as error:
-            raise _meaning(error) from error
+            while not connection.response.buffered and not connection.response.complete:
+                connection.receive(seconds)
+        except TimeoutError:
+            raise
+        except (ConnectionBroken, OSError) as error:
+            raise _broken_off() from error
+        return connection.response.take()
 
     def pause(self, seconds: float) -> None:
         """Wait before the next attempt, or until the backend is closed."""
@@ -165,9 +169,9 @@ class BlockingTransport:
             self._hang_up()
 
     def _hang_up(self) -> None:
-        response, self._response = self._response, None
-        if response is not None:
-            response.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._state.clients.idle.give_back(connection)
 
 
 class AsyncTransport:
@@ -179,8 +183,8 @@ class AsyncTransport:
     def __init__(self, state: ProcessState, upstream: Upstream) -> None:
         self._state, self._upstream = state, upstream
         self._stack = AsyncExitStack()
-        self._response: httpx.Response | None = None
-        self._pieces: AsyncIterator[bytes] | None = None
+        self._pool: LoopConnections | None = None
+        self._connection: AsyncConnection | None = None
         self._watching: asyncio.Task[None] | None = None
         self._wait: asyncio.Timeout | None = None
         self._due, self._looks = 0.0, math.inf
@@ -202,32 +206,43 @@ class AsyncTransport:
 
     async def send(self, method: str, path: str, body: bytes, seconds: float) -> Head:
         """Send the request and return the head of the answer."""
-        await self._hang_up()
-        response: httpx.Response | None = None
-        while response is None:
-            response = await self._send(method, path, body, seconds)
-        self._response, self._pieces = response, response.aiter_raw()
-        return _head(response)
+        self._hang_up()
+        self._pool = await self._state.clients.on_loop()
+        request = self._state.clients.address.request(method, path, body)
+        head: Head | None = None
+        while head is None:
+            head = await self._within(seconds, self._send(self._pool, request))
+        return head
 
-    async def _send(self, method: str, path: str, body: bytes, seconds: float) -> httpx.Response | None:
+    async def _send(self, pool: LoopConnections, request: bytes) -> Head | None:
         """Send the request once. Return None where the server had closed a kept connection: it is not counted."""
-        client, trace = await self._state.clients.on_loop(), ConnectionTrace()
-        timeout = httpx.Timeout(None, connect=self._upstream.timeouts.connect)
-        request = client.build_request(method, path, content=body, timeout=timeout, extensions={"trace": trace.anote})
+        kept = pool.idle.take()
+        connection = self._connection = kept or await self._connect(pool)
+        connection.send(request)
         try:
-            return await self._within(seconds, client.send(request, stream=True))
-        except httpx.HTTPError as error:
-            if _was_stale(error, trace):
-                return None
-            raise _meaning(error) from error
+            await connection.head()
+        except ConnectionBroken as error:
+            if kept is None:
+                raise _broken_off() from error
+            self._hang_up()
+        return connection.response.head
+
+    async def _connect(self, pool: LoopConnections) -> AsyncConnection:
+        try:
+            return await pool.open(self._upstream.timeouts.connect)
+        except OSError as error:
+            raise _unreachable() from error
 
     async def read(self, seconds: float) -> bytes:
         """Return the next bytes of the answer."""
-        assert self._pieces is not None
+        connection = self._connection
+        assert connection is not None
+        if not connection.has_news:
+            await self._within(seconds, connection.news())
         try:
-            return await self._within(seconds, anext(self._pieces, b""))
-        except httpx.HTTPError as error:
-            raise _meaning(error) from error
+            return connection.take()
+        except ConnectionBroken as error:
+            raise _broken_off() from error
 
     async def pause(self, seconds: float) -> None:
         """Wait before the next attempt."""
@@ -237,12 +252,12 @@ class AsyncTransport:
         """Break off, and give everything back. Idempotent."""
         self._stop_watching()
         async with self._stack:
-            await self._hang_up()
+            self._hang_up()
 
-    async def _hang_up(self) -> None:
-        response, self._response = self._response, None
-        if response is not None:
-            await response.aclose()
+    def _hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and self._pool is not None:
+            self._pool.idle.give_back(connection)
 
     # ---- time
 
@@ -274,33 +289,15 @@ class AsyncTransport:
             self._watching.cancel()
 
 
-# ---- requests and answers of httpx -------------------------------------------------------------------------------
+# ---- errors: what a fault of the connection says may name hosts, and stays in the log -----------------------------
 
 
-def _was_stale(error: httpx.HTTPError, trace: ConnectionTrace) -> bool:
-    """Return whether a kept connection broke before the head of an answer: the server had closed it, or is gone."""
-    return not trace.opened and isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)
+def _unreachable() -> RetryableError:
+    return RetryableError(BackendError("the upstream server cannot be reached"), again=True)
 
 
-def _head(response: httpx.Response) -> Head:
-    headers = response.headers
-    return Head(
-        response.status_code,
-        headers.get("content-type", ""),
-        headers.get("content-encoding", ""),
-        headers.get("retry-after", ""),
-    )
-
-
-def _meaning(error: httpx.HTTPError) -> Exception:
-    """Return the error that a fault of the connection means. httpx's message may name hosts: it stays in the log."""
-    if isinstance(error, httpx.ReadTimeout | httpx.WriteTimeout):
-        return TimeoutError()
-    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-        return RetryableError(BackendError("the upstream server cannot be reached"), again=True)
-    if isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError):
-        return RetryableError(BackendError("the upstream server broke the connection off"), again=True)
-    return RetryableError(BackendError(f"the upstream server cannot be reached ({type(error).__name__})"))
+def _broken_off() -> RetryableError:
+    return RetryableError(BackendError("the upstream server broke the connection off"), again=True)
 
 
 def _no_turn(seconds: float) -> Overloaded:

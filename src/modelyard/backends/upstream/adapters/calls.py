@@ -3,13 +3,17 @@
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import closing
 from functools import partial
 
 import attrs
 
-from modelyard.backends.upstream.address import Address, httpx
+from modelyard.backends.upstream.address import Address
+from modelyard.backends.upstream.connections import BlockingConnection, LoopConnections
+from modelyard.backends.upstream.response import ConnectionBroken, UpstreamResponse
 from modelyard.errors import BackendError
 from modelyard.flow import Await
+from modelyard.formats.json import dumps
 from modelyard.lazy import asyncio
 from modelyard.protocols import Clock
 
@@ -35,22 +39,37 @@ class Server:
         return Await(partial(self._acall, method, path, body), partial(self._call, method, path, body))
 
     def _call(self, method: str, path: str, body: Mapping[str, str] | None) -> ServerAnswer:
+        request = self._request(method, path, body)
         try:
-            with httpx.Client(**self.address.options, timeout=self.timeout) as client:
-                return _answer(path, client.request(method, path, json=body))
-        except httpx.HTTPError as error:
+            with closing(BlockingConnection(self.address, self.timeout)) as connection:
+                connection.send(request, self.timeout)
+                while not connection.response.complete:
+                    connection.receive(self.timeout)
+        except (OSError, ConnectionBroken) as error:
             raise _unreachable(path, error) from error
+        return _answer(path, connection.response)
 
     async def _acall(self, method: str, path: str, body: Mapping[str, str] | None) -> ServerAnswer:
+        request = self._request(method, path, body)
         try:
-            async with httpx.AsyncClient(**self.address.options, timeout=self.timeout) as client:
-                return _answer(path, await client.request(method, path, json=body))
-        except httpx.HTTPError as error:
+            with (
+                closing(LoopConnections(self.address, 0)) as connections,
+                closing(await connections.open(self.timeout)) as connection,
+            ):
+                connection.send(request)
+                async with asyncio.timeout(self.timeout):
+                    await connection.end()
+        except (OSError, ConnectionBroken) as error:
             raise _unreachable(path, error) from error
+        return _answer(path, connection.response)
+
+    def _request(self, method: str, path: str, body: Mapping[str, str] | None) -> bytes:
+        return self.address.request(method, path, b"" if body is None else dumps(body))
 
 
-def _answer(path: str, response: httpx.Response) -> ServerAnswer:
-    return ServerAnswer(path, response.status_code, response.content)
+def _answer(path: str, answer: UpstreamResponse) -> ServerAnswer:
+    assert answer.head is not None
+    return ServerAnswer(path, answer.head.status, answer.take())
 
 
 def _unreachable(path: str, error: Exception) -> BackendError:
