@@ -196,6 +196,28 @@ def test_a_stored_completion_names_the_model_that_answered_and_its_price(trained
     assert attrs.evolve(found, checkpoint=None) == chat.lineage(made.id)
 
 
+def test_a_completion_of_an_offered_entry_names_the_checkpoint_that_answered_it_then(trained: Any) -> None:
+    catalogue, chat = Catalogue(trained.runtime, trained.principal), Chat(trained.runtime, trained.principal)
+    entry = attrs.evolve(catalogue.get("base-model"), id="support")
+    trained.models.promote("p/m", 1)
+    catalogue.register(entry, answers_as="p/m:prod")
+    stranger = trained.as_tenant("other")
+    first, of_stranger = (
+        Chat(yard.runtime, yard.principal).complete(model="support", messages="hi", store=True).id
+        for yard in (trained, stranger)
+    )
+    trained.models.promote("p/m", 2)
+    second = chat.complete(model="support", messages="hi", store=True).id
+    catalogue.unregister("support")
+    for completion, step in ((first, 1), (second, 2)):
+        found = chat.lineage(completion)
+        assert (found.model, found.checkpoint_step) == ("support", step)
+        assert found.checkpoint is not None
+        assert (found.checkpoint.model.name, found.checkpoint.checkpoint.step) == ("m", step)
+    hidden = Chat(stranger.runtime, stranger.principal).lineage(of_stranger)
+    assert (hidden.checkpoint_step, hidden.checkpoint) == (1, None)
+
+
 def test_a_completion_of_a_catalogue_model_has_no_checkpoint(yard: Any) -> None:
     chat = Chat(yard.runtime, yard.principal)
     made = chat.complete(model="echo", messages="hi", store=True)

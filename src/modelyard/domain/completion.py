@@ -312,7 +312,8 @@ class Completion:
 class StoredCompletion:
     """A completion that was stored at its caller's request (`store`), with its request and answer as JSON data.
 
-    `price` holds the prices in force, in USD as decimal text, those of 0 left out.
+    `price` holds the prices in force, in USD as decimal text, those of 0 left out. `checkpoint_id` is the checkpoint of
+    a trained model that answered.
     """
 
     id: str
@@ -324,6 +325,7 @@ class StoredCompletion:
     answer: Mapping[str, Any] = attrs.field(converter=frozen_mapping)
     metadata: Mapping[str, str] = attrs.field(converter=frozen_mapping, default=EMPTY)
     price: Mapping[str, str] = attrs.field(converter=frozen_mapping, default=EMPTY)
+    checkpoint_id: str | None = None
     seq: int = sequence_field()
 
 

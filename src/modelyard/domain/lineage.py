@@ -82,8 +82,9 @@ class RunLineage:
 class CompletionLineage:
     """What answered a completion, and at what price.
 
-    `model` is the catalogue id, or `entity/project/name` of a trained model that answered with the checkpoint of
-    `checkpoint_step`; `checkpoint` is the lineage of that, where it is still here. `price` holds the prices in USD that
+    `model` is the catalogue id, or `entity/project/name` of a trained model. Where a trained model answered, also under
+    a catalogue id, it did so with the checkpoint of `checkpoint_step`; `checkpoint` is the lineage of that, where it is
+    still here and the caller may see its model. `price` holds the prices in USD that
     are not 0, as decimal text; `cost` is in USD.
     """
 

@@ -141,19 +141,35 @@ def completion_lineage(snapshot: Snapshot, principal: Principal, id: str) -> Com
     kept, booked = get_or_none(snapshot, StoredCompletion, id), get_or_none(snapshot, LedgerEntry, id)
     if kept is None or booked is None or not _may_read(principal, kept):
         raise NotFound("stored completion", id)
-    step = booked.checkpoint_step
     return CompletionLineage(
         id,
         booked.model,
         booked.base_model,
-        step,
-        None if step is None else _named(snapshot, principal, f"{booked.model}:step{step}"),
+        booked.checkpoint_step,
+        _answering(snapshot, principal, kept, booked),
         booked.prompt_tokens,
         booked.completion_tokens,
         booked.cost,
         booked.created_at,
         kept.price,
     )
+
+
+def _answering(
+    snapshot: Snapshot, principal: Principal, kept: StoredCompletion, booked: LedgerEntry
+) -> CheckpointLineage | None:
+    """Return the lineage of the checkpoint that answered, if one did, it exists and the principal may see its model.
+
+    Completions that were stored before their checkpoint was recorded name it by the model and its step.
+    """
+    if kept.checkpoint_id is None:
+        step = booked.checkpoint_step
+        return None if step is None else _named(snapshot, principal, f"{booked.model}:step{step}")
+    checkpoint = get_or_none(snapshot, Checkpoint, kept.checkpoint_id)
+    model = None if checkpoint is None else get_or_none(snapshot, Model, checkpoint.model_id)
+    if checkpoint is None or model is None or not principal.scope.covers(model.entity, model.project):
+        return None
+    return checkpoint_lineage(snapshot, principal, model, checkpoint)
 
 
 def _may_read(principal: Principal, kept: StoredCompletion) -> bool:

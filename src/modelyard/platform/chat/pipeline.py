@@ -257,8 +257,7 @@ class CompletionPipeline:
         yield from self._write(booking)
 
     def _record_what_was_produced(self) -> Flow[None]:
-        rest = self.remainder()
-        if rest is not None and self._claim(rest):
+        if (rest := self.remainder()) is not None and self._claim(rest):
             yield from self._write(rest)
 
     def remainder(self) -> Booking | None:
@@ -332,6 +331,7 @@ class CompletionPipeline:
             answer=converter.unstructure_filled(completion),
             metadata=self.given.metadata,
             price=self.served.entry.pricing.texts,
+            checkpoint_id=None if self.served.checkpoint is None else self.served.checkpoint.id,
         )
 
 

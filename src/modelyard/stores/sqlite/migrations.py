@@ -135,6 +135,12 @@ def _trained_tokens(database: Database) -> None:
         database.table(table).add_column("trained_tokens", int, not_null_default=0)
 
 
+def _checkpoints_of_completions(database: Database) -> None:
+    """Add the checkpoint that answered a stored completion."""
+    if database["stored_completions"].exists():
+        database.table("stored_completions").add_column("checkpoint_id", str)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration("0002_rows_of_scores", _rows_of_scores),
     Migration("0003_values_by_row", _values_by_row),
@@ -144,6 +150,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration("0007_loose_artifacts", _loose_artifacts),
     Migration("0008_order_of_appearance", number_records),
     Migration("0009_trained_tokens", _trained_tokens),
+    Migration("0010_checkpoints_of_completions", _checkpoints_of_completions),
 )
 """Every change since `INITIAL`, oldest first."""
 
