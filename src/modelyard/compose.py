@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from typing import Literal, Never
 
-from modelyard.artifacts import folder, memory
+from modelyard.artifacts import address, folder, memory
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
 from modelyard.clock import SystemClock, uuid7_ids
@@ -53,7 +53,7 @@ def open_platform(
     backend: Backend | AsyncBackend | None = None,
     trainers: Sequence[Trainer] | None = None,
     store: Store | None = None,
-    artifacts: ArtifactStore | None = None,
+    artifacts: ArtifactStore | str | os.PathLike[str] | None = None,
     durability: Literal["power", "process"] = "power",
     clock: Clock | None = None,
     ids: Ids | None = None,
@@ -68,8 +68,9 @@ def open_platform(
     `backend` answers (by default an echo, the tabular base models and base models in local folders), `trainers` train.
     `durability` of the store is "power" or "process" (docs/explanation/durability.md). `clock`, `ids` and `randomness`
     make a run repeatable; the default ids are made of the other two. `observer` receives typed events, such as
-    `CompletionBooked`. Your own `store` or `artifacts` replaces the default; you close it yourself. Nothing is
-    read from the environment and no thread is started.
+    `CompletionBooked`. Your own `store` or `artifacts` replaces the default; you close it yourself. `artifacts` may
+    also be a folder or the address of an object store, such as "s3://bucket/prefix", whose credentials come from its
+    environment variables. Nothing else is read from the environment and no thread is started.
 
     Raises `InvalidInput`, `StoreCorrupt`, `StoreTooNew`, `StoreBusy`, `StoreError`, `MissingExtra`.
     """
@@ -78,7 +79,7 @@ def open_platform(
     clock_in_use = clock or SystemClock()
     opened_store = _open_store(path, durability, clock_in_use) if store is None else store
     try:
-        kept = artifacts or _open_artifacts(path, randomness)
+        kept = _open_artifacts(artifacts, path, randomness)
     except BaseException:
         if store is None:
             opened_store.close()
@@ -111,6 +112,11 @@ def open_platform(
     return Platform(runtime, host(entity), Lifetime(os.getpid(), close, lambda threads: thread.ThreadExecutor(threads)))
 
 
+def open_by_addresses(path: str, artifacts: str | None = None) -> Platform:
+    """Open a platform as the commands name it: by strings only, so that a process of its own can open the same one."""
+    return open_platform(path, artifacts=artifacts)
+
+
 def ids_by(clock: Clock, randomness: Randomness = os.urandom) -> Ids:
     """Make a source of ids that take their time from a clock, and the rest from `randomness`."""
     return uuid7_ids(lambda: int(clock.now().timestamp() * 1000), randomness)
@@ -129,7 +135,15 @@ def _open_store(path: str | os.PathLike[str] | None, durability: Literal["power"
     return sqlite.SqliteStore(os.fspath(path), RECORDS, durability=durability, clock=clock)
 
 
-def _open_artifacts(path: str | os.PathLike[str] | None, randomness: Randomness) -> ArtifactStore:
+def _open_artifacts(
+    artifacts: ArtifactStore | str | os.PathLike[str] | None,
+    path: str | os.PathLike[str] | None,
+    randomness: Randomness,
+) -> ArtifactStore:
+    if isinstance(artifacts, str | os.PathLike):
+        return address.open_artifacts(os.fspath(artifacts), randomness)
+    if artifacts is not None:
+        return artifacts
     if path is None:
         return deferred(lambda: memory.MemoryArtifacts(randomness))
     if is_address(path):

@@ -22,6 +22,7 @@ __all__ = [
     "Backend",
     "Capabilities",
     "Clock",
+    "DirectUpload",
     "Ended",
     "Executor",
     "ExecutorState",
@@ -194,19 +195,40 @@ class StoredArtifact:
     digest: str
 
 
+@attrs.frozen
+class DirectUpload:
+    """An artifact of `size` bytes that its owner uploads without the server: to `addresses`, each by an HTTP PUT.
+
+    Each address takes `part_size` bytes, the last one the rest, in a request with these `headers`. An address is a
+    secret: it lets its holder write these bytes. `id` is the store's own name of the upload.
+    """
+
+    name: str
+    id: str
+    size: int
+    part_size: int
+    addresses: tuple[str, ...] = attrs.field(repr=False)
+    headers: Mapping[str, str] = attrs.field(factory=dict)
+
+
 class ArtifactStore(Protocol):
     """Keeps checkpoint files and training data, under names that the store generates.
 
-    Laws: an artifact that `put` has returned is complete and survives a crash (written under a temporary name, synced,
-    then renamed); a name is never reused; no string from a client becomes a path. `put` may be called from any thread.
+    Laws: an artifact that `put` or `finish` has returned is complete and survives a crash; until then it has no name; a
+    name is never reused, and its bytes never change; no string from a client becomes a path. `put` may be called from
+    any thread. No method needs memory for a whole artifact or for all names.
     """
 
     def put(self, chunks: Iterable[bytes]) -> StoredArtifact:
         """Store the bytes of `chunks`, in constant memory. Raises `StorageFull`, and then keeps none of them."""
         ...
 
-    def open(self, name: str) -> BinaryIO:
-        """Open an artifact as a readable, seekable file. Raises `ArtifactMissing`."""
+    def open(self, name: str, digest: str | None = None) -> BinaryIO:
+        """Open an artifact as a readable, seekable file.
+
+        With a SHA-256 `digest` in hex, all bytes are read and compared before it returns. Without one, a store may
+        fetch only the ranges that are read. Raises `ArtifactMissing`, also for bytes that differ.
+        """
         ...
 
     def scratch(self) -> BinaryIO:
@@ -216,12 +238,34 @@ class ArtifactStore(Protocol):
         """
         ...
 
+    def begin(self, size: int) -> DirectUpload | None:
+        """Begin an upload of `size` bytes, at least one, that does not pass through this process.
+
+        Returns None where the store has no addresses for so many bytes; `put` them instead. Raises `StoreError`.
+        """
+        ...
+
+    def finish(self, upload: DirectUpload, digest: str) -> StoredArtifact:
+        """Make an artifact of the parts that came. Idempotent.
+
+        `digest` is the owner's SHA-256 in hex: `open` compares it, `finish` only the size. Raises `Conflict` while
+        bytes are missing or too many, and `ArtifactMissing` when the upload was removed.
+        """
+        ...
+
     def remove(self, name: str) -> None:
-        """Remove an artifact. Idempotent. A file that is open stays readable until it is closed."""
+        """Remove an artifact. Idempotent.
+
+        A file that is open stays readable until it is closed; one that is fetched in ranges raises `ArtifactMissing`.
+        """
+        ...
+
+    def remove_unfinished(self, seconds: float) -> int:
+        """Remove what uploads left that began so many seconds ago and never ended. Returns how many."""
         ...
 
     def names(self) -> Iterator[str]:
-        """Yield the name of every artifact, in any order."""
+        """Yield the name of every artifact, in any order, in bounded memory."""
         ...
 
     def free(self) -> int | None:

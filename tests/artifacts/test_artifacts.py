@@ -10,7 +10,7 @@ import pytest
 from modelyard.artifacts.folder import FolderArtifacts
 from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.errors import ArtifactMissing
-from modelyard.protocols import StoredArtifact
+from modelyard.protocols import DirectUpload, StoredArtifact
 from modelyard.testing import ArtifactStoreContract
 
 
@@ -65,8 +65,8 @@ class SharesItsFiles(MemoryArtifacts):
         super().__init__()
         self._files: dict[str, BinaryIO] = {}
 
-    def open(self, name: str) -> BinaryIO:
-        return self._files.setdefault(name, super().open(name))
+    def open(self, name: str, digest: str | None = None) -> BinaryIO:
+        return self._files.setdefault(name, super().open(name, digest))
 
 
 class RemoveFailsTwice(MemoryArtifacts):
@@ -88,9 +88,9 @@ class ReusesNames(MemoryArtifacts):
 
 
 class OpensAnything(MemoryArtifacts):
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str, digest: str | None = None) -> BinaryIO:
         try:
-            return super().open(name)
+            return super().open(name, digest)
         except ArtifactMissing:
             return io.BytesIO()
 
@@ -106,7 +106,26 @@ class LiesAboutTheDigest(MemoryArtifacts):
         return StoredArtifact(stored.name, stored.size, "0" * 64)
 
 
+class NeverCompares(MemoryArtifacts):
+    def open(self, name: str, digest: str | None = None) -> BinaryIO:
+        return super().open(name)
+
+
+class FinishesAnything(MemoryArtifacts):
+    def finish(self, upload: DirectUpload, digest: str) -> StoredArtifact:
+        return self.put([b""])
+
+
+class RemovesWhatIsUnderWay(MemoryArtifacts):
+    def remove_unfinished(self, seconds: float) -> int:
+        self._kept.clear()
+        return 0
+
+
 BROKEN = {
+    NeverCompares: lambda c, a: c.test_bytes_are_compared_with_a_digest_before_any_is_read(a),
+    FinishesAnything: lambda c, a: c.test_an_upload_to_addresses_is_an_artifact_once_it_is_finished(a, "0" * 64),
+    RemovesWhatIsUnderWay: lambda c, a: c.test_only_what_is_unfinished_is_removed_as_such(a),
     LosesTheTail: lambda c, a: c.test_bytes_come_back_as_they_were_put(a, [b"x" * 100_000]),
     LiesAboutTheDigest: lambda c, a: c.test_bytes_come_back_as_they_were_put(a, [b"x"]),
     NamesByContent: lambda c, a: c.test_equal_bytes_have_names_of_their_own(a),
@@ -125,7 +144,7 @@ BROKEN = {
 def test_the_contract_catches_a_store_that(broken: type[MemoryArtifacts]) -> None:
     law: Callable[[ArtifactStoreContract, MemoryArtifacts], None] = BROKEN[broken]
     law(ArtifactStoreContract(), MemoryArtifacts())
-    with pytest.raises((AssertionError, pytest.fail.Exception, KeyError, ValueError)):
+    with pytest.raises((AssertionError, pytest.fail.Exception, KeyError, ValueError, ArtifactMissing)):
         law(ArtifactStoreContract(), broken())
 
 

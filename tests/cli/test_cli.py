@@ -15,6 +15,7 @@ from modelyard.domain.evaluation.run import RunState
 from modelyard.errors import JobFailed
 from modelyard.executors.isolating import IsolatingExecutor
 from modelyard.executors.subprocess import SubprocessExecutor
+from modelyard.worker import platform_of
 
 
 @pytest.fixture
@@ -187,3 +188,44 @@ def test_a_served_platform_ends_though_a_client_has_stopped_reading(
     monkeypatch.setattr("uvicorn.run", lambda app, **options: asked.update(options))
     call("serve", "--store", store)
     assert asked["timeout_graceful_shutdown"] == GRACE_SECONDS
+
+
+def test_artifacts_may_lie_elsewhere_than_next_to_the_file(tmp_path: Path) -> None:
+    store, kept = tmp_path / "yard.db", tmp_path / "elsewhere"
+    call("keys", "create", "--store", store, "--artifacts", kept, "--entity", "acme")
+    assert kept.is_dir()
+    assert [one.name for one in tmp_path.glob("*-artifacts")] == []
+
+
+def test_isolated_jobs_have_the_same_artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[SubprocessExecutor] = []
+    monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
+    monkeypatch.setattr(serving, "asgi_app", lambda *_, executor, cors_origins: asked.append(executor))
+    store, kept = tmp_path / "yard.db", tmp_path / "elsewhere"
+    call("serve", "--store", store, "--artifacts", kept, "--isolate")
+    (executor,) = asked
+    assert executor._arguments == (str(store), str(kept))
+    kept.rmdir()
+    with platform_of(executor._factory, executor._arguments):
+        assert kept.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("s3://key:hidden@bucket", "must be an address without credentials"),
+        ("ftp://bucket", "must be a folder"),
+        ("s3://", "must be a folder"),
+    ],
+)
+def test_an_address_of_artifacts_that_cannot_be_opened_is_one_clear_line(
+    tmp_path: Path, address: str, said: str
+) -> None:
+    shown = call("serve", "--store", tmp_path / "yard.db", "--artifacts", address, status=1).output
+    assert said in shown
+    assert "hidden" not in shown
+    assert len(shown.splitlines()) == 1
+
+
+def test_a_factory_opens_its_own_artifacts() -> None:
+    assert "--artifacts goes with --store" in call("work", "--factory", "a:b", "--artifacts", "c", status=2).output

@@ -12,24 +12,25 @@ import io
 import itertools
 import os
 import re
+import time
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any, BinaryIO, cast
 
-from modelyard.artifacts.memory import new_name
+from modelyard.artifacts.naming import NAME, PROOF, check_digest, missing, new_name
 from modelyard.disk import HAS_LOCKS, NO_ROOM, lock, sync, sync_folder
 from modelyard.errors import ArtifactMissing, StorageFull, StoreError
-from modelyard.protocols import ArtifactStore, Randomness, StoredArtifact
+from modelyard.protocols import ArtifactStore, DirectUpload, Randomness, StoredArtifact
 
-_NAME = re.compile(r"[0-9a-f]{32}")
 _PART = re.compile(r"[0-9a-f]{32}\.part")
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _NO_CHILD = getattr(os, "O_CLOEXEC", 0)
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINK | _NO_CHILD
 _CHUNK = 2**20
-_PROOF = b"artifacts can be written and read"
+_FUTURE = 1e9
+"""Seconds: a part may seem to be written after now, on a clock that was set back."""
 
 
 class FolderArtifacts:
@@ -45,7 +46,7 @@ class FolderArtifacts:
         except OSError as error:
             raise _to_store_error(error) from error
         weakref.finalize(self, os.close, self._folder)
-        self._remove_dead_parts()
+        self.remove_unfinished(-_FUTURE)
 
     # ---- writing
 
@@ -72,6 +73,13 @@ class FolderArtifacts:
         self._unlink(f"{name}.part")
         return cast(BinaryIO, _Scratch(file, "r+b"))
 
+    def begin(self, size: int) -> None:
+        """Return None: a folder has no addresses."""
+
+    def finish(self, upload: DirectUpload, digest: str) -> StoredArtifact:
+        """Refuse: no upload can have begun here. Raises `ArtifactMissing`."""
+        raise missing(upload.name)
+
     def _begin(self) -> tuple[str, int]:
         """Return a new name, and its part file, open and locked."""
         while True:
@@ -82,20 +90,23 @@ class FolderArtifacts:
                 continue
             except OSError as error:
                 raise _to_store_error(error) from error
-            if lock(file) and os.fstat(file).st_nlink and not self._exists(name):
+            if lock(file) and os.fstat(file).st_nlink and not self.has(name):
                 return name, file
             self._unlink(f"{name}.part")
             os.close(file)
 
-    def _finish(self, name: str, file: int) -> None:
+    def _finish(self, name: str, file: int, synced: bool = True) -> None:
         try:
-            sync(file)
+            if synced:
+                sync(file)
             os.rename(f"{name}.part", name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-            sync(self._folder)
+            if synced:
+                sync(self._folder)
         except OSError as error:
             raise _to_store_error(error) from error
 
-    def _exists(self, name: str) -> bool:
+    def has(self, name: str) -> bool:
+        """Return whether there is a file with this name."""
         try:
             os.stat(name, dir_fd=self._folder, follow_symlinks=False)
         except FileNotFoundError:
@@ -104,26 +115,31 @@ class FolderArtifacts:
 
     # ---- reading and removing
 
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str, digest: str | None = None) -> BinaryIO:
         """Open the file of a name. Raises `ArtifactMissing`."""
-        if not _NAME.fullmatch(name):
-            raise _missing(name)
+        if not NAME.fullmatch(name):
+            raise missing(name)
         try:
             file = os.open(name, os.O_RDONLY | _NO_LINK | _NO_CHILD, dir_fd=self._folder)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ELOOP):
-                raise _missing(name) from error
+                raise missing(name) from error
             raise _to_store_error(error) from error
-        return os.fdopen(file, "rb")
+        return check_digest(os.fdopen(file, "rb"), name, digest)
 
     def remove(self, name: str) -> None:
         """Remove a file, if it exists. A reader that has it open can read on."""
-        if _NAME.fullmatch(name):
+        if NAME.fullmatch(name):
             self._unlink(name)
 
     def names(self) -> Iterator[str]:
-        """Return every stored name."""
-        return filter(_NAME.fullmatch, os.listdir(self._folder))
+        """Yield every stored name, without a list of all."""
+        own = os.open(".", os.O_RDONLY | os.O_DIRECTORY | _NO_CHILD, dir_fd=self._folder)  # with a place of its own
+        try:
+            with os.scandir(own) as found:
+                yield from (one.name for one in found if NAME.fullmatch(one.name))
+        finally:
+            os.close(own)
 
     def free(self) -> int:
         """Return the bytes that this process may still use on the folder's disk. Raises `StoreError`."""
@@ -135,10 +151,10 @@ class FolderArtifacts:
 
     def check(self) -> None:
         """Write an artifact, read it back and remove it. Raises `StoreError`."""
-        stored = self.put([_PROOF])
+        stored = self.put([PROOF])
         try:
             with self.open(stored.name) as file:
-                if file.read() != _PROOF:
+                if file.read() != PROOF:
                     raise StoreError("an artifact was read back altered; check the disk under the artifacts folder")
         finally:
             self.remove(stored.name)
@@ -146,22 +162,28 @@ class FolderArtifacts:
     def backup(self, folder: str) -> None:
         """Copy what `folder` lacks; a copy is complete and synced before it has its name. Raises `StoreError`."""
         copy = FolderArtifacts(folder)
-        for name in set(self.names()).difference(copy.names()):
-            with suppress(ArtifactMissing), self.open(name) as file:
-                copy.put_as(name, iter(partial(file.read, _CHUNK), b""))
+        for name in self.names():
+            if not copy.has(name):
+                with suppress(ArtifactMissing), self.open(name) as file:
+                    copy.put_as(name, iter(partial(file.read, _CHUNK), b""))
 
-    def put_as(self, name: str, chunks: Iterable[bytes]) -> None:
-        """Store bytes under a name that another folder has given. Raises `StorageFull` or `FileExistsError`."""
+    def put_as(self, name: str, chunks: Iterable[bytes], synced: bool = True) -> str:
+        """Store bytes under a name that another store has given, and return their SHA-256 in hex.
+
+        Bytes that are not synced may be lost when the machine fails. Raises `StorageFull`, and `FileExistsError` while
+        another does the same.
+        """
         file = os.open(f"{name}.part", _NEW, mode=0o600, dir_fd=self._folder)
         try:
             lock(file)
-            _fill(file, chunks)
-            self._finish(name, file)
+            _, digest = _fill(file, chunks)
+            self._finish(name, file, synced)
         except BaseException:
             self._unlink(f"{name}.part")
             raise
         finally:
             os.close(file)
+        return digest
 
     def _unlink(self, name: str) -> None:
         try:
@@ -173,19 +195,22 @@ class FolderArtifacts:
 
     # ---- after a crash
 
-    def _remove_dead_parts(self) -> None:
-        """Remove the parts of writers that died."""
-        for part in filter(_PART.fullmatch, os.listdir(self._folder)):
-            with suppress(OSError):
-                self._remove_dead_part(part)
+    def remove_unfinished(self, seconds: float) -> int:
+        """Remove the parts of writers that died. Those of writers that live stay, however long they take."""
+        since = time.time() - seconds
+        return sum(self._remove_dead_part(part, since) for part in os.listdir(self._folder) if _PART.fullmatch(part))
 
-    def _remove_dead_part(self, part: str) -> None:
-        file = os.open(part, os.O_RDONLY | _NO_LINK | _NO_CHILD, dir_fd=self._folder)
-        try:
-            if lock(file):
-                self._unlink(part)
-        finally:
-            os.close(file)
+    def _remove_dead_part(self, part: str, since: float) -> bool:
+        """Remove a part that was last written before `since`, unless its writer lives."""
+        with suppress(OSError):
+            file = os.open(part, os.O_RDONLY | _NO_LINK | _NO_CHILD, dir_fd=self._folder)
+            try:
+                if os.fstat(file).st_mtime <= since and lock(file):
+                    self._unlink(part)
+                    return True
+            finally:
+                os.close(file)
+        return False
 
 
 class _Scratch(io.FileIO):
@@ -224,10 +249,6 @@ def _make_folder(path: str) -> None:
         os.mkdir(path, mode=0o700)
     with suppress(PermissionError):  # a folder that this user may not read was there before
         sync_folder(above)
-
-
-def _missing(name: str) -> ArtifactMissing:
-    return ArtifactMissing(f"artifact {name!r} is gone; its data must be uploaded or made again")
 
 
 def _to_store_error(error: OSError) -> StoreError:

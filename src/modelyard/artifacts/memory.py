@@ -1,4 +1,4 @@
-"""Artifacts in memory, for tests and for platforms that need not outlive their process; and names for artifacts."""
+"""Artifacts in memory, for tests and for platforms that need not outlive their process."""
 
 import hashlib
 import io
@@ -7,8 +7,9 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from modelyard.errors import ArtifactMissing, StoreError
-from modelyard.protocols import ArtifactStore, Randomness, StoredArtifact
+from modelyard.artifacts.naming import check_digest, missing, new_name
+from modelyard.errors import StoreError
+from modelyard.protocols import ArtifactStore, DirectUpload, Randomness, StoredArtifact
 
 
 class MemoryArtifacts:
@@ -30,12 +31,12 @@ class MemoryArtifacts:
         self._kept[name] = data
         return StoredArtifact(name, len(data), hashlib.sha256(data).hexdigest())
 
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str, digest: str | None = None) -> BinaryIO:
         """Return the bytes as a file. Raises `ArtifactMissing`."""
         data = self._kept.get(name)
         if data is None:
-            raise ArtifactMissing(f"artifact {name!r} is gone; its data must be uploaded or made again")
-        return io.BytesIO(data)
+            raise missing(name)
+        return check_digest(io.BytesIO(data), name, digest)
 
     def scratch(self) -> BinaryIO:
         """Return an empty file in memory."""
@@ -44,6 +45,17 @@ class MemoryArtifacts:
     def remove(self, name: str) -> None:
         """Drop an artifact, if it exists."""
         self._kept.pop(name, None)
+
+    def begin(self, size: int) -> None:
+        """Return None: memory has no addresses."""
+
+    def finish(self, upload: DirectUpload, digest: str) -> StoredArtifact:
+        """Refuse: no upload can have begun here. Raises `ArtifactMissing`."""
+        raise missing(upload.name)
+
+    def remove_unfinished(self, seconds: float) -> int:
+        """Return 0: nothing is left of what was not finished."""
+        return 0
 
     def names(self) -> Iterator[str]:
         """Return every stored name."""
@@ -58,11 +70,6 @@ class MemoryArtifacts:
     def backup(self, folder: str) -> None:
         """Refuse: there are no files to copy. Raises `StoreError`."""
         raise StoreError(f"artifacts in memory cannot be backed up to {folder!r}; open the platform on a file instead")
-
-
-def new_name(randomness: Randomness, count: int) -> str:
-    """Return 32 hexadecimal digits; `count` keeps names distinct if a host's randomness repeats itself."""
-    return hashlib.sha256(randomness(16) + str(count).encode()).hexdigest()[:32]
 
 
 _: type[ArtifactStore] = MemoryArtifacts

@@ -13,7 +13,16 @@ import click
 
 from modelyard import quickstart as quickstart_job
 from modelyard.asgi import asgi_app
-from modelyard.cli.terminal import STORE_HELP, StoreName, StoreType, opened, printable_store, store_option
+from modelyard.cli.terminal import (
+    STORE_HELP,
+    StoreName,
+    StoreType,
+    artifacts_option,
+    named_artifacts,
+    opened,
+    printable_store,
+    store_option,
+)
 from modelyard.errors import MissingExtra
 from modelyard.executors.fork_server import can_fork
 from modelyard.executors.isolating import IsolatingExecutor
@@ -38,7 +47,7 @@ SLOW_TO_IMPORT = (
 
 _ADDRESS = re.compile(r"(/uploads/(?:files|manifests)/)[^/?\s]+")
 
-DEFAULT_FACTORY = "modelyard.compose:open_platform"
+DEFAULT_FACTORY = "modelyard.compose:open_by_addresses"
 
 
 @click.command()
@@ -80,6 +89,7 @@ def serve(
 
 @click.command()
 @click.option("--store", type=StoreType(), metavar="FILE|ADDRESS", help=STORE_HELP)
+@artifacts_option
 @click.option("--factory", metavar="MODULE:FUNCTION", help="Code that returns your own platform, instead of --store.")
 @click.option("--concurrency", default=1, show_default=True, type=click.IntRange(1, 64), help="Jobs at a time.")
 @click.option("--isolate", is_flag=True, help="Run each job in a process of its own.")
@@ -87,6 +97,8 @@ def work(store: StoreName | None, factory: str | None, concurrency: int, isolate
     """Run queued jobs until interrupted; running jobs then return to the queue."""
     if (store is None) is (factory is None):
         raise click.UsageError("give either --store or --factory")
+    if factory is not None and named_artifacts() is not None:
+        raise click.UsageError("--artifacts goes with --store; a factory opens its own artifacts")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     _log_to_terminal()
     with ExitStack() as stack:
@@ -137,7 +149,8 @@ def _executor(
 
     Unless every job is to be isolated, those alone are that were in a process that died.
     """
-    factory, arguments = factory or DEFAULT_FACTORY, [] if store is None else [str(store)]
+    arguments = [] if store is None else [str(store), *filter(None, [named_artifacts()])]
+    factory = factory or DEFAULT_FACTORY
     if not isolate:
         return IsolatingExecutor(ThreadExecutor(concurrency), SubprocessExecutor(factory, arguments))
     preload = SLOW_TO_IMPORT if platform.base_models() else ()

@@ -2,10 +2,10 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -32,8 +32,27 @@ class StoreType(click.Path):
 
 
 STORE_HELP = "The SQLite file of the platform, or the address of its database: postgresql://host/yard"
-store_option = click.option("--store", type=StoreType(), required=True, metavar="FILE|ADDRESS", help=STORE_HELP)
 _PASSWORD = re.compile(r"(?<=://)([^:/@?]*):.*(?=@)|(password)=[^&]*")
+
+C = TypeVar("C", bound=Callable[..., Any])
+_ARTIFACTS = "modelyard.artifacts"
+
+artifacts_option = click.option(
+    "--artifacts",
+    metavar="FOLDER|ADDRESS",
+    expose_value=False,
+    callback=lambda context, _, value: context.meta.update({_ARTIFACTS: value}),
+    help="Its artifacts, as in s3://bucket/prefix, where they are not next to its file.",
+)
+"""Read by `opened`, so that no command passes it on."""
+
+
+def store_option(command: C) -> C:
+    """Add the options that name a platform: `--store`, which the command gets, and `--artifacts`."""
+    named = click.option("--store", type=StoreType(), required=True, metavar="FILE|ADDRESS", help=STORE_HELP)
+    return named(artifacts_option(command))
+
+
 entity_option = click.option("--entity", help="Only those of this entity.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 
@@ -54,8 +73,14 @@ def opened(store: StoreName, must_exist: bool = True) -> Iterator[Platform]:
     """Open the platform in `store`."""
     if must_exist and isinstance(store, Path) and not store.exists():
         raise click.ClickException(f"there is no store at {store}; `modelyard serve --store {store}` makes one")
-    with open_platform(store) as platform:
+    with open_platform(store, artifacts=named_artifacts()) as platform:
         yield platform
+
+
+def named_artifacts() -> str | None:
+    """Return what the running command was given as `--artifacts`."""
+    named: str | None = click.get_current_context().meta.get(_ARTIFACTS)
+    return named
 
 
 def printable_store(store: StoreName) -> str:

@@ -9,14 +9,15 @@ class TestMyArtifacts(ArtifactStoreContract):
 import hashlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.request import Request, urlopen
 
 import pytest
 
-from modelyard.errors import ArtifactMissing, StoreError
-from modelyard.protocols import ArtifactStore
+from modelyard.errors import ArtifactMissing, Conflict, StoreError
+from modelyard.protocols import ArtifactStore, DirectUpload, StoredArtifact
 
 HOSTILE_NAMES = ("", ".", "..", "../x", "/etc/hostname", "a/b", "x\0", "\ud800", "CON", "~", "0" * 4000, "0" * 32)
 
@@ -64,12 +65,24 @@ class ArtifactStoreContract:
             file.seek(0)
             assert list(file) == [b"line 1\n", b"line 2\n"]
 
+    def test_bytes_are_compared_with_a_digest_before_any_is_read(self, artifacts: ArtifactStore) -> None:
+        stored = artifacts.put([b"t", b"wo"])
+        for _ in range(2):
+            with artifacts.open(stored.name, stored.digest) as file:
+                assert file.read() == b"two"
+            with pytest.raises(ArtifactMissing):
+                artifacts.open(stored.name, hashlib.sha256(b"too").hexdigest())
+
     def test_readers_do_not_disturb_each_other(self, artifacts: ArtifactStore) -> None:
         name = artifacts.put([b"abcd"]).name
         with artifacts.open(name) as one, artifacts.open(name) as other:
             assert one.read(2) == b"ab"
             assert other.read() == b"abcd"
             assert one.read() == b"cd"
+
+    def test_listings_do_not_disturb_each_other(self, artifacts: ArtifactStore) -> None:
+        names = {artifacts.put([b"one"]).name for _ in range(3)}
+        assert [set(artifacts.names()) for _ in artifacts.names()] == [names] * 3
 
     def test_nothing_remains_of_a_source_that_fails(self, artifacts: ArtifactStore) -> None:
         def source() -> Iterator[bytes]:
@@ -79,6 +92,51 @@ class ArtifactStoreContract:
         with pytest.raises(EOFError):
             artifacts.put(source())
         assert list(artifacts.names()) == []
+        assert artifacts.remove_unfinished(0) == 0
+
+    def test_only_what_is_unfinished_is_removed_as_such(self, artifacts: ArtifactStore) -> None:
+        kept = artifacts.put([b"kept"]).name
+
+        def source() -> Iterator[bytes]:
+            yield b"under "
+            artifacts.remove_unfinished(3600)
+            yield b"way"
+
+        assert read(artifacts, artifacts.put(source()).name) == b"under way"
+        assert read(artifacts, kept) == b"kept"
+
+    @pytest.mark.parametrize("digest", [hashlib.sha256(b"directly").hexdigest(), "0" * 64])
+    def test_an_upload_to_addresses_is_an_artifact_once_it_is_finished(
+        self, artifacts: ArtifactStore, digest: str
+    ) -> None:
+        """A store without addresses returns None and refuses to finish."""
+        upload = artifacts.begin(8)
+        if upload is None:
+            with pytest.raises(ArtifactMissing):
+                artifacts.finish(DirectUpload("0" * 32, "", 8, 8, ()), digest)
+            return
+        with pytest.raises(Conflict):
+            artifacts.finish(upload, digest)
+        for address in upload.addresses:
+            asked = Request(address, b"directly", dict(upload.headers), method="PUT")  # noqa: S310 - of the store
+            with urlopen(asked):  # noqa: S310
+                assert list(artifacts.names()) == []
+        for _ in range(2):
+            assert artifacts.finish(upload, digest) == StoredArtifact(upload.name, 8, digest)
+        assert list(artifacts.names()) == [upload.name]
+        assert read(artifacts, upload.name) == b"directly"
+        with pytest.raises(ArtifactMissing) if digest == "0" * 64 else nullcontext():
+            artifacts.open(upload.name, digest).close()
+
+    def test_an_upload_that_was_removed_cannot_be_finished(self, artifacts: ArtifactStore) -> None:
+        upload = artifacts.begin(8)
+        if upload is not None:
+            assert "http" not in repr(upload)
+            assert artifacts.remove_unfinished(3600) == 0
+            assert artifacts.remove_unfinished(-3600) == 1
+            with pytest.raises(ArtifactMissing):
+                artifacts.finish(upload, "0" * 64)
+            assert artifacts.remove_unfinished(-3600) == 0
 
     def test_half_an_artifact_has_no_name(self, artifacts: ArtifactStore) -> None:
         seen: list[list[str]] = []

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import BinaryIO, TypeVar
 
-from modelyard.protocols import ArtifactStore, Snapshot, Store, StoredArtifact, Tx
+from modelyard.protocols import ArtifactStore, DirectUpload, Snapshot, Store, StoredArtifact, Tx
 from modelyard.testing.faults.schedule import FaultPlan
 
 T = TypeVar("T")
@@ -75,10 +75,23 @@ class FaultyArtifacts:
         self._plan.raises(PUT)
         return self._inner.scratch()
 
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str, digest: str | None = None) -> BinaryIO:
         """Open a file, or fail."""
         self._plan.raises(OPEN)
-        return self._inner.open(name)
+        return self._inner.open(name, digest)
+
+    def begin(self, size: int) -> DirectUpload | None:
+        """Begin an upload, or fail as if it were put."""
+        self._plan.raises(PUT)
+        return self._inner.begin(size)
+
+    def finish(self, upload: DirectUpload, digest: str) -> StoredArtifact:
+        """Finish an upload."""
+        return self._inner.finish(upload, digest)
+
+    def remove_unfinished(self, seconds: float) -> int:
+        """Remove what uploads left."""
+        return self._inner.remove_unfinished(seconds)
 
     def remove(self, name: str) -> None:
         """Remove a file."""

@@ -1,0 +1,92 @@
+"""Artifact stores by their addresses."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from modelyard import open_platform
+from modelyard.artifacts.address import open_artifacts
+from modelyard.artifacts.folder import FolderArtifacts
+from modelyard.artifacts.memory import MemoryArtifacts
+from modelyard.artifacts.objects.store import ObjectArtifacts
+from modelyard.errors import InvalidInput, StoreError
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_folder_is_named_by_its_path_or_by_its_address(tmp_path: Path) -> None:
+    stored = open_artifacts(str(tmp_path / "a b"), os.urandom).put([b"x"])
+    again = open_artifacts((tmp_path / "a b").as_uri(), os.urandom)
+    assert isinstance(again, FolderArtifacts)
+    assert list(again.names()) == [stored.name]
+    assert isinstance(open_artifacts("memory://", os.urandom), MemoryArtifacts)
+
+
+@pytest.mark.parametrize("address", ["s3://bucket", "s3://bucket/a/b", "gs://bucket/a"])
+def test_buckets_have_a_private_folder_of_copies_for_each_address(temporary: Path, address: str) -> None:
+    found = [open_artifacts(one, os.urandom) for one in (address, address, f"{address}/c")]
+    assert all(isinstance(one, ObjectArtifacts) for one in found)
+    (own,) = temporary.iterdir()
+    assert own.stat().st_mode & 0o077 == 0
+    assert len(list(own.iterdir())) == 2
+
+
+@pytest.mark.parametrize("address", ["az://container/prefix", "s3://bu cket\0"])
+def test_what_the_object_store_lacks_is_said(address: str) -> None:
+    with pytest.raises(InvalidInput, match="environment variables"):
+        open_artifacts(address, os.urandom)
+
+
+@pytest.mark.parametrize("address", ["ftp://x", "s3://", "file://host/x", "s3:///x"])
+def test_other_addresses_are_refused(address: str) -> None:
+    with pytest.raises(InvalidInput, match="must be a folder"):
+        open_artifacts(address, os.urandom)
+
+
+@pytest.mark.parametrize("address", ["s3://k:hidden@bucket", "s3://bucket?secret=hidden", "s3://bucket#hidden"])
+def test_secrets_in_an_address_are_refused_and_not_repeated(address: str) -> None:
+    with pytest.raises(InvalidInput, match="without credentials") as refused:
+        open_artifacts(address, os.urandom)
+    assert "hidden" not in str(refused.value)
+
+
+def test_a_folder_of_copies_that_others_may_open_is_refused(temporary: Path) -> None:
+    own = temporary / f"modelyard-{os.getuid()}"
+    own.mkdir(mode=0o755)
+    with pytest.raises(StoreError, match="this user alone"):
+        open_artifacts("s3://bucket", os.urandom)
+    own.rmdir()
+    own.symlink_to(temporary)
+    with pytest.raises(StoreError, match="this user alone"):
+        open_artifacts("s3://bucket", os.urandom)
+
+
+def test_a_platform_takes_a_folder_or_an_address(tmp_path: Path) -> None:
+    for artifacts in (tmp_path / "a", str(tmp_path / "a"), (tmp_path / "a").as_uri()):
+        with open_platform(tmp_path / "yard.db", artifacts=artifacts) as platform:
+            platform.evaluations.objects.publish("dataset", "d", {}, [{"q": repr(artifacts)}], project="p")
+    assert len(list((tmp_path / "a").iterdir())) == 3
+    assert not (tmp_path / "yard.db-artifacts").exists()
+
+
+@pytest.mark.parametrize("package", ["obstore", "botocore"])
+def test_the_missing_extra_is_named(package: str) -> None:
+    code = (
+        "import sys\n"
+        f"sys.modules['{package}'] = None\n"
+        "from modelyard import open_platform\n"
+        "from modelyard.errors import MissingExtra\n"
+        "try:\n"
+        "    open_platform(artifacts='s3://bucket')\n"
+        "except MissingExtra as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{package} is not installed; run: pip install 'modelyard[objects]'\n"
