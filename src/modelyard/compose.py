@@ -154,7 +154,8 @@ def _open_artifacts(
 def _refuse_artifacts() -> Never:
     raise InvalidInput.at(
         "artifacts",
-        msg="a platform in PostgreSQL needs a place for files that all its machines share: open it with artifacts=",
+        msg="a platform in PostgreSQL needs a place for files that all its machines share: open it with artifacts=, "
+        "or --artifacts on the command line",
     )
 
 
