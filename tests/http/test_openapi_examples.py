@@ -52,7 +52,9 @@ def test_every_operation_has_examples_that_fit_their_schemas() -> None:
 
 
 def test_a_platform_accepts_the_requests_and_gives_the_answers_of_the_examples() -> None:
-    assert without_digests(record()) == without_digests(examples())
+    recorded, kept = without_digests(record()), without_digests(examples())
+    changed = [name for name in recorded.keys() | kept.keys() if recorded.get(name) != kept.get(name)]
+    assert changed == [], "record them again, if that was meant: PYTHONPATH=src python tests/shared/openapi_calls.py"
 
 
 def without_digests(value: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from http_client import client_of
 from modelyard import Platform, open_platform
 from modelyard.domain.evaluation.prediction import Score
 from modelyard.domain.identity import Limits, Principal, Scope
@@ -139,3 +140,11 @@ def schema(path: Path) -> Any:
                WHERE m.type = 'table'"""
         )
         return sorted(parts)
+
+
+def test_requests_are_answered_once_by_their_idempotency_key(yard_of_before: Platform) -> None:
+    client = client_of(yard_of_before)
+    body = {"evaluation": "weave:///acme/bots/object/quiz", "model": "weave:///acme/bots/object/bot"}
+    sent = {"headers": [("idempotency-key", "k")], "auth": "Basic"}
+    first, again = (client.ok("POST", "/v2/acme/bots/evaluation_runs", body, **sent) for _ in range(2))
+    assert first == again

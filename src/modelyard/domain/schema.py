@@ -9,6 +9,7 @@ from modelyard.domain import (
     base_model,
     catalogue,
     completion,
+    idempotency,
     identity,
     job,
     models,
@@ -65,4 +66,5 @@ RECORDS: Sequence[Record] = _Declarations(
     prediction,
     versioned,
     base_model,
+    idempotency,
 )

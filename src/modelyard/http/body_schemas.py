@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import attrs
 
+from modelyard.domain.evaluation.references import EVALUATION_KINDS, MAX_REF, MODEL_KINDS, reference_pattern
 from modelyard.formats.constraints import Length, Matching, Unsupported, Within
 
 JsonSchema = dict[str, Any]
@@ -43,6 +44,11 @@ class Reference:
     def unchecked(self) -> Mapping[str, Any]:
         """What remains of it where references are not checked."""
         return {"maxLength": self.longest}
+
+
+EvaluationRef = Annotated[str, Reference(MAX_REF, reference_pattern(EVALUATION_KINDS))]
+ModelRef = Annotated[str, Reference(MAX_REF, reference_pattern(MODEL_KINDS))]
+"""References as bodies have them; the use case checks them as strictly as `Settings.reference_mode` says."""
 
 
 class Schemas:

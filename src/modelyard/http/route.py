@@ -8,7 +8,6 @@ from typing import Any, BinaryIO
 import attrs
 
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import KEY_PATTERN, check_idempotency_key
 from modelyard.errors import InvalidInput
 from modelyard.flow import Flow
 from modelyard.http.message import Headers, Request, Response
@@ -125,21 +124,6 @@ class RouteCall:
         if not least <= int(text) <= most:
             raise InvalidInput.at("query", name, msg=f"must be from {least} to {most}")
         return int(text)
-
-
-IDEMPOTENCY_KEY = Parameter(
-    "Idempotency-Key",
-    {"type": "string", "pattern": f"^{KEY_PATTERN}$"},
-    "A name of yours for this request: sent again with it, the request makes no second job.",
-)
-
-
-def idempotency_key(call: RouteCall) -> str | None:
-    """Read the header of `IDEMPOTENCY_KEY`. Raises `InvalidInput`."""
-    try:
-        return check_idempotency_key(call.headers.get("idempotency-key"))
-    except InvalidInput as wrong:
-        raise InvalidInput.at("header", IDEMPOTENCY_KEY.name, msg=wrong.problems[0].msg) from None
 
 
 PlainHandler = Callable[[RouteCall], Response]

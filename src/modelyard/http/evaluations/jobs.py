@@ -12,28 +12,19 @@ from modelyard.domain.evaluation.run import RunState, RunStatus
 from modelyard.errors import InvalidInput, NotFound, Problem
 from modelyard.formats.constraints import Length, Matching
 from modelyard.formats.converter import structure
+from modelyard.http.body_schemas import EvaluationRef, ModelRef
 from modelyard.http.evaluations.route import (
     RUNS,
     WINDOW,
-    EvaluationRef,
     ListingQuery,
-    ModelRef,
     NamespaceArguments,
     Success,
     evaluation_route,
     namespace_of,
 )
+from modelyard.http.idempotency import IDEMPOTENCY_KEY, idempotency_key
 from modelyard.http.message import Response, answering, json_response, problems_at
-from modelyard.http.route import (
-    IDEMPOTENCY_KEY,
-    Auth,
-    Body,
-    Interface,
-    Route,
-    RouteCall,
-    documented_route,
-    idempotency_key,
-)
+from modelyard.http.route import Auth, Body, Interface, Route, RouteCall, documented_route
 
 _NAME = r"(?!\.+(?:/|$))[A-Za-z0-9._-]{1,128}"
 _place = Matching(rf"{_NAME}/{_NAME}", "must be <entity>/<project>")

@@ -1,6 +1,6 @@
 """The routes of datasets, scorers, models, evaluations and ops (specification 4.5)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from modelyard.domain.evaluation.objects import ObjectKind, ObjectVersion
@@ -33,6 +33,7 @@ from modelyard.http.evaluations.route import (
     ListingQuery,
     NumDeleted,
     body_with_references,
+    creation_route,
     evaluation_route,
     namespace_of,
     problems_in_request,
@@ -41,8 +42,10 @@ from modelyard.http.message import Response, json_response
 from modelyard.http.query import Query
 from modelyard.http.route import Body, Parameter, PlainHandler, Route, RouteCall
 
+Creator = Callable[[RouteCall], ObjectVersion]
 
-def create_dataset(call: RouteCall) -> Response:
+
+def create_dataset(call: RouteCall) -> ObjectVersion:
     """Store the next version of a dataset; equal content is the version that has it."""
     namespace = namespace_of(call)
     body = dataset_request(file_chunks(call.file))
@@ -51,8 +54,8 @@ def create_dataset(call: RouteCall) -> Response:
     return _publish(call, ObjectKind.DATASET, body.name, content, dataset_rows(file_chunks(call.file)), **namespace)
 
 
-def _creator(kind: ObjectKind, cls: type[Any], references: Mapping[str, frozenset[RefKind]]) -> PlainHandler:
-    def create(call: RouteCall) -> Response:
+def _creator(kind: ObjectKind, cls: type[Any], references: Mapping[str, frozenset[RefKind]]) -> Creator:
+    def create(call: RouteCall) -> ObjectVersion:
         namespace = namespace_of(call)
         body = body_with_references(cls, call, **references)
         return _publish(call, kind, body.name, content_of(body), None, **namespace)
@@ -67,10 +70,9 @@ def _publish(
     content: Mapping[str, Any],
     rows: Iterator[Any] | None,
     **namespace: Any,
-) -> Response:
+) -> ObjectVersion:
     with problems_in_request():
-        version = call.platform.evaluations.objects.publish(kind, name, content, rows, **namespace)
-    return json_response(created_object(version))
+        return call.platform.evaluations.objects.publish(kind, name, content, rows, **namespace)
 
 
 def _lister(kind: ObjectKind) -> PlainHandler:
@@ -109,18 +111,16 @@ _EAGER = Parameter("eager", {"type": "boolean"}, "Accepted without effect: the c
 _DIGESTS = Parameter("digests", TEXTS, "Which versions to delete; all when absent.")
 
 
-def _routes(
-    kind: ObjectKind, create: PlainHandler, request: type, created: type, shown: type, body: Body
-) -> list[Route]:
+def _routes(kind: ObjectKind, create: Creator, request: type, created: type, shown: type, body: Body) -> list[Route]:
     """Declare the four routes of one kind of object."""
     word = kind.value
     one, version = f"/{word}s/{{object_id}}", f"/{word}s/{{object_id}}/versions/{{version}}"
     article = "an" if word[0] in "aeiou" else "a"
     return [
-        evaluation_route(
-            "POST",
+        creation_route(
             f"/{word}s",
             create,
+            created_object,
             body=body,
             request=request,
             response=created,

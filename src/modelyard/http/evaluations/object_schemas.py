@@ -14,7 +14,7 @@ from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import Length, Within
 from modelyard.formats.converter import MAX_PROBLEMS, structure
 from modelyard.formats.json_stream import JsonReader
-from modelyard.http.evaluations.route import EvaluationRef, ModelRef
+from modelyard.http.body_schemas import EvaluationRef, ModelRef
 
 _name = Length(1, 512)
 _text = Length(0, 20_000)

@@ -7,15 +7,16 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.evaluation.prediction import Source
+from modelyard.domain.evaluation.prediction import Prediction, Score, Source
 from modelyard.domain.evaluation.references import MODEL_KINDS
 from modelyard.formats.constraints import Length
+from modelyard.http.body_schemas import ModelRef
 from modelyard.http.evaluations.route import (
     SOME_TEXTS,
     GenaiSpanRef,
-    ModelRef,
     Success,
     body_with_references,
+    creation_route,
     evaluation_route,
     namespace_of,
     optional_body,
@@ -175,15 +176,14 @@ show_score = answering(
 PREDICTIONS, SCORES = "/predictions", "/scores"
 
 
-def create_prediction(call: RouteCall) -> Response:
+def create_prediction(call: RouteCall) -> Prediction:
     """Store the output of a model, in a running run or without one."""
     namespace = namespace_of(call)
     body = body_with_references(PredictionCreate, call, model=MODEL_KINDS)
     with problems_in_request():
-        prediction = call.platform.evaluations.predictions.create(
+        return call.platform.evaluations.predictions.create(
             body.model, body.inputs, body.output, run_id=body.evaluation_run_id or None, spans=body.spans, **namespace
         )
-    return json_response(PredictionCreated(prediction.id))
 
 
 def finish_prediction(call: RouteCall) -> Response:
@@ -194,24 +194,23 @@ def finish_prediction(call: RouteCall) -> Response:
     return json_response(Success(True))
 
 
-def create_score(call: RouteCall) -> Response:
+def create_score(call: RouteCall) -> Score:
     """Store the score of a prediction."""
     namespace = namespace_of(call)
     body = body_with_references(ScoreCreate, call, scorer=MODEL_KINDS)
     with problems_in_request():
-        score = call.platform.evaluations.scores.create(
+        return call.platform.evaluations.scores.create(
             body.prediction_id, body.scorer, body.value, run_id=body.evaluation_run_id or None, **namespace
         )
-    return json_response(ScoreCreated(score.id))
 
 
 _FILTERS = (Parameter("evaluation_run_id", description="Only those of this run."),)
 
 ROUTES: tuple[Route, ...] = (
-    evaluation_route(
-        "POST",
+    creation_route(
         PREDICTIONS,
         create_prediction,
+        lambda prediction: PredictionCreated(prediction.id),
         body=Body.CHAT,
         request=PredictionCreate,
         response=PredictionCreated,
@@ -236,10 +235,10 @@ ROUTES: tuple[Route, ...] = (
         request=PredictionFinish,
         response=Success,
     ),
-    evaluation_route(
-        "POST",
+    creation_route(
         SCORES,
         create_score,
+        lambda score: ScoreCreated(score.id),
         body=Body.CHAT,
         request=ScoreCreate,
         response=ScoreCreated,

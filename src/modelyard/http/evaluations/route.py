@@ -3,24 +3,16 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import Annotated, Any, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import attrs
 
-from modelyard.domain.evaluation.references import (
-    EVALUATION_KINDS,
-    MAX_REF,
-    MODEL_KINDS,
-    RefKind,
-    RefMode,
-    reference_pattern,
-    reference_problem,
-)
+from modelyard.domain.evaluation.references import RefKind, RefMode, reference_problem
 from modelyard.domain.identity import check_name
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import Length
 from modelyard.formats.converter import structure
-from modelyard.http.body_schemas import Reference
+from modelyard.http.idempotency import IDEMPOTENCY_KEY, creating
 from modelyard.http.message import Response, dump, json_response
 from modelyard.http.query import MAX_VALUES, MAX_WHOLE, Query
 from modelyard.http.route import Auth, Handler, Interface, Parameter, Route, RouteCall, documented_route
@@ -44,10 +36,6 @@ WINDOW = (
     Parameter("after", description="Continue after the item with this id."),
 )
 
-
-EvaluationRef = Annotated[str, Reference(MAX_REF, reference_pattern(EVALUATION_KINDS))]
-ModelRef = Annotated[str, Reference(MAX_REF, reference_pattern(MODEL_KINDS))]
-"""References as bodies have them; the use case checks them as strictly as `Settings.reference_mode` says."""
 
 _IN_PATH = {("entity",), ("project",)}
 
@@ -174,6 +162,11 @@ def _lines(items: Iterable[T], shown: Callable[[T], object]) -> bytes:
 def evaluation_route(method: str, path: str, handler: Handler, **more: Any) -> Route:
     """Declare a route of this interface below a namespace, described as `documented_route` does."""
     return documented_route(Interface.BASE, Auth.BASIC, method, NAMESPACE + path, handler, **more)
+
+
+def creation_route(path: str, create: Callable[[RouteCall], T], show: Callable[[T], object], **more: Any) -> Route:
+    """Declare a route that answers what `show` makes of what `create` creates: once for each idempotency key."""
+    return evaluation_route("POST", path, creating(create, show), headers=(IDEMPOTENCY_KEY,), **more)
 
 
 RUNS = "/evaluation_runs"

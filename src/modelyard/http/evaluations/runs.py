@@ -10,14 +10,14 @@ from modelyard.domain.evaluation.references import EVALUATION_KINDS, MODEL_KINDS
 from modelyard.domain.evaluation.run import MAX_REASON, EvaluationRun, RunState
 from modelyard.domain.job import JobKind
 from modelyard.formats.constraints import Length
+from modelyard.http.body_schemas import EvaluationRef, ModelRef
 from modelyard.http.evaluations.route import (
     RUNS,
     SOME_TEXTS,
     TEXTS,
-    EvaluationRef,
-    ModelRef,
     Success,
     body_with_references,
+    creation_route,
     evaluation_route,
     namespace_of,
     optional_body,
@@ -158,15 +158,14 @@ show_lineage = answering(
 # ---- routes
 
 
-def create_run(call: RouteCall) -> Response:
+def create_run(call: RouteCall) -> EvaluationRun:
     """Create a run."""
     namespace = namespace_of(call)
     body = body_with_references(EvaluationRunCreate, call, evaluation=EVALUATION_KINDS, model=MODEL_KINDS)
     with problems_in_request():
-        run = call.platform.evaluations.runs.create(
+        return call.platform.evaluations.runs.create(
             body.evaluation, body.model, body.source_evaluation_run_id, **namespace
         )
-    return json_response(EvaluationRunCreated(run.id))
 
 
 def finish_run(call: RouteCall) -> Response:
@@ -213,10 +212,10 @@ _FILTERS = (
 )
 
 ROUTES: tuple[Route, ...] = (
-    evaluation_route(
-        "POST",
+    creation_route(
         RUNS,
         create_run,
+        lambda run: EvaluationRunCreated(run.id),
         body=Body.CONTROL,
         request=EvaluationRunCreate,
         response=EvaluationRunCreated,

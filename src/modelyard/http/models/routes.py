@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import BinaryIO
 
-from modelyard.domain.models import Model
+from modelyard.domain.models import Model, TrajectoryLog
 from modelyard.domain.paging import Page
-from modelyard.domain.promotion import check_alias
+from modelyard.domain.promotion import Promotion, check_alias
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.converter import structure
 from modelyard.formats.json_stream import CHUNK
+from modelyard.http.idempotency import IDEMPOTENCY_KEY, creating
 from modelyard.http.listing import NAMESPACE, PAGING, requested_page
 from modelyard.http.message import Response, json_response, problems_at
 from modelyard.http.models.schemas import (
@@ -46,18 +47,17 @@ _STEP = re.compile(r"0|[1-9][0-9]{0,17}")
 # ---- models ------------------------------------------------------------------------------------------------------
 
 
-def create_model(call: RouteCall) -> Response:
+def create_model(call: RouteCall) -> Model:
     """Create a model, or return the one of that name."""
     body = structure(ModelCreate, call.body, "body")
     with problems_at("body"):
-        model = call.platform.models.create(
+        return call.platform.models.create(
             body.name,
             project=body.project,
             base_model=body.base_model,
             entity=body.entity,
             return_existing=body.return_existing,
         )
-    return json_response(TrainableModel.of(model))
 
 
 def list_models(call: RouteCall) -> Response:
@@ -147,15 +147,14 @@ class FileBody:
 # ---- logs ----------------------------------------------------------------------------------------------------------
 
 
-def log_to_model(call: RouteCall) -> Response:
+def log_to_model(call: RouteCall) -> TrajectoryLog:
     """Store trajectory groups of a split, such as "val", with their rewards and metrics."""
     model = call.platform.models.get(call.params["model_id"])
     with groups_body(call) as (rest, stored):
         request = structure(LogCreate, rest, "body")
         _check_same_model(request, model)
         with problems_at("body"):
-            call.platform.models.log_trajectories(model.id, stored, request.split)
-    return json_response(Logged())
+            return call.platform.models.log_trajectories(model.id, stored, request.split)
 
 
 def _check_same_model(request: LogCreate, model: Model) -> None:
@@ -183,11 +182,10 @@ def promote(call: RouteCall) -> Response:
     return json_response(PromotionObject.of(change))
 
 
-def roll_back(call: RouteCall) -> Response:
+def roll_back(call: RouteCall) -> Promotion:
     """Point an alias to the checkpoint that it pointed to before."""
     with problems_at("path"):
-        change = call.platform.models.rollback(call.params["model_id"], call.params["alias"])
-    return json_response(PromotionObject.of(change))
+        return call.platform.models.rollback(call.params["model_id"], call.params["alias"])
 
 
 def remove_alias(call: RouteCall) -> Response:
@@ -205,10 +203,18 @@ def list_promotions(call: RouteCall) -> Response:
 
 
 _route = partial(documented_route, Interface.TRAINING, Auth.BEARER)
+_creation = partial(_route, "POST", headers=(IDEMPOTENCY_KEY,))
 _ID = {"model_id": "id"}
 
 ROUTES: tuple[Route, ...] = (
-    _route("POST", MODELS, create_model, body=Body.CONTROL, request=ModelCreate, response=TrainableModel, links=_ID),
+    _creation(
+        MODELS,
+        creating(create_model, TrainableModel.of),
+        body=Body.CONTROL,
+        request=ModelCreate,
+        response=TrainableModel,
+        links=_ID,
+    ),
     _route("GET", MODELS, list_models, query=(*NAMESPACE, *PAGING), response=TrainableModelPage),
     _route("GET", MODEL, show_model, response=TrainableModel, links=_ID),
     _route("DELETE", MODEL, delete_model, response=ModelDeleted),
@@ -223,11 +229,17 @@ ROUTES: tuple[Route, ...] = (
     ),
     _route("GET", FILES, list_files, response=CheckpointFiles),
     _route("GET", f"{FILES}/{{name}}", download_file, media="application/octet-stream"),
-    _route("POST", f"{MODEL}/log", log_to_model, body=Body.DATA, request=LogCreate, response=Logged),
+    _creation(
+        f"{MODEL}/log",
+        creating(log_to_model, lambda log: Logged()),
+        body=Body.DATA,
+        request=LogCreate,
+        response=Logged,
+    ),
     _route("GET", "/v1/preview/base-models", list_base_models, response=tuple[str, ...]),
     _route("GET", ALIASES, list_aliases, response=AliasPage),
     _route("PUT", ALIAS, promote, body=Body.CONTROL, request=PromotionCreate, response=PromotionObject),
     _route("DELETE", ALIAS, remove_alias, response=PromotionObject),
-    _route("POST", f"{ALIAS}/rollback", roll_back, response=PromotionObject),
+    _creation(f"{ALIAS}/rollback", creating(roll_back, PromotionObject.of), response=PromotionObject),
     _route("GET", f"{ALIAS}/promotions", list_promotions, query=PAGING, response=PromotionPage),
 )

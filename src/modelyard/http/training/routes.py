@@ -5,21 +5,13 @@ from contextlib import contextmanager
 from functools import partial
 
 from modelyard.domain.job import JobKind, JobStatus
+from modelyard.domain.training import Dataset
 from modelyard.errors import InvalidInput
 from modelyard.formats.training_data import read_dataset
+from modelyard.http.idempotency import IDEMPOTENCY_KEY, creating, idempotency_key
 from modelyard.http.listing import NAMESPACE, PAGING, requested_page
 from modelyard.http.message import Response, json_response, problems_at
-from modelyard.http.route import (
-    IDEMPOTENCY_KEY,
-    Auth,
-    Body,
-    Interface,
-    Parameter,
-    Route,
-    RouteCall,
-    documented_route,
-    idempotency_key,
-)
+from modelyard.http.route import Auth, Body, Interface, Parameter, Route, RouteCall, documented_route
 from modelyard.http.training.schemas import (
     DatasetObject,
     DPOJobCreate,
@@ -120,14 +112,13 @@ def cancel_job(call: RouteCall) -> Response:
 # ---- datasets ------------------------------------------------------------------------------------------------------
 
 
-def upload_dataset(call: RouteCall) -> Response:
+def upload_dataset(call: RouteCall) -> Dataset:
     """Store examples or preferences, one JSON object a line, as the next version of a dataset."""
     with problems_at("query"):
         project, name = _required(call, "project"), _required(call, "name")
         with _rows_in_body():
             examples = read_dataset(call.file)
-            dataset = call.platform.training.upload(name, examples, project=project, entity=call.one("entity"))
-    return json_response(DatasetObject.of(dataset))
+            return call.platform.training.upload(name, examples, project=project, entity=call.one("entity"))
 
 
 def _required(call: RouteCall, name: str) -> str:
@@ -172,5 +163,13 @@ ROUTES: tuple[Route, ...] = (
     _route("GET", JOB, show_job, response=TrainingJobObject, links=_IDS),
     _route("GET", f"{JOB}/events", list_events, query=PAGING, response=TrainingEventPage),
     _route("POST", f"{JOB}/cancel", cancel_job, response=TrainingJobObject),
-    _route("POST", "/v1/preview/datasets", upload_dataset, body=Body.DATA, query=_DATASET, response=DatasetObject),
+    _route(
+        "POST",
+        "/v1/preview/datasets",
+        creating(upload_dataset, DatasetObject.of),
+        body=Body.DATA,
+        query=_DATASET,
+        headers=(IDEMPOTENCY_KEY,),
+        response=DatasetObject,
+    ),
 )

@@ -141,6 +141,16 @@ def _checkpoints_of_completions(database: Database) -> None:
         database.table("stored_completions").add_column("checkpoint_id", str)
 
 
+def _answered_requests(database: Database) -> None:
+    """Add the requests that were answered under an idempotency key."""
+    if not database["ledger"].exists():
+        return
+    columns = {"id": str, "entity": str, "request": str, "answer": str, "answered_at": float}
+    answered = database.create_table("answered_requests", columns, pk="id", not_null=set(columns) - {"id"}, strict=True)
+    answered.create_index(["answered_at", "id"], "answered_requests_by_age")
+    answered.create_index(["entity", "id"], "answered_requests_by_entity")
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration("0002_rows_of_scores", _rows_of_scores),
     Migration("0003_values_by_row", _values_by_row),
@@ -151,6 +161,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration("0008_order_of_appearance", number_records),
     Migration("0009_trained_tokens", _trained_tokens),
     Migration("0010_checkpoints_of_completions", _checkpoints_of_completions),
+    Migration("0011_answered_requests", _answered_requests),
 )
 """Every change since `INITIAL`, oldest first."""
 
