@@ -60,7 +60,7 @@ def numbered(parse: Parser[T], values: Iterable[Any]) -> list[T]:
 
 def mapping(value: Any) -> Mapping[str, Any]:
     """Return an object, with any members."""
-    if not isinstance(value, Mapping):
+    if type(value) is not dict and not isinstance(value, Mapping):
         raise refused("must be an object", "dict_type")
     return value
 

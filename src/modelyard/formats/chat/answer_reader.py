@@ -19,6 +19,8 @@ CHARACTERS_PER_TOKEN = 4
 
 _REASONS: Mapping[Any, FinishReason] = {reason.value: reason for reason in FinishReason}
 _REASONING = ("reasoning_content", "reasoning")
+_MORE = ("finish_reason", "logprobs", "token_ids", "provider_specific_fields", "prompt_token_ids")
+"""Members of a choice next to its text."""
 _BROKEN_OFF = frozenset({"abort", "error"})
 """Reasons of servers that stop before the answer is complete: vLLM and SGLang, when they shut down or are paused."""
 
@@ -38,6 +40,7 @@ class AnswerReader:
 
     def __init__(self, request: CompletionRequest) -> None:
         self._request = request
+        self._wants_details = request.logprobs or request.return_token_ids
         self._choices = [_ChoiceReader(index, request) for index in range(request.n)]
         self._usage: Usage | None = None
         self._held: Delta | None = None
@@ -48,10 +51,30 @@ class AnswerReader:
         Raises `InvalidInput` for one of another shape, `AnswerBrokenOff`, and `BackendError` where token ids or
         log-probabilities were requested and do not come.
         """
+        if (text_only := self._text_only(chunk)) is not None:
+            return [text_only]
         data = mapping(chunk)
         self._usage = optional(_usage, data, "usage", None) or self._usage
         found = optional(lambda given: each(lambda choice: self._deltas(choice, data), given), data, "choices", ())
         return [delta for deltas in found for delta in deltas]
+
+    def _text_only(self, chunk: Any) -> Delta | None:
+        """Return the delta of a chunk that brings text of one choice and nothing else; None for any other chunk.
+
+        Most chunks are such ones; they need none of the parsers, which would come to the same.
+        """
+        try:
+            (choice,) = chunk["choices"]
+            content, index = choice["delta"]["content"], choice.get("index")
+            if not content or type(content) is not str or type(index) is not int or index < 0 or self._wants_details:
+                return None
+            if "message" in choice or chunk.get("usage") is not None or chunk.get("prompt_token_ids") is not None:
+                return None
+            if choice["delta"].get("tool_calls") is not None or any(choice.get(name) is not None for name in _MORE):
+                return None
+            return self._choices[index].take_text(content)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+            return None
 
     def end(self) -> Delta:
         """Return the last delta, with the usage. Raises `InvalidInput` when the answer is not complete."""
@@ -97,6 +120,14 @@ class _ChoiceReader:
         self.reason: FinishReason | None = None
         self._calls: set[int] = set()
         self._prompted = False
+
+    def take_text(self, content: str) -> Delta | None:
+        """Return the delta of a chunk that has only text; None after the finish reason, which is refused elsewhere."""
+        if self.reason is not None:
+            return None
+        self.tokens += 1
+        self.shown += 1
+        return Delta(content, 1, self.index)
 
     def take(self, choice: Mapping[str, Any], chunk: Mapping[str, Any], usage: Usage | None) -> list[Delta]:
         """Return its deltas. A whole answer has a `message` where a chunk has a `delta`."""
