@@ -18,6 +18,7 @@ __all__ = [
     "BodyTooLarge",
     "BudgetExceeded",
     "CallerError",
+    "ClusterError",
     "Conflict",
     "ContextLengthExceeded",
     "EvaluationError",
@@ -244,6 +245,13 @@ class NoWorker(ModelyardError):
     """No worker would run this job."""
 
     code = "no_worker"
+    status = 503
+
+
+class ClusterError(ModelyardError):
+    """A cluster cannot be reached, or refuses a job; the message states what it answered and what to do."""
+
+    code = "cluster_error"
     status = 503
 
 

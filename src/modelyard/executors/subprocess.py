@@ -63,8 +63,7 @@ class SubprocessExecutor:
         *,
         fork: bool = False,
     ) -> None:
-        if not all(part.isidentifier() for part in factory.replace(":", ".").split(".")) or factory.count(":") != 1:
-            raise InvalidInput.at("factory", msg=f"{factory!r} is not of the form package.module:function")
+        check_factory(factory)
         if not hasattr(os, "killpg"):
             raise InvalidInput.at("executor", msg="a process for each job needs Linux or macOS: on Windows use WSL")
         if fork and not can_fork():
@@ -153,6 +152,12 @@ class SubprocessExecutor:
         if self._forks is not None:
             self._forks.close()
             self._forks = None
+
+
+def check_factory(factory: str) -> None:
+    """Raise `InvalidInput` for what does not name a function."""
+    if not all(part.isidentifier() for part in factory.replace(":", ".").split(".")) or factory.count(":") != 1:
+        raise InvalidInput.at("factory", msg=f"{factory!r} is not of the form package.module:function")
 
 
 def _command(words: Sequence[str]) -> list[str]:
@@ -279,8 +284,13 @@ def _ended(status: int, words: str) -> Ended:
     how = f"ended with exit status {status}"
     if status < 0:
         how = f"was ended by signal {-status} ({signal.strsignal(-status)})"
-    told = " ".join("".join(letter if letter.isprintable() else " " for letter in words).split())
-    return Ended(f"its process {how}" + (f"; its last words: {told}" if told else ""), -status in KILLS)
+    return Ended(with_last_words(f"its process {how}", words), -status in KILLS)
+
+
+def with_last_words(fault: str, output: str) -> str:
+    """Return a fault with the last of what a process has written, on one line."""
+    words = " ".join("".join(letter if letter.isprintable() else " " for letter in output[-LAST_WORDS:]).split())
+    return f"{fault}; its last words: {words}" if words else fault
 
 
 _conforms: type[Executor] = SubprocessExecutor

@@ -6,7 +6,7 @@ from typing import Self
 import attrs
 
 from modelyard.domain.job import WorkerRecord
-from modelyard.errors import RecordNotFound, StoreError
+from modelyard.errors import ModelyardError, RecordNotFound, StoreError
 from modelyard.lazy import log
 from modelyard.platform.jobs.announced import forget_dead
 from modelyard.platform.jobs.claimed_job import ClaimedJob
@@ -141,9 +141,11 @@ class Worker:
         try:
             needs = attrs.evolve(claimed.job.needs, alone=claimed.progress.suspect)
             handle = self.executor.submit(claimed.claim, lambda _: self._run(claimed), needs)
-        except Exception:  # noqa: BLE001 - it is logged, and the job goes back into the queue
+        except Exception as error:  # noqa: BLE001 - it is logged, and the job goes back into the queue
             self._runner.give_back(claimed)
-            log.exception("the executor refused job %s; claims pause for %g s", claimed.job.id, self._runner.rest())
+            unforeseen, seconds = not isinstance(error, ModelyardError), self._runner.rest()
+            message = "the executor refused job %s; claims pause for %g s: %s"
+            log.error(message, claimed.job.id, seconds, error, exc_info=unforeseen)
             return False
         self._runner.recovered()
         if self.executor.reattach(handle, alive=True):  # what runs in this process settles itself; the rest is watched
