@@ -1,5 +1,6 @@
 """What tests of several parts need: evaluation runs in a store, as an engine writes them; no test depends on speed."""
 
+import gc
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +19,8 @@ from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.prediction import Prediction, Score, Source
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.protocols import Tx
+from modelyard.stores.sqlite import SqliteStore
+from modelyard.testing import CONTRACT_RECORDS
 from postgres_server import PostgresServer, server_folder
 
 pytest_plugins = [
@@ -34,6 +37,12 @@ slow = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", slow, max_examples=PLAIN, derandomize=True, database=None)
 settings.register_profile("search", slow, max_examples=1000)
 settings.load_profile("same")
+
+
+def pytest_collection_finish() -> None:
+    """Take the modules and the collected tests, which live until the end, out of every later garbage collection."""
+    gc.freeze()
+
 
 EVALUATION = "weave:///local/demo/object/replies:v0"
 SCORER = "weave:///local/demo/object/{}:v0"
@@ -163,6 +172,21 @@ def postgres() -> Iterator[PostgresServer]:
 def yard_address(postgres: PostgresServer) -> str:
     """The address of a new, empty database."""
     return postgres.create_database()
+
+
+def empty_contract_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A SQLite file with the tables of the store contract and no record."""
+    path = tmp_path_factory.mktemp("empty") / "contract.db"
+    SqliteStore(path, CONTRACT_RECORDS).close()
+    return path.read_bytes()
+
+
+@pytest.fixture
+def contract_file(tmp_path: Path, empty_contract_file: bytes) -> Path:
+    """A new SQLite file that has the tables of the store contract already."""
+    path = tmp_path / "yard.db"
+    path.write_bytes(empty_contract_file)
+    return path
 
 
 @pytest.fixture

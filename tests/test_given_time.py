@@ -83,7 +83,7 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
         {"asyncio.sleep", "self._changed.wait"},
         "what acts in real threads is waited for, in bounded real time; sleep(0) is a turn",
     ),
-    "testing/contracts/executor.py": (
+    "testing/contracts/executor_trials.py": (
         {"import time", "self._go_on.wait", "Event.wait"},
         "tries real threads and processes",
     ),

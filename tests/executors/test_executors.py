@@ -15,10 +15,11 @@ from modelyard.executors.subprocess import SubprocessExecutor
 from modelyard.executors.thread import ThreadExecutor
 from modelyard.protocols import Ended, Executor, ExecutorState, Running
 from modelyard.testing import ExecutorContract, Trials, TrialsElsewhere, TrialsHere
-from modelyard.testing.contracts.executor import NEEDS, state, until
+from modelyard.testing.contracts.executor import NEEDS, state
+from modelyard.testing.contracts.executor_trials import until
 
 CLAIM = Claim("job", 1, "worker")
-FACTORY = "modelyard.testing.contracts.executor:trial_elsewhere"
+FACTORY = "modelyard.testing.contracts.executor_trials:trial_elsewhere"
 
 
 class TestInlineExecutor(ExecutorContract):
@@ -62,6 +63,14 @@ class AllAlone(IsolatingExecutor):
         return super().submit(claim, run, attrs.evolve(needs, alone=True))
 
 
+def forking(folder: Path) -> SubprocessExecutor:
+    """Return an executor whose jobs are forks of one process, once that process is ready."""
+    made = SubprocessExecutor(FACTORY, [str(folder)], fork=True)
+    made._prepare()
+    until(lambda: made._forks is not None and made._forks.ready)
+    return made
+
+
 class TestIsolatingExecutorWithJobsThatNeedIt(ExecutorContract):
     detached = True
 
@@ -71,7 +80,7 @@ class TestIsolatingExecutorWithJobsThatNeedIt(ExecutorContract):
 
     @pytest.fixture
     def executor(self, tmp_path: Path) -> Iterator[Executor]:
-        made = AllAlone(ThreadExecutor(), SubprocessExecutor(FACTORY, [str(tmp_path)]))
+        made = AllAlone(ThreadExecutor(), forking(tmp_path))
         yield made
         made.close()
 
@@ -93,9 +102,7 @@ class TestSubprocessExecutor(ExecutorContract):
 class TestForkingExecutor(TestSubprocessExecutor):
     @pytest.fixture
     def executor(self, tmp_path: Path) -> Iterator[Executor]:
-        made = SubprocessExecutor(FACTORY, [str(tmp_path)], fork=True)
-        made._prepare()
-        until(lambda: made._forks is not None and made._forks.ready)
+        made = forking(tmp_path)
         yield made
         made.close()
 

@@ -16,7 +16,8 @@ from modelyard.executors.fork_server import ForkServer, can_fork
 from modelyard.executors.subprocess import SubprocessExecutor
 from modelyard.process_identity import ProcessName
 from modelyard.protocols import Ended
-from modelyard.testing.contracts.executor import NEEDS, PATIENCE, outcome, until
+from modelyard.testing.contracts.executor import NEEDS, outcome
+from modelyard.testing.contracts.executor_trials import PATIENCE, until
 
 pytestmark = pytest.mark.crash
 
@@ -139,7 +140,7 @@ def submitted(executor: SubprocessExecutor, job_id: str) -> str:
 def test_forked_jobs_whose_server_dies_end_one_by_one_and_the_next_one_runs(
     tmp_path: Path,
 ) -> None:
-    factory = "modelyard.testing.contracts.executor:trial_elsewhere"
+    factory = "modelyard.testing.contracts.executor_trials:trial_elsewhere"
     with closing(SubprocessExecutor(factory, [str(tmp_path)], fork=True)) as executor:
         executor._prepare()
         server = forks(executor)

@@ -21,7 +21,8 @@ from modelyard.platform.training.handle import JobHandle
 from modelyard.process_identity import ProcessName, machine, this_process
 from modelyard.protocols import Ended, Running
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.contracts.executor import NEEDS, PATIENCE, outcome, until
+from modelyard.testing.contracts.executor import NEEDS, outcome
+from modelyard.testing.contracts.executor_trials import PATIENCE, until
 from modelyard.worker import platform_of
 
 pytestmark = pytest.mark.crash

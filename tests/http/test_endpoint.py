@@ -52,11 +52,13 @@ def test_every_other_route_asks_who_calls(client: Any, route: Any) -> None:
     check_each({f"{method}, {authorization!r}": (authorization, method) for authorization, method in cases}, check)
 
 
-@pytest.mark.parametrize("route", GUARDED, ids=lambda route: f"{route.method} {route.path}")
-def test_a_route_takes_its_own_scheme_alone(client: Any, route: Any) -> None:
-    other = "Basic" if route.auth is Auth.BEARER else "Bearer"
-    status = 403 if route.auth is Auth.ADDRESS else 401
-    assert client.send(route.method, sample(route.path), raw=b"{}", auth=other).status == status
+def test_a_route_takes_its_own_scheme_alone(client: Any) -> None:
+    def check(route: Any) -> None:
+        other = "Basic" if route.auth is Auth.BEARER else "Bearer"
+        status = 403 if route.auth is Auth.ADDRESS else 401
+        assert client.send(route.method, sample(route.path), raw=b"{}", auth=other).status == status
+
+    check_each({f"{route.method} {route.path}": route for route in GUARDED}, check)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from each import check_each
 from modelyard import errors
 from modelyard.http import errors as refusal
 from modelyard.http.error_responses import error_status, failed
@@ -36,20 +37,22 @@ ARGUMENTS: dict[type, tuple[Any, ...]] = {
 CLASSES = [cls for cls in all_below(errors.ModelyardError) if cls.__module__.startswith("modelyard")]
 
 
-@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 @pytest.mark.parametrize("error_format", list(ErrorFormat))
-def test_every_class_has_a_status_and_a_body(cls: type, error_format: ErrorFormat) -> None:
-    failure = cls(*ARGUMENTS.get(cls, ("a sentence",)))
-    response = failed(failure, error_format, "req-1")
-    assert isinstance(response.body, bytes)
-    body = json.loads(response.body)
-    if issubclass(cls, errors.CallerError | errors.QueueFull):
-        assert 400 <= response.status < 500
-    else:
-        assert response.status >= 500
-    said = {ErrorFormat.ERROR: "error", ErrorFormat.ERRORS: "errors"}.get(error_format, "detail")
-    assert "message" in str(body[said]) if said != "detail" else body[said]
-    assert ("retry-after" in dict(response.headers)) is (response.status in (429, 503))
+def test_every_class_has_a_status_and_a_body(error_format: ErrorFormat) -> None:
+    def check(cls: type) -> None:
+        failure = cls(*ARGUMENTS.get(cls, ("a sentence",)))
+        response = failed(failure, error_format, "req-1")
+        assert isinstance(response.body, bytes)
+        body = json.loads(response.body)
+        if issubclass(cls, errors.CallerError | errors.QueueFull):
+            assert 400 <= response.status < 500
+        else:
+            assert response.status >= 500
+        member = {ErrorFormat.ERROR: "error", ErrorFormat.ERRORS: "errors"}.get(error_format, "detail")
+        assert "message" in str(body[member]) if member != "detail" else body[member]
+        assert ("retry-after" in dict(response.headers)) is (response.status in (429, 503))
+
+    check_each({cls.__name__: cls for cls in CLASSES}, check)
 
 
 @pytest.mark.parametrize(

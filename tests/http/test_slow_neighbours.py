@@ -103,8 +103,8 @@ async def busy_host() -> AsyncIterator[None]:
 
 
 @pytest.fixture
-def yard(tmp_path: Path) -> Iterator[Yard]:
-    yard = Yard(tmp_path / "yard.db")
+def yard(yard_file: Path) -> Iterator[Yard]:
+    yard = Yard(yard_file)
     with yard.platform:
         yield yard
 
@@ -132,8 +132,8 @@ def test_slow_uploads_of_one_key_keep_no_other_waiting(yard: Yard) -> None:
 
 
 @pytest.mark.parametrize("fallback", [False, True], ids=["alone", "in a fallback"])
-def test_stalled_calls_of_a_backend_keep_no_other_waiting(tmp_path: Path, fallback: bool) -> None:
-    yard = Yard(tmp_path / "yard.db", fallback)
+def test_stalled_calls_of_a_backend_keep_no_other_waiting(yard_file: Path, fallback: bool) -> None:
+    yard = Yard(yard_file, fallback)
 
     async def main() -> list[str]:
         async with busy_host():

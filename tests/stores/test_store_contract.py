@@ -26,8 +26,8 @@ class TestMemoryStore(StoreContract):
 
 class TestSqliteStore(StoreContract):
     @pytest.fixture
-    def store(self, tmp_path: Path) -> Iterator[Store]:
-        self.path = tmp_path / "yard.db"
+    def store(self, contract_file: Path) -> Iterator[Store]:
+        self.path = contract_file
         store = SqliteStore(self.path, CONTRACT_RECORDS)
         yield store
         store.close()
@@ -42,16 +42,16 @@ class TestSqliteStore(StoreContract):
 
 class TestSqliteStoreThatLastsAsLongAsTheProcess(StoreContract):
     @pytest.fixture
-    def store(self, tmp_path: Path) -> Iterator[Store]:
-        store = SqliteStore(tmp_path / "yard.db", CONTRACT_RECORDS, "process")
+    def store(self, contract_file: Path) -> Iterator[Store]:
+        store = SqliteStore(contract_file, CONTRACT_RECORDS, "process")
         yield store
         store.close()
 
 
 class TestSqliteStoreRunningEveryStepTwice(StoreContract):
     @pytest.fixture
-    def store(self, tmp_path: Path) -> Iterator[Store]:
-        store = RunTwiceStore(SqliteStore(tmp_path / "yard.db", CONTRACT_RECORDS))
+    def store(self, contract_file: Path) -> Iterator[Store]:
+        store = RunTwiceStore(SqliteStore(contract_file, CONTRACT_RECORDS))
         yield store
         store.close()
 

@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from itertools import accumulate
 from typing import Any, Never
 
 from modelyard.errors import InvalidInput
@@ -23,6 +24,9 @@ _QUOTED = re.compile(rb'"[^"]*"?')
 _ALL_BUT_STRUCTURE = bytes(set(range(256)) - set(b'"[]{},:'))
 _ALL_BUT_NESTING = bytes(set(range(256)) - set(b"[]{}"))
 _BRACES_ALIKE = bytes.maketrans(b"{}", b"[]")
+_LEVELS_AT_ONCE = 8
+_STEPS = bytes.maketrans(b"[]", b"\x01\xff")
+"""One level down, and one up as a signed byte."""
 _DIGITS_ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
@@ -98,10 +102,15 @@ def _structure(raw: bytes) -> bytes:
 
 
 def _depth(structure: bytes, enough: int) -> int:
-    """Return the depth of the nesting, counted up to `enough`, by taking away the innermost level again and again."""
+    """Return the depth of the nesting, counted up to `enough`.
+
+    Taking away the innermost level is fast where many brackets go at once; what is deeper is counted one by one.
+    """
     nesting = structure.translate(_BRACES_ALIKE, _ALL_BUT_NESTING)
     levels = 0
     while b"[]" in nesting and levels < enough:
+        if levels == _LEVELS_AT_ONCE:
+            return levels + max(accumulate(memoryview(nesting.translate(_STEPS)).cast("b")))
         nesting = nesting.replace(b"[]", b"")
         levels += 1
     return levels + nesting.count(b"[")

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from modelyard.testing.contracts.artifacts import ArtifactStoreContract
     from modelyard.testing.contracts.authenticator import AuthenticatorContract
     from modelyard.testing.contracts.backend import BackendContract
-    from modelyard.testing.contracts.executor import ExecutorContract, Trials, TrialsElsewhere, TrialsHere
+    from modelyard.testing.contracts.executor import ExecutorContract
+    from modelyard.testing.contracts.executor_trials import Trials, TrialsElsewhere, TrialsHere
     from modelyard.testing.contracts.run_twice_store import RunTwiceStore
     from modelyard.testing.contracts.store import StoreContract
     from modelyard.testing.contracts.store_machine import StoreMachine, machine_over
@@ -53,7 +54,8 @@ else:
             "testing.contracts.authenticator": ("AuthenticatorContract",),
             "testing.contracts.backend": ("BackendContract",),
             "testing.contracts.backend_client": ("backend_client",),
-            "testing.contracts.executor": ("ExecutorContract", "Trials", "TrialsElsewhere", "TrialsHere"),
+            "testing.contracts.executor": ("ExecutorContract",),
+            "testing.contracts.executor_trials": ("Trials", "TrialsElsewhere", "TrialsHere"),
             "testing.contracts.run_twice_store": ("RunTwiceStore",),
             "testing.contracts.store": ("StoreContract",),
             "testing.contracts.store_machine": ("StoreMachine", "machine_over"),

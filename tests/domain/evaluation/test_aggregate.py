@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation import metrics as metrics_
@@ -202,7 +202,7 @@ def test_metrics_without_end_are_counted_and_left_out() -> None:
 
 def test_a_bool_has_a_rate_with_wilson_s_interval() -> None:
     found = only(aggregate(run_with([True] * 8 + [False] * 2)))
-    expected = stats.binomtest(8, 10).proportion_ci(0.95, method="wilson")
+    expected = scipy.stats.binomtest(8, 10).proportion_ci(0.95, method="wilson")
     assert found.kind is MetricKind.BINARY
     assert found.mean == 0.8
     assert found.interval is not None
@@ -212,10 +212,10 @@ def test_a_bool_has_a_rate_with_wilson_s_interval() -> None:
 def test_a_number_has_mean_spread_and_student_s_interval() -> None:
     given_values = [0.1, 0.4, 0.7, 1, 3]
     found = only(aggregate(run_with(given_values), confidence=0.9))
-    expected = stats.ttest_1samp(given_values, 0).confidence_interval(0.9)
+    expected = scipy.stats.ttest_1samp(given_values, 0).confidence_interval(0.9)
     assert found.numbers is not None
     assert (found.numbers.mean, found.numbers.median) == pytest.approx((1.04, 0.7))
-    assert found.numbers.deviation == pytest.approx(math.sqrt(stats.tvar(given_values)))
+    assert found.numbers.deviation == pytest.approx(math.sqrt(scipy.stats.tvar(given_values)))
     assert found.interval is not None
     assert (found.interval.low, found.interval.high) == pytest.approx((expected.low, expected.high))
 
@@ -281,7 +281,7 @@ def test_passed_in_some_trial_and_passed_in_every_one_are_rates() -> None:
     judged = with_trials([True, False], [True, True], [False, False])
     some, every = only(aggregate(judged, reducer="max")), only(aggregate(judged, reducer="min"))
     assert (some.mean, every.mean) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
-    expected = stats.binomtest(2, 3).proportion_ci(0.95, method="wilson")
+    expected = scipy.stats.binomtest(2, 3).proportion_ci(0.95, method="wilson")
     assert some.interval is not None
     assert (some.interval.low, some.interval.high) == pytest.approx((expected.low, expected.high))
 
@@ -297,14 +297,14 @@ def test_the_rate_of_trials_has_wilson_s_interval_of_as_many_values_as_its_error
     """Rows of 1/2, 1 and 0: a variance of 1/4 / 3 where single values had 1/4 / 2, so 3 rows are worth 4.5."""
     found = only(aggregate(with_trials([True, False], [True, True], [False, False])))
     assert found.interval is not None
-    expected = wilson_bounds(0.5, 4.5, stats.t.ppf(0.975, 2))
+    expected = wilson_bounds(0.5, 4.5, scipy.stats.t.ppf(0.975, 2))
     assert (found.interval.low, found.interval.high) == pytest.approx(expected)
 
 
 def test_trials_that_agree_say_no_more_than_one_of_them() -> None:
     once, thrice = (only(aggregate(with_trials(*[[n > 0] * times for n in range(5)]))).interval for times in (1, 3))
     assert once == thrice
-    expected = stats.binomtest(4, 5).proportion_ci(0.95, method="wilson")
+    expected = scipy.stats.binomtest(4, 5).proportion_ci(0.95, method="wilson")
     assert once is not None
     assert (once.low, once.high) == pytest.approx((expected.low, expected.high))
 
@@ -313,7 +313,7 @@ def test_trials_that_agree_say_no_more_than_one_of_them() -> None:
 def test_clusters_that_all_pass_have_the_interval_of_so_many_values(clusters: list[int], count: int) -> None:
     judged = run_of((prediction({"n": n, "text": text}), [score(True)]) for n, text in enumerate(clusters))
     found = only(aggregate(judged, cluster_by="text"))
-    expected = stats.binomtest(count, count).proportion_ci(0.95, method="wilson")
+    expected = scipy.stats.binomtest(count, count).proportion_ci(0.95, method="wilson")
     assert found.interval is not None
     assert (found.interval.low, found.interval.high) == pytest.approx((expected.low, expected.high))
 
@@ -361,7 +361,7 @@ def test_clustered_errors_by_hand() -> None:
     assert found.numbers is not None
     assert found.numbers.error == pytest.approx(1.0)
     assert found.interval is not None
-    assert found.interval.high - 2 == pytest.approx(stats.t.ppf(0.975, 1))
+    assert found.interval.high - 2 == pytest.approx(scipy.stats.t.ppf(0.975, 1))
 
 
 def test_a_row_without_the_key_of_its_cluster_is_named() -> None:

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.aggregate import aggregate
@@ -103,7 +103,7 @@ def test_the_paired_difference_agrees_with_the_library(pairs: list[tuple[float, 
         (sum(a for a, _ in pairs) / len(pairs), sum(b for _, b in pairs) / len(pairs))
     )
     if math.sqrt(sum((d - found.paired.difference) ** 2 for d in differences)) > 1e-3:  # type: ignore[operator]
-        expected = stats.ttest_1samp(differences, 0)
+        expected = scipy.stats.ttest_1samp(differences, 0)
         bounds = expected.confidence_interval(0.95)
         assert found.paired.interval is not None
         assert (found.paired.interval.low, found.paired.interval.high) == pytest.approx(
@@ -194,8 +194,8 @@ def test_clusters_widen_the_interval_by_hand() -> None:
     residuals = [2.5 - 4.5, 6.5 - 4.5]
     error = math.sqrt(2 * sum(r * r for r in residuals)) / 4
     assert found.paired.interval is not None
-    assert found.paired.interval.high == pytest.approx(2.25 + stats.t.ppf(0.975, 1) * error)
-    assert found.paired.p == pytest.approx(2 * stats.t.sf(2.25 / error, 1))
+    assert found.paired.interval.high == pytest.approx(2.25 + scipy.stats.t.ppf(0.975, 1) * error)
+    assert found.paired.p == pytest.approx(2 * scipy.stats.t.sf(2.25 / error, 1))
 
 
 # ---- what is missing

@@ -3,9 +3,9 @@
 import math
 
 import pytest
+import scipy
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from scipy import stats
 
 from modelyard.domain.evaluation.statistics import (
     Numbers,
@@ -45,7 +45,7 @@ def test_nothing_counted_has_no_rate() -> None:
 @given(st.integers(1, 10**6), st.floats(0, 1), st.sampled_from([0.5, 0.9, 0.95, 0.999]))
 def test_wilson_agrees_with_the_library(count: int, share: float, confidence: float) -> None:
     passed = round(share * count)
-    expected = stats.binomtest(passed, count).proportion_ci(confidence, method="wilson")
+    expected = scipy.stats.binomtest(passed, count).proportion_ci(confidence, method="wilson")
     interval = wilson(passed, count, confidence)
     assert interval is not None
     assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
@@ -101,17 +101,19 @@ def test_mcnemar_by_hand() -> None:
 @given(st.integers(0, 3000), st.integers(0, 3000))
 def test_mcnemar_agrees_with_the_library(wins: int, losses: int) -> None:
     assume(wins + losses > 0)
-    assert mcnemar(wins, losses) == pytest.approx(stats.binomtest(wins, wins + losses).pvalue, rel=1e-6, abs=1e-12)
+    assert mcnemar(wins, losses) == pytest.approx(
+        scipy.stats.binomtest(wins, wins + losses).pvalue, rel=1e-6, abs=1e-12
+    )
 
 
 @given(st.floats(0, 1e4), st.integers(1, 10**5))
 def test_the_tail_of_t_agrees_with_the_library(t: float, freedom: int) -> None:
-    assert t_tail(t, freedom) == pytest.approx(stats.t.sf(t, freedom), rel=1e-6, abs=1e-14)
+    assert t_tail(t, freedom) == pytest.approx(scipy.stats.t.sf(t, freedom), rel=1e-6, abs=1e-14)
 
 
 @given(st.floats(0.505, 0.9999), st.integers(1, 10**5))
 def test_the_quantile_of_t_agrees_with_the_library(share: float, freedom: int) -> None:
-    assert t_quantile(share, freedom) == pytest.approx(stats.t.ppf(share, freedom), rel=1e-6, abs=1e-9)
+    assert t_quantile(share, freedom) == pytest.approx(scipy.stats.t.ppf(share, freedom), rel=1e-6, abs=1e-9)
 
 
 @given(st.lists(st.tuples(finite, finite), min_size=2, max_size=50), st.sampled_from([0.8, 0.95, 0.99]))
@@ -119,7 +121,7 @@ def test_paired_numbers_agree_with_the_library(pairs: list[tuple[float, float]],
     differences = [b - a for a, b in pairs]
     spread = math.sqrt(math.fsum((d - math.fsum(differences) / len(pairs)) ** 2 for d in differences))
     assume(spread > 1e-3)
-    expected = stats.ttest_1samp(differences, 0)
+    expected = scipy.stats.ttest_1samp(differences, 0)
     bounds = expected.confidence_interval(confidence)
     found = paired(pairs, confidence)
     assert found.p == pytest.approx(expected.pvalue, rel=1e-5, abs=1e-9)

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import threading
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,8 +39,8 @@ def data_route(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(params=["memory", "folder"])
-def platform(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Any]:
-    path = tmp_path / "yard.db" if request.param == "folder" else None
+def platform(request: pytest.FixtureRequest, yard_file: Path) -> Iterator[Any]:
+    path = yard_file if request.param == "folder" else None
     with open_platform(path, settings=Settings(max_data_body=1_000_000), durability="process") as platform:
         yield platform
 

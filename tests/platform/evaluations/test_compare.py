@@ -16,8 +16,8 @@ from modelyard.errors import InvalidInput, NotFound
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def platform(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Platform]:
-    path = tmp_path / "yard.db" if request.param == "sqlite" else None
+def platform(request: pytest.FixtureRequest, yard_file: Path) -> Iterator[Platform]:
+    path = yard_file if request.param == "sqlite" else None
     with open_platform(path, durability="process") if path else open_platform() as opened:
         yield opened
 

@@ -53,9 +53,9 @@ class Fleet:
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+def fleet(yard_file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
     with ExitStack() as stack:
-        yield Fleet(tmp_path / "yard.db", monkeypatch, stack)
+        yield Fleet(yard_file, monkeypatch, stack)
 
 
 def held(platform: Platform) -> list[Admission]:

@@ -32,10 +32,10 @@ class UpFor(ManualClock):
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Callable[[ManualClock], Platform]]:
+def opened(yard_file: Path) -> Iterator[Callable[[ManualClock], Platform]]:
     """Opens one file with a clock."""
     with ExitStack() as stack:
-        yield lambda clock: stack.enter_context(open_platform(tmp_path / "yard.db", clock=clock))
+        yield lambda clock: stack.enter_context(open_platform(yard_file, clock=clock))
 
 
 def caller(per_minute: int, name: str = "key-1") -> Principal:

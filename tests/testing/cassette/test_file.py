@@ -1,40 +1,23 @@
 """The file of a cassette: whole lines, whoever writes them; and one that cannot be read is named by its line."""
 
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+import recorded_echo
 from modelyard.backends.echo import EchoBackend
-from modelyard.domain.completion import CompletionRequest, Message, Role
 from modelyard.errors import StoreCorrupt, StoreTooNew
-from modelyard.protocols import ServedModel
 from modelyard.testing.cassette.cassette import use_cassette
 from modelyard.testing.cassette.file import CassetteFile
-
-SERVED = ServedModel("echo", EchoBackend().entries()[0])
-LONG = "много слов 🌊\u2028\u0085 " * 500
+from recorded_echo import LONG, ask, record
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "c.jsonl"
-
-
-def ask(backend: Any, text: str) -> str:
-    request = CompletionRequest("echo", (Message(Role.USER, text),), max_tokens=100_000)
-    return "".join(delta.text for delta in backend.stream(request, SERVED))
-
-
-def record(path: Path, *texts: str) -> None:
-    backend = use_cassette(path, EchoBackend(), mode="new")
-    backend.entries()
-    for text in texts:
-        ask(backend, text)
 
 
 def test_a_review_can_read_it(path: Path) -> None:
@@ -127,24 +110,18 @@ def test_threads_record_whole_lines_into_one_file(path: Path) -> None:
     ]
 
 
-WRITER = """
-import sys
-sys.path.insert(0, {here!r})
-from test_file import LONG, record
-record(__import__("pathlib").Path(sys.argv[1]), *(f"{{sys.argv[2]}}-{{n}} {{LONG}}" for n in range(30)))
-"""
+def recorder(*arguments: object) -> list[str]:
+    return [sys.executable, recorded_echo.__file__, *map(str, arguments)]
 
 
 def test_processes_record_whole_lines_into_one_file(path: Path) -> None:
-    code = WRITER.format(here=os.fspath(Path(__file__).parent))
-    writers = [subprocess.Popen([sys.executable, "-c", code, path, str(writer)]) for writer in range(3)]
+    writers = [subprocess.Popen(recorder(path, writer)) for writer in range(3)]
     assert [writer.wait(100) for writer in writers] == [0, 0, 0]
     names = [one.asked["messages"][0]["content"].split()[0] for one in CassetteFile(path).recordings]
-    assert sorted(names) == sorted(f"{writer}-{n}" for writer in range(3) for n in range(30))
+    assert sorted(names) == sorted(f"{writer}-{n}" for writer in range(3) for n in range(10))
     assert path.read_bytes().count(b"modelyard_cassette") == 1
 
 
 def test_a_killed_recorder_leaves_what_it_had_recorded(path: Path) -> None:
-    code = WRITER.format(here=os.fspath(Path(__file__).parent)) + "import os; os.kill(os.getpid(), 9)"
-    assert subprocess.run([sys.executable, "-c", code, path, "w"], check=False).returncode == -9
-    assert len(CassetteFile(path).recordings) == 30
+    assert subprocess.run(recorder(path, "w", "killed"), check=False).returncode == -9
+    assert len(CassetteFile(path).recordings) == 10

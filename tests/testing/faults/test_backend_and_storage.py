@@ -55,8 +55,8 @@ class TestFaultyMemoryStore(StoreContract):
 
 class TestFaultySqliteStore(StoreContract):
     @pytest.fixture
-    def store(self, tmp_path: Path) -> Iterator[Store]:
-        self.path = tmp_path / "yard.db"
+    def store(self, contract_file: Path) -> Iterator[Store]:
+        self.path = contract_file
         store = Faults().store(SqliteStore(self.path, CONTRACT_RECORDS))
         yield store
         store.close()
