@@ -174,6 +174,7 @@ def yard_address(postgres: PostgresServer) -> str:
     return postgres.create_database()
 
 
+@pytest.fixture(scope="session")
 def empty_contract_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A SQLite file with the tables of the store contract and no record."""
     path = tmp_path_factory.mktemp("empty") / "contract.db"
