@@ -10,12 +10,11 @@ from functools import partial
 from typing import Any
 
 from modelyard.protocols import Tx
-from modelyard.stores.group_commit import interrupts_leader
 from modelyard.stores.postgres.batch import Batch, Known
 from modelyard.stores.postgres.pages import Row, Statement
 from modelyard.stores.postgres.rows import RecordPlan
 from modelyard.stores.postgres.tx import PostgresTx
-from modelyard.stores.postgres.wire import Abandoned
+from modelyard.stores.postgres.wire import ends_group
 
 _ROUNDS = 6
 """Round trips that are spent on reading ahead at most."""
@@ -90,6 +89,6 @@ def _ask(trial: Callable[[], Any], asked: dict[Statement, RecordPlan]) -> bool:
         asked[needed.statement] = needed.plan
         return True
     except BaseException as error:
-        if isinstance(error, Abandoned) or interrupts_leader(error):
+        if ends_group(error):
             raise
     return False

@@ -1,7 +1,7 @@
 """What a transaction knows and has yet to send: the records that it has read, and the writes of its steps.
 
-Writes are held back and leave together. A step that raises is undone here, unless its writes were sent already: then a
-savepoint undoes them. Several replacements of one record become one.
+Writes are held back and leave together, with the commit or with a question whose answer they change. A step that raises
+is undone here, unless its writes were sent already. Several replacements of one record become one.
 """
 
 from collections.abc import Iterator
@@ -59,17 +59,18 @@ class Batch:
         self.known: dict[At, Known | None] = {}
         self.ahead: dict[Statement, list[Row]] = {}
         self.wrote = False
-        self._step, self._saved = 0, False
+        self.sent_by_step = False
+        self._step = 0
         self._writes: dict[RecordPlan, list[_Write]] = {}
         self._last: dict[At, int] = {}
         self._touched: set[RecordPlan] = set()
         self._before: dict[At, Known | object | None] = {}
-        self._merged: dict[tuple[RecordPlan, int], tuple[_Write, dict[int, Any]]] = {}
+        self._merged: dict[tuple[RecordPlan, int], _Write] = {}
 
     def begin_step(self) -> None:
         """Note that what follows is another step's."""
         self._step += 1
-        self._saved = False
+        self.sent_by_step = False
         self._before, self._merged = {}, {}
 
     # ---- writes ----
@@ -108,8 +109,7 @@ class Batch:
     def _merge(self, plan: RecordPlan, at: int, changes: dict[int, Any]) -> None:
         write = self._writes[plan][at]
         if write.step != self._step:
-            before, own = self._merged.get((plan, at), (write, {}))
-            self._merged[plan, at] = before, {**own, **changes}
+            self._merged.setdefault((plan, at), write)
         self._writes[plan][at] = write.merge(changes)
 
     def _know(self, plan: RecordPlan, key: Row, known: Known | None) -> None:
@@ -135,12 +135,15 @@ class Batch:
     # ---- the end of a step, and of all ----
 
     def undo_step(self) -> None:
-        """Forget what this step has written."""
-        if self._saved:
-            self.wire.later("ROLLBACK TO SAVEPOINT step")
-            self._writes, self._last = {}, {}
-        else:
-            self._drop()
+        """Forget what this step has written, none of which was sent."""
+        for (plan, place), before in self._merged.items():
+            self._writes[plan][place] = before
+        self._writes = {
+            plan: [write for write in writes if write.step != self._step] for plan, writes in self._writes.items()
+        }
+        self._last = {
+            (plan, write.key): place for plan, writes in self._writes.items() for place, write in enumerate(writes)
+        }
         for at, known in self._before.items():
             if known is _NOTHING:
                 self.known.pop(at, None)
@@ -148,39 +151,16 @@ class Batch:
                 self.known[at] = known  # type: ignore[assignment]
         self.begin_step()
 
-    def send(self, last: bool = False) -> None:
-        """Hand the writes to the wire: those of this step after a savepoint, unless it is the last and has returned."""
-        if not last:
-            own = self._drop()
-            self.wire.extend(self._statements(self._writes))
-            if not self._saved:
-                self.wire.later("SAVEPOINT step")
-                self._saved = True
-            self._writes = own
-        self.wrote = self.wrote or any(self._writes.values())
-        self.wire.extend(self._statements(self._writes))
+    def send(self) -> None:
+        """Hand the writes to the wire."""
+        last = [writes[-1].step for writes in self._writes.values() if writes]
+        self.sent_by_step = self.sent_by_step or self._step in last or bool(self._merged)
+        self.wrote = self.wrote or bool(last)
+        self.wire.extend(self._statements())
         self._writes, self._last, self._merged = {}, {}, {}
 
-    @property
-    def dirty(self) -> bool:
-        """Whether anything was written or is to be written."""
-        return self.wrote or any(self._writes.values())
-
-    def _drop(self) -> dict[RecordPlan, list[_Write]]:
-        """Take this step's writes out of what is held back, and return them."""
-        own = {plan: [write for write in writes if write.step == self._step] for plan, writes in self._writes.items()}
-        for (plan, at), (before, changes) in self._merged.items():
-            own[plan].insert(0, _Write(self._step, before.key, None, changes))
-            self._writes[plan][at] = before
-        self._writes = {
-            plan: [write for write in writes if write.step != self._step] for plan, writes in self._writes.items()
-        }
-        self._last = {(plan, write.key): at for plan, writes in self._writes.items() for at, write in enumerate(writes)}
-        self.wrote = self.wrote or any(self._writes.values())
-        return own
-
-    def _statements(self, writes: dict[RecordPlan, list[_Write]]) -> Iterator[Statement]:
-        for plan, some in writes.items():
+    def _statements(self) -> Iterator[Statement]:
+        for plan, some in self._writes.items():
             for is_insert, run in groupby(some, lambda write: write.row is not None):
                 if is_insert:
                     yield from plan.inserts([write.row or () for write in run])

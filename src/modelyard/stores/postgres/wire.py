@@ -5,11 +5,18 @@ from typing import Any
 
 from psycopg import Error
 
+from modelyard.stores.group_commit import interrupts_leader
 from modelyard.stores.postgres.pages import Row, Statement
 
 
 class Abandoned(BaseException):
     """Ends a step whose transaction has failed. Not an `Exception`, so that no step swallows it."""
+
+
+def ends_group(error: BaseException) -> bool:
+    """Return whether this ends the whole group, whichever step was running."""
+    is_signal = isinstance(error, KeyboardInterrupt | SystemExit)
+    return isinstance(error, Abandoned) or (is_signal and interrupts_leader(error))
 
 
 class Wire:
@@ -55,20 +62,28 @@ class Wire:
 
     def many(self, statements: Sequence[Statement]) -> list[list[Row]]:
         """Return the rows of several statements, in one round trip with all that waits."""
-        waiting, self._waiting = self._waiting, []
+        cursors: list[Any] = []
         try:
             with self._connection.pipeline():
-                if not self.begun:
-                    self._execute(waiting[: self._begin])
-                    waiting = waiting[self._begin :]
-                    self._opened = self._ask(self._opening) if self._opening else None
-                self.trips += 1
-                self._execute(waiting)
-                cursors = [self._ask(statement) for statement in statements]
-            return [cursor.fetchall() for cursor in cursors]
+                try:
+                    cursors = self._send(statements)
+                except Error as error:  # the pipeline would log it if it went further
+                    self.fault = error
+            if self.fault is None:
+                return [cursor.fetchall() for cursor in cursors]
         except Error as error:
-            self.fault = error
-            raise Abandoned from error
+            self.fault = self.fault or error
+        raise Abandoned from self.fault
+
+    def _send(self, statements: Iterable[Statement]) -> list[Any]:
+        waiting, self._waiting = self._waiting, []
+        if not self.begun:
+            self._execute(waiting[: self._begin])
+            waiting = waiting[self._begin :]
+            self._opened = self._ask(self._opening) if self._opening else None
+        self.trips += 1
+        self._execute(waiting)
+        return [self._ask(statement) for statement in statements]
 
     def _execute(self, statements: Iterable[Statement]) -> None:
         for sql, values in statements:

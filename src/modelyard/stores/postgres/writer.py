@@ -24,7 +24,7 @@ from modelyard.stores.postgres.errors import TRANSIENT, to_store_error
 from modelyard.stores.postgres.rows import RecordPlan
 from modelyard.stores.postgres.schema import COMMITS, MIGRATIONS, lock_key
 from modelyard.stores.postgres.tx import PostgresTx
-from modelyard.stores.postgres.wire import Abandoned, Wire
+from modelyard.stores.postgres.wire import Abandoned, Wire, ends_group
 
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 """Each statement sees all that was committed before the lock was granted. A stricter level would have looked before."""
@@ -81,6 +81,13 @@ class GroupWriter:
                 return self._run_together(group, careful, deadline)
             except Abandoned:
                 careful = self._recover(group, careful)
+            except _Entangled as entangled:
+                self._roll_back()
+                careful = careful or entangled.guessed
+                if len(group) > 1:
+                    self._run_each(group)
+                elif not entangled.guessed:
+                    _settle(group)
             except StoreBusy as busy:
                 self._fail_impatient(group, busy)
             except StoreError as error:
@@ -127,22 +134,24 @@ class GroupWriter:
         try:
             call.value, call.error = call.step(tx), None
         except BaseException as error:
-            is_signal = isinstance(error, KeyboardInterrupt | SystemExit)
-            if isinstance(error, Abandoned) or (interrupts_leader(error) and (is_signal or not tx.guessed)):
+            if ends_group(error) or (interrupts_leader(error) and not tx.guessed):
                 raise
             call.error = error
         finally:
             tx.end()
         if batch.wire.fault is not None:
             raise Abandoned
-        if call.error is not None:
-            batch.undo_step()
-            if tx.guessed:
-                self._attempt(call, batch, careful=True)
+        if call.error is None:
+            return
+        if batch.sent_by_step:
+            raise _Entangled(tx.guessed)
+        batch.undo_step()
+        if tx.guessed:
+            self._attempt(call, batch, careful=True)
 
     def _commit(self, batch: Batch, durable: bool) -> float:
         """End the transaction. Returns how many seconds that took, if it had written."""
-        batch.send(last=True)
+        batch.send()
         wire, started = batch.wire, time.perf_counter()
         if batch.wrote:
             self._number += 1
@@ -236,6 +245,9 @@ class GroupWriter:
         if len(group) == 1:
             group[0].fail(to_store_error(fault))
             return
+        self._run_each(group)
+
+    def _run_each(self, group: Sequence[PendingStep[Any]]) -> None:
         for call in group:
             self.run([call])
 
@@ -245,6 +257,13 @@ class GroupWriter:
         for call in group:
             if call is group[0] or now - call.since > self._patience:
                 call.fail(StoreBusy(str(busy)))
+
+
+class _Entangled(BaseException):
+    """Ends a group one of whose steps has raised after its writes were sent: only all of it can be undone."""
+
+    def __init__(self, guessed: bool) -> None:
+        self.guessed = guessed
 
 
 _is_durable = attrgetter("durable")
