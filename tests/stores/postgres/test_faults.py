@@ -1,4 +1,4 @@
-"""What breaks: the server, its connections, its disk, its locks. What was acknowledged stays, and no outcome is made up."""
+"""What breaks: the server, its connections, its disk, its locks. What was acknowledged stays; no outcome is made up."""
 
 import os
 import threading
