@@ -5,12 +5,17 @@ import shutil
 import subprocess
 import tempfile
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import psycopg
-
+from modelyard.lazy import deferred
 from polling import until
+
+if TYPE_CHECKING:
+    import psycopg
+else:  # the lanes' environments do not have it
+    psycopg = deferred(lambda: import_module("psycopg"))
 
 GUARDED = "guarded"
 """The user who needs a password; everybody else is trusted."""

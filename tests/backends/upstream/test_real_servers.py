@@ -79,7 +79,7 @@ class TestSilence:
         fake, gate = FakeVllm(), Gate()
         fake.plan(Hold(gate, after=3))
         with fake.serve() as url:
-            timeouts = Timeouts(first_token=1e6, between_tokens=0.05)
+            timeouts = Timeouts(first_token=60.0, between_tokens=0.05)
             with backend_at(f"{url}/v1", timeouts=timeouts) as backend:
                 with pytest.raises(BackendError, match=r"sent nothing more within 0\.05 s"):
                     ask(backend, streamed=True)
