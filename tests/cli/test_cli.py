@@ -55,6 +55,9 @@ def test_models_jobs_and_usage_are_listed_for_people_and_for_machines(store: Pat
     assert [model["name"] for model in rows("models", "--store", store)] == ["m"]
     assert [job["status"] for job in rows("jobs", "list", "--store", store)] == ["succeeded", "queued"]
     assert "succeeded" in call("jobs", "list", "--store", store).stdout
+    waiting = [job["waiting_for"] for job in rows("jobs", "list", "--store", store)]
+    assert waiting == [None, "a worker: none is alive"]
+    assert "a worker: none is alive" in call("jobs", "list", "--store", store).stdout
     (row,) = rows("usage", "--store", store, "--by", "model")
     assert (row["model"], row["requests"]) == ("echo", 1)
 

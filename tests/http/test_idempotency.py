@@ -307,7 +307,7 @@ NOT_CREATING = {
     "/cancel": "again, it changes nothing",
     "/fail": "again, it changes nothing",
     "/finish": "again, it changes nothing",
-    "/resume": "a run that is resumed cannot be resumed",
+    "/resume": "what is resumed cannot be resumed again",
     "eval_results": "it only reads",
     "evaluations/status": "it only reads",
     "/graphql": "its protocol has no such header",

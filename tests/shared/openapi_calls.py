@@ -16,6 +16,7 @@ import attrs
 
 from http_client import Answer, Client, client_of
 from modelyard import open_platform
+from modelyard.domain.catalogue import Pricing
 from modelyard.http import openapi
 from modelyard.http.route import Auth, Parameter, Route
 from modelyard.platform.platform import Platform
@@ -141,6 +142,15 @@ def _training(yard: Recorder, platform: Platform) -> None:
     yard.send("DELETE", f"{model}/aliases/prod")
     yard.send("DELETE", f"{model}/checkpoints", {"steps": [1, 9]})
     yard.send("DELETE", model)
+    mini = platform.catalogue.get("tabular-mini")
+    platform.catalogue.register(attrs.evolve(mini, pricing=Pricing(training=1)))
+    platform.usage.set_budget(12, entity="acme")
+    bought = {"model_id": yard.send("POST", f"{V1}/models", fields)["id"], "training_data_url": data}
+    ended = yard.send("POST", f"{V1}/sft-training-jobs", {**bought, "config": {"batch_size": 1}})["id"]
+    platform.worker().run_until_idle()
+    platform.usage.set_budget(1000, entity="acme")
+    yard.send("POST", f"{V1}/training-jobs/{ended}/resume")
+    platform.worker().run_until_idle()
 
 
 def _objects(yard: Recorder) -> None:

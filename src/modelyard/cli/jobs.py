@@ -36,6 +36,7 @@ JOB_COLUMNS = (
     "id",
     "kind",
     "status",
+    "waiting_for",
     "subject",
     "progress",
     "total",

@@ -233,9 +233,10 @@ def _refusals(route: Route) -> Sequence[int]:
     """Return the statuses with which a route may refuse a request."""
     chat = route.body is Body.CHAT
     named = "{" in route.path or chat
+    enqueues = route.method == "POST" and ("training-jobs" in route.path or route.path.startswith("/evaluations/"))
     changes = route.method in ("POST", "PUT", "PATCH", "DELETE") and not chat
     found = [400, 503, *[401, 403] * (route.auth in (Auth.BEARER, Auth.BASIC)), *[404] * named]
-    found += [402, 429] * chat + [409] * changes + [408, 413, 415] * (route.body is not Body.NONE)
+    found += [402, 429] * (chat or enqueues) + [409] * changes + [408, 413, 415] * (route.body is not Body.NONE)
     return sorted(found if route.error_format is ErrorFormat.ERROR else [*found, 422])
 
 

@@ -3,6 +3,7 @@
 import json
 import tracemalloc
 from collections.abc import Callable, Collection, Iterable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -721,3 +722,43 @@ def test_a_method_that_no_trainer_lists_is_a_problem_of_the_model() -> None:
         answer = client.send("POST", DPO_JOBS, body)
         assert (answer.status, answer.locs) == (422, [["body", "model_id"]])
         assert "'tabular-mini' is trained here by rl, sft, not by dpo" in answer.json["detail"][0]["msg"]
+
+
+# ---- resuming
+
+
+def test_a_job_that_a_budget_has_ended_is_resumed_once_by_whom_it_belongs_to(worked: Trainee) -> None:
+    platform = worked.platform
+    mini = platform.catalogue.get(BASE)
+    platform.catalogue.register(attrs.evolve(mini, pricing=attrs.evolve(mini.pricing, training=Decimal(1))))
+    platform.usage.set_budget(15, entity="acme")
+    body = {"model_id": worked.model()["id"], "training_data_url": worked.dataset(), "config": {"batch_size": 1}}
+    ended = worked.ok("POST", SFT_JOBS, body)["id"]
+    worked.run_jobs()
+    assert "the budget of acme" in worked.ok("GET", f"{JOBS}/{ended}")["error_message"]
+
+    def resume(by: Trainee = worked) -> Answer:
+        return by.send("POST", f"{JOBS}/{ended}/resume")
+
+    spent = platform.usage.get_budget(entity="acme")
+    assert spent is not None
+    platform.usage.set_budget(spent.spent, entity="acme")
+    assert (resume().status, resume(worked.another("rival")).status) == (402, 404)
+    platform.usage.set_budget(1000, entity="acme")
+    again = resume()
+    assert (again.status, again.json["status"]) == (200, "queued")
+    refused = resume()
+    assert (refused.status, refused.headers["x-should-retry"]) == (409, "false")
+    worked.run_jobs()
+    shown = worked.ok("GET", f"{JOBS}/{again.json['id']}")
+    assert (shown["status"], shown["step"]) == ("succeeded", 1)
+    (total,) = platform.usage.total()
+    assert total.trained_tokens == 3 * 6
+
+
+def test_a_job_is_not_resumed_where_no_worker_would_take_it(client: Trainee) -> None:
+    client.platform.worker().beat()
+    body = {"model_id": client.model()["id"], "training_data_url": client.dataset()}
+    job = client.ok("POST", SFT_JOBS, body)["id"]
+    assert client.send("POST", f"{JOBS}/{job}/resume").status == 409
+    assert client.send("POST", f"{JOBS}/{NO_ID}/resume").status == 404

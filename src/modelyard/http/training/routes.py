@@ -109,6 +109,13 @@ def cancel_job(call: RouteCall) -> Response:
     return json_response(TrainingJobObject.of(call.platform.training.cancel(call.params["training_job_id"])))
 
 
+def resume_job(call: RouteCall) -> Response:
+    """Continue a training job that a budget has ended, from its last saved state, as a new job."""
+    ended = call.platform.training.get(call.params["training_job_id"])
+    call.platform.jobs.require_worker()
+    return json_response(TrainingJobObject.of(call.platform.training.resume(ended.id).refresh()))
+
+
 # ---- datasets ------------------------------------------------------------------------------------------------------
 
 
@@ -163,6 +170,7 @@ ROUTES: tuple[Route, ...] = (
     _route("GET", JOB, show_job, response=TrainingJobObject, links=_IDS),
     _route("GET", f"{JOB}/events", list_events, query=PAGING, response=TrainingEventPage),
     _route("POST", f"{JOB}/cancel", cancel_job, response=TrainingJobObject),
+    _route("POST", f"{JOB}/resume", resume_job, response=TrainingJobObject, links=_IDS),
     _route(
         "POST",
         "/v1/preview/datasets",
