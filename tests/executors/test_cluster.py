@@ -67,7 +67,7 @@ class TestClusterExecutor(ExecutorContract):
 
     @pytest.fixture
     def executor(self, tmp_path: Path) -> Iterator[ClusterExecutor]:
-        factory = "modelyard.testing.contracts.executor:trial_elsewhere"
+        factory = "modelyard.testing.contracts.executor_trials:trial_elsewhere"
         cluster = ThisMachine(tmp_path)
         made = ClusterExecutor(cluster, factory, [str(tmp_path)], python=sys.executable, interval=0.0)
         yield made
