@@ -36,9 +36,15 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
     "flow.py": ({"asyncio.sleep"}, "sleep(0) is a turn"),
     "threads.py": ({"asyncio.wait"}, "waits for work without a limit"),
     "backends/upstream/transport.py": ({"asyncio.timeout"}, "its deadline is set anew by what the clock says"),
+    "artifacts/folder.py": ({"import time"}, "compares the times that the file system gives to parts of files"),
+    "artifacts/objects/direct.py": ({"datetime.now"}, "compares the times that the object store gives to parts"),
+    "backends/upstream/connections.py": (
+        {"import time", "asyncio.timeout", "asyncio.wait"},
+        "a server closes idle connections, and connecting fails, in real time",
+    ),
     "backends/upstream/adapters/calls.py": (
-        {"asyncio.wait"},
-        "what ends it is a sleep by the clock",
+        {"asyncio.timeout", "asyncio.wait"},
+        "a server answers in real time; what ends the wait is a sleep by the clock",
     ),
     "stores/sqlite/fair_lock.py": (
         {"import time"},
@@ -98,7 +104,7 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
 NAPS = {"sleep", "timeout", "timeout_at", "call_later", "call_at", "Timer", "monotonic", "time_ns", "perf_counter"}
 LOOKS = {"datetime": {"now", "utcnow", "today"}, "date": {"today"}, "loop": {"time"}, "asyncio": {"wait_for"}}
 ENDS = {"wait", "join", "acquire", "result"}
-NOT_TIMED = {"engine", "driver", "limiter", "result", "self"}
+NOT_TIMED = {"engine", "driver", "limiter", "result", "self", "path", "shlex"}
 """Whose `wait` or `acquire` takes no time, or whose it is to say what it does with it."""
 
 
