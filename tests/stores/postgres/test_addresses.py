@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import modelyard.stores.postgres.store as store_module
 from modelyard import open_platform
 from modelyard.artifacts.folder import FolderArtifacts
 from modelyard.cli import main
@@ -15,6 +14,7 @@ from modelyard.cli.terminal import printable_store
 from modelyard.domain.job import JobStatus
 from modelyard.errors import InvalidInput, MissingExtra, StoreBusy, StoreError, StoreTooNew
 from modelyard.stores import RECORDS, PostgresStore
+from modelyard.stores.schema_changes import CHANGES, SchemaChange
 from postgres_server import GUARDED, PostgresServer
 
 EXAMPLE = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
@@ -136,7 +136,7 @@ def test_a_newer_schema_is_refused_and_a_running_server_notices(yard_address: st
 def test_an_older_schema_is_refused(yard_address: str) -> None:
     PostgresStore(yard_address, RECORDS).close()
     with pytest.raises(StoreError, match="modelyard migrate"):
-        PostgresStore(yard_address, RECORDS, versions=(*store_module.VERSIONS, "0002_newer"))
+        PostgresStore(yard_address, RECORDS, changes=(*CHANGES, SchemaChange("9999_newer", "jobs", [])))
 
 
 def test_what_cannot_be_a_schema_or_a_durability_is_refused(yard_address: str) -> None:
@@ -150,4 +150,4 @@ def _migrate(address: str) -> None:
     import psycopg
 
     with psycopg.connect(address, autocommit=True) as connection:
-        connection.execute("INSERT INTO modelyard.modelyard_migrations VALUES (2, '0002_newer')")
+        connection.execute("INSERT INTO modelyard.modelyard_migrations VALUES (999, '9999_newer')")

@@ -14,7 +14,8 @@ from typing import Any
 from modelyard.errors import StoreCorrupt, StoreError, StoreTooNew
 from modelyard.stores.postgres.pages import quoted
 from modelyard.stores.postgres.rows import RecordPlan
-from modelyard.stores.postgres.values import sql_type
+from modelyard.stores.postgres.values import SQL_TYPES, sql_type
+from modelyard.stores.schema_changes import CHANGES, INITIAL, Dialect, SchemaChange, sql_literal
 
 COMMITS = "modelyard_commits"
 """The table in which every store numbers its commits, so that it can find out whether one took place."""
@@ -38,7 +39,7 @@ def open_schema(connection: Any, schema: str, plans: Mapping[type, RecordPlan], 
     """
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock($1)", (lock_key(schema, "schema"),))
-        if not connection.execute(_EXISTS, (f'"{schema}"."{MIGRATIONS}"',)).fetchone()[0]:
+        if not _has_table(connection, schema, MIGRATIONS):
             _create(connection, schema, plans, migrations)
         missing = missing_migrations(connection, schema, migrations)
         if missing:
@@ -46,6 +47,37 @@ def open_schema(connection: Any, schema: str, plans: Mapping[type, RecordPlan], 
                 f"the schema {schema} lacks the migrations {missing}; stop older servers, then run: modelyard migrate"
             )
         _refuse_other_columns(connection, schema, plans.values())
+
+
+def migrate_schema(
+    connection: Any,
+    schema: str,
+    plans: Mapping[type, RecordPlan],
+    changes: Sequence[SchemaChange] = CHANGES,
+) -> list[str]:
+    """Run the changes that a schema lacks, while no step runs. Returns their names.
+
+    Raises `StoreTooNew` or `StoreCorrupt`, and then changes nothing.
+    """
+    dialect = Dialect(SQL_TYPES, lambda name: f'"{schema}"."{name}"', sql_literal, orders_nulls=True)
+    names = versions_of(changes)
+    with connection.transaction():
+        for lock in ("schema", "steps"):
+            connection.execute("SELECT pg_advisory_xact_lock($1)", (lock_key(schema, lock),))
+        connection.execute(f'SET LOCAL search_path TO "{schema}"')
+        missing = missing_migrations(connection, schema, names)
+        for change in changes:
+            if change.name in missing and _has_table(connection, schema, change.of):
+                for sql in change.sql(dialect):
+                    connection.execute(sql)
+        _record_migrations(connection, schema, missing, len(names) - len(missing))
+        _refuse_other_columns(connection, schema, plans.values())
+    return missing
+
+
+def versions_of(changes: Sequence[SchemaChange]) -> list[str]:
+    """Return the names that a schema of this version has on record, oldest first."""
+    return [INITIAL, *(change.name for change in changes)]
 
 
 def missing_migrations(connection: Any, schema: str, migrations: Sequence[str]) -> list[str]:
@@ -69,8 +101,17 @@ def _create(connection: Any, schema: str, plans: Mapping[type, RecordPlan], migr
         for plan in plans.values():
             for sql in _definitions(plan):
                 connection.execute(sql)
-        for number, name in enumerate(migrations, 1):
-            connection.execute(f'INSERT INTO "{schema}"."{MIGRATIONS}" VALUES ($1, $2)', (number, name))
+        _record_migrations(connection, schema, migrations, 0)
+
+
+def _record_migrations(connection: Any, schema: str, names: Sequence[str], last: int) -> None:
+    for number, name in enumerate(names, last + 1):
+        connection.execute(f'INSERT INTO "{schema}"."{MIGRATIONS}" VALUES ($1, $2)', (number, name))
+
+
+def _has_table(connection: Any, schema: str, table: str) -> bool:
+    found: bool = connection.execute(_EXISTS, (f'"{schema}"."{table}"',)).fetchone()[0]
+    return found
 
 
 def _definitions(plan: RecordPlan) -> Iterator[str]:

@@ -7,23 +7,25 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from typing import Literal, TypeVar, cast
 
+import psycopg
+
 from modelyard.domain.record import Record
 from modelyard.errors import StoreClosed, StoreError, UsedAfterFork
 from modelyard.protocols import Snapshot, Store, Tx
 from modelyard.stores.copying import back_up_to_file
 from modelyard.stores.group_commit import GroupCommit
 from modelyard.stores.postgres.connections import Connector, ReadPool
+from modelyard.stores.postgres.errors import to_store_error
 from modelyard.stores.postgres.rows import plans_of
-from modelyard.stores.postgres.schema import COMMITS, open_schema
+from modelyard.stores.postgres.schema import COMMITS, migrate_schema, open_schema, versions_of
 from modelyard.stores.postgres.tx import PostgresTx
 from modelyard.stores.postgres.writer import GroupWriter
+from modelyard.stores.schema_changes import CHANGES, SchemaChange
 
 T = TypeVar("T")
 
-VERSIONS: tuple[str, ...] = ("0001_initial",)
-"""The names of the migrations of this version, oldest first."""
-
 _MOST_READERS = 8
+_MIGRATION_PATIENCE = 60.0
 _KEPT_DAYS = 7
 """Days after which the number of a writer's commits is forgotten, if it has not written since."""
 
@@ -54,7 +56,7 @@ class PostgresStore:
         durability: Literal["power", "process"] = "power",
         patience: float = 10.0,
         readers: int = _MOST_READERS,
-        versions: Sequence[str] = VERSIONS,
+        changes: Sequence[SchemaChange] = CHANGES,
     ) -> None:
         if durability not in ("power", "process"):
             raise ValueError(f'durability must be "power" or "process", not {durability!r}')
@@ -66,6 +68,7 @@ class PostgresStore:
         connector = Connector(address, patience)
         commits, name = f'"{schema}"."{COMMITS}"', str(uuid.uuid4())
         with connector.connect() as connection:
+            versions = versions_of(changes)
             open_schema(connection, schema, plans, versions)
             forget = f"DELETE FROM {commits} WHERE at < now() - interval '{_KEPT_DAYS} days'"  # noqa: S608
             connection.execute(forget)
@@ -145,6 +148,21 @@ class PostgresStore:
         if os.getpid() != self._pid:
             raise UsedAfterFork("this store was opened before a fork; open it again in the child")
         self._group.refuse_steps()
+
+
+def migrate(
+    address: str, records: Sequence[Record], schema: str = "modelyard", changes: Sequence[SchemaChange] = CHANGES
+) -> list[str]:
+    """Bring the tables of an older version to this one; return the names of what was changed.
+
+    Servers of the older version refuse to write from then on, until they restart with the new one.
+    Raises `StoreTooNew`, `StoreCorrupt`, `StoreBusy` or `StoreError`, and then changes nothing.
+    """
+    with Connector(address, patience=_MIGRATION_PATIENCE).connect() as connection:
+        try:
+            return migrate_schema(connection, schema, plans_of(records, schema), changes)
+        except psycopg.Error as error:
+            raise to_store_error(error) from error
 
 
 _conforms: type[Store] = PostgresStore

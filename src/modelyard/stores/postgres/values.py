@@ -32,6 +32,10 @@ TEXT = f"text{_COLLATION}"
 """Text that sorts by code point."""
 
 
+SQL_TYPES: Mapping[type, str] = {**_TYPES, str: TEXT}
+"""The types in SQL of the types that a change of tables may name."""
+
+
 def sql_type(column: Column) -> str:
     """Return the type of a column in SQL."""
     return _TYPES.get(column.kind.types[0], TEXT)

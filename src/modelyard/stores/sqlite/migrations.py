@@ -6,6 +6,7 @@ Check and change are one transaction, so that two processes may open one file at
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import attrs
@@ -13,15 +14,13 @@ from sqlite_utils import Database
 
 from modelyard.domain.record import KEY
 from modelyard.errors import StoreCorrupt, StoreTooNew
+from modelyard.stores.schema_changes import CHANGES, INITIAL, Dialect, SchemaChange, sql_literal
 from modelyard.stores.sqlite.appearance import create_sequences, number_records
 from modelyard.stores.sqlite.connection import fetch_value
 from modelyard.stores.sqlite.rows import StatementPlan
 
 APPLICATION_ID = 0x4D594152
 """The mark of our files: "MYAR"."""
-
-INITIAL = "0001_initial"
-"""The name under which the creation of the declared tables is recorded."""
 
 _COLUMNS = """
     SELECT tables.name, columns.name FROM sqlite_master AS tables, pragma_table_info(tables.name) AS columns
@@ -135,20 +134,22 @@ def _trained_tokens(database: Database) -> None:
         database.table(table).add_column("trained_tokens", int, not_null_default=0)
 
 
-def _checkpoints_of_completions(database: Database) -> None:
-    """Add the checkpoint that answered a stored completion."""
-    if database["stored_completions"].exists():
-        database.table("stored_completions").add_column("checkpoint_id", str)
+_SQLITE = Dialect(
+    {str: "TEXT", int: "INTEGER", bool: "INTEGER", float: "REAL", bytes: "BLOB", datetime: "TEXT"},
+    name='"{}"'.format,
+    literal=lambda value: sql_literal(int(value) if isinstance(value, bool) else value),
+)
 
 
-def _answered_requests(database: Database) -> None:
-    """Add the requests that were answered under an idempotency key."""
-    if not database["ledger"].exists():
-        return
-    columns = {"id": str, "entity": str, "request": str, "answer": str, "answered_at": float}
-    answered = database.create_table("answered_requests", columns, pk="id", not_null=set(columns) - {"id"}, strict=True)
-    answered.create_index(["answered_at", "id"], "answered_requests_by_age")
-    answered.create_index(["entity", "id"], "answered_requests_by_entity")
+def of_change(change: SchemaChange) -> Migration:
+    """Return the migration of a change that all stores share."""
+
+    def apply(database: Database) -> None:
+        if database[change.of].exists():
+            for sql in change.sql(_SQLITE):
+                database.conn.execute(sql)
+
+    return Migration(change.name, apply)
 
 
 MIGRATIONS: tuple[Migration, ...] = (
@@ -160,8 +161,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration("0007_loose_artifacts", _loose_artifacts),
     Migration("0008_order_of_appearance", number_records),
     Migration("0009_trained_tokens", _trained_tokens),
-    Migration("0010_checkpoints_of_completions", _checkpoints_of_completions),
-    Migration("0011_answered_requests", _answered_requests),
+    *map(of_change, CHANGES),
 )
 """Every change since `INITIAL`, oldest first."""
 

@@ -1,0 +1,133 @@
+"""One list of changes, rendered by SQLite and PostgreSQL: an old store of either becomes what a new one is."""
+
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import attrs
+import pytest
+
+from modelyard.errors import StoreError, StoreTooNew
+from modelyard.protocols import Store
+from modelyard.stores import Index, Record
+from modelyard.stores.postgres.store import PostgresStore, migrate
+from modelyard.stores.schema_changes import AddColumn, AddIndex, AddTable, DropIndex, Fill, SchemaChange
+from modelyard.stores.sqlite.migrations import of_change
+from modelyard.stores.sqlite.store import SqliteStore
+
+
+@attrs.frozen
+class OldPart:
+    id: str
+    place: str | None = None
+
+
+@attrs.frozen
+class Part:
+    id: str
+    place: str | None = None
+    name: str = "it's"
+    ratio: float = 0.5
+    spare: bool = True
+    weight: int | None = None
+    copied: str = ""
+
+
+@attrs.frozen
+class Box:
+    id: str
+    room: int | None = None
+
+
+OLD = [Record(OldPart, "parts", key=("id",), indexes={"by_place": Index(("place",))})]
+NEW = [
+    Record(Part, "parts", key=("id",), indexes={"by_weight": Index((), ("weight",))}),
+    Record(Box, "boxes", key=("id",), unique={"room": ("room",)}),
+]
+CHANGES = [
+    SchemaChange(
+        "0002_more",
+        "parts",
+        [
+            AddColumn("parts", "name", str, "it's"),
+            AddColumn("parts", "ratio", float, 0.5),
+            AddColumn("parts", "spare", bool, True),
+            AddColumn("parts", "weight", int),
+            AddColumn("parts", "copied", str, ""),
+            Fill("parts", "copied", "coalesce(place, 'nowhere')"),
+            DropIndex("parts", "parts_by_place"),
+            AddIndex("parts", "parts_by_weight", ["weight", "id"], nullable=frozenset({"weight"})),
+        ],
+    ),
+    SchemaChange(
+        "0003_boxes",
+        "parts",
+        [
+            AddTable("boxes", {"id": str, "room": int}, ["id"], nullable=frozenset({"room"})),
+            AddIndex("boxes", "boxes_unique_room", ["room"], unique=True, nullable=frozenset({"room"})),
+        ],
+    ),
+    SchemaChange("0004_of_others", "elsewhere", [AddColumn("elsewhere", "x", str)]),
+]
+
+
+@attrs.frozen
+class Kind:
+    """How to open an old store of a kind, and how to open it with the changes."""
+
+    old: Callable[[], Store]
+    new: Callable[[], Store]
+    migrate: Callable[[], object] = attrs.field(default=lambda: None)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
+    if request.param == "sqlite":
+        path = tmp_path / "yard.db"
+        new = partial(SqliteStore, path, NEW, migrations=[*map(of_change, CHANGES)])
+        return Kind(partial(SqliteStore, path, OLD, migrations=[]), new)
+    address = request.getfixturevalue("yard_address")
+    return Kind(
+        partial(PostgresStore, address, OLD, changes=[]),
+        partial(PostgresStore, address, NEW, changes=CHANGES),
+        partial(migrate, address, NEW, changes=CHANGES),
+    )
+
+
+def test_an_old_store_becomes_what_a_new_one_is(kind: Kind) -> None:
+    with closing(kind.old()) as store:
+        store.transact(lambda tx: [tx.add(OldPart("a", "here")), tx.add(OldPart("b"))])
+    kind.migrate()
+    with closing(kind.new()) as store:
+        store.transact(lambda tx: [tx.add(Part("c", weight=-1)), tx.add(Box("x")), tx.add(Box("y"))])
+        found = store.read(lambda snapshot: snapshot.page(Part, "by_weight"))
+    assert found == [
+        Part("a", "here", copied="here"),
+        Part("b", copied="nowhere"),
+        Part("c", weight=-1),
+    ]
+    kind.migrate()
+
+
+def test_postgresql_migrates_on_request_and_older_servers_refuse_from_then_on(yard_address: str) -> None:
+    with closing(PostgresStore(yard_address, OLD, changes=[])) as older:
+        with pytest.raises(StoreError, match="modelyard migrate"):
+            PostgresStore(yard_address, NEW, changes=CHANGES)
+        older.transact(lambda tx: tx.add(OldPart("a")))
+        assert migrate(yard_address, NEW, changes=CHANGES) == [change.name for change in CHANGES]
+        with pytest.raises(StoreTooNew, match="restart"):
+            older.transact(lambda tx: tx.add(OldPart("b")))
+    with pytest.raises(StoreTooNew, match="does not know"):
+        migrate(yard_address, OLD, changes=CHANGES[:1])
+    with closing(PostgresStore(yard_address, NEW, changes=CHANGES)) as newer:
+        assert [part.id for part in newer.read(lambda snapshot: snapshot.page(Part, "by_weight"))] == ["a"]
+
+
+def test_a_change_that_fails_changes_nothing(yard_address: str) -> None:
+    PostgresStore(yard_address, OLD, changes=[]).close()
+    broken = [CHANGES[0], SchemaChange("0003_broken", "parts", [Fill("parts", "missing", "1")])]
+    with pytest.raises(StoreError):
+        migrate(yard_address, NEW, changes=broken)
+    with closing(PostgresStore(yard_address, OLD, changes=[])) as store:
+        store.transact(lambda tx: tx.add(OldPart("a")))
