@@ -123,7 +123,9 @@ class ContextLengthExceeded(InvalidInput):
 
 
 class NoAnswerPrepared(InvalidInput):
-    """A test double has no answer for this request: no rule of its script, no recording on its cassette."""
+    """A test double has no answer for this request: no rule of its script, nothing that it can send, no recording on
+    its cassette.
+    """
 
     code = "no_answer_prepared"
 

@@ -322,14 +322,23 @@ def test_every_503_says_when_to_come_again(client_for: Any) -> None:
     assert (answer.status, answer.headers["retry-after"]) == (503, "1")
 
 
-def test_a_script_that_is_used_up_is_asked_once_only(client_for: Any) -> None:
-    with open_platform(backend=ScriptedBackend(["one"])) as platform:
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ([], "used up"),
+        ([object()], "a script cannot answer with"),
+        ([["a", "b"]], "a script cannot stream a list of strings"),
+        ([{"at": {1, 2}}], "cannot be written as JSON"),
+    ],
+)
+def test_a_script_that_cannot_answer_is_asked_once_only(client_for: Any, script: list[Any], words: str) -> None:
+    with open_platform(backend=ScriptedBackend(["one", *script])) as platform:
         client = client_for(platform)
         assert client.chat(model="scripted").status == 200
         answer = client.chat(model="scripted")
-    assert answer.status == 400
+    assert (answer.status, answer.json["error"]["code"]) == (400, "no_answer_prepared")
     assert answer.headers["x-should-retry"] == "false"
-    assert "used up" in answer.json["error"]["message"]
+    assert words in answer.json["error"]["message"]
 
 
 def test_a_busy_store_asks_to_come_again(client_for: Any) -> None:

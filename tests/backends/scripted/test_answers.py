@@ -28,7 +28,7 @@ from modelyard.domain.completion import (
     ToolMode,
     Usage,
 )
-from modelyard.errors import BackendError, BudgetExceeded
+from modelyard.errors import BackendError, BudgetExceeded, NoAnswerPrepared
 from modelyard.platform.chat.assembly import fold_choice
 from modelyard.protocols import ServedModel
 from modelyard.testing.clock import ManualClock
@@ -156,7 +156,7 @@ def test_an_empty_answer_of_a_function_is_counted_and_text_without_tokens_is_ref
 
 @pytest.mark.parametrize("answer", [["a", "b"], ("a",), lambda request: ["a"]])
 def test_a_list_of_strings_is_refused_with_what_streams_them(answer: Any) -> None:
-    with pytest.raises(BackendError, match=r'use say\("a", "b"\)'):
+    with pytest.raises(NoAnswerPrepared, match=r'use say\("a", "b"\)'):
         deltas(answer)
 
 

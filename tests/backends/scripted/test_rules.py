@@ -227,5 +227,5 @@ def test_a_script_that_cannot_be_meant_is_refused_when_it_is_made(script: list[A
 
 @pytest.mark.parametrize("answer", [42, None, b"bytes", Overloaded, Delta("x"), say(3), {"x": object()}])  # type: ignore[arg-type]
 def test_what_cannot_be_said_is_refused_by_name(answer: Answer) -> None:
-    with pytest.raises(BackendError, match="a script cannot"):
+    with pytest.raises(NoAnswerPrepared, match="a script cannot"):
         ask(ScriptedBackend([on().answer(answer)]))

@@ -30,7 +30,7 @@ from modelyard.domain.completion import (
 )
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.record import EMPTY
-from modelyard.errors import BackendError
+from modelyard.errors import InvalidInput, NoAnswerPrepared
 
 
 @attrs.frozen
@@ -129,7 +129,7 @@ def say(*parts: Part, finish: FinishReason | str | None = None, usage: Usage | N
 def items(answer: Answer, request: CompletionRequest) -> Iterable[Item]:
     """Return the deltas of an answer, and the pauses between them.
 
-    Raises the exceptions that the answer contains, and `BackendError` for an object that is not an answer.
+    Raises the exceptions that the answer contains, and `NoAnswerPrepared` for an object that is not an answer.
     """
     if isinstance(answer, str):
         return echo.stream_text(answer, request)
@@ -153,7 +153,12 @@ def _other_items(answer: Any, request: CompletionRequest) -> Iterable[Item]:
         return _structured(answer, request)
     if isinstance(answer, Iterable) and not isinstance(answer, type | bytes):
         return _deltas(answer)
-    raise BackendError(f"a script cannot answer with {answer!r}; give a string, say(...), call(...) or an exception")
+    raise _unusable(f"a script cannot answer with {answer!r}; give a string, say(...), call(...) or an exception")
+
+
+def _unusable(message: str) -> InvalidInput:
+    """Return the error for what a script cannot answer with: a fault of the test, which no client should try again."""
+    return NoAnswerPrepared.at("messages", msg=message)
 
 
 def _is_function(answer: Any) -> bool:
@@ -169,7 +174,7 @@ def _is_structured(answer: Any) -> bool:
 def _deltas(answer: Iterable[Any]) -> Iterator[Item]:
     for item in answer:
         if isinstance(item, str):
-            raise BackendError('a script cannot stream a list of strings; to stream them one by one use say("a", "b")')
+            raise _unusable('a script cannot stream a list of strings; to stream them one by one use say("a", "b")')
         yield item
 
 
@@ -235,11 +240,11 @@ def _forced_tool(request: CompletionRequest) -> str | None:
 
 
 def json_text(value: object) -> str:
-    """Return the JSON text of a structured value. Raises `BackendError` if it has none."""
+    """Return the JSON text of a structured value. Raises `NoAnswerPrepared` if it has none."""
     try:
         return json.dumps(value, allow_nan=False, default=_plain)
     except (TypeError, ValueError) as error:
-        raise BackendError(f"this answer of a script cannot be written as JSON: {error}") from None
+        raise _unusable(f"this answer of a script cannot be written as JSON: {error}") from None
 
 
 def _plain(value: Any) -> Any:
@@ -322,7 +327,7 @@ def _pieces(answer: Parts, request: CompletionRequest) -> Iterator[_Piece | Paus
         elif isinstance(part, Pause | Exception):
             yield part
         else:
-            raise BackendError(f"a script cannot stream {part!r}; give strings, call(...), token(...), pause(...)")
+            raise _unusable(f"a script cannot stream {part!r}; give strings, call(...), token(...), pause(...)")
 
 
 def _call_id(request: CompletionRequest, at: int, name: str) -> str:
