@@ -77,7 +77,7 @@ def open_platform(
     check_name(entity, "entity")
     check_name(project, "project")
     clock_in_use = clock or SystemClock()
-    opened_store = _open_store(path, durability, clock_in_use) if store is None else store
+    opened_store = open_store(path, durability, clock_in_use) if store is None else store
     try:
         kept = _open_artifacts(artifacts, path, randomness)
     except BaseException:
@@ -127,7 +127,12 @@ def is_address(path: str | os.PathLike[str] | None) -> bool:
     return isinstance(path, str) and path.startswith(_ADDRESSES)
 
 
-def _open_store(path: str | os.PathLike[str] | None, durability: Literal["power", "process"], clock: Clock) -> Store:
+def open_store(
+    path: str | os.PathLike[str] | None,
+    durability: Literal["power", "process"] = "power",
+    clock: Clock | None = None,
+) -> Store:
+    """Open the records of a platform: in memory, in a file, or in the database of an address."""
     if path is None:
         return MemoryStore(RECORDS, clock)
     if is_address(path):

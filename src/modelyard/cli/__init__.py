@@ -2,7 +2,7 @@
 
 import click
 
-from modelyard.cli import base_models, jobs, keys, models, serving
+from modelyard.cli import base_models, jobs, keys, models, serving, stores
 from modelyard.cli.serving import GRACE_SECONDS
 from modelyard.cli.terminal import Group
 
@@ -26,5 +26,7 @@ for command in (
     models.rollback,
     jobs.jobs,
     models.usage,
+    stores.migrate,
+    stores.copy,
 ):
     main.add_command(command)

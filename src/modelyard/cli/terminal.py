@@ -68,11 +68,17 @@ class Group(click.Group):
             raise click.ClickException(str(error)) from error
 
 
+def require_file(store: Path) -> None:
+    """Raise if there is no such file."""
+    if not store.exists():
+        raise click.ClickException(f"there is no store at {store}; `modelyard serve --store {store}` makes one")
+
+
 @contextmanager
 def opened(store: StoreName, must_exist: bool = True) -> Iterator[Platform]:
     """Open the platform in `store`."""
-    if must_exist and isinstance(store, Path) and not store.exists():
-        raise click.ClickException(f"there is no store at {store}; `modelyard serve --store {store}` makes one")
+    if must_exist and isinstance(store, Path):
+        require_file(store)
     with open_platform(store, artifacts=named_artifacts()) as platform:
         yield platform
 

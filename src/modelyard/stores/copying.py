@@ -1,14 +1,18 @@
 """Copies of all records from one store to another of another kind, with the numbers that they have."""
 
+import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
+import attrs
+
 from modelyard.disk import sync_folder, sync_path
 from modelyard.domain.record import Record
+from modelyard.errors import StoreError
 from modelyard.protocols import Snapshot, Store
 from modelyard.stores import sqlite
 
@@ -23,6 +27,10 @@ class Scannable(Snapshot, Protocol):
 
     def scan(self, cls: type[R], after: tuple[Any, ...] | None, limit: int, descending: bool = False) -> list[R]:
         """Return up to `limit` records in the order of their keys, after the key `after`."""
+        ...
+
+    def size(self, cls: type[Any]) -> int:
+        """Return how many records of this class there are."""
         ...
 
     def last_number(self, cls: type[Any]) -> int:
@@ -42,8 +50,8 @@ class Restorable(Protocol):
         ...
 
 
-Note = Callable[[Record, int], None]
-"""Called with the kind of record and how many of it were copied since the last call."""
+Note = Callable[[int], object]
+"""Called with how many records were copied, or compared, since the last call."""
 
 
 def key_of(record: Record, kept: object) -> tuple[Any, ...]:
@@ -61,6 +69,55 @@ def copy_snapshot(source: Scannable, target: Store, records: Iterable[Record]) -
             after = key_of(record, batch[-1])
         if record.sequence:
             retire_numbers(target, record, source.last_number(record.cls))
+
+
+def size_of(store: Store, records: Iterable[Record]) -> int:
+    """Return how many records a store has."""
+    return sum(store.read(lambda snapshot, cls=record.cls: cast(Scannable, snapshot).size(cls)) for record in records)  # type: ignore[misc]
+
+
+def copy_store(source: Store, target: Store, records: Sequence[Record], note: Note) -> None:
+    """Copy every record of a store to which no one writes, with its number, and compare the two.
+
+    A copy that was interrupted continues where it ended. Raises `StoreError` if the copy differs from the source.
+    """
+    for record in records:
+        last = _page(target, record, None, 1, descending=True)
+        for batch in _batches(source, record, key_of(record, last[0]) if last else None):
+            restore(target, batch)
+            note(len(batch))
+        if record.sequence:
+            retire_numbers(target, record, source.read(lambda s, r=record: cast(Scannable, s).last_number(r.cls)))  # type: ignore[misc]
+    target.sync()
+    for record in records:
+        if _digest(source, record, note) != _digest(target, record, note):
+            raise StoreError(
+                f"the copies of {record.table} differ: stop everything that writes to either store,"
+                " remove the target, and copy again"
+            )
+
+
+def _page(
+    store: Store, record: Record, after: tuple[Any, ...] | None, limit: int, descending: bool = False
+) -> list[Any]:
+    return store.read(lambda snapshot: cast(Scannable, snapshot).scan(record.cls, after, limit, descending))
+
+
+def _batches(store: Store, record: Record, after: tuple[Any, ...] | None = None) -> Iterator[list[Any]]:
+    """Yield the records of a class in the order of their keys."""
+    while batch := _page(store, record, after, _AT_ONCE):
+        yield batch
+        after = key_of(record, batch[-1])
+
+
+def _digest(store: Store, record: Record, note: Note) -> str:
+    """Return a digest of all records of a class, with their numbers."""
+    digest = hashlib.sha256()
+    for batch in _batches(store, record):
+        for kept in batch:
+            digest.update(repr(attrs.astuple(kept, recurse=False)).encode("utf-8", "backslashreplace"))
+        note(len(batch))
+    return digest.hexdigest()
 
 
 def restore(target: Store, batch: Sequence[object]) -> None:

@@ -7,6 +7,6 @@ try:
 except ImportError as error:
     raise MissingExtra("psycopg", "postgres") from error
 
-from modelyard.stores.postgres.store import PostgresStore
+from modelyard.stores.postgres.store import PostgresStore, migrate
 
-__all__ = ["PostgresStore"]
+__all__ = ["PostgresStore", "migrate"]

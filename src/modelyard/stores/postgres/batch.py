@@ -95,10 +95,10 @@ class Batch:
         del self._last[plan, key]
         self._know(plan, key, None)
 
-    def write_at_once(self, statement: Statement) -> None:
-        """Send a statement that writes, by a step that is alone in its transaction."""
+    def write(self, statement: Statement) -> None:
+        """Send a statement of a step that writes nothing else, with the commit."""
         self.wrote = True
-        self.wire.rows(*statement)
+        self.wire.later(*statement)
 
     def _hold(self, plan: RecordPlan, write: _Write) -> None:
         writes = self._writes.setdefault(plan, [])

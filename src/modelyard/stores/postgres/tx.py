@@ -97,6 +97,11 @@ class PostgresSnapshot:
         plan = self._plans[cls]
         return self._records(plan, self._ask(plan, *plan.by_key.page(plan.selected, (), after, limit, descending)))
 
+    def size(self, cls: type[Any]) -> int:
+        """Return how many records of this class there are."""
+        plan = self._plans[cls]
+        return self._ask(plan, *plan.by_key.count(()))[0][0]  # type: ignore[no-any-return]
+
     def last_number(self, cls: type[Any]) -> int:
         """Return the greatest number that a record of this class, which has a sequence, was given."""
         plan = self._plans[cls]
@@ -187,11 +192,11 @@ class PostgresTx(PostgresSnapshot):
 
     def restore(self, records: Sequence[object]) -> None:
         """Store records of one class with the numbers that they have; leave out those that are there already."""
-        self._batch.write_at_once(self._plans[type(records[0])].restore(records))
+        self._batch.write(self._plans[type(records[0])].restore(records))
 
     def retire_numbers(self, cls: type[Any], last: int) -> None:
         """Keep the numbers up to this one from being used again."""
-        self._batch.write_at_once(self._plans[cls].retire_numbers(last))
+        self._batch.write(self._plans[cls].retire_numbers(last))
 
     def touch(self) -> None:
         """Have the transaction write, though it changes no record, so that its commit is synced."""

@@ -96,6 +96,10 @@ class SqliteSnapshot:
         plan = self._plans[cls]
         return self._records(plan, self._window(plan.by_key, (), after, limit, descending))
 
+    def size(self, cls: type[Any]) -> int:
+        """Return how many records of this class there are."""
+        return self._rows(self._plans[cls].by_key.count, ())[0][0]  # type: ignore[no-any-return]
+
     def last_number(self, cls: type[Any]) -> int:
         """Return the greatest number that a record of this class, which has a sequence, was given."""
         record = self._plans[cls].record

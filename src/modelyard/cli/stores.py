@@ -1,0 +1,45 @@
+"""`modelyard migrate` and `modelyard copy`: stores of older versions, and stores of another kind."""
+
+from contextlib import closing
+from pathlib import Path
+
+import click
+
+from modelyard.cli.terminal import StoreName, StoreType, printable_store, require_file, store_option
+from modelyard.compose import open_store
+from modelyard.stores import RECORDS, copying, postgres
+
+
+@click.command()
+@store_option
+def migrate(store: StoreName) -> None:
+    """Bring the tables of an older version to this one. A file is also migrated when it is opened."""
+    if isinstance(store, Path):
+        require_file(store)
+        open_store(store).close()
+        click.echo(f"{store} is up to date")
+        return
+    for name in postgres.migrate(store, RECORDS):
+        click.echo(name)
+    click.echo(
+        f"{printable_store(store)} is up to date; servers of an older version refuse to write until they restart"
+    )
+
+
+@click.command()
+@click.argument("source", type=StoreType(), metavar="SOURCE")
+@click.argument("target", type=StoreType(), metavar="TARGET")
+def copy(source: StoreName, target: StoreName) -> None:
+    """Copy every record from SOURCE to TARGET, each a file or the address of a database, and compare the two.
+
+    Stop everything that writes to either first. A copy that was interrupted continues. Files of checkpoints and
+    training data are not in the store: copy the folder or the bucket of artifacts, too.
+    """
+    if isinstance(source, Path):
+        require_file(source)
+    with closing(open_store(source)) as kept, closing(open_store(target)) as copied:
+        records = copying.size_of(kept, RECORDS)
+        to_do = 3 * records - copying.size_of(copied, RECORDS)  # read from one, written to the other, compared
+        with click.progressbar(length=to_do, label=f"{records} records") as bar:
+            copying.copy_store(kept, copied, RECORDS, bar.update)
+    click.echo(f"{printable_store(target)} has the {records} records of {printable_store(source)}")
