@@ -32,6 +32,8 @@ from modelyard.protocols import ServedModel
 ECHO = EchoBackend()
 MODEL = ServedModel("echo", ECHO.entries()[0])
 texts = st.text(st.one_of(st.sampled_from(" \n\tab"), st.characters()))
+words = st.one_of(texts, st.integers(1, 3 * echo.LONGEST).map("x".__mul__))
+long_texts = st.lists(words).map("".join)
 
 
 def deltas(text: str, **fields: Any) -> list[Delta]:
@@ -130,3 +132,18 @@ def test_its_entries_say_what_it_can() -> None:
     assert (one.id, two.id, one.pricing, one.context_length) == ("a", "b", pricing, 64)
     assert set(one.supported_sampling_parameters) == set(SamplingParameter)
     assert set(one.supported_features) == {Feature.TOOLS, Feature.JSON_MODE, Feature.STRUCTURED_OUTPUTS}
+
+
+@given(long_texts)
+def test_a_token_is_of_bounded_size_and_counted_as_it_is_split(text: str) -> None:
+    tokens = echo.split_tokens(text)
+    assert "".join(tokens) == text
+    assert len(tokens) == echo.count(text)
+    assert all(len(token) <= echo.LONGEST + 1 for token in tokens)
+
+
+def test_a_word_of_megabytes_is_an_answer_of_many_tokens() -> None:
+    (said,) = deltas("x" * 2**20, max_tokens=10**6)
+    assert said.tokens == 2**20 // echo.LONGEST
+    assert len(deltas("x" * 2**20, max_tokens=10**6, streamed=True)) == said.tokens
+    assert len(deltas("x" * 2**20, max_tokens=3)[0].text) == 3 * echo.LONGEST

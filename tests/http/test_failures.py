@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from each import check_each
-from modelyard import errors
+from modelyard import errors, open_platform
+from modelyard.backends import ScriptedBackend, on, say
 from modelyard.http import errors as refusal
 from modelyard.http.error_responses import error_status, failed
 from modelyard.http.route import ErrorFormat
@@ -79,3 +80,29 @@ def test_the_evaluation_interface_reports_problems_as_specified() -> None:
 
 def test_a_conflict_asks_clients_not_to_try_again() -> None:
     assert dict(failed(errors.Conflict("taken"), ErrorFormat.DETAIL, "r").headers)["x-should-retry"] == "false"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (42, "a script cannot answer with 42; give a string"),
+        (["a", "b"], "a script cannot stream a list of strings"),
+        (lambda request: [request, 5], "a script cannot stream CompletionRequest"),
+        (say("a", 5), "a script cannot stream 5"),  # type: ignore[arg-type]
+        ({"x": object()}, "this answer of a script cannot be written as JSON: object"),
+    ],
+)
+def test_a_script_that_cannot_be_followed_is_named_and_no_client_tries_again(
+    client_for: Any, answer: Any, why: str, streamed: bool
+) -> None:
+    with open_platform(backend=ScriptedBackend([on().answer(answer)])) as platform:
+        body = {"model": "scripted", "messages": [{"role": "user", "content": "x"}], "stream": streamed}
+        refused = client_for(platform).send("POST", "/v1/chat/completions", body)
+    if refused.status == 200:  # something was said before
+        assert streamed
+        assert why in refused.events[-1]["error"]["message"]
+        return
+    assert (refused.status, refused.headers["x-should-retry"]) == (400, "false")
+    assert (refused.json["error"]["code"], refused.json["error"]["param"]) == ("no_answer_prepared", "messages")
+    assert why in refused.json["error"]["message"]

@@ -1,6 +1,7 @@
 """A backend that repeats the last user message, and how a known string is streamed as if it were sampled.
 
-A token begins at each space and each line break, so that words are counted as fast as characters are found. The text
+A token begins at each space and each line break, so that words are counted as fast as characters are found. A word of
+more than `LONGEST` characters is several tokens. The text
 has probability 1: every log-probability is 0 and there are no alternatives. There is no end-of-turn token.
 """
 
@@ -29,7 +30,10 @@ from modelyard.domain.completion import (
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.protocols import Capabilities, ServedModel
 
-_TOKEN = re.compile(r"[ \n]?[^ \n]+|[ \n]")
+LONGEST = 1024
+"""The most characters of a word that are one token, besides the space before it."""
+
+_TOKEN = re.compile(rf"[ \n]?[^ \n]{{1,{LONGEST}}}|[ \n]")
 
 CERTAIN = Capabilities(
     parameters=frozenset((*SAMPLING_PARAMETERS, *ANSWER_EXTRAS)),
@@ -110,8 +114,20 @@ def split_tokens(text: str) -> list[str]:
 
 def count(text: str) -> int:
     """Return the number of tokens that `split_tokens` gives."""
+    if len(text) > LONGEST and _has_long_word(text):
+        return sum(1 for _ in _TOKEN.finditer(text))
     breaks = text.count("\n") if "\n" in text else 0  # testing for one is much faster than counting
     return text.count(" ") + breaks + (text != "" and text[0] not in " \n")
+
+
+def _has_long_word(text: str) -> bool:
+    at, end = -1, len(text) - LONGEST - 1  # at is that of a space or a line break
+    while at < end:
+        near = text.rfind(" ", at + 1, at + LONGEST + 2)
+        at = near if near >= 0 else text.rfind("\n", at + 1, at + LONGEST + 2)
+        if at < 0:
+            return True
+    return False
 
 
 def token_id(token: str) -> int:

@@ -175,6 +175,8 @@ def _deltas(answer: Iterable[Any]) -> Iterator[Item]:
     for item in answer:
         if isinstance(item, str):
             raise _unusable('a script cannot stream a list of strings; to stream them one by one use say("a", "b")')
+        if not isinstance(item, Delta | Pause):
+            raise _unusable(f"a script cannot stream {item!r}; give a list of Delta, or say(...)")
         yield item
 
 
