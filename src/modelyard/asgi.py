@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, MutableMapping
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, Self, cast
 
+from modelyard.dashboard import app as pages
+from modelyard.domain.identity import Principal
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.error_responses import log
 from modelyard.http.errors import ClientDisconnected
@@ -23,12 +25,15 @@ __all__ = [
     "Request",
     "Response",
     "asgi_app",
+    "dashboard_app",
 ]
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+Answering = Callable[[Request], Awaitable[Response]]
 
 STALLED = 60.0
 """Seconds after which a client that does not read its stream is given up."""
@@ -41,33 +46,46 @@ def asgi_app(
     authenticator: Authenticator | None = None,
     executor: Executor | None = None,
     cors_origins: Iterable[str] = (),
-) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+    dashboard: bool = False,
+) -> Application:
     """Make an ASGI application of the host's platform; `worker` also runs training jobs while it is served, in
     `executor` or else in a thread.
 
     `authenticator` identifies callers; without one, the platform's API keys do. `cors_origins` are those whose pages
-    browsers let use it, such as `https://app.example.com`; `*` allows all.
+    browsers let use it, such as `https://app.example.com`; `*` allows all. `dashboard` adds its pages, below
+    `/dashboard`.
 
     Its lifespan syncs the store each second; mounted below another application it gets no lifespan. The platform stays
     the host's to close.
     """
     endpoint = Endpoint(platform, interfaces, authenticator, cors_origins)
+    answering = pages.Dashboard(platform, authenticator, api=endpoint) if dashboard else endpoint
+    return _application(answering.ahandle, lambda: served(platform, worker, executor))
 
+
+def dashboard_app(
+    platform: Platform, authenticator: Authenticator | None = None, reader: Principal | None = None
+) -> Application:
+    """Make an ASGI application of the dashboard alone. The options are those of `Dashboard`."""
+    return _application(pages.Dashboard(platform, authenticator, reader).ahandle, lambda: served(platform, False, None))
+
+
+def _application(answer: Answering, living: Callable[[], AbstractAsyncContextManager[None]]) -> Application:
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await _exchange(endpoint, scope, receive, send)
+            await _exchange(answer, scope, receive, send)
         elif scope["type"] == "lifespan":
-            await _lifespan(platform, worker, executor, receive, send)
+            await _lifespan(living, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1000})
 
     return application
 
 
-async def _exchange(endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) -> None:
+async def _exchange(answer: Answering, scope: Scope, receive: Receive, send: Send) -> None:
     incoming = RequestReceiver(receive)
     try:
-        response = await endpoint.ahandle(_request(scope, incoming))
+        response = await answer(_request(scope, incoming))
         await _answer(response, incoming, send)
     except ClientDisconnected as gone:
         log.debug("%s", gone)
@@ -234,12 +252,12 @@ class RequestReceiver:
             self._task.cancel()
 
 
-async def _lifespan(platform: Platform, worker: bool, executor: Executor | None, receive: Receive, send: Send) -> None:
+async def _lifespan(living: Callable[[], AbstractAsyncContextManager[None]], receive: Receive, send: Send) -> None:
     """Speak the lifespan protocol until the server shuts down."""
     async with AsyncExitStack() as stack:
         await receive()
         try:
-            await stack.enter_async_context(served(platform, worker, executor))
+            await stack.enter_async_context(living())
         except Exception as error:
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             raise

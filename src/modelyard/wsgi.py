@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from modelyard.dashboard import app as pages
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.errors import ClientDisconnected, MalformedRequest
 from modelyard.http.message import Header, Request
@@ -33,16 +34,19 @@ def wsgi_app(
     interfaces: Iterable[Interface] = STANDARD,
     authenticator: Authenticator | None = None,
     cors_origins: Iterable[str] = (),
+    dashboard: bool = False,
 ) -> Callable[[Environ, StartResponse], Iterable[bytes]]:
     """Make a WSGI application of the host's platform, for servers with any number of threads.
 
     `authenticator` identifies callers; without one, the platform's API keys do. `cors_origins` are those whose pages
-    browsers let use it, such as `https://app.example.com`; `*` allows all.
+    browsers let use it, such as `https://app.example.com`; `*` allows all. `dashboard` adds its pages, below
+    `/dashboard`.
     """
     endpoint = Endpoint(platform, interfaces, authenticator, cors_origins)
+    answering = pages.Dashboard(platform, authenticator, api=endpoint) if dashboard else endpoint
 
     def application(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        response = endpoint.handle(_request(environ))
+        response = answering.handle(_request(environ))
         start_response(f"{response.status} {HTTPStatus(response.status).phrase}", response.headers)
         if isinstance(response.body, bytes):
             return [response.body]

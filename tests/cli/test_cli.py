@@ -171,7 +171,7 @@ def test_a_served_platform_runs_jobs_in_threads_or_in_processes_or_not_at_all(
     asked: list[tuple[bool, object]] = []
     monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
     monkeypatch.setattr(
-        serving, "asgi_app", lambda _, __, worker, executor, cors_origins: asked.append((worker, executor))
+        serving, "asgi_app", lambda _, __, worker, executor, cors_origins, dashboard: asked.append((worker, executor))
     )
     for words in ((), ("--worker",), ("--isolate",), ("--worker", "--isolate")):
         call("serve", "--store", store, *words)
@@ -203,7 +203,7 @@ def test_artifacts_may_lie_elsewhere_than_next_to_the_file(tmp_path: Path) -> No
 def test_isolated_jobs_have_the_same_artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[SubprocessExecutor] = []
     monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
-    monkeypatch.setattr(serving, "asgi_app", lambda *_, executor, cors_origins: asked.append(executor))
+    monkeypatch.setattr(serving, "asgi_app", lambda *_, executor, cors_origins, dashboard: asked.append(executor))
     store, kept = tmp_path / "yard.db", tmp_path / "elsewhere"
     call("serve", "--store", store, "--artifacts", kept, "--isolate")
     (executor,) = asked

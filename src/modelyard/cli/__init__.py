@@ -18,6 +18,7 @@ def main() -> None:
 for command in (
     serving.quickstart,
     serving.serve,
+    serving.ui,
     serving.work,
     keys.keys,
     base_models.base_models,

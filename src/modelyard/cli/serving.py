@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from modelyard import quickstart as quickstart_job
-from modelyard.asgi import asgi_app
+from modelyard.asgi import Application, asgi_app, dashboard_app
 from modelyard.cli.terminal import (
     STORE_HELP,
     StoreName,
@@ -23,6 +23,7 @@ from modelyard.cli.terminal import (
     printable_store,
     store_option,
 )
+from modelyard.domain.identity import host as host_principal
 from modelyard.errors import MissingExtra
 from modelyard.executors.fork_server import can_fork
 from modelyard.executors.isolating import IsolatingExecutor
@@ -64,15 +65,19 @@ def quickstart(folder: Path) -> None:
 @click.option("--worker", is_flag=True, help="Run training jobs in this process too.")
 @click.option("--isolate", is_flag=True, help="Run each of them in a process of its own; implies --worker.")
 @click.option("--uploads", is_flag=True, help="Take training data from the W&B client too.")
+@click.option("--dashboard", is_flag=True, help="Add the pages of the dashboard, at /dashboard.")
 @click.option("--cors-origin", "origins", multiple=True, metavar="ORIGIN", help="Let pages of this origin use it.")
 def serve(
-    store: StoreName, host: str, port: int, worker: bool, isolate: bool, uploads: bool, origins: tuple[str, ...]
+    store: StoreName,
+    host: str,
+    port: int,
+    worker: bool,
+    isolate: bool,
+    uploads: bool,
+    dashboard: bool,
+    origins: tuple[str, ...],
 ) -> None:
     """Serve the platform over HTTP until interrupted."""
-    try:
-        import uvicorn  # noqa: PLC0415 - an extra that only this command needs
-    except ImportError as error:
-        raise MissingExtra("uvicorn", "serve") from error
     _log_to_terminal()
     with opened(store, must_exist=False) as platform:
         if not platform.keys.list():
@@ -83,8 +88,28 @@ def serve(
         _set_up_torch(platform)
         interfaces = tuple(Interface) if uploads else STANDARD
         executor = _executor(platform, store, None, 1, isolate)
-        app = asgi_app(platform, interfaces, worker or isolate, executor=executor, cors_origins=origins)
-        uvicorn.run(app, host=host, port=port, log_level="info", timeout_graceful_shutdown=GRACE_SECONDS)
+        working = worker or isolate
+        app = asgi_app(platform, interfaces, working, executor=executor, cors_origins=origins, dashboard=dashboard)
+        _run_server(app, host, port)
+
+
+@click.command()
+@store_option
+@click.option("--port", default=8001, show_default=True, type=click.IntRange(0, 65535))
+def ui(store: StoreName, port: int) -> None:
+    """Show the dashboard of a store on this machine, to read only and without a login, until interrupted."""
+    _log_to_terminal()
+    with opened(store) as platform:
+        click.echo(f"Look at http://127.0.0.1:{port}/ ; Ctrl-C stops it", err=True)
+        _run_server(dashboard_app(platform, reader=host_principal()), "127.0.0.1", port)
+
+
+def _run_server(app: Application, host: str, port: int) -> None:
+    try:
+        import uvicorn  # noqa: PLC0415 - an extra that only these commands need
+    except ImportError as error:
+        raise MissingExtra("uvicorn", "serve") from error
+    uvicorn.run(app, host=host, port=port, log_level="info", timeout_graceful_shutdown=GRACE_SECONDS)
 
 
 @click.command()

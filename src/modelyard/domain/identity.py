@@ -148,7 +148,45 @@ class NewKey:
     secret: str = attrs.field(repr=False)
 
 
+@attrs.frozen
+class BrowserSession:
+    """The session of a browser in which a caller logged in with a key. `id` is the digest of the cookie's token.
+
+    It holds the principal as it was then. `host` means that its scope has no entity; `projects` empty means all.
+    """
+
+    id: str
+    key_id: str
+    name: str
+    entity: str
+    projects: tuple[str, ...]
+    host: bool
+    expires_at: datetime
+    requests_per_minute: int | None = None
+    concurrent_requests: int | None = None
+
+    @classmethod
+    def of(cls, id: str, principal: Principal, expires_at: datetime) -> "BrowserSession":
+        """Return the session of a principal."""
+        scope, limits = principal.scope, principal.limits
+        projects = tuple(sorted(scope.projects or ()))
+        known = (principal.key_id, principal.name, principal.entity, projects, scope.entity is None)
+        return cls(id, *known, expires_at, limits.requests_per_minute, limits.concurrent_requests)
+
+    def principal(self) -> Principal:
+        """Return the principal as it was at the login."""
+        scope = Scope(None if self.host else self.entity, frozenset(self.projects) if self.projects else None)
+        limits = Limits(self.requests_per_minute, self.concurrent_requests)
+        return Principal(self.name, self.entity, scope, self.key_id, limits)
+
+
 RECORDS = (
+    Record(
+        BrowserSession,
+        "browser_sessions",
+        ("id",),
+        indexes={"by_entity": Index(("entity",)), "by_expiry": Index((), ("expires_at",))},
+    ),
     Record(
         ApiKey,
         "api_keys",

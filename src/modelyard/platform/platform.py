@@ -18,6 +18,7 @@ from modelyard.platform.evaluations import service as evaluation
 from modelyard.platform.jobs import service as jobs
 from modelyard.platform.jobs import worker as worker_service
 from modelyard.platform.keys import service as identity
+from modelyard.platform.keys import sessions as browser
 from modelyard.platform.listing import Listing, short_listing
 from modelyard.platform.models import base_models as base_model
 from modelyard.platform.models import service as model
@@ -28,7 +29,7 @@ from modelyard.platform.runtime import Runtime, Settings
 from modelyard.platform.training import service as training_service
 from modelyard.platform.uploads import service as uploads
 from modelyard.platform.usage import service as usage_service
-from modelyard.protocols import Clock, Executor, Randomness
+from modelyard.protocols import Authenticator, Clock, Executor, Randomness
 from modelyard.threads import Threads, in_new_thread
 
 R = TypeVar("R")
@@ -165,6 +166,11 @@ class Platform:
         """Return the platform as another principal sees it. Only the host may call this."""
         self._require_host()
         return Platform(self._runtime, principal, self._life)
+
+    def sessions(self, authenticator: Authenticator | None = None) -> "browser.Sessions":
+        """Return the sessions of browsers, whose callers `authenticator` identifies, or else the platform's keys."""
+        self._require_host()
+        return browser.Sessions(self._runtime, self.keys, authenticator)
 
     def worker(self, concurrency: int = 1, executor: Executor | None = None) -> "worker_service.Worker":
         """Make a worker for the queue: a context manager that runs up to `concurrency` jobs at a time."""

@@ -63,6 +63,9 @@ class Html(str):
     __slots__ = ()
 
 
+_VOID = frozenset({"input", "link", "meta"})
+
+
 def html(value: object) -> Html:
     """Return a value as HTML: escaped, unless it is `Html`."""
     return value if isinstance(value, Html) else Html(escape(str(value)))
@@ -73,10 +76,24 @@ def joined(parts: Iterable[object]) -> Html:
     return Html("".join(map(html, parts)))
 
 
-def tag(name: str, *content: object, kind: str = "") -> Html:
-    """Return an element with this content and CSS class."""
-    opened = f'{name} class="{escape(kind)}"' if kind else name
-    return Html(f"<{opened}>{joined(content)}</{name}>")
+def tag(name: str, /, *content: object, kind: str = "", **attributes: object) -> Html:
+    """Return an element with this content, CSS class and attributes.
+
+    An underscore in the name of an attribute is a hyphen, one at its end nothing. False and None leave it out, True
+    gives it no value.
+
+    >>> tag("label", "Key", for_="key", data_live=True)
+    '<label for="key" data-live>Key</label>'
+    """
+    opened = name + "".join(_attribute(key, value) for key, value in {"class": kind or None, **attributes}.items())
+    return Html(f"<{opened}>") if name in _VOID else Html(f"<{opened}>{joined(content)}</{name}>")
+
+
+def _attribute(name: str, value: object) -> str:
+    if value is None or value is False:
+        return ""
+    name = name.rstrip("_").replace("_", "-")
+    return f" {name}" if value is True else f' {name}="{escape(str(value))}"'
 
 
 def shortened(shown: str, whole: str) -> Html:

@@ -28,6 +28,18 @@ def _interval(mean: float, interval: Interval | None, across: Scale, colour: str
     yield f'<circle cx="{across(mean):.1f}" cy="{MIDDLE}" r="4" fill="{colour}"/></svg>'
 
 
+def sparkline(values: Sequence[float]) -> str:
+    """Draw how finite values went, as SVG; nothing for fewer than two."""
+    if len(values) < 2 or min(values) == max(values):
+        return ""
+    across, up = Scale(0, len(values) - 1, 2, WIDTH - 2), Scale(min(values), max(values), HEIGHT - 2, 2)
+    points = " ".join(f"{across(at):.1f},{up(value):.1f}" for at, value in enumerate(values))
+    return (
+        f'<svg class="strip" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" aria-hidden="true">'
+        f'<polyline points="{points}" fill="none" stroke="{COLOURS[0]}" stroke-width="1.6"/></svg>'
+    )
+
+
 def share_strip(counts: Sequence[int], colours: Sequence[str]) -> str:
     """Draw counts as parts of one bar, as SVG."""
     total = sum(counts)

@@ -7,6 +7,7 @@ restart; no change rewrites what a column means.
 # ruff: noqa: S608 - the names and the expressions come from this module
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 
 import attrs
 
@@ -129,6 +130,7 @@ class SchemaChange:
 
 
 _ANSWERED = "answered_requests"
+_SESSIONS = "browser_sessions"
 
 CHANGES: tuple[SchemaChange, ...] = (
     SchemaChange(
@@ -145,6 +147,30 @@ CHANGES: tuple[SchemaChange, ...] = (
             ),
             AddIndex(_ANSWERED, f"{_ANSWERED}_by_age", ["answered_at", "id"]),
             AddIndex(_ANSWERED, f"{_ANSWERED}_by_entity", ["entity", "id"]),
+        ],
+    ),
+    SchemaChange(
+        "0012_browser_sessions",
+        "api_keys",
+        [
+            AddTable(
+                _SESSIONS,
+                {
+                    "id": str,
+                    "key_id": str,
+                    "name": str,
+                    "entity": str,
+                    "projects": str,
+                    "host": bool,
+                    "expires_at": datetime,
+                    "requests_per_minute": int,
+                    "concurrent_requests": int,
+                },
+                ["id"],
+                nullable=frozenset({"requests_per_minute", "concurrent_requests"}),
+            ),
+            AddIndex(_SESSIONS, f"{_SESSIONS}_by_entity", ["entity", "id"]),
+            AddIndex(_SESSIONS, f"{_SESSIONS}_by_expiry", ["expires_at", "id"]),
         ],
     ),
 )

@@ -163,6 +163,7 @@ RECORDS = (
         "evaluation_runs",
         ("id",),
         indexes={
+            "all": Index(()),
             "by_entity": Index(("entity",)),
             "by_project": Index(("entity", "project")),
             "by_source": Index(("source_evaluation_run_id",)),

@@ -1,6 +1,6 @@
 """What a principal names: namespaces, records, and references, checked and resolved (specification 2.3)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeVar
 
 import attrs
@@ -14,6 +14,7 @@ from modelyard.domain.evaluation.references import (
     RefMode,
     object_id,
     reference_problem,
+    same_scheme,
 )
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.identity import Principal
@@ -231,3 +232,21 @@ def versions_of(snapshot: Snapshot, principal: Principal, ref: ObjectRef) -> lis
     where = (ref.entity, ref.project, ObjectKind.EVALUATION, ref.name)
     found = iter_index(snapshot, ObjectVersion, "by_object", *where)
     return [f"v{version.index}" for version in found if version.deleted_at is None]
+
+
+def run_filter(
+    evaluations: Iterable[str], models: Iterable[str], sources: Iterable[str]
+) -> Callable[[EvaluationRun], bool]:
+    """Return what keeps the runs with one of these references and sources; without any, all."""
+    of_evaluation = frozenset(map(same_scheme, evaluations))
+    of_model = frozenset(map(same_scheme, models))
+    of_source = frozenset(sources)
+
+    def matches(run: EvaluationRun) -> bool:
+        return (
+            (not of_evaluation or same_scheme(run.evaluation) in of_evaluation)
+            and (not of_model or same_scheme(run.model) in of_model)
+            and (not of_source or run.source_evaluation_run_id in of_source)
+        )
+
+    return matches

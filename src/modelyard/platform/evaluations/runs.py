@@ -10,18 +10,18 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.evaluation.references import same_scheme
 from modelyard.domain.evaluation.run import EvaluationRun, RunState, RunStatus, check_reason, check_summary
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobProgress, JobStatus
 from modelyard.domain.lineage import RunLineage
+from modelyard.domain.paging import Order
 from modelyard.errors import Conflict
 from modelyard.platform.evaluations.predictions import close_open, remove_parts
-from modelyard.platform.evaluations.references import Namespace, References, ScopedReader
+from modelyard.platform.evaluations.references import Namespace, References, ScopedReader, run_filter
 from modelyard.platform.jobs.queue import announce, files_of, latest_job, request_cancel
 from modelyard.platform.lineage import run_lineage
 from modelyard.platform.listing import BATCH, Cursor, Listing
-from modelyard.platform.paging import cursor_at, get_or_none, index_listing, unique_ids
+from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_index, unique_ids
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 
@@ -86,13 +86,26 @@ class Runs:
         `InvalidInput`, `Forbidden`.
         """
         namespace, wanted = self._reader.place(project, entity), unique_ids(ids)
-        keep, place = _matcher(evaluations, models, sources), partial(self._place, namespace)
+        keep, place = run_filter(evaluations, models, sources), partial(self._place, namespace)
         if wanted:
             return Listing(
                 partial(self._by_id, wanted, namespace, keep),
                 lambda name: self._runtime.store.read(partial(place, name)),
             )
         return index_listing(self._runtime, EvaluationRun, "by_project", *namespace, place=place, keep=keep)
+
+    def list_all(self, *, order: Order = "asc") -> Listing[EvaluationRun]:
+        """List all runs that the caller may see, of every project, in the order in which they started."""
+        entity = self._principal.scope.entity
+        index, *where = listed_index(entity, None)
+
+        def place(id: str, snapshot: Snapshot) -> Cursor:
+            return cursor_at(EvaluationRun, index, self._find(snapshot, id, None))
+
+        return index_listing(self._runtime, EvaluationRun, index, *where, place=place, order=order, keep=self._sees)
+
+    def _sees(self, run: EvaluationRun) -> bool:
+        return self._principal.scope.covers(run.entity, run.project)
 
     def status(self, run_id: str, *, project: str | None = None, entity: str | None = None) -> RunStatus:
         """Return a run and how many of its rows are done. Raises `NotFound`."""
@@ -324,20 +337,3 @@ def run_status(snapshot: Snapshot, run: EvaluationRun) -> RunStatus:
 
 def _cursor(run: EvaluationRun) -> Cursor:
     return cursor_at(EvaluationRun, "by_project", run)
-
-
-def _matcher(
-    evaluations: Iterable[str], models: Iterable[str], sources: Iterable[str]
-) -> Callable[[EvaluationRun], bool]:
-    of_evaluation = frozenset(map(same_scheme, evaluations))
-    of_model = frozenset(map(same_scheme, models))
-    of_source = frozenset(sources)
-
-    def matches(run: EvaluationRun) -> bool:
-        return (
-            (not of_evaluation or same_scheme(run.evaluation) in of_evaluation)
-            and (not of_model or same_scheme(run.model) in of_model)
-            and (not of_source or run.source_evaluation_run_id in of_source)
-        )
-
-    return matches

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import Job, JobProgress, JobStatus, JobSummary
+from modelyard.domain.job import Job, JobProgress, JobStatus, JobSummary, QueueState
 from modelyard.domain.paging import Order
 from modelyard.errors import NotFound, NoWorker
 from modelyard.platform.jobs.announced import alive, live_workers, waiting_for
@@ -33,17 +33,23 @@ class Jobs:
         *,
         project: str | None = None,
         entity: str | None = None,
+        status: JobStatus | None = None,
         order: Order = "asc",
     ) -> Listing[JobSummary]:
-        """List jobs in the order of their creation: all that the caller may see, or those of an entity or a project.
+        """List jobs in the order of their creation: all that the caller may see, or those of an entity, a project or a
+        status.
 
         Raises `Forbidden`, `InvalidInput`.
         """
         entity = listed_entity(self._principal, entity, project)
-        index, *where = listed_index(entity, project)
+        index, *where = _narrowest_index(entity, project, status)
         place = partial(self._place, index)
+
+        def keep(job: Job) -> bool:
+            return self._sees(job) and status in (None, job.status) and project in (None, job.project)
+
         return index_listing(
-            self._runtime, Job, index, *where, place=place, order=order, keep=self._sees, shown=self._summaries
+            self._runtime, Job, index, *where, place=place, order=order, keep=keep, shown=self._summaries
         )
 
     def cancel(self, id: str) -> JobSummary:
@@ -99,3 +105,12 @@ class Jobs:
 
     def _place(self, index: str, id: str, snapshot: Snapshot) -> Cursor:
         return cursor_at(Job, index, self._found(snapshot, id))
+
+
+def _narrowest_index(entity: str | None, project: str | None, status: JobStatus | None) -> tuple[str, ...]:
+    """Return the narrowest index for a listing, and the values to look up in it. A running job is claimed."""
+    if entity is not None and status is not None:
+        return "by_status", entity, status
+    if status is JobStatus.RUNNING:
+        return "by_place", QueueState.CLAIMED
+    return listed_index(entity, project)

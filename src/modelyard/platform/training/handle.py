@@ -1,6 +1,6 @@
 """A training job in the hands of the program that requested it: wait for it, watch it, cancel it."""
 
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from contextlib import closing, nullcontext
 from functools import partial
 
@@ -14,6 +14,7 @@ from modelyard.platform.jobs.queue import announce, request_cancel
 from modelyard.platform.jobs.waiting import Followed, afollowed, follow, followed, wait_for_end
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.lookup import SHOWN, found_job, job_plot, shown, shown_job
+from modelyard.platform.training.metrics import MetricRow, metric_rows
 from modelyard.protocols import Tx
 from modelyard.report.line_plot import Plot
 from modelyard.report.terminal import Show, progress_bar
@@ -92,6 +93,11 @@ class JobHandle:
         """Plot its loss and, for RL, its reward, step by step: to `save`, or to show in a notebook."""
         job = self.refresh()
         return job_plot(self._runtime, job, f"{job.kind.upper()} job {self.id}: {_standing(job)}")
+
+    def metrics(self, most: int | None = None) -> Sequence[MetricRow]:
+        """Return what it recorded with its steps, in order; at most about `most` of them, evenly spaced."""
+        self.refresh()
+        return metric_rows(self._runtime, self.id, most)
 
     def _repr_html_(self) -> str:
         return self.plot()._repr_html_()

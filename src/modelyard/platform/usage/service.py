@@ -10,6 +10,7 @@ from typing import TypeVar
 import attrs
 
 from modelyard.domain.identity import ApiKey, Principal, check_name
+from modelyard.domain.paging import Order
 from modelyard.domain.usage import (
     RECORDS,
     SUM_BY,
@@ -50,7 +51,9 @@ class Ledger:
 
     # ---- reading
 
-    def list(self, *, entity: str | None = None, project: str | None = None) -> Listing[LedgerEntry]:
+    def list(
+        self, *, entity: str | None = None, project: str | None = None, order: Order = "asc"
+    ) -> Listing[LedgerEntry]:
         """List ledger rows in the order in which they were booked: of one entity, or of all that the caller may see.
 
         Raises `Forbidden`.
@@ -58,7 +61,7 @@ class Ledger:
         view = self._view(entity, project)
         index, *where = listed_index(view.entity, None)
         place = partial(view.place, index)
-        return index_listing(self._runtime, LedgerEntry, index, *where, place=place, keep=view.sees)
+        return index_listing(self._runtime, LedgerEntry, index, *where, place=place, order=order, keep=view.sees)
 
     def get(self, id: str) -> LedgerEntry:
         """Return the row of one completion, by the completion's id. Raises `NotFound`."""

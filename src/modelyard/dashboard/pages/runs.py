@@ -1,0 +1,262 @@
+"""Evaluation runs: all of them, the report of one, its rows, and two compared."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
+from itertools import islice
+from typing import Any
+
+from modelyard.dashboard.view import HtmlPage, View, bar, empty, lasted, short_id, status_chip, when
+from modelyard.domain.canonical import canonical_json
+from modelyard.domain.evaluation.run import EvaluationRun, Outcome, RowResult, RunState
+from modelyard.report.evaluations.comparison_page import comparison_content
+from modelyard.report.evaluations.run_page import run_content, short_ref
+from modelyard.report.html import Html, chip, facts, joined, section, table, tag
+from modelyard.report.numbers import NONE, count_text, ref_text
+
+PAGE = 50
+SEARCHED = 2000
+"""How many of the newest runs are searched."""
+
+LONGEST = 2000
+"""How many characters of a text are shown, and compared word by word."""
+
+SHOWN_ROWS = 50
+
+_FAILED = frozenset({Outcome.MODEL_ERROR, Outcome.SCORER_ERROR})
+_WORDS = re.compile(r"\s+|\w+|[^\w\s]")
+
+
+def listed(view: View) -> HtmlPage:
+    """Show runs, the newest first: all, those that a search finds, or sorted by score."""
+    query, by_score = view.query.get("q", ""), view.query.get("sort") == "score"
+    runs = view.platform.evaluations.runs.list_all(order="desc")
+    if query or by_score:
+        found = [run for run in islice(runs, SEARCHED) if query.lower() in f"{run.model} {run.evaluation}".lower()]
+        if by_score:
+            found.sort(key=lambda run: (score_of(run) is None, -(score_of(run) or 0.0)))
+        shown, more = found[:PAGE], ""
+    else:
+        page = runs.page(PAGE, view.query.get("after"))
+        shown, more = list(page), view.link("Older runs", "runs", after=page.items[-1].id) if page.has_more else ""
+    start = 'platform.evaluations.run("quiz", "echo", "rows.jsonl", project="demo")'
+    content = (
+        _choice(view, shown)
+        if shown
+        else empty("No run found." if query else "No run yet. Make one:", *([] if query else [start]))
+    )
+    return HtmlPage("Runs", joined([_search(view, query, by_score), content, tag("p", more), _matrix(view, shown)]))
+
+
+def _search(view: View, query: str, by_score: bool) -> Html:
+    fields = [
+        tag("input", type="search", name="q", value=query, placeholder="model or evaluation", aria_label="Search runs"),
+        tag("label", tag("input", type="checkbox", name="sort", value="score", checked=by_score), " best score first"),
+        tag("button", "Search"),
+    ]
+    return tag("form", *fields, method="get", action=view.url("runs"), role="search")
+
+
+def _choice(view: View, runs: Sequence[EvaluationRun]) -> Html:
+    columns = [
+        ("baseline", ""),
+        ("candidate", ""),
+        ("evaluation", ""),
+        ("model", ""),
+        ("state", ""),
+        ("score", "number"),
+    ]
+    lines = [_line(view, run) for run in runs]
+    shown = table([*columns, ("started", ""), ("took", "number"), ("run", "")], lines)
+    button = tag("button", "Compare", type="submit", kind="primary")
+    return tag("form", shown, button, method="get", action=view.url("compare"))
+
+
+def _line(view: View, run: EvaluationRun) -> Sequence[object]:
+    pick = [
+        tag(
+            "input", type="radio", name=name, value=run.id, required=True, aria_label=f"{ref_text(run.model)} as {name}"
+        )
+        for name in ("baseline", "candidate")
+    ]
+    score = score_of(run)
+    return (
+        *pick,
+        view.link(ref_text(run.evaluation), "runs", run.id),
+        short_ref(run.model),
+        status_chip(run.state),
+        NONE if score is None else f"{score:.4g}",
+        when(run.started_at),
+        lasted(run.started_at, run.finished_at),
+        view.link(short_id(run.id), "runs", run.id),
+    )
+
+
+def score_of(run: EvaluationRun) -> float | None:
+    """Return the mean of the first metric, if the run's summary has it."""
+    value = (run.summary or {}).get("mean")
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _matrix(view: View, runs: Sequence[EvaluationRun]) -> Html:
+    """Show the score of each model on each evaluation: of the newest run of both."""
+    cells: dict[tuple[str, str], EvaluationRun] = {}
+    for run in runs:
+        if run.state is RunState.COMPLETED and score_of(run) is not None:
+            cells.setdefault((run.model, run.evaluation), run)
+    models, evaluations = (list(dict.fromkeys(key[at] for key in cells)) for at in (0, 1))
+    if len(models) < 2:
+        return Html("")
+    columns = [("model", ""), *((ref_text(one), "number") for one in evaluations)]
+    lines = [[short_ref(model), *(_cell(view, cells.get((model, one))) for one in evaluations)] for model in models]
+    return section("Scores of these models", table(columns, lines))
+
+
+def _cell(view: View, run: EvaluationRun | None) -> object:
+    return NONE if run is None else view.link(f"{score_of(run):.4g}", "runs", run.id)
+
+
+# ---- one run
+
+
+def run(view: View) -> HtmlPage:
+    """Show the report of a run; while it is running, how far it has come."""
+    status = view.platform.evaluations.runs.status(view.params["run"])
+    found = status.run
+    title = f"{ref_text(found.model)} on {ref_text(found.evaluation)}"
+    links = tag(
+        "p",
+        view.link("All rows", "runs", found.id, "rows"),
+        " · ",
+        view.link("Failed rows", "runs", found.id, "rows", show="failed"),
+    )
+    if found.state is RunState.RUNNING:
+        label = f"{count_text(status.completed_rows)} of {count_text(status.total_rows)} rows"
+        pairs = [("state", status_chip(found.state)), ("rows", bar(status.completed_rows, status.total_rows, label))]
+        return HtmlPage(
+            title, joined([facts([*pairs, ("started", when(found.started_at)), ("id", found.id)]), links]), live=True
+        )
+    return HtmlPage(title, joined([links, view.kept(("run", found.id), lambda: _report(view, found))]))
+
+
+def _report(view: View, run: EvaluationRun) -> Html:
+    return joined(run_content(run, view.platform.evaluations.report(run).aggregate))
+
+
+def compared(view: View) -> HtmlPage:
+    """Show two runs, row by row: whether the candidate is shown to be better or worse, by each metric."""
+    before, after = (view.platform.evaluations.runs.get(view.query.get(name, "")) for name in ("baseline", "candidate"))
+    title = f"{ref_text(after.model)} compared with {ref_text(before.model)}"
+    rows = view.link("Rows side by side", "runs", after.id, "rows", baseline=before.id, show="changed")
+    key = ("compared", before.id, after.id, before.finished_at, after.finished_at)
+    return HtmlPage(title, joined([tag("p", rows), view.kept(key, lambda: _comparison(view, before, after))]))
+
+
+def _comparison(view: View, before: EvaluationRun, after: EvaluationRun) -> Html:
+    report = view.platform.evaluations.compare(baseline=before, candidate=after)
+    return joined(comparison_content(before, after, report.comparison))
+
+
+# ---- rows
+
+
+def rows(view: View) -> HtmlPage:
+    """Show the rows of a run: all, those that failed, or those that differ from a baseline's."""
+    run = view.platform.evaluations.runs.get(view.params["run"])
+    baseline = view.query.get("baseline")
+    before = _by_row(view, baseline) if baseline else {}
+    show, text = view.query.get("show", "all"), view.query.get("q", "")
+    start = int(view.query["from"]) if view.query.get("from", "").isdigit() else 0
+    kept = _kept(view, run, before, show, text)
+    found = list(islice(kept, start, start + SHOWN_ROWS + 1))
+    shown = [_row(row, before.get(_identity(row)), bool(baseline)) for row in found[:SHOWN_ROWS]]
+    given = {"show": show, "q": text, "baseline": baseline}
+    more = (
+        view.link("More rows", "runs", run.id, "rows", **given, **{"from": start + SHOWN_ROWS})
+        if len(found) > SHOWN_ROWS
+        else ""
+    )
+    content = joined(
+        [_filters(view, run, show, text, baseline), *shown, "" if shown else empty("No row fits."), tag("p", more)]
+    )
+    return HtmlPage(f"Rows of {ref_text(run.model)} on {ref_text(run.evaluation)}", content)
+
+
+def _kept(view: View, run: EvaluationRun, before: Mapping[Any, RowResult], show: str, text: str) -> Iterator[RowResult]:
+    for row in view.platform.evaluations.result(run.id).rows:
+        other = before.get(_identity(row))
+        fits = {
+            "errors": row.outcome in _FAILED,
+            "failed": row.outcome in _FAILED or (row.score is not None and row.score < 0.5),
+            "changed": other is not None and (other.score, other.output) != (row.score, row.output),
+        }.get(show, True)
+        if fits and text.lower() in f"{dict(row.row)} {row.output}".lower():
+            yield row
+
+
+def _by_row(view: View, run_id: str) -> dict[Any, RowResult]:
+    return {_identity(row): row for row in view.platform.evaluations.result(run_id).rows}
+
+
+def _identity(row: RowResult) -> tuple[str, int]:
+    return canonical_json(row.row), row.trial
+
+
+def _filters(view: View, run: EvaluationRun, show: str, text: str, baseline: str | None) -> Html:
+    kinds = ["all", "failed", "errors", *(["changed"] if baseline else [])]
+    options = [tag("option", kind, value=kind, selected=kind == show) for kind in kinds]
+    fields = [
+        tag("label", "Show ", tag("select", *options, name="show")),
+        tag(
+            "input", type="search", name="q", value=text, placeholder="words in the row", aria_label="Words in the row"
+        ),
+        tag("input", type="hidden", name="baseline", value=baseline) if baseline else "",
+        tag("button", "Filter"),
+    ]
+    return tag("form", *fields, method="get", action=view.url("runs", run.id, "rows"), role="search")
+
+
+def _row(row: RowResult, before: RowResult | None, compared: bool) -> Html:
+    name = f"row-{row.index}-{row.trial}"
+    head = tag("h2", tag("a", f"Row {row.index}", href=f"#{name}"), f", trial {row.trial}" if row.trial else "")
+    verdict = [
+        chip(row.outcome.replace("_", " ")),
+        *(chip(f"{key} {_value(value)}") for key, value in row.scores.items()),
+    ]
+    pairs: list[tuple[str, object]] = [(key, _text(value)) for key, value in row.row.items()]
+    if not compared or before is None:
+        pairs.append(("output", _text(row.output)))
+    else:
+        pairs += [
+            ("baseline's output", _text(before.output)),
+            ("output", difference(_plain(before.output), _plain(row.output))),
+        ]
+        pairs.append(("baseline's score", f"{_value(before.score)}, now {_value(row.score)}"))
+    if row.detail:
+        pairs.append(("why", row.detail))
+    return tag("article", head, tag("p", *(part for one in verdict for part in (one, " "))), facts(pairs), id=name)
+
+
+def _value(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else NONE if value is None else str(value)
+
+
+def _plain(value: object) -> str:
+    text = value if isinstance(value, str) else NONE if value is None else canonical_json(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({count_text(len(text))} characters)"
+
+
+def _text(value: object) -> Html:
+    return tag("pre", _plain(value))
+
+
+def difference(before: str, after: str) -> Html:
+    """Return the second text, with the words that were left out and added marked."""
+    old, new = _WORDS.findall(before), _WORDS.findall(after)
+    parts: list[object] = []
+    for kind, a, b, c, d in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if kind == "equal":
+            parts.append("".join(new[c:d]))
+            continue
+        parts += [tag("del", "".join(old[a:b]))] * (a < b) + [tag("ins", "".join(new[c:d]))] * (c < d)
+    return tag("pre", *parts)

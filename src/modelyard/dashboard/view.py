@@ -1,0 +1,238 @@
+"""What a page is made from, and what it becomes: the caller's view of the platform, links, forms, the frame."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from decimal import Decimal
+from threading import Lock
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import attrs
+
+from modelyard.domain.identity import Principal
+from modelyard.errors import Forbidden
+from modelyard.platform.platform import Platform
+from modelyard.report.html import Html, chip, html, joined, shortened, tag
+from modelyard.report.numbers import NONE, id_text
+
+PREFIX = "dashboard"
+"""The first segment of the path of every page."""
+
+NAVIGATION = (
+    ("Home", ""),
+    ("Jobs", "jobs"),
+    ("Models", "models"),
+    ("Runs", "runs"),
+    ("Usage", "usage"),
+    ("Keys", "keys"),
+    ("Catalogue", "catalogue"),
+    ("API", "api"),
+)
+
+_GOOD = frozenset({"succeeded", "completed"})
+_BAD = frozenset({"failed"})
+_LIVE = frozenset({"running"})
+
+
+@attrs.frozen
+class HtmlPage:
+    """A page: its title and content. One that is `live` is sent again whenever it has changed."""
+
+    title: str
+    content: Html
+    live: bool = False
+    status: int = 200
+
+
+@attrs.frozen
+class Redirect:
+    """The answer to an action: look at another page."""
+
+    to: str
+
+
+class Kept:
+    """The last few parts of pages that took long to make and never change."""
+
+    MOST = 32
+
+    def __init__(self) -> None:
+        self._parts: OrderedDict[object, Html] = OrderedDict()
+        self._lock = Lock()
+
+    def __call__(self, key: object, make: Callable[[], Html]) -> Html:
+        """Return the part of this key; make it where it is not kept."""
+        with self._lock:
+            if (part := self._parts.get(key)) is not None:
+                self._parts.move_to_end(key)
+                return part
+        part = make()
+        with self._lock:
+            self._parts[key] = part
+            while len(self._parts) > self.MOST:
+                self._parts.popitem(last=False)
+        return part
+
+
+@attrs.frozen
+class View:
+    """A request for a page: the platform as the caller may see it, and what was asked.
+
+    `root` is the path where the application is mounted. `token` proves that a form comes from one of our pages.
+    Without a `token` nothing can be changed.
+    """
+
+    platform: Platform
+    principal: Principal
+    root: str
+    params: Mapping[str, str]
+    query: Mapping[str, str]
+    form: Mapping[str, str]
+    now: datetime
+    document: Callable[[], Mapping[str, Any]]
+    kept: Kept
+    token: str = ""
+    section: str = ""
+
+    @property
+    def host(self) -> bool:
+        """Whether the caller is the host, who sees every entity."""
+        return self.principal.scope.entity is None
+
+    def url(self, *segments: object, **query: object) -> str:
+        """Return the address of a page."""
+        path = "/".join(quote(str(segment), safe="") for segment in segments)
+        given = {name: value for name, value in query.items() if value not in (None, "")}
+        return f"{quote(self.root)}/{PREFIX}/{path}" + (f"?{urlencode(given)}" if given else "")
+
+    def link(self, shown: object, *segments: object, **query: object) -> Html:
+        """Return a link to a page."""
+        return tag("a", shown, href=self.url(*segments, **query))
+
+    def action(self, label: str, *segments: object, kind: str = "", confirm: str = "", **fields: object) -> Html:
+        """Return a button that changes something; nothing for a reader who may not."""
+        if not self.token:
+            return Html("")
+        hidden = [tag("input", type="hidden", name=name, value=value) for name, value in fields.items()]
+        question = tag("button", label, type="submit", kind=kind, data_confirm=confirm or None)
+        return self.form_to(*segments, content=[*hidden, question])
+
+    def form_to(self, *segments: object, content: Iterable[object]) -> Html:
+        """Return a form that is posted to an address of ours."""
+        token = tag("input", type="hidden", name="token", value=self.token)
+        return tag("form", token, *content, method="post", action=self.url(*segments))
+
+    def require_change(self) -> None:
+        """Raise `Forbidden` where nothing may be changed."""
+        if not self.token:
+            raise Forbidden("this dashboard is read-only")
+
+
+Handler = Callable[[View], HtmlPage | Redirect | Iterator[bytes]]
+"""What answers a request: with a page, by leading to another, or with a file, piece by piece."""
+
+
+# ---- values ------------------------------------------------------------------------------------------------------
+
+
+def status_chip(status: str) -> Html:
+    """Return the highlighted word of a status."""
+    kind = "better" if status in _GOOD else "worse" if status in _BAD else "live" if status in _LIVE else ""
+    return chip(status, kind)
+
+
+def verdict_chip(verdict: object) -> Html:
+    """Return what a promotion's requirement found."""
+    if not verdict:
+        return tag("span", "no requirement", kind="quiet")
+    return chip("not worse", "better")
+
+
+def when(at: datetime | None) -> Html:
+    """Return a time, which the script shows as one of the reader's time zone."""
+    if at is None:
+        return html(NONE)
+    return tag("time", f"{at:%Y-%m-%d %H:%M:%S} UTC", datetime=at.isoformat())
+
+
+def lasted(start: datetime | None, end: datetime | None) -> str:
+    """Return how long something took."""
+    return NONE if start is None or end is None else duration((end - start).total_seconds())
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its two largest units.
+
+    >>> duration(4.2), duration(75), duration(7384), duration(200000)
+    ('4.2 s', '1 min 15 s', '2 h 3 min', '2 d 7 h')
+    """
+    if seconds < 60:
+        return f"{max(seconds, 0.0):.2g} s"
+    for size, name, part, small in ((60, "min", 1, "s"), (3600, "h", 60, "min"), (86400, "d", 3600, "h")):
+        if seconds < size * 60 or name == "d":
+            return f"{int(seconds // size)} {name} {int(seconds % size // part)} {small}"
+    raise AssertionError("a day is the largest unit")
+
+
+def money(amount: Decimal) -> str:
+    """Return an amount in USD with as many digits as people read.
+
+    >>> money(Decimal("12.3456")), money(Decimal("0.00001234")), money(Decimal(0))
+    ('$12.35', '$0.0000123', '$0')
+    """
+    if not amount:
+        return "$0"
+    return (
+        f"${amount:,.2f}"
+        if abs(amount) >= 1
+        else f"${float(amount):.3g}"
+        if abs(amount) >= Decimal("0.0001")
+        else (f"${amount:.{-amount.adjusted() + 2}f}")
+    )
+
+
+def short_id(id: str) -> Html:
+    """Return the end of an id; a pointer shows all of it."""
+    return shortened(id_text(id), id)
+
+
+def bar(part: float, whole: float, label: str) -> Html:
+    """Return a bar that is filled as far as `part` is of `whole`."""
+    return joined([tag("progress", value=min(part, whole), max=whole or 1, aria_label=label), tag("small", label)])
+
+
+def empty(text: str, *command: str) -> Html:
+    """Return what a page without content says, and the commands that fill it."""
+    return tag("div", tag("p", text), *(tag("pre", tag("code", line)) for line in command), kind="empty")
+
+
+# ---- the frame ---------------------------------------------------------------------------------------------------
+
+
+def framed(view: View, page: HtmlPage) -> Html:
+    """Return the whole page."""
+    head = joined(
+        [
+            tag("meta", charset="utf-8"),
+            tag("meta", name="viewport", content="width=device-width,initial-scale=1"),
+            tag("title", f"{page.title} · modelyard"),
+            tag("link", rel="stylesheet", href=view.url("static", "style.css")),
+            tag("link", rel="icon", href="data:,"),
+            tag("script", src=view.url("static", "live.js"), defer=True),
+        ]
+    )
+    main = tag("main", tag("h1", page.title), page.content, kind="modelyard", id="content", data_live=page.live)
+    skip = tag("a", "Skip to content", href="#content", kind="skip")
+    body = tag("body", skip, _header(view), main)
+    return Html(f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>{body}</html>\n')
+
+
+def _header(view: View) -> Html:
+    links = (
+        tag("a", label, href=view.url(path), aria_current="page" if path == view.section else None)
+        for label, path in NAVIGATION
+    )
+    who = tag("span", view.principal.name, kind="quiet")
+    leave = view.action("Log out", "logout") if view.token else tag("span", "read-only", kind="chip")
+    return tag("header", tag("a", "modelyard", href=view.url(""), kind="brand"), tag("nav", *links), who, leave)
