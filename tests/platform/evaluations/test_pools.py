@@ -19,6 +19,7 @@ from modelyard.domain.events import CompletionBooked
 from modelyard.domain.usage import LedgerEntry
 from modelyard.platform.evaluations.result import EvaluationResult
 from modelyard.platform.platform import Platform
+from modelyard.testing.clock import ManualClock
 
 PRICE = Pricing(Decimal(1), Decimal(1))
 
@@ -50,11 +51,17 @@ class Counting:
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Callable[[Any], Platform]]:
+def clock() -> ManualClock:
+    """Stands still until a test moves it."""
+    return ManualClock()
+
+
+@pytest.fixture
+def opened(tmp_path: Path, clock: ManualClock) -> Iterator[Callable[[Any], Platform]]:
     platforms: list[Platform] = []
 
     def open_with(backend: Any) -> Platform:
-        platforms.append(open_platform(tmp_path / "yard.db", durability="process", backend=backend))
+        platforms.append(open_platform(tmp_path / "yard.db", durability="process", backend=backend, clock=clock))
         platforms[0]._runtime = attrs.evolve(platforms[0]._runtime, store=Counting(platforms[0]._runtime.store))
         return platforms[0]
 
@@ -73,19 +80,62 @@ def brought(platform: Platform) -> list[tuple[int, int]]:
     return [both for both in store.brought if both != (0, 0)]
 
 
-def test_calls_that_are_made_together_are_booked_together_and_with_their_rows(
-    opened: Callable[[Any], Platform],
-) -> None:
+def test_rows_that_finish_together_are_booked_and_stored_together(opened: Callable[[Any], Platform]) -> None:
     platform = opened(EchoBackend(pricing=PRICE))
     assert run(platform, 10, concurrency=4).score == 1.0
-    assert brought(platform) == [(4, 4), (4, 4), (2, 2)]
+    assert brought(platform) == [(4, 4), (6, 6)]
     assert platform.usage.total()[0].cost == 20
 
 
-def test_each_sequential_row_is_booked_and_stored_before_the_next_request(opened: Callable[[Any], Platform]) -> None:
+@pytest.mark.parametrize(("concurrency", "commits"), [(1, [1, 64, 64, 21]), (8, [8, 64, 64, 14])])
+def test_as_many_rows_as_are_committed_together_wait_for_no_further_one(
+    opened: Callable[[Any], Platform], concurrency: int, commits: list[int]
+) -> None:
+    platform = opened(EchoBackend())
+    run(platform, 150, concurrency=concurrency)
+    assert brought(platform) == [(count, count) for count in commits]
+
+
+def test_rows_wait_a_twentieth_of_a_second_after_a_commit_for_others_and_those_of_a_slow_model_for_none(
+    opened: Callable[[Any], Platform], clock: ManualClock
+) -> None:
+    def answer(request: CompletionRequest) -> str:
+        clock.advance(0.02 if request.messages[-1].text < "row4" else 0.06)
+        return "x"
+
+    platform = opened(ScriptedBackend(answer))
+    run(platform, 8, "scripted", concurrency=1)
+    assert [predictions for _, predictions in brought(platform) if predictions] == [1, 3, 1, 1, 1, 1]
+
+
+def test_a_failed_row_waits_for_no_other(opened: Callable[[Any], Platform]) -> None:
+    def model(row: Any) -> str:
+        if row["prompt"] in ("row2", "row3"):
+            raise ValueError(row["prompt"])
+        return "x"
+
+    platform = opened(EchoBackend())
+    run(platform, 6, model, concurrency=1)
+    assert brought(platform) == [(0, 1), (0, 2), (0, 1), (0, 2)]
+
+
+def test_rows_under_a_budget_are_booked_before_the_next_request(opened: Callable[[Any], Platform]) -> None:
     platform = opened(EchoBackend(pricing=PRICE))
-    run(platform, 3, concurrency=1)
-    assert brought(platform) == [(1, 1)] * 3
+    platform.usage.set_budget(50)
+    assert run(platform, 6, concurrency=1, max_tokens=30).score == 1.0
+    assert [both for both in brought(platform) if both[1]] == [(1, 1)] * 6
+
+
+def test_what_has_finished_before_an_interrupt_is_stored(opened: Callable[[Any], Platform]) -> None:
+    def model(row: Any) -> str:
+        if row["prompt"] == "row5":
+            raise KeyboardInterrupt
+        return "x"
+
+    platform = opened(EchoBackend())
+    with pytest.raises(KeyboardInterrupt):
+        run(platform, 9, model, concurrency=1)
+    assert brought(platform) == [(0, 1), (0, 4)]
 
 
 def test_a_refused_budget_is_an_error_of_one_row_and_the_others_are_booked_once(

@@ -148,6 +148,12 @@ def world(request: pytest.FixtureRequest, yard_file: Path) -> Iterator[World]:
     store.close()
 
 
+@pytest.fixture
+def row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finished rows wait for no others before they are committed."""
+    monkeypatch.setattr("modelyard.platform.evaluations.row.COMMITTED_TOGETHER", 1)
+
+
 def numbered(count: int) -> list[dict[str, Any]]:
     return [{"prompt": f"question {at}", "number": at, "expected": f"question {at}"} for at in range(count)]
 
@@ -483,6 +489,7 @@ def test_retries_end_with_the_last_error(world: World) -> None:
     assert (prediction.attempts, prediction.error) == (4, "ValueError: always")
 
 
+@pytest.mark.usefixtures("row_by_row")
 def test_a_row_whose_time_is_up_is_an_error_and_the_others_continue() -> None:
     release, others_done, both_under_way = threading.Event(), threading.Event(), threading.Barrier(3)
 
@@ -636,10 +643,16 @@ def judged(world: World, run_id: str) -> list[tuple[Any, ...]]:
 
 
 @examples(20)
-@given(st.integers(1, 25), st.integers(1, 6), st.integers(1, 25))
+@given(st.integers(1, 25), st.integers(1, 6), st.integers(1, 25), st.sampled_from([1, 4, 64]))
 def test_resuming_repeats_no_row_that_was_stored_and_ends_as_if_nothing_had_happened(
-    count: int, concurrency: int, breaks_at: int
+    count: int, concurrency: int, breaks_at: int, together: int
 ) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("modelyard.platform.evaluations.row.COMMITTED_TOGETHER", together)
+        check_resuming(count, concurrency, breaks_at, concurrency + together - 1)
+
+
+def check_resuming(count: int, concurrency: int, breaks_at: int, uncommitted: int) -> None:
     world, model = world_on(), Witness(breaks_at)
     rows = numbered(count)
     undisturbed = world.run(rows, Witness(), length, concurrency=concurrency)
@@ -660,7 +673,7 @@ def test_resuming_repeats_no_row_that_was_stored_and_ends_as_if_nothing_had_happ
         repeated = set(before) & set(again)
         marked = {p.index for p in world.predictions(run.id) if p.possibly_repeated}
         assert repeated <= marked
-        assert len(marked) == min(concurrency, count - len(stored))
+        assert len(marked) == min(uncommitted, count - len(stored))
         assert result.run.summary is not None
         assert result.run.summary["possibly_repeated"] == len(marked)
     assert judged(world, result.run.id) == judged(world, undisturbed.run.id)
@@ -682,6 +695,7 @@ def test_a_run_that_is_broken_off_keeps_its_rows_for_resuming_and_drops_them_the
         world.evaluations().resume(run.id, model=Witness(), scorers=[length])
 
 
+@pytest.mark.usefixtures("row_by_row")
 def test_what_the_callers_progress_raises_breaks_the_run_off(world: World) -> None:
     def shown(done: int, total: int | None, numbers: Mapping[str, float]) -> None:
         if done == 2:
@@ -874,6 +888,7 @@ def lose_owner(world: World) -> None:
     worker.run_until_idle()
 
 
+@pytest.mark.usefixtures("row_by_row")
 def test_a_worker_finishes_what_a_dead_owner_left_where_it_needs_no_functions(world: World) -> None:
     run = abandon(world, 4)
     before = {p.id for p in world.predictions(run.id)}
@@ -886,6 +901,7 @@ def test_a_worker_finishes_what_a_dead_owner_left_where_it_needs_no_functions(wo
     assert (done.summary["possibly_repeated"], done.summary["mean"]) == (2, 1.0)
 
 
+@pytest.mark.usefixtures("row_by_row")
 def test_a_run_that_needs_functions_fails_as_interrupted_when_its_owner_is_gone_and_can_be_resumed(
     world: World,
 ) -> None:
@@ -897,6 +913,7 @@ def test_a_run_that_needs_functions_fails_as_interrupted_when_its_owner_is_gone_
     assert (len(result.rows), result.score) == (10, 0.5)
 
 
+@pytest.mark.usefixtures("row_by_row")
 def test_resuming_waits_until_a_dead_owner_has_stood_still_for_the_lease_and_says_so(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -909,6 +926,7 @@ def test_resuming_waits_until_a_dead_owner_has_stood_still_for_the_lease_and_say
     assert sum(message.endswith(waits) for message in caplog.messages) == 1
 
 
+@pytest.mark.usefixtures("row_by_row")
 def test_an_owner_that_was_replaced_writes_nothing_more(world: World) -> None:
     def replaced(done: int, total: int | None, numbers: Mapping[str, float]) -> None:
         def newer(tx: Any) -> None:
@@ -964,6 +982,7 @@ def test_a_run_that_failed_by_its_budget_completes_when_the_cause_is_gone(world:
     assert (result.run.state, len(result.rows), len(result.errors)) == (RunState.COMPLETED, 20, 3)
 
 
+@pytest.mark.usefixtures("row_by_row")
 def test_what_was_forgiven_stays_so_when_the_run_is_broken_off_again(world: World) -> None:
     def broken(row: Mapping[str, Any]) -> str:
         if row["number"] == 10:
@@ -983,6 +1002,7 @@ def test_what_was_forgiven_stays_so_when_the_run_is_broken_off_again(world: Worl
 # ---- cancelling ----
 
 
+@pytest.mark.usefixtures("row_by_row")
 def test_cancelling_keeps_what_is_done_and_ends_the_run(world: World) -> None:
     def shown(done: int, total: int | None, numbers: Mapping[str, float]) -> None:
         if done == 4:
@@ -1000,6 +1020,7 @@ def test_cancelling_keeps_what_is_done_and_ends_the_run(world: World) -> None:
         world.evaluations().resume(run.id)
 
 
+@pytest.mark.usefixtures("row_by_row")
 def test_to_a_run_that_is_deleted_meanwhile_nothing_is_added(world: World) -> None:
     def shown(done: int, total: int | None, numbers: Mapping[str, float]) -> None:
         if done == 4:

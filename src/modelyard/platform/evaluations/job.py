@@ -39,7 +39,7 @@ from modelyard.platform.evaluations.resume import (
 )
 from modelyard.platform.evaluations.row import CallableModel, ModelUnderTest, RowScorer, RunLimits
 from modelyard.platform.evaluations.rows import JobRows, RemainingRows, RowRecords
-from modelyard.platform.evaluations.scheduler import RowInFlight, RowScheduler, WorkItem
+from modelyard.platform.evaluations.scheduler import RowInFlight, RowScheduler, WorkItem, is_limited
 from modelyard.platform.evaluations.scorers import LocalCallables, ModelFunction, Scorers, build_scorer, name_scorers
 from modelyard.platform.evaluations.spec import RunSpec
 from modelyard.platform.evaluations.stored_run import StoredRun
@@ -200,7 +200,7 @@ class _Attempt:
         progress = last_progress(snapshot, self.run_id)
         self.totals.restore(progress)
         keys = partial(self.rows.keys, snapshot)
-        return remaining_rows(snapshot, self.run_id, progress, keys, self.limits.concurrency, self.totals.add)
+        return remaining_rows(snapshot, self.run_id, progress, keys, self.limits.uncommitted, self.totals.add)
 
     @property
     def _resumed(self) -> bool:
@@ -215,7 +215,9 @@ class _Attempt:
             threads = self.runtime.threads.backends.of(self.namespace[0])
             pool, scorer_pool = pools(opened, self.limits, self.model, self.scorers, loop, pending, threads)
             items, begun = self._items(), self.left.begun
-            yield RowScheduler(self.runtime, items, self.model, self.scorers, self.limits, pool, scorer_pool, begun)
+            limited = partial(is_limited, self.runtime, self.principal, self.namespace[0])
+            workers = self.model, self.scorers, pool, scorer_pool
+            yield RowScheduler(self.runtime, items, *workers, self.limits, limited, begun)
 
     def _flush_at_last(self) -> None:
         try:
@@ -228,7 +230,7 @@ class _Attempt:
         left = self.rows.items(self.left)
         drained = self.claimed.job.attempts == 1 and self.spec.get("drained")
         if self._resumed and not drained:
-            for item in islice(left, self.limits.concurrency):
+            for item in islice(left, self.limits.uncommitted):
                 yield attrs.evolve(item, unsure=item.copied is None)
         yield from left
 

@@ -1,9 +1,9 @@
 """Resuming a run: what it has left to do, with which functions, and by which job.
 
 Every progress event records how many rows had been begun when it was stored, and which of these were not done. Rows
-begin in order, at most as many at a time as the concurrency. So what was stored since is found without reading what is
-done: by looking up the rows that were open, and then one row after the other, until as many are missing as can be under
-way.
+begin in order, and only so many can be uncommitted at a time. So what was stored since is found without reading what is
+done: by looking up the rows that were open, and then one row after the other, until as many are missing as can be
+uncommitted.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -56,7 +56,7 @@ def remaining_rows(
 ) -> RemainingRows:
     """Find what is left of a run, and `count` what was stored since its last `progress` event.
 
-    `width` is how many rows may be under way; `keys_from` gives the keys of all rows from a number on.
+    `width` is how many rows may have begun and not be stored; `keys_from` gives the keys of all rows from a number on.
     """
 
     def stored(key: RowKey) -> bool:

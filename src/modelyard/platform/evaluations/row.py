@@ -264,6 +264,10 @@ class CallableScorer:
         return to_score_result((yield from call_function(self.function, self.awaited, output, row)))
 
 
+COMMITTED_TOGETHER = 64
+"""As many finished rows wait for no further one to be committed with."""
+
+
 @attrs.frozen
 class RunLimits:
     """The limits of a run: `timeout` is that of a row, in seconds; None means none."""
@@ -273,3 +277,13 @@ class RunLimits:
     timeout: float | None = None
     retries: int = 0
     seed: int = 0
+
+    @property
+    def together(self) -> int:
+        """How many finished rows wait for no further one."""
+        return COMMITTED_TOGETHER
+
+    @property
+    def uncommitted(self) -> int:
+        """How many rows can have begun without being committed."""
+        return self.concurrency + COMMITTED_TOGETHER - 1

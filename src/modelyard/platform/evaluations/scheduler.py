@@ -1,14 +1,14 @@
 """The row scheduler: passes rows through a model and its scorers, never more of them at a time than the concurrency.
 
-A row is under way from the call of its model until it is committed. So what a kill can make happen twice is bounded,
-and known without a mark in the store: rows begin in order, hence those that may have begun are the first uncommitted
-ones, as many as the concurrency.
+Finished rows are handed over to be committed together: 64 of them, or those of a twentieth of a second. So what a kill
+can make happen twice is bounded, and known without a mark in the store: rows begin in order, hence those that may have
+begun are the first uncommitted ones, as many as can be under way or wait for their commit.
 """
 
 import hashlib
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.evaluation.prediction import Prediction
+from modelyard.domain.identity import Limits, Principal
 from modelyard.platform.evaluations.pools import CompletionQueue, FlowResult, Pool
 from modelyard.platform.evaluations.row import (
     ModelCall,
@@ -28,6 +29,18 @@ from modelyard.platform.evaluations.row import (
     score_row,
 )
 from modelyard.platform.runtime import Runtime
+from modelyard.platform.usage.booking import budgets_of
+
+BETWEEN_COMMITS = 0.05
+"""Seconds after a commit in which finished rows wait for further ones. The rows of a slow model wait for none."""
+_NO_LIMITS = Limits()
+
+
+def is_limited(runtime: Runtime, principal: Principal, entity: str) -> bool:
+    """Return whether a principal's requests reserve a part of a budget or limit until they are recorded."""
+    if principal.limits != _NO_LIMITS:
+        return True
+    return bool(runtime.store.read(lambda snapshot: budgets_of(snapshot, entity, principal.key_id)))
 
 
 @attrs.frozen
@@ -69,6 +82,12 @@ class RowInFlight:
         assert self.call.reply is not None
         return self.call.reply.output
 
+    @property
+    def failed(self) -> bool:
+        """Whether the model or a scorer has failed."""
+        assert self.call is not None
+        return self.call.error is not None or not all(score.scored for score in self.scores)
+
 
 class RowScheduler:
     """Works on items and hands over finished rows; a batch counts as committed when the next one is requested."""
@@ -79,34 +98,63 @@ class RowScheduler:
         items: Iterator[WorkItem],
         model: ModelUnderTest | None,
         scorers: tuple[RowScorer, ...],
-        limits: RunLimits,
         pool: Pool,
         scorer_pool: Pool,
+        limits: RunLimits,
+        limited: Callable[[], bool],
         begun: int = 0,
     ) -> None:
-        """Prepare the work on items. `begun` is how many rows were begun before."""
+        """Prepare the work on items. `begun` is how many rows were begun before.
+
+        While calls are `limited`, no finished row waits for others, as it may keep a part of the limit reserved.
+        """
         self.begun: int = begun
         self.runtime: Runtime = runtime
         self._items, self._model, self._scorers = items, model, scorers
         self._limits, self._pool, self._scorer_pool = limits, pool, scorer_pool
+        self._limited = limited
         self._retries = Retries(limits.retries, runtime.clock)
         self._arrivals: CompletionQueue[RowInFlight] = CompletionQueue(runtime.clock)
         self._rows: dict[RowInFlight, None] = {}
         self._to_score: deque[RowInFlight] = deque()
         self._scoring: set[RowInFlight] = set()
-        self._open = 0
+        self._together = 1
+        self._finished: list[RowInFlight] = []
+        self._due = -math.inf
         self._stopped = False
         self._latest = runtime.clock.now()
 
     def batches(self) -> Iterator[list[RowInFlight]]:
-        """Yield finished rows until all are finished. A batch is empty where none was finished for a while."""
+        """Yield finished rows until all are finished. A batch is empty where none was finished for a while.
+
+        What has finished before an error or an interrupt is yielded before that is raised.
+        """
         while True:
             self._fill()
-            if not self._open:
-                return
-            done = self._advance()
-            yield done
-            self._open -= len(done)
+            if not self._rows:
+                break
+            try:
+                self._advance()
+            except BaseException:
+                if self._finished:
+                    yield self._batch()
+                raise
+            if self._is_due():
+                yield self._batch()
+                self._due = self.runtime.clock.monotonic() + BETWEEN_COMMITS
+                self._together = 1 if self._limited() else self._limits.together
+        if self._finished:
+            yield self._batch()
+
+    def _batch(self) -> list[RowInFlight]:
+        done, self._finished = self._finished, []
+        return done
+
+    def _is_due(self) -> bool:
+        """Return whether to hand over what has finished. A failed row waits for none: it may be one too many."""
+        if len(self._finished) >= self._together or self.runtime.clock.monotonic() >= self._due:
+            return True
+        return any(row.failed for row in self._finished)
 
     @property
     def under_way(self) -> list[tuple[int, int]]:
@@ -122,12 +170,11 @@ class RowScheduler:
     def _fill(self) -> None:
         """Begin rows. Those that begin together have one start time; their ids keep them in order."""
         self._latest = max(self._latest, self.runtime.clock.now())
-        while self._open < self._limits.concurrency and not self._stopped:
+        while len(self._rows) < self._limits.concurrency and not self._stopped:
             item = next(self._items, None)
             if item is None:
                 self._stopped = True
             else:
-                self._open += 1
                 self._begin(RowInFlight(item, self.runtime.ids(), self._latest))
 
     def _begin(self, row: RowInFlight) -> None:
@@ -145,23 +192,23 @@ class RowScheduler:
 
     # ---- what arrives
 
-    def _advance(self) -> list[RowInFlight]:
-        """Take what has arrived, begin to score it, and return the finished rows."""
-        done = []
+    def _advance(self) -> None:
+        """Take what has arrived, begin to score it, and collect the finished rows."""
         self._pool.work()
         for row, outcome in self._arrivals.take(self._longest_wait()):
             if row in self._rows and self._received(row, outcome.result()):
-                done.append(row)
+                self._finished.append(row)
             self._score()
-        return done + self._overdue()
+        self._finished += self._overdue()
 
     def _longest_wait(self) -> float:
-        """Return how long to wait: until the next row is overdue, and no longer than a worker's poll."""
-        poll = self.runtime.settings.poll
-        if self._limits.timeout is None:
-            return poll
-        next_deadline = min(row.deadline for row in self._rows)
-        return max(0.0, min(poll, next_deadline - self.runtime.clock.monotonic()))
+        """Return how long to wait: until rows are due, or the next one is overdue; at most a worker's poll."""
+        longest, now = self.runtime.settings.poll, self.runtime.clock.monotonic()
+        if self._finished:
+            longest = min(longest, self._due - now)
+        if self._limits.timeout is not None:
+            longest = min(longest, min(row.deadline for row in self._rows) - now)
+        return max(0.0, longest)
 
     def _received(self, row: RowInFlight, result: Any) -> bool:
         """Take the model call of a row, or its scores. Returns whether the row is finished with that."""
