@@ -249,7 +249,7 @@ class ArtifactStore(Protocol):
         """Make an artifact of the parts that came. Idempotent.
 
         `digest` is the owner's SHA-256 in hex: `open` compares it, `finish` only the size. Raises `Conflict` while
-        bytes are missing or too many, and `ArtifactMissing` when the upload was removed.
+        bytes are missing or too many, and that or `ArtifactMissing` when the upload was removed.
         """
         ...
 

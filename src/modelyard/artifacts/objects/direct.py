@@ -6,7 +6,7 @@ completes them. Google Cloud Storage and Azure get one address for the whole, in
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from modelyard.artifacts.naming import missing
 from modelyard.artifacts.objects.faults import Border, to_store_error
 from modelyard.errors import ArtifactMissing, Conflict, MissingExtra
+from modelyard.lazy import log
 from modelyard.protocols import DirectUpload
 
 try:
@@ -90,17 +91,25 @@ class _InParts:
     def remove_unfinished(self, seconds: float, name: str = "") -> int:
         removed = 0
         with self._crossed(name):
-            pages = self._client.get_paginator("list_multipart_uploads")
-            for page in pages.paginate(Bucket=self._bucket, Prefix=self._key(name)):
-                now = parsedate_to_datetime(page["ResponseMetadata"]["HTTPHeaders"]["date"])
-                for one in page.get("Uploads", ()):
-                    if one["Initiated"] <= now - timedelta(seconds=seconds - 1):  # the date has whole seconds
-                        self._abort(one["Key"], one["UploadId"])
-                        removed += 1
+            for key, upload in self._unfinished(seconds, self._key(name)):
+                with suppress(self._client.exceptions.NoSuchUpload):
+                    self._client.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=upload)
+                    removed += 1
         return removed
 
-    def _abort(self, key: str, upload: str) -> None:
-        self._client.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=upload)
+    def _unfinished(self, seconds: float, prefix: str) -> Iterator[tuple[str, str]]:
+        """Yield key and id of the uploads that began so many seconds ago."""
+        pages = self._client.get_paginator("list_multipart_uploads")
+        try:
+            for page in pages.paginate(Bucket=self._bucket, Prefix=prefix):
+                now = parsedate_to_datetime(page["ResponseMetadata"]["HTTPHeaders"]["date"])
+                since = now - timedelta(seconds=seconds - 1)  # the date has whole seconds
+                found = (one for one in page.get("Uploads", ()) if one["Initiated"] <= since)
+                yield from ((one["Key"], one["UploadId"]) for one in found)
+        except ClientError as error:
+            if error.response["ResponseMetadata"]["HTTPStatusCode"] != 501:
+                raise
+            log.warning("%s cannot list unfinished uploads; have its lifecycle rules remove them", self._place)
 
     def _key(self, name: str) -> str:
         return f"{self._store.prefix}/{name}" if self._store.prefix else name

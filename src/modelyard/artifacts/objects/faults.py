@@ -13,7 +13,7 @@ try:
 except ImportError as error:
     raise MissingExtra("obstore", "objects") from error
 
-_CODE = re.compile(r"<Code>(\w{1,60})</Code>|\b(?:code|error code)\W{1,3}(\w{1,60})\b", re.IGNORECASE)
+_CODE = re.compile(r"<Code>(\w{1,60})</Code>|error occurred \((\w{1,60})\)")
 _STATUS = re.compile(r"status(?: code)?:? (\d{3})|\b([45]\d\d) [A-Z][a-z]+")
 _NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist|container does not exist", re.IGNORECASE)
 _KINDS: tuple[tuple[type[StoreError], str, str], ...] = (

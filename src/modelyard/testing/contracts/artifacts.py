@@ -28,6 +28,14 @@ def read(artifacts: ArtifactStore, name: str) -> bytes:
         return file.read()
 
 
+def _upload(upload: DirectUpload, data: bytes) -> None:
+    """Send the bytes as their owner would: only to the addresses."""
+    for number, address in enumerate(upload.addresses):
+        part = data[number * upload.part_size :][: upload.part_size]
+        request = Request(address, part, dict(upload.headers), method="PUT")  # noqa: S310 - the store made it
+        urlopen(request).close()  # noqa: S310
+
+
 class ArtifactStoreContract:
     """The laws of `modelyard.protocols.ArtifactStore`, for the fixture `artifacts`, an empty artifact store."""
 
@@ -117,10 +125,8 @@ class ArtifactStoreContract:
             return
         with pytest.raises(Conflict):
             artifacts.finish(upload, digest)
-        for address in upload.addresses:
-            asked = Request(address, b"directly", dict(upload.headers), method="PUT")  # noqa: S310 - of the store
-            with urlopen(asked):  # noqa: S310
-                assert list(artifacts.names()) == []
+        _upload(upload, b"directly")
+        assert list(artifacts.names()) == []
         for _ in range(2):
             assert artifacts.finish(upload, digest) == StoredArtifact(upload.name, 8, digest)
         assert list(artifacts.names()) == [upload.name]
@@ -132,9 +138,10 @@ class ArtifactStoreContract:
         upload = artifacts.begin(8)
         if upload is not None:
             assert "http" not in repr(upload)
+            _upload(upload, b"directly")
             assert artifacts.remove_unfinished(3600) == 0
             assert artifacts.remove_unfinished(-3600) == 1
-            with pytest.raises(ArtifactMissing):
+            with pytest.raises((ArtifactMissing, Conflict)):
                 artifacts.finish(upload, "0" * 64)
             assert artifacts.remove_unfinished(-3600) == 0
 
