@@ -10,6 +10,7 @@ import pytest
 from obstore.store import LocalStore, MemoryStore
 
 from modelyard import Example, Message, Role, open_platform
+from modelyard.artifacts.objects.direct import part_size
 from modelyard.artifacts.objects.ranges import READ_AHEAD
 from modelyard.artifacts.objects.store import ObjectArtifacts
 from modelyard.errors import ArtifactMissing
@@ -116,6 +117,13 @@ def test_a_digest_is_compared_for_what_is_too_large_for_the_room(
     with pytest.raises(ArtifactMissing, match="altered"):
         artifacts.open(stored.name, "0" * 64)
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+@pytest.mark.parametrize("size", [1, 10**9, 10**11, 128 * 2**20 * 10_000, 128 * 2**20 * 10_000 + 1, 5 * 10**12])
+def test_an_upload_of_any_size_has_at_most_ten_thousand_parts(size: int) -> None:
+    part = part_size(size)
+    assert part % 2**20 == 0
+    assert -(-size // part) <= 10_000
 
 
 def copies(tmp_path: Path) -> set[str]:

@@ -126,9 +126,9 @@ def test_a_clock_that_differs_is_said_to_be_at_fault(artifacts: ObjectArtifacts,
 
 @pytest.mark.parametrize("call", CALLS)
 def test_wrong_credentials_are_refused_and_never_shown(server: Server, bucket: str, tmp_path: Path, call: str) -> None:
-    artifacts = artifacts_in(server, bucket, tmp_path)
-    with set_initial_no_auth_action_count(0), pytest.raises(StoreError, match="refuses the credentials") as raised:
-        CALLS[call](artifacts)
+    guarded = set_initial_no_auth_action_count(0)(CALLS[call])
+    with pytest.raises(StoreError, match="refuses the credentials") as raised:
+        guarded(artifacts_in(server, bucket, tmp_path))
     shown = f"{raised.value!r} {raised.value.__cause__!r}"
     assert KEY not in shown
     assert SECRET not in shown

@@ -11,7 +11,9 @@ from modelyard import Settings, open_platform
 from modelyard.domain.job import Job, JobKind, JobStatus, QueueState
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.upload import Upload
-from modelyard.errors import Forbidden
+from modelyard.errors import Forbidden, StoreError
+from modelyard.platform.operations import name_shards
+from modelyard.platform.operations.name_shards import SHARDS
 from modelyard.platform.operations.orphans import GRACE, NAMING, Missing, OrphanReport, collect_orphans
 from modelyard.protocols import Started, Step, Trained
 
@@ -290,6 +292,56 @@ def test_a_record_that_goes_between_the_looks_has_lost_nothing(yard: Any) -> Non
     for file in checkpoint.files.values():
         yard.runtime.artifacts.remove(file["artifact"])
     assert swept(yard, lambda: yard.models.delete(yard.model().id)) == 0
+
+
+def test_names_that_are_spilled_to_files_are_joined_alike(yard_on_disk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    yard, opened = yard_on_disk, list[Any]()
+    for number in range(4):
+        yard.sft(2, f"m{number}").wait()
+    for number in range(2):
+        (file,) = yard.models.checkpoint(yard.models.list().page().items[number], 1).files.values()
+        yard.runtime.artifacts.remove(file["artifact"])
+    before = yard.files()
+    lost = {orphan(yard) for _ in range(50)}
+    scratch = yard.runtime.artifacts.scratch
+    monkeypatch.setattr(yard.runtime.artifacts, "scratch", lambda: opened.append(scratch()) or opened[-1])
+    monkeypatch.setattr(name_shards, "SPILLED_AT", 7)
+    found = collect_orphans(attrs.evolve(yard.runtime, clock=Meanwhile(yard.clock)))
+    assert (found.removed, len(found.missing)) == (50, 2)
+    assert yard.files() == before
+    assert lost.isdisjoint(before)
+    assert len(opened) > SHARDS
+    assert all(file.closed for file in opened)
+
+
+def test_old_unfinished_uploads_are_removed_and_counted(yard: Any) -> None:
+    asked: list[float] = []
+    artifacts = Uploading(yard.runtime.artifacts, lambda seconds: asked.append(seconds) or 3)
+    assert collect_orphans(attrs.evolve(yard.runtime, artifacts=artifacts)) == OrphanReport(0, (), 3)
+    assert asked == [24 * 3600]
+
+
+def test_uploads_that_cannot_be_listed_do_not_hold_the_sweep_up(yard: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(seconds: float) -> int:
+        raise StoreError("the object store refuses it")
+
+    orphan(yard)
+    runtime = attrs.evolve(
+        yard.runtime, artifacts=Uploading(yard.runtime.artifacts, refuse), clock=Meanwhile(yard.clock)
+    )
+    assert collect_orphans(runtime).removed == 1
+    assert "the object store refuses it" in caplog.text
+
+
+@attrs.frozen
+class Uploading:
+    """Artifacts with unfinished uploads."""
+
+    inner: Any
+    remove_unfinished: Callable[[float], int]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
 
 
 def test_only_the_host_may_sweep() -> None:

@@ -29,12 +29,21 @@ except ImportError as error:
 LIFE = 24 * 3600
 """Seconds for which an address is valid, if the credentials that signed it are valid for so long."""
 
-_PART = 64 * 2**20
+_PART = 128 * 2**20
 _MOST_PARTS = 10_000
 _MOST_BYTES = 5 * 10**9
 """How much one PUT may carry."""
 
 _UPLOADING = "uploading"
+
+
+_BYTES = {"Content-Type": "application/octet-stream"}
+"""What each PUT must carry: a form, which some clients send by default, is not taken for bytes."""
+
+
+def part_size(size: int) -> int:
+    """Return how many bytes each part of an artifact has: whole MiB, and few enough parts."""
+    return max(_PART, (-(-size // _MOST_PARTS) // 2**20 + 1) * 2**20)
 
 
 class DirectUploads(Protocol):
@@ -65,8 +74,7 @@ class _InParts:
         self._made: Any = None
 
     def begin(self, name: str, size: int) -> DirectUpload:
-        mib = -(-size // _MOST_PARTS) // 2**20 + 1
-        part, key = max(_PART, mib * 2**20), self._key(name)
+        part, key = part_size(size), self._key(name)
         with self._crossed(name):
             begun = self._client.create_multipart_upload(Bucket=self._bucket, Key=key)
             named = {"Bucket": self._bucket, "Key": key, "UploadId": begun["UploadId"]}
@@ -74,7 +82,7 @@ class _InParts:
                 self._client.generate_presigned_url("upload_part", {**named, "PartNumber": number + 1}, LIFE)
                 for number in range(-(-size // part))
             )
-        return DirectUpload(name, begun["UploadId"], size, part, addresses)
+        return DirectUpload(name, begun["UploadId"], size, part, addresses, _BYTES)
 
     def finish(self, upload: DirectUpload) -> None:
         named = {"Bucket": self._bucket, "Key": self._key(upload.name), "UploadId": upload.id}
@@ -149,7 +157,7 @@ def _s3_client(store: Any) -> Any:
             s3={"addressing_style": "virtual" if virtual else "path"},
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
-            retries={"mode": "standard", "total_max_attempts": 5},
+            retries={"mode": "standard", "total_max_attempts": 3},
         ),
     )
 
@@ -165,7 +173,7 @@ class _Whole:
             return None
         key = f"{_UPLOADING}/{name}"
         address = self._border.ask(name, obstore.sign, self._store, "PUT", key, timedelta(seconds=LIFE))
-        headers = {"x-ms-blob-type": "BlockBlob"} if isinstance(self._store, AzureStore) else {}
+        headers = {**_BYTES, "x-ms-blob-type": "BlockBlob"} if isinstance(self._store, AzureStore) else _BYTES
         return DirectUpload(name, key, size, size, (address,), headers)
 
     def finish(self, upload: DirectUpload) -> None:

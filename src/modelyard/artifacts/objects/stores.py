@@ -15,8 +15,10 @@ try:
 except ImportError as error:
     raise MissingExtra("obstore", "objects") from error
 
-CLIENT: Any = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "30min"}
-"""A request may take long, as the bytes of an artifact do, but not stand still for a minute."""
+CLIENT: Any = {"allow_http": True, "connect_timeout": "10s", "read_timeout": "60s", "timeout": "30min"}
+"""A request may take long, as the bytes of an artifact do, but not stand still for a minute. Only an endpoint that the
+environment names can be one without encryption.
+"""
 
 RETRIES: Any = {
     "max_retries": 8,

@@ -7,9 +7,11 @@ without a heartbeat in all that time has expired: it is taken away, so that it c
 
 A record's files are removed after the record. So a record whose file is missing in both scans has lost it to something
 else: a disk fault, a person, a copy of the store without its artifacts.
+
+Names and the records that name them are joined a shard at a time, so that a million of each fit into little memory.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -19,9 +21,11 @@ from modelyard.domain.job import Job, JobProgress, QueueState
 from modelyard.domain.models import Checkpoint, TrajectoryLog
 from modelyard.domain.training import Dataset
 from modelyard.domain.upload import Upload
+from modelyard.errors import StoreError
 from modelyard.lazy import log
 from modelyard.platform.jobs.expired_claims import ExpiredClaims
 from modelyard.platform.operations.erasure import artifacts_of
+from modelyard.platform.operations.name_shards import Fact, NameShards
 from modelyard.platform.paging import iter_index_live
 from modelyard.platform.runtime import Runtime
 
@@ -38,6 +42,13 @@ NAMING = (
 GRACE = 15 * 60.0
 """Seconds that a file may have no record: the largest body is read and checked in far less."""
 
+DAY = 24 * 3600.0
+"""Seconds that an upload may take: its addresses live no longer."""
+
+KEPT, LOOSE, ORPHAN_BEFORE = ("kept",), ("loose",), ("orphan before",)
+NAMED, MISSING_BEFORE = "named", "missing before"
+"""What is known of a name; that it is named, by which record."""
+
 
 @attrs.frozen
 class Missing:
@@ -51,66 +62,77 @@ class Missing:
 
 @attrs.frozen
 class OrphanReport:
-    """How many artifacts without a record were removed, and which records have lost theirs."""
+    """How many artifacts without a record were removed, and which records have lost theirs.
+
+    `unfinished` is how many uploads were removed that began more than a day ago and never ended.
+    """
 
     removed: int
     missing: tuple[Missing, ...] = ()
+    unfinished: int = 0
 
 
 def collect_orphans(runtime: Runtime, grace: float = GRACE) -> OrphanReport:
-    """Remove orphaned artifacts, and find the records whose artifacts are missing.
+    """Remove orphaned artifacts and unfinished uploads, and find the records whose artifacts are missing.
 
-    If there are any of either, it waits `grace` seconds, or the length of a lease if that is longer.
+    If there are any orphans or missing ones, it waits `grace` seconds, or the length of a lease if that is longer.
     """
-    first = _look(runtime)
-    if not first.orphans and not first.missing:
-        return OrphanReport(0)
-    runtime.clock.sleep(max(grace, runtime.settings.lease))
-    second = _look(runtime)
-    missing = tuple(sorted(first.missing & second.missing, key=attrs.astuple))
+    unfinished = _remove_unfinished(runtime, max(grace, DAY))
+    with NameShards(runtime.artifacts) as second:
+        with NameShards(runtime.artifacts) as first:
+            before = _look(runtime, first)
+            suspicious = sum(_suspect(facts, second) for facts in first.shards())
+        if not suspicious:
+            return OrphanReport(0, (), unfinished)
+        runtime.clock.sleep(max(grace, runtime.settings.lease))
+        after = _look(runtime, second)
+        may_remove = _fence_off_silent(runtime, before, after)
+        removed, missing = 0, list[Missing]()
+        for facts in second.shards():
+            missing += _still_missing(facts)
+            removed += _remove(runtime, facts) if may_remove else 0
+    missing.sort(key=attrs.astuple)
     for one in missing:
         log.warning("%s %s of %s has lost its artifact %s", one.kind, one.id, one.entity, one.artifact)
-    if not _fence_off_silent(runtime, first, second):
-        return OrphanReport(0, missing)
-    orphans = first.orphans & second.orphans
-    for name in orphans:
-        runtime.artifacts.remove(name)
-    return OrphanReport(len(orphans), missing)
+    return OrphanReport(removed, tuple(missing), unfinished)
 
 
-def _fence_off_silent(runtime: Runtime, first: "_Look", second: "_Look") -> bool:
+def _remove_unfinished(runtime: Runtime, seconds: float) -> int:
+    """Remove what old uploads left. A store that does not permit it, as S3 may, is swept of the rest."""
+    try:
+        return runtime.artifacts.remove_unfinished(seconds)
+    except StoreError as error:
+        log.warning("unfinished uploads cannot be removed: %s", error)
+        return 0
+
+
+def _fence_off_silent(runtime: Runtime, before: Sequence[JobProgress], after: Sequence[JobProgress]) -> bool:
     """Take away the jobs that have not beaten between the scans. Returns False if one of them has, since."""
-    marks = {(progress.job_id, progress.epoch, progress.beat) for progress in first.running}
-    silent = [one for one in second.running if (one.job_id, one.epoch, one.beat) in marks]
+    marks = {(progress.job_id, progress.epoch, progress.beat) for progress in before}
+    silent = [one for one in after if (one.job_id, one.epoch, one.beat) in marks]
     expired = ExpiredClaims(runtime)
     return all(expired.take(progress) is not None for progress in silent)
 
 
-@attrs.frozen
-class _Look:
-    """The artifacts without a record, the records without their artifact, and the progress of the jobs that run."""
-
-    orphans: frozenset[str]
-    missing: frozenset[Missing]
-    running: Sequence[JobProgress]
+# ---- a scan --------------------------------------------------------------------------------------------------------
 
 
-def _look(runtime: Runtime) -> _Look:
+def _look(runtime: Runtime, shards: NameShards) -> Sequence[JobProgress]:
     """Scan files first, then records: a record that is added in between is found, a file added in between is not.
 
     Records are read a page at a time. A file that passes from one record to another meanwhile may look like an orphan,
-    but not in both scans.
+    but not in both scans. Returns the progress of the jobs that run.
     """
-    kept = frozenset(runtime.artifacts.names())
-    orphans, missing = set(kept), set()
+    for name in runtime.artifacts.names():
+        shards.add(name, *KEPT)
     for record in _naming(runtime):
         for name in artifacts_of(record):
-            orphans.discard(name)
-            if name not in kept:
-                missing.add(Missing(type(record).__name__, record.id, record.entity, name))
+            shards.add(name, NAMED, type(record).__name__, record.id, record.entity)
     running = tuple(iter_index_live(runtime, JobProgress, "by_held", True))
-    orphans.difference_update(*(progress.loose.split() for progress in running))
-    return _Look(frozenset(orphans), frozenset(missing), running)
+    for progress in running:
+        for name in progress.loose.split():
+            shards.add(name, *LOOSE)
+    return running
 
 
 def _naming(runtime: Runtime) -> Iterator[Any]:
@@ -119,3 +141,45 @@ def _naming(runtime: Runtime) -> Iterator[Any]:
     for place in QueueState:
         jobs = iter_index_live(runtime, Job, "by_place", place)
         yield from (job for job in jobs if not job.ended or runtime.job_types[job.kind].resumable(job))
+
+
+# ---- what two scans say of the names of a shard ------------------------------------------------------------------
+
+Facts = Mapping[str, set[Fact]]
+
+
+def _orphans(facts: Facts) -> Iterator[str]:
+    for name, known in facts.items():
+        if KEPT in known and LOOSE not in known and not any(fact[0] == NAMED for fact in known):
+            yield name
+
+
+def _missing(facts: Facts) -> Iterator[Missing]:
+    for name, known in facts.items():
+        if KEPT not in known:
+            yield from (Missing(*fact[1:], name) for fact in known if fact[0] == NAMED)
+
+
+def _suspect(facts: Facts, second: NameShards) -> int:
+    """Add to the second scan what the first found. Returns how much that is."""
+    found = 0
+    for name in _orphans(facts):
+        second.add(name, *ORPHAN_BEFORE)
+        found += 1
+    for one in _missing(facts):
+        second.add(one.artifact, MISSING_BEFORE, one.kind, one.id, one.entity)
+        found += 1
+    return found
+
+
+def _still_missing(facts: Facts) -> Iterator[Missing]:
+    return (one for one in _missing(facts) if (MISSING_BEFORE, one.kind, one.id, one.entity) in facts[one.artifact])
+
+
+def _remove(runtime: Runtime, facts: Facts) -> int:
+    removed = 0
+    for name in _orphans(facts):
+        if ORPHAN_BEFORE in facts[name]:
+            runtime.artifacts.remove(name)
+            removed += 1
+    return removed

@@ -33,7 +33,7 @@ def _upload(upload: DirectUpload, data: bytes) -> None:
     for number, address in enumerate(upload.addresses):
         part = data[number * upload.part_size :][: upload.part_size]
         request = Request(address, part, dict(upload.headers), method="PUT")  # noqa: S310 - the store made it
-        urlopen(request).close()  # noqa: S310
+        urlopen(request, timeout=60).close()  # noqa: S310
 
 
 class ArtifactStoreContract:
