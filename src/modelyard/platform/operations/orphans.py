@@ -157,7 +157,7 @@ def _orphans(facts: Facts) -> Iterator[str]:
 def _missing(facts: Facts) -> Iterator[Missing]:
     for name, known in facts.items():
         if KEPT not in known:
-            yield from (Missing(*fact[1:], name) for fact in known if fact[0] == NAMED)
+            yield from (Missing(fact[1], fact[2], fact[3], name) for fact in known if fact[0] == NAMED)
 
 
 def _suspect(facts: Facts, second: NameShards) -> int:
