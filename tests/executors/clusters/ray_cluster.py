@@ -1,0 +1,149 @@
+"""Jobs in a real Ray cluster of two nodes, all of it on the loopback, in a temporary folder and on ports of its own."""
+
+import os
+import select
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from modelyard import Example, Message, Role, Settings, open_platform
+from modelyard.domain.job import Claim, Job, JobEvent, Needs
+from modelyard.errors import ClusterError
+from modelyard.executors.cluster import ClusterExecutor
+from modelyard.executors.ray_jobs import RayJobs
+from modelyard.protocols import Ended, Waiting
+from modelyard.testing import ExecutorContract, Trials, TrialsElsewhere
+from modelyard.testing.contracts.executor import NEEDS, PATIENCE, outcome, state, until
+
+pytestmark = pytest.mark.timeout(240)
+
+MEMORY = 80 * 2**20
+"""Bytes of each node's object store: the least that Ray takes."""
+EXECUTORS = str(Path(__file__).parents[1])
+STEPS = 6
+STORY = [("training_started", 0), *(("gradient_step", number) for number in range(1, STEPS + 1)), ("training_ended", 0)]
+ROWS = [Example((Message(Role.USER, f"ask {n}"), Message(Role.ASSISTANT, f"answer {n}"))) for n in range(2 * STEPS)]
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+@attrs.frozen
+class Nodes:
+    """A cluster, the address of its dashboard, and the node that has the resource `spare`."""
+
+    cluster: Any
+    address: str
+    spare: Any
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="ray") as folder:
+        (Path(folder) / "ray").mkdir()
+        patch.setenv("RAY_TMPDIR", folder)
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # without it, nodes use the machine's own address
+        patch.setenv("PYTHONPATH", EXECUTORS, prepend=os.pathsep)
+        from ray.cluster_utils import Cluster
+
+        node = {"node_ip_address": "127.0.0.1", "object_store_memory": MEMORY, "num_cpus": 4}
+        dashboard = {"include_dashboard": True, "dashboard_host": "127.0.0.1", "dashboard_port": free_port()}
+        ports = {"gcs_server_port": free_port(), "dashboard_agent_listen_port": free_port()}
+        cluster = Cluster(initialize_head=True, connect=False, head_node_args={**node, **dashboard, **ports})
+        try:
+            spare = cluster.add_node(**node, resources={"spare": 1})
+            address = f"http://127.0.0.1:{dashboard['dashboard_port']}"
+            until(lambda: _answers(address))
+            yield Nodes(cluster, address, spare)
+        finally:
+            cluster.shutdown()
+
+
+def _answers(address: str) -> bool:
+    try:
+        RayJobs(address).check()
+    except ClusterError:
+        return False
+    return True
+
+
+def half_a_processor(needs: Needs) -> Mapping[str, Any]:
+    return {"entrypoint_num_cpus": 0.5}
+
+
+class TestRayJobs(ExecutorContract):
+    detached = True
+
+    @pytest.fixture
+    def trials(self, tmp_path: Path) -> Trials:
+        return TrialsElsewhere(tmp_path)
+
+    @pytest.fixture
+    def executor(self, tmp_path: Path, nodes: Nodes) -> Iterator[ClusterExecutor]:
+        cluster = RayJobs(nodes.address, options=half_a_processor)
+        factory = "modelyard.testing.contracts.executor:trial_elsewhere"
+        made = ClusterExecutor(cluster, factory, [str(tmp_path)], interval=0.2)
+        yield made
+        (tmp_path / "released").touch()
+        made.close()
+
+
+def test_a_job_without_room_waits_and_one_that_fails_tells_its_last_words(tmp_path: Path, nodes: Nodes) -> None:
+    wanted = iter([{"entrypoint_num_cpus": 1000}, {}])
+    cluster = RayJobs(nodes.address, options=lambda _: next(wanted))
+    executor = ClusterExecutor(cluster, "no_such_package:platform", interval=0.2)
+    waits = executor.submit(Claim("waits", 1, "worker"), lambda _: None, NEEDS)
+    fails = executor.submit(Claim("fails", 1, "worker"), lambda _: None, NEEDS)
+    ended = outcome(executor, fails)
+    assert ended.fault.startswith("its process ended with exit status 1; its last words: ")
+    assert "no_such_package" in ended.fault
+    assert state(executor, waits) == Waiting()
+    executor.close()
+    assert isinstance(state(executor, waits), Ended)
+
+
+def test_a_submission_that_is_sent_twice_is_one_job(nodes: Nodes) -> None:
+    cluster = RayJobs(nodes.address)
+    command = ["sleep", "1000"]
+    assert [cluster.start("twice", command, NEEDS) for _ in range(2)] == ["twice", "twice"]
+    cluster.stop("twice")
+
+
+def test_a_job_whose_node_is_removed_continues_on_another_and_ends_with_the_same_weights(
+    tmp_path: Path, nodes: Nodes
+) -> None:
+    with open_platform() as platform:
+        model = platform.models.create("m", project="p", base_model="tabular-mini")
+        undisturbed = platform.training.sft(model.id, ROWS, batch_size=2).result().digest
+    os.mkfifo(tmp_path / "reached")
+    reached = os.open(tmp_path / "reached", os.O_RDONLY | os.O_NONBLOCK)
+    (tmp_path / "gate").write_text("step 4")
+    wanted = iter([{"entrypoint_resources": {"spare": 1}}, {"entrypoint_num_cpus": 1}])
+    cluster = RayJobs(nodes.address, options=lambda _: next(wanted))
+    executor = ClusterExecutor(cluster, "gated_yard:gated", [str(tmp_path)], interval=0.2)
+    with open_platform(tmp_path / "yard.db", settings=Settings(poll=0.05)) as platform:
+        model = platform.models.create("m", project="p", base_model="tabular-mini")
+        job = platform.training.sft(model.id, ROWS, batch_size=2)
+        with platform.worker(executor=executor):
+            assert select.select([reached], [], [], PATIENCE)[0], "no process comes to the gate"
+            process = int(os.read(reached, 100))
+            nodes.cluster.remove_node(nodes.spare, allow_graceful=False)
+            os.kill(process, signal.SIGKILL)  # a machine that is lost takes it along
+            (tmp_path / "go").touch()
+            assert job.result(2 * PATIENCE).digest == undisturbed
+        store = platform._runtime.store
+        assert store.read(lambda snapshot: snapshot.get(Job, job.id)).attempts == 2
+        events = store.read(lambda snapshot: snapshot.page(JobEvent, "by_job", job.id, limit=1000))
+        assert [(event.type, event.step) for event in events] == STORY
+    os.close(reached)
