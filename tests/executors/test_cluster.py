@@ -18,7 +18,8 @@ from modelyard.executors.cluster import ClusterExecutor
 from modelyard.protocols import Ended, ExecutorState, Running, Waiting
 from modelyard.testing import ExecutorContract, Trials, TrialsElsewhere
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.contracts.executor import NEEDS, until
+from modelyard.testing.contracts.executor import NEEDS
+from modelyard.testing.contracts.executor_trials import until
 
 CLAIM = Claim("job", 1, "worker")
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from modelyard.executors.inline import InlineExecutor
     from modelyard.executors.isolating import IsolatingExecutor
     from modelyard.executors.ray_jobs import RayJobs
+    from modelyard.executors.slurm import SlurmJobs
     from modelyard.executors.subprocess import SubprocessExecutor
     from modelyard.executors.thread import ThreadExecutor
 else:
@@ -19,6 +20,7 @@ else:
             "executors.inline": ("InlineExecutor",),
             "executors.isolating": ("IsolatingExecutor",),
             "executors.ray_jobs": ("RayJobs",),
+            "executors.slurm": ("SlurmJobs",),
             "executors.subprocess": ("SubprocessExecutor",),
             "executors.thread": ("ThreadExecutor",),
         },
@@ -30,6 +32,7 @@ __all__ = [
     "InlineExecutor",
     "IsolatingExecutor",
     "RayJobs",
+    "SlurmJobs",
     "SubprocessExecutor",
     "ThreadExecutor",
 ]

@@ -4,6 +4,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,7 +20,8 @@ from modelyard.executors.cluster import ClusterExecutor
 from modelyard.executors.ray_jobs import RayJobs
 from modelyard.protocols import Ended, Waiting
 from modelyard.testing import ExecutorContract, Trials, TrialsElsewhere
-from modelyard.testing.contracts.executor import NEEDS, PATIENCE, outcome, state, until
+from modelyard.testing.contracts.executor import NEEDS, outcome, state
+from modelyard.testing.contracts.executor_trials import PATIENCE, until
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -92,8 +94,8 @@ class TestRayJobs(ExecutorContract):
     @pytest.fixture
     def executor(self, tmp_path: Path, nodes: Nodes) -> Iterator[ClusterExecutor]:
         cluster = RayJobs(nodes.address, options=half_a_processor)
-        factory = "modelyard.testing.contracts.executor:trial_elsewhere"
-        made = ClusterExecutor(cluster, factory, [str(tmp_path)], interval=0.2)
+        factory = "modelyard.testing.contracts.executor_trials:trial_elsewhere"
+        made = ClusterExecutor(cluster, factory, [str(tmp_path)], python=sys.executable, interval=0.2)
         yield made
         (tmp_path / "released").touch()
         made.close()
@@ -102,7 +104,7 @@ class TestRayJobs(ExecutorContract):
 def test_a_job_without_room_waits_and_one_that_fails_tells_its_last_words(tmp_path: Path, nodes: Nodes) -> None:
     wanted = iter([{"entrypoint_num_cpus": 1000}, {}])
     cluster = RayJobs(nodes.address, options=lambda _: next(wanted))
-    executor = ClusterExecutor(cluster, "no_such_package:platform", interval=0.2)
+    executor = ClusterExecutor(cluster, "no_such_package:platform", python=sys.executable, interval=0.2)
     waits = executor.submit(Claim("waits", 1, "worker"), lambda _: None, NEEDS)
     fails = executor.submit(Claim("fails", 1, "worker"), lambda _: None, NEEDS)
     ended = outcome(executor, fails)
@@ -131,7 +133,7 @@ def test_a_job_whose_node_is_removed_continues_on_another_and_ends_with_the_same
     (tmp_path / "gate").write_text("step 4")
     wanted = iter([{"entrypoint_resources": {"spare": 1}}, {"entrypoint_num_cpus": 1}])
     cluster = RayJobs(nodes.address, options=lambda _: next(wanted))
-    executor = ClusterExecutor(cluster, "gated_yard:gated", [str(tmp_path)], interval=0.2)
+    executor = ClusterExecutor(cluster, "gated_yard:gated", [str(tmp_path)], python=sys.executable, interval=0.2)
     with open_platform(tmp_path / "yard.db", settings=Settings(poll=0.05)) as platform:
         model = platform.models.create("m", project="p", base_model="tabular-mini")
         job = platform.training.sft(model.id, ROWS, batch_size=2)
