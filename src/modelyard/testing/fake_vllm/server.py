@@ -54,8 +54,10 @@ class FakeVllm:
 
     It was compared with vLLM 0.32.0, request by request. These differences remain:
 
-    * Routes for chat completions, models, adapters, health and the version are there, and no others.
-    * Log-probabilities under a grammar are the backend's own. vLLM reports them after the grammar's mask.
+    * Routes for chat completions, models, adapters, health and the version are there, and no others: a backend answers
+      conversations, and cannot continue a raw prompt, show its tokenizer, or count what an engine counts.
+    * Log-probabilities under a grammar are the backend's own. vLLM reports them after the grammar's mask, which a
+      backend does not show.
     * A forced call without `strict` may have any JSON object as its arguments; in vLLM it may be any JSON value. A call
       that `max_tokens` cuts is content, or pieces, as the backend gives it.
     * Text, ids and log-probabilities of a stop string are left out, and `stop_reason` is null.
