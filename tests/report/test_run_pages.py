@@ -201,7 +201,7 @@ def test_reports_are_saved_by_the_ending_of_the_file(reports: Any, tmp_path: Pat
         for ending, begin in ((".html", b"<!DOCTYPE html>"), (".jsonl", b'{"row_digest"'), (".csv", b"row_digest,")):
             report.save(tmp_path / f"{name}{ending}")
             assert (tmp_path / f"{name}{ending}").read_bytes().startswith(begin)
-        with pytest.raises(InvalidInput, match=r"must end in \.html, \.jsonl or \.csv"):
+        with pytest.raises(InvalidInput, match=r"must end in \.html, \.md, \.xml"):
             report.save(tmp_path / "run.xlsx")
     assert not (tmp_path / "run.xlsx").exists()
 

@@ -272,7 +272,7 @@ class Evaluations:
     def report(
         self, run: AnyRun, *, project: str | None = None, entity: str | None = None, **options: Unpack[ReportKeywords]
     ) -> RunReport:
-        """Report a run in numbers, to print, to show in a notebook, and to save as .html, .jsonl or .csv.
+        """Report a run in numbers, to print, to show in a notebook, and to save (`RunReport.save`).
 
         The trials of a row are reduced first, by `reducer`: "mean", "median", "min" or "max". `cluster_by` names an
         input that related rows share, such as the text that several questions are about: standard errors and intervals

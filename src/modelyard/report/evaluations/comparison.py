@@ -15,6 +15,7 @@ from modelyard.domain.evaluation.comparison import (
 )
 from modelyard.domain.evaluation.metrics import RunRow, row_values
 from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.report import junit, markdown
 from modelyard.report.evaluations.comparison_page import UNPAIRED, comparison_content
 from modelyard.report.evaluations.export import Format, RunRows, comparison_lines, save_report
 from modelyard.report.html import fragment, page, tag
@@ -62,14 +63,28 @@ class ComparisonReport:
         return comparison_lines(*self.rows, self._values, names, format)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file of the kind that its ending names: .html, .jsonl or .csv. Raises `InvalidInput`."""
-        save_report(path, lambda: self.html, self.export)
+        """Write a file of the kind that its ending names: .html, .md, .xml (JUnit), .jsonl or .csv.
+
+        Raises `InvalidInput`.
+        """
+        save_report(self, path)
 
     @property
     def html(self) -> str:
         """The whole page, which needs no other file. It shows the rows that were kept, and says so."""
         content = comparison_content(self.baseline, self.candidate, self.comparison)
         return page(self._title, tag("h1", self._title), *content)
+
+    @property
+    def markdown(self) -> str:
+        """The verdicts, the numbers and the rows that lose most, for a comment on a pull request."""
+        return markdown.joined(_paragraphs(self))
+
+    @property
+    def junit(self) -> str:
+        """The metrics as cases in the XML of JUnit: one fails where the candidate is shown to be worse."""
+        lost = [junit.Case(name, error=reason) for name, reason in self.comparison.uncompared.items()]
+        return junit.suite(self._title, [*map(_case, self.comparison.metrics), *lost])
 
     def _repr_html_(self) -> str:
         content = comparison_content(self.baseline, self.candidate, self.comparison, SHOWN_IN_NOTEBOOK)
@@ -92,10 +107,58 @@ class ComparisonReport:
         return {names[metric]: value for metric, value in values.items()}
 
 
+def _paragraphs(report: ComparisonReport) -> Iterator[str]:
+    found = report.comparison
+    yield f"### {markdown.plain(report._title)}"
+    yield "; ".join(f"{markdown.plain(one.name)}: **{one.verdict.value}**" for one in found.metrics)
+    lines = [markdown.plain(line) for line in _counts(report)]
+    if found.metrics:
+        cells = ([markdown.plain(cell) for cell in _cells(one)] for one in found.metrics)
+        yield markdown.table(_HEADERS, cells, right=_HEADERS[1:-1])
+        remarks = [_footnote(found), *(line for one in found.metrics for line in _remarks(one))]
+        lines += map(markdown.plain, remarks)
+    yield "\n".join(f"* {line}" for line in lines)
+    headers = ("row", "before", "now", "inputs", "candidate's output")
+    for one in found.metrics:
+        rows = [_row(note) for note in one.worst[:SHOWN_ROWS]]
+        if rows:
+            yield markdown.folded(f"rows that lose most by {one.name}", markdown.table(headers, rows))
+
+
+def _row(note: RowDifference) -> list[str]:
+    values = (f"{note.baseline:g}", f"{note.candidate:g}")
+    return [markdown.code(part) for part in (note.digest[:10], *values, note.inputs, note.candidate_output)]
+
+
+def _case(one: MetricComparison) -> junit.Case:
+    worse = f"{difference_text(one.paired.difference, one.kind)}, p {p_text(one.corrected)}"
+    worst = one.worst[:SHOWN_ROWS]
+    shown = "\n".join(f"{note.digest[:10]}: {_cut(note.inputs)} -> {_cut(note.candidate_output)}" for note in worst)
+    return junit.Case(one.name, failure=f"worse by {worse}" if one.verdict is Verdict.WORSE else "", details=shown)
+
+
 _HEADERS = ("metric", "baseline", "candidate", "difference", "interval", "better", "same", "worse", "p", "verdict")
 
 
 def _lines(report: ComparisonReport) -> Iterator[str]:
+    found = report.comparison
+    yield from _counts(report)
+    if found.metrics:
+        yield ""
+        yield text_table(_HEADERS, [_cells(one) for one in found.metrics], right=_HEADERS[1:-1])
+        yield ""
+        yield _footnote(found)
+    for one in found.metrics:
+        yield from _remarks(one)
+    if found.baseline_failed or found.candidate_failed:
+        failed = map(count_text, (found.baseline_failed, found.candidate_failed))
+        yield "the model failed on {} rows of the baseline and {} of the candidate".format(*failed)
+    for name, reason in found.uncompared.items():
+        yield f"not compared: {printable(name)}, {reason}"
+
+
+def _counts(report: ComparisonReport) -> Iterator[str]:
+    """Yield which runs are compared, and over how many rows."""
     found = report.comparison
     yield f"baseline   {printable(report.baseline.id)}  {printable(report.baseline.model)}"
     yield f"candidate  {printable(report.candidate.id)}  {printable(report.candidate.model)}"
@@ -105,20 +168,12 @@ def _lines(report: ComparisonReport) -> Iterator[str]:
     )
     if not found.rows:
         yield UNPAIRED
-    if found.metrics:
-        yield ""
-        yield text_table(_HEADERS, [_cells(one) for one in found.metrics], right=_HEADERS[1:-1])
-        yield ""
-        several = f"; p corrected for {len(found.metrics)} metrics (Holm)" if len(found.metrics) > 1 else ""
-        confidence, clusters = confidence_text(found.options.confidence), clusters_text(found.options.cluster_by)
-        yield f"intervals at {confidence}{clusters}{several}"
-    for one in found.metrics:
-        yield from _remarks(one)
-    if found.baseline_failed or found.candidate_failed:
-        failed = map(count_text, (found.baseline_failed, found.candidate_failed))
-        yield "the model failed on {} rows of the baseline and {} of the candidate".format(*failed)
-    for name, reason in found.uncompared.items():
-        yield f"not compared: {printable(name)}, {reason}"
+
+
+def _footnote(found: Comparison) -> str:
+    several = f"; p corrected for {len(found.metrics)} metrics (Holm)" if len(found.metrics) > 1 else ""
+    confidence, clusters = confidence_text(found.options.confidence), clusters_text(found.options.cluster_by)
+    return f"intervals at {confidence}{clusters}{several}"
 
 
 def _remarks(one: MetricComparison) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from itertools import islice
 from pathlib import PurePath
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import attrs
 
@@ -186,15 +186,46 @@ def _cell(value: Any) -> str:
     return f"'{value}" if value[:1] in tuple("=+-@\t\r") and not _NUMBER.fullmatch(value) else value
 
 
-def save_report(
-    path: str | os.PathLike[str], page: Callable[[], str], export: Callable[[Format], Iterator[bytes]]
-) -> None:
-    """Write a report to a file of the kind that its ending names: .html, .jsonl or .csv. Raises `InvalidInput`."""
+class Savable(Protocol):
+    """A report in each form in which it can be saved."""
+
+    @property
+    def html(self) -> str:
+        """The page."""
+        ...
+
+    @property
+    def markdown(self) -> str:
+        """A comment on a pull request."""
+        ...
+
+    @property
+    def junit(self) -> str:
+        """The XML that CI services read."""
+        ...
+
+    def export(self, format: Format = "jsonl") -> Iterator[bytes]:
+        """Export every row."""
+        ...
+
+
+def save_report(report: Savable, path: str | os.PathLike[str]) -> None:
+    """Write a report to a file of the kind that its ending names: .html, .md, .xml, .jsonl or .csv.
+
+    Raises `InvalidInput`.
+    """
     ending = PurePath(path).suffix.removeprefix(".")
     formats: tuple[Format, ...] = get_args(Format)
     chosen = next((known for known in formats if known == ending), None)
-    if chosen is None and ending != "html":
-        raise InvalidInput.at("path", msg="must end in .html, .jsonl or .csv")
-    lines = iter([page().encode()]) if chosen is None else export(chosen)
+    if chosen is None and ending not in _WHOLE:
+        raise InvalidInput.at("path", msg="must end in .html, .md, .xml (JUnit), .jsonl or .csv")
+    lines = iter([_WHOLE[ending](report).encode()]) if chosen is None else report.export(chosen)
     with open(path, "wb") as file:
         file.writelines(lines)
+
+
+_WHOLE: Mapping[str, Callable[[Savable], str]] = {
+    "html": lambda report: report.html,
+    "md": lambda report: report.markdown,
+    "xml": lambda report: report.junit,
+}

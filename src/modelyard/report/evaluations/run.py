@@ -5,9 +5,12 @@ from collections.abc import Iterator
 
 import attrs
 
-from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.domain.evaluation.metrics import MetricKind, RunRow, metric_names, rows
+from modelyard.domain.evaluation.run import EvaluationRun, Outcome
 from modelyard.domain.evaluation.summary import Aggregate, MetricSummary
 from modelyard.errors import InvalidInput
+from modelyard.formats.json import dumps
+from modelyard.report import junit, markdown
 from modelyard.report.evaluations.export import Format, RunRows, run_lines, save_report
 from modelyard.report.evaluations.run_page import run_content
 from modelyard.report.html import fragment, page, tag
@@ -22,11 +25,15 @@ from modelyard.report.numbers import (
     money_text,
     ref_text,
     seconds_text,
+    value_text,
 )
 from modelyard.report.table import printable, text_table
 
 SHOWN_ERRORS = 3
 """Of how many rows a terminal shows the errors."""
+
+SHOWN_ROWS = 5
+"""How many rows of a kind Markdown shows."""
 
 SHOWN_IN_NOTEBOOK = 10
 """How many rows of a kind a notebook shows; the page shows all that were kept."""
@@ -57,13 +64,26 @@ class RunReport:
         return run_lines(self.rows, format)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file of the kind that its ending names: .html, .jsonl or .csv. Raises `InvalidInput`."""
-        save_report(path, lambda: self.html, self.export)
+        """Write a file of the kind that its ending names: .html, .md, .xml (JUnit), .jsonl or .csv.
+
+        Raises `InvalidInput`.
+        """
+        save_report(self, path)
 
     @property
     def html(self) -> str:
         """The whole page, which needs no other file. It shows the rows that were kept, and says so."""
         return page(self._title, tag("h1", self._title), *run_content(self.run, self.aggregate))
+
+    @property
+    def markdown(self) -> str:
+        """The numbers, and the rows with errors and the lowest scores, for a comment on a pull request."""
+        return markdown.joined(_paragraphs(self._title, self.run, self.aggregate))
+
+    @property
+    def junit(self) -> str:
+        """The rows as cases in the XML of JUnit: a row fails where a score that is a bool is false in some trial."""
+        return junit.suite(self._title, map(_case, rows(self.rows.full())))
 
     def _repr_html_(self) -> str:
         return fragment(tag("h3", self._title), *run_content(self.run, self.aggregate, SHOWN_IN_NOTEBOOK))
@@ -94,6 +114,44 @@ def _lines(run: EvaluationRun, found: Aggregate) -> Iterator[str]:
     for note in found.failures[:SHOWN_ERRORS]:
         yield f"row {note.digest[:10]}: {printable(note.detail)}"
     yield from _spent(found)
+
+
+def _paragraphs(title: str, run: EvaluationRun, found: Aggregate) -> Iterator[str]:
+    yield f"### {markdown.plain(title)}"
+    failed = f", {count_text(found.failed)} with errors" if found.failed else ""
+    yield f"{run.state.value}, {count_text(found.rows)} rows, {count_text(found.trials)} trials{failed}"
+    headers = _headers(found)
+    if found.metrics:
+        cells = ([markdown.plain(cell) for cell in _cells(summary)] for summary in found.metrics)
+        yield markdown.table(headers, cells, right=headers[1:])
+        yield "\n".join(f"* {markdown.plain(note)}" for note in (*_notes(found), *_spent(found)))
+    if found.failures:
+        shown = found.failures[:SHOWN_ROWS]
+        lines = [_code(note.digest[:10], note.detail, note.inputs) for note in shown]
+        yield markdown.folded("rows with errors", markdown.table(("row", "what went wrong", "inputs"), lines))
+    for one in found.metrics:
+        worst = one.worst[:SHOWN_ROWS]
+        lines = [_code(value_text(note.value, one.kind), note.digest[:10], note.inputs, note.output) for note in worst]
+        if lines:
+            table = markdown.table((markdown.plain(one.name), "row", "inputs", "output"), lines)
+            yield markdown.folded(f"the worst rows by {one.name}", table)
+
+
+def _code(*cells: object) -> list[str]:
+    return [markdown.code(cell) for cell in cells]
+
+
+def _case(row: RunRow) -> junit.Case:
+    found = row.readings
+    names = metric_names(reading.metric for reading in found)
+    broken = [f"{names[one.metric]}: {one.reason}" for one in found if one.outcome is Outcome.SCORER_ERROR]
+    missed = dict.fromkeys(names[one.metric] for one in found if one.kind is MetricKind.BINARY and not one.value)
+    return junit.Case(
+        name=row.digest[:10],
+        failure=f"false: {', '.join(missed)}" if missed else "",
+        error="; ".join([*row.failures, *broken]),
+        details=f"inputs: {dumps(row.inputs).decode()}\noutput: {dumps(row.output).decode()}",
+    )
 
 
 def _headers(found: Aggregate) -> tuple[str, ...]:
