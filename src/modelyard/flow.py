@@ -26,10 +26,7 @@ class CallerDisconnected(Exception):
 
 
 class Effect(Protocol):
-    """Something that a flow needs, with both ways to get it. Its answer, or what it raises, is sent to the flow.
-
-    One that does not wait is performed in place by both drivers.
-    """
+    """Something that a flow needs. Its answer, or what it raises, is sent to the flow."""
 
     @property
     def waits(self) -> bool:
@@ -39,7 +36,7 @@ class Effect(Protocol):
         """Return the answer, by blocking calls."""
 
     def aperform(self, driver: "AsyncDriver[Any]") -> Awaitable[Any]:
-        """Return an awaitable of the answer, which does not block the event loop."""
+        """Return an awaitable of the answer."""
 
 
 Flow = Generator[Effect, Any, T]
@@ -155,9 +152,13 @@ class Transact:
 def run(flow: Flow[T]) -> T:
     """Drive a flow to its end and return its result; what it emits is dropped."""
     driver = SyncDriver(flow)
-    for _ in driver.items():
-        pass
-    return driver.result
+    try:
+        effect = driver.resume()
+        while effect is not None:
+            effect = driver.perform(effect)
+        return driver.result
+    finally:
+        driver.finish()
 
 
 def iterate(flow: Flow[Any], opened: Iterable[Any] = ()) -> Generator[Any, None, None]:

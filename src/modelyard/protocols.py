@@ -22,6 +22,7 @@ __all__ = [
     "Backend",
     "Capabilities",
     "Clock",
+    "Deltas",
     "DirectUpload",
     "Ended",
     "Executor",
@@ -137,6 +138,10 @@ class Store(Protocol):
     sequence gets its number when it is added: no record appears before one that any reader can have seen, so a
     reader who continues after the last record misses none, and a number is never used again. 8. A string in a key, a
     unique key or an index has at most `stores.columns.MAX_INDEXED` bytes in UTF-8; a longer one is a ValueError.
+
+    A store may add `settings_version()`, a number that never blocks an event loop and is another one after every commit
+    that adds or removes a record with `settings` or changes one of these (`domain.record.Record`), whoever made it. The
+    platform then finds what answers a model once, not at each request.
     """
 
     @property
@@ -332,6 +337,10 @@ class ServedModel:
     threads: TenantThreads | None = attrs.field(default=None, eq=False, repr=False)
 
 
+Deltas = Delta | Sequence[Delta]
+"""What a backend yields: a delta, or a list or tuple of those that it has made at once, which costs far less."""
+
+
 class Backend(Protocol):
     """Answers completion requests, synchronously. A router may add `backend_of(model)`, the backend that answers.
 
@@ -362,8 +371,8 @@ class Backend(Protocol):
         """Return how many tokens the prompt has, or None if only the answer reports it (see `Delta.usage`)."""
         ...
 
-    def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
-        """Answer the request, delta by delta."""
+    def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Deltas]:
+        """Answer the request, delta by delta, or several at once."""
         ...
 
 
@@ -382,8 +391,8 @@ class AsyncBackend(Protocol):
         """Return how many tokens the prompt has, or None if only the answer reports it (see `Delta.usage`)."""
         ...
 
-    def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
-        """Answer the request, delta by delta."""
+    def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Deltas]:
+        """Answer the request, delta by delta, or several at once."""
         ...
 
 

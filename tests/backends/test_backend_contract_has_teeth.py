@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 from backends import OnLoops
+from modelyard.backends.deltas import one_by_one
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, ToolCallDelta
 from modelyard.engines.tabular.backend import TabularBackend
@@ -35,8 +36,11 @@ class Broken:
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int | None:
         return self.inner.prompt_tokens(request, model)
 
+    def answer(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
+        return one_by_one(self.inner.stream(request, model))
+
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
-        deltas = self.inner.stream(request, model)
+        deltas = self.answer(request, model)
         yield from self.change(deltas, request) if self.change else deltas
 
 
@@ -90,7 +94,7 @@ def going_on_after_the_end(deltas: Iterator[Delta], request: CompletionRequest) 
 
 class Unlimited(Broken):
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
-        return self.inner.stream(attrs.evolve(request, max_tokens=None), model)
+        return self.answer(attrs.evolve(request, max_tokens=None), model)
 
 
 class Forgetful(Broken):
@@ -101,7 +105,7 @@ class Forgetful(Broken):
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
         self.asked += 1
         sampling = attrs.evolve(request.sampling, seed=self.asked)
-        return self.inner.stream(attrs.evolve(request, sampling=sampling), model)
+        return self.answer(attrs.evolve(request, sampling=sampling), model)
 
 
 class Entangled(Broken):
@@ -111,14 +115,14 @@ class Entangled(Broken):
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
         self.told = 0
-        for delta in self.inner.stream(request, model):
+        for delta in self.answer(request, model):
             self.told += 1
             yield attrs.evolve(delta, text=f"{delta.text}{self.told}")
 
 
 class Unclosable(Broken):
     def stream(self, request: CompletionRequest, model: ServedModel) -> Any:
-        inner = self.inner.stream(request, model)
+        inner = self.answer(request, model)
 
         class Going:
             def __iter__(self) -> Any:
@@ -152,7 +156,7 @@ def chatty(deltas: Iterator[Delta], request: CompletionRequest) -> Iterator[Delt
 def always_detailed(inner: Backend) -> Broken:
     class Detailed(Broken):
         def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
-            return self.inner.stream(attrs.evolve(request, logprobs=True), model)
+            return self.answer(attrs.evolve(request, logprobs=True), model)
 
     return Detailed(inner)
 

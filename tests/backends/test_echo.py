@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.backends import echo
+from modelyard.backends.deltas import one_by_one
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.catalogue import Feature, Pricing, SamplingParameter
 from modelyard.domain.completion import (
@@ -38,7 +39,7 @@ long_texts = st.lists(words).map("".join)
 
 def deltas(text: str, **fields: Any) -> list[Delta]:
     request = attrs.evolve(CompletionRequest("echo", (Message(Role.USER, text),), max_tokens=1000), **fields)
-    return list(ECHO.stream(request, MODEL))
+    return list(one_by_one(ECHO.stream(request, MODEL)))
 
 
 def answer(text: str, **fields: Any) -> Choice:

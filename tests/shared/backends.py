@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
+from modelyard.backends.deltas import one_by_one
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.protocols import ServedModel
@@ -42,7 +43,7 @@ class Failing(EchoBackend):
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
         self.asked += 1
         try:
-            for at, delta in enumerate(super().stream(request, model)):
+            for at, delta in enumerate(one_by_one(super().stream(request, model))):
                 if at == self.after:
                     raise self.error
                 yield delta

@@ -7,10 +7,12 @@ has probability 1: every log-probability is 0 and there are no alternatives. The
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from zlib import crc32
 
 import attrs
 
+from modelyard.backends.deltas import one_by_one
 from modelyard.backends.entries import entry_for
 from modelyard.backends.json_schema import instances
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
@@ -28,12 +30,15 @@ from modelyard.domain.completion import (
     ToolMode,
 )
 from modelyard.domain.logprobs import TokenLogprob
-from modelyard.protocols import Capabilities, ServedModel
+from modelyard.protocols import Capabilities, Deltas, ServedModel
 
 LONGEST = 1024
 """The most characters of a word that are one token, besides the space before it."""
 
 _TOKEN = re.compile(rf"[ \n]?[^ \n]{{1,{LONGEST}}}|[ \n]")
+
+AT_ONCE = 64
+"""Tokens of a stream that are made at once."""
 
 CERTAIN = Capabilities(
     parameters=frozenset((*SAMPLING_PARAMETERS, *ANSWER_EXTRAS)),
@@ -80,21 +85,21 @@ class EchoBackend:
         """Count the words of all messages."""
         return count_prompt(request.messages)
 
-    def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
+    def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Deltas]:
         """Repeat the last user message. Raises `InvalidInput` if no instance of a schema is found."""
         if request.tool_choice.mode is ToolMode.REQUIRED or request.response_format.type is not ResponseType.TEXT:
             yield from _structured(request)
         else:
-            yield from stream_text(_last_user_text(request.messages), request)
+            yield from _answer(_last_user_text(request.messages), request)
 
 
-def _structured(request: CompletionRequest) -> Iterator[Delta]:
+def _structured(request: CompletionRequest) -> Iterator[Deltas]:
     call = instances.forced_call(request)
     if call is not None:
         yield from stream_message(Message(Role.ASSISTANT, tool_calls=(call,)), request)
         return
     text = instances.structured_text(request)
-    yield from stream_text(_last_user_text(request.messages) if text is None else text, request)
+    yield from _answer(_last_user_text(request.messages) if text is None else text, request)
 
 
 def _last_user_text(messages: Sequence[Message]) -> str:
@@ -137,10 +142,7 @@ def token_id(token: str) -> int:
 
 def count_prompt(messages: Sequence[Message]) -> int:
     """Count the tokens of the messages' texts."""
-    total = 0
-    for message in messages:
-        total += count(message.text)
-    return total
+    return sum([count(message.text) for message in messages])
 
 
 def prompt_ids(messages: Sequence[Message]) -> tuple[int, ...]:
@@ -148,32 +150,51 @@ def prompt_ids(messages: Sequence[Message]) -> tuple[int, ...]:
     return tuple(token_id(token) for message in messages for token in split_tokens(message.text))
 
 
-def stream_text(text: str, request: CompletionRequest) -> Iterator[Delta]:
+def _answer(text: str, request: CompletionRequest) -> Iterator[Deltas]:
     """Stream this content; as one piece, without splitting it, if no token details are requested."""
-    if not (request.streamed or request.logprobs or request.return_token_ids):
+    if request.streamed:
+        yield from _word_by_word(text, request)
+        return
+    if not (request.logprobs or request.return_token_ids):
         tokens = count(text)
         if request.max_tokens is None or tokens <= request.max_tokens:
             yield Delta(text, tokens, finish_reason=FinishReason.STOP)
             return
-    if request.streamed:
-        yield from _one_by_one(text, request)
-    else:
-        yield from _deltas([_Piece(word) for word in split_tokens(text)], request, FinishReason.STOP)
+    yield from _deltas([_Piece(word) for word in split_tokens(text)], request, FinishReason.STOP)
 
 
-def _one_by_one(text: str, request: CompletionRequest) -> Iterator[Delta]:
-    """Stream a text token by token; what is not read yet is not split yet."""
-    found, first, made = _TOKEN.finditer(text), True, 0
-    following = next(found, None)
-    while following is not None or first:
-        words = [] if following is None else [following[0]]
-        following, made = next(found, None), made + len(words)
-        cut = following is not None and made == request.max_tokens
-        ending = FinishReason.LENGTH if cut else None if following is not None else FinishReason.STOP
-        yield _delta([_Piece(word) for word in words], request, first, ending)
-        if cut:
-            return
-        first = False
+def stream_text(text: str, request: CompletionRequest) -> Iterator[Delta]:
+    """Stream this content delta by delta; as one, without splitting it, if no token details are requested."""
+    return one_by_one(_answer(text, request))
+
+
+def _word_by_word(text: str, request: CompletionRequest) -> Iterator[list[Delta]]:
+    """Stream a text token by token, several at once; what is not read yet is not split yet."""
+    found, most, first = _TOKEN.finditer(text), request.max_tokens, True
+    words = [word[0] for word in islice(found, AT_ONCE)]
+    while words or first:
+        following = [word[0] for word in islice(found, AT_ONCE)]
+        ending = None if following else FinishReason.STOP
+        if most is not None and (most < len(words) or (following and most == len(words))):
+            words, following, ending = words[:most], [], FinishReason.LENGTH
+        yield _deltas_of(words, request, first, ending)
+        words, first = following, False
+        most = None if most is None else most - AT_ONCE
+
+
+def _deltas_of(
+    words: Sequence[str], request: CompletionRequest, first: bool, ending: FinishReason | None
+) -> list[Delta]:
+    """Return a delta for each of these tokens."""
+    if request.logprobs or request.return_token_ids or not words:
+        pieces, last = [[_Piece(word)] for word in words] or [[]], max(len(words) - 1, 0)
+        return [
+            _delta(piece, request, first and at == 0, ending if at == last else None) for at, piece in enumerate(pieces)
+        ]
+    deltas = [Delta(word, 1) for word in words]
+    if ending is not None:
+        deltas[-1] = Delta(words[-1], 1, finish_reason=ending)
+    return deltas
 
 
 def stream_message(message: Message, request: CompletionRequest, reason: FinishReason | None = None) -> Iterator[Delta]:

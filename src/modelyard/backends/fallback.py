@@ -1,17 +1,18 @@
 """Several backends for the same models: if one fails before its first delta, the next one is tried."""
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
+from contextlib import aclosing, closing
 from functools import partial
 from typing import TypeVar, cast
 
 import attrs
 
+from modelyard.backends.deltas import aone_by_one, one_by_one
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta, Usage
 from modelyard.errors import BackendError, InvalidInput, ModelNotFound
-from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel
+from modelyard.protocols import AsyncBackend, Backend, Capabilities, Deltas, ServedModel
 from modelyard.threads import run_blocking
 
 log: logging.Logger = logging.getLogger("modelyard.backends.fallback")
@@ -71,7 +72,7 @@ class Fallback:
         """Stream the answer of the first backend that does not fail. Raises what the last one raises."""
         *others, last = self._for(model.base_model)
         for backend in others:
-            with _closed_at_the_end(_stream(backend, request, model)) as deltas:
+            with closing(_stream(backend, request, model)) as deltas:
                 try:
                     first = next(deltas, None)
                 except BackendError as error:
@@ -153,26 +154,26 @@ class _Reported:
         return attrs.evolve(delta, usage=Usage(self._prompt, self._produced))
 
 
-def _stream(backend: AnyBackend, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
+def _stream(backend: AnyBackend, request: CompletionRequest, model: ServedModel) -> Generator[Delta, None, None]:
     if not hasattr(backend, "stream"):
         raise BackendError(f"{model.base_model!r} can be answered asynchronously only; use it on an event loop")
     with_usage = _Reported(backend.prompt_tokens(request, model)).with_usage
-    with _closed_at_the_end(iter(cast(Backend, backend).stream(request, model))) as deltas:
+    with closing(one_by_one(cast(Backend, backend).stream(request, model))) as deltas:
         yield from map(with_usage, deltas)
 
 
 async def _astream(backend: AnyBackend, request: CompletionRequest, model: ServedModel) -> AsyncGenerator[Delta, None]:
     with_usage = _Reported(backend.prompt_tokens(request, model)).with_usage
-    async with _aclosed_at_the_end(_on_loop(backend, request, model)) as deltas:
+    async with aclosing(aone_by_one(_on_loop(backend, request, model))) as deltas:
         async for delta in deltas:
             yield with_usage(delta)
 
 
-def _on_loop(backend: AnyBackend, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
+def _on_loop(backend: AnyBackend, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Deltas]:
     return backend.astream(request, model) if hasattr(backend, "astream") else _driven(backend, request, model)
 
 
-async def _driven(backend: Backend, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
+async def _driven(backend: Backend, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Deltas]:
     """Stream a synchronous backend's deltas, each fetched in a thread if that may block."""
     call = partial(run_blocking, model.threads) if backend.blocking else _in_place
     deltas = await call(lambda: iter(backend.stream(request, model)))
@@ -182,24 +183,6 @@ async def _driven(backend: Backend, request: CompletionRequest, model: ServedMod
     finally:
         close = getattr(deltas, "close", _nothing)
         await (run_blocking(model.threads and model.threads.to_close, close) if backend.blocking else _in_place(close))
-
-
-@contextmanager
-def _closed_at_the_end(deltas: Iterator[Delta]) -> Iterator[Iterator[Delta]]:
-    try:
-        yield deltas
-    finally:
-        getattr(deltas, "close", _nothing)()
-
-
-@asynccontextmanager
-async def _aclosed_at_the_end(deltas: AsyncIterator[Delta]) -> AsyncIterator[AsyncIterator[Delta]]:
-    try:
-        yield deltas
-    finally:
-        aclose = getattr(deltas, "aclose", None)
-        if aclose is not None:
-            await aclose()
 
 
 def _nothing() -> None:

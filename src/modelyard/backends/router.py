@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import is_not
 
 from modelyard.domain.catalogue import CatalogueEntry
-from modelyard.domain.completion import CompletionRequest, Delta
+from modelyard.domain.completion import CompletionRequest
 from modelyard.errors import BackendError, InvalidInput, ModelNotFound
-from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel
+from modelyard.protocols import AsyncBackend, Backend, Capabilities, Deltas, ServedModel
 
 AnyBackend = Backend | AsyncBackend
 
@@ -59,7 +59,7 @@ class Router:
         """Return the prompt's length in tokens as the model's backend counts it."""
         return self.backend_of(model.base_model).prompt_tokens(request, model)
 
-    def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
+    def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Deltas]:
         """Stream the answer of the model's backend. Raises `BackendError` if that backend is asynchronous only."""
         backend = self.backend_of(model.base_model)
         if not hasattr(backend, "stream"):

@@ -1,7 +1,7 @@
 """What the use cases run on: everything comes from here, nothing is discovered."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -53,12 +53,14 @@ class Settings:
     reference_mode: str = "syntax"
 
 
-@attrs.frozen
-class Booking:
-    """A step that records what a request has used, which may run again, and what is called once it is committed."""
+class Booking(Protocol):
+    """What records what a request has used."""
 
-    step: Callable[[Tx], None]
-    on_committed: Callable[[], None]
+    def step(self, tx: Tx) -> None:
+        """Record it. May run again."""
+
+    def on_committed(self) -> None:
+        """Note that it is recorded."""
 
 
 class RunningRequest(Protocol):
@@ -79,7 +81,8 @@ class ProcessCache:
 
     `offered` is what the backend offered last, and `offered_by_id` indexes it; `offers` counts how often that changed.
     `running` are the requests under way, by their ids: each is removed by the one who records its usage, itself or
-    `close`. `bookings` are those that are not committed yet. `presence` is the process as others see it
+    `close`. `bookings` are those that are not committed yet. `plans` are how requests are
+    answered (`platform.chat.plan`). `presence` is the process as others see it
     (`platform.usage.presence`), once it was needed.
     """
 
@@ -88,6 +91,7 @@ class ProcessCache:
     offers: int = 0
     running: dict[str, RunningRequest] = attrs.field(factory=dict)
     bookings: dict[str, Booking] = attrs.field(factory=dict)
+    plans: dict[Any, Any] = attrs.field(factory=dict)
     closed: bool = False
     presence: Any = None
     lock: Any = attrs.field(factory=threading.Lock)

@@ -886,7 +886,7 @@ def test_a_streamed_flow_shows_its_opening_its_deltas_and_its_completion() -> No
     of = chat(says("a", "b"))
     opening, *deltas, completion = items(of, REQUEST)
     assert opening == StreamStarted("id-000001", 1767225600, "m", of._runtime.backend.entries()[0])
-    assert [delta.text for delta in deltas] == ["a", "b", ""]
+    assert [[delta.text for delta in several] for several in deltas] == [["a"], ["b"], [""]]
     assert type(completion) is Completion
     assert (completion.id, completion.text) == (opening.id, "ab")
 

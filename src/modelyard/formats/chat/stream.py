@@ -1,6 +1,6 @@
 """A streamed answer in the chat-completion format: the shape of its chunks, and their text."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, Literal
 
@@ -87,6 +87,18 @@ class Chunks:
         self._tail = {"usage": None} if with_usage else {}
         self._with_usage, self._with_logprobs, self._with_ids = with_usage, with_logprobs, with_ids
         self._halves: dict[int, tuple[str, str]] = {}
+
+    def of_all(self, deltas: Iterable[Delta]) -> bytes:
+        """Write several deltas. Most have nothing but text, so that they differ in it alone."""
+        details = self._with_logprobs or self._with_ids
+        texts = []
+        for delta in deltas:
+            halves = self._halves.get(delta.index)
+            if halves is None or details or delta.finish_reason is not None or delta.tool_call is not None:
+                texts.append(self.of(delta).decode("ascii"))
+            elif delta.text:
+                texts.append(f"{halves[0]}{quoted(delta.text)}{halves[1]}")
+        return "".join(texts).encode("ascii")
 
     def of(self, delta: Delta) -> bytes:
         """Write a delta: before a choice's first the role, then the content, and after its last the finish reason."""

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, time
 from functools import partial
 
 from modelyard.domain.catalogue import CatalogueEntry
-from modelyard.domain.completion import Completion, Delta
+from modelyard.domain.completion import Completion
 from modelyard.flow import CallerDisconnected, Emit, Flow, OnEmit
 from modelyard.formats.chat.plain import ParsedRequest, read_plain
 from modelyard.formats.chat.request import ChatRequest, read_request
@@ -63,9 +63,9 @@ class Events:
 
     def on_emit(self, item: object) -> object:
         """Add an item of the answer. Returns what is to be sent now: the response, joined events, or None."""
-        if isinstance(item, Delta):
+        if type(item) is list:
             assert self._chunks is not None
-            self._add(self._chunks.of(item))
+            self._add(self._chunks.of_all(item))
         elif isinstance(item, Completion):
             assert self._chunks is not None
             self._add(self._chunks.usage(item.usage) + DONE)

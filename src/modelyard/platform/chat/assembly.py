@@ -5,6 +5,7 @@ It is done here for every backend, so that the rules hold no matter what a backe
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 import attrs
 
@@ -30,8 +31,10 @@ def validate_delta(delta: Delta, choices: int) -> None:
     """Raise `BackendError` unless this is a delta of one of so many choices, with values of the right types."""
     if type(delta) is not Delta:
         raise BackendError(f"the backend gave a {type(delta).__name__} instead of a Delta")
-    _check_text(delta.text, "text")
-    _check_count(delta.tokens, "tokens")
+    if type(delta.text) is not str or not delta.text.isascii():
+        _check_text(delta.text, "text")
+    if type(delta.tokens) is not int or delta.tokens < 0:
+        _check_count(delta.tokens, "tokens")
     if type(delta.index) is not int or not 0 <= delta.index < choices:
         raise BackendError(f"the backend gave choice {delta.index!r} of {choices}")
     if delta.finish_reason is not None and type(delta.finish_reason) is not FinishReason:
@@ -121,35 +124,42 @@ class ResponseAssembler:
         self.shown: list[Delta] = []
         self.done: bool = False
 
-    def take(self, delta: Delta) -> bool:
-        """Take a delta. Return whether there is something to do: to show, or to stop. Raises `BackendError`."""
+    def take(self, given: Delta | Sequence[Delta]) -> bool:
+        """Take a delta, or several. Return whether there is something to do: to show, or to stop.
+
+        Raises `BackendError`.
+        """
+        if type(given) is list or type(given) is tuple:
+            for delta in given:
+                if not self.done:
+                    self._take(delta)
+        else:
+            self._take(cast(Delta, given))
+        return self.done or bool(self.shown)
+
+    def _take(self, delta: Delta) -> None:
         validate_delta(delta, len(self.choices))
         if delta.usage is not None:
             self.report = delta.usage
         choice = self.choices[delta.index]
         shown = choice.take(delta)
         if choice.ended:
-            self.done = all(choice.ended for choice in self.choices)
-        if self.request.streamed and shown:
+            self.done = len(self.choices) == 1 or all(choice.ended for choice in self.choices)
+        if self.request.streamed:
             self.shown += shown
-            return True
-        return self.done
 
     @property
     def produced(self) -> bool:
         """Whether the backend has produced anything."""
         return self.report is not None or any(choice.produced for choice in self.choices)
 
-    @property
-    def uncounted(self) -> bool:
-        """Whether the backend has produced something without counting its tokens."""
-        return self.report is None and any(choice.uncounted for choice in self.choices)
-
     def fold(self) -> list[Choice]:
         """Return the choices. Raises `BackendError` for an incomplete answer, and one without counts."""
         choices = [choice.fold(self.request.logprobs) for choice in self.choices]
-        if self.uncounted:
-            raise BackendError("the backend did not count the tokens of its answer")
+        if self.report is None:
+            for choice in self.choices:
+                if choice.tokens == 0 and choice.produced:
+                    raise BackendError("the backend did not count the tokens of its answer")
         return choices
 
     @property
@@ -188,11 +198,6 @@ class ChoiceAssembler:
     def produced(self) -> bool:
         """Whether the backend has produced anything."""
         return self.tokens > 0 or self.length > 0 or bool(self._calls)
-
-    @property
-    def uncounted(self) -> bool:
-        """Whether the backend has produced something of this choice without counting its tokens."""
-        return self.tokens == 0 and self.produced
 
     def take(self, delta: Delta) -> Sequence[Delta]:
         """Take a delta, and return those that may be shown now. Raises `BackendError`."""
@@ -272,29 +277,25 @@ def _shifted(seed: int, by: int) -> int:
     return (seed + by + 2**63) % 2**64 - 2**63
 
 
-def fold_choice(index: int, deltas: Iterable[Delta], with_logprobs: bool) -> Choice:
+def fold_choice(index: int, given: Iterable[Delta], with_logprobs: bool) -> Choice:
     """Fold the deltas of a choice, in order."""
-    text: list[str] = []
-    logprobs: list[TokenLogprob] = []
-    ids: list[int] = []
-    prompt_ids: tuple[int, ...] = ()
+    deltas = tuple(given)
+    text = [delta.text for delta in deltas]
+    logprobs = [entry for delta in deltas for entry in delta.logprobs] if with_logprobs else None
+    ids = [id_ for delta in deltas for id_ in delta.token_ids]
+    prompt_ids = next((delta.prompt_token_ids for delta in deltas if delta.prompt_token_ids), ())
     calls: dict[int, list[ToolCallDelta]] = {}
-    reason = FinishReason.STOP
     for delta in deltas:
-        text.append(delta.text)
-        logprobs += delta.logprobs
-        ids += delta.token_ids
-        prompt_ids = prompt_ids or delta.prompt_token_ids
         if delta.tool_call is not None:
             calls.setdefault(delta.tool_call.index, []).append(delta.tool_call)
-        reason = delta.finish_reason or reason
+    reason = next((delta.finish_reason for delta in reversed(deltas) if delta.finish_reason), FinishReason.STOP)
     content = "".join(text)
     message = Message(
         Role.ASSISTANT,
         content=None if calls and not content else content,
-        tool_calls=tuple(_fold_call(calls[at]) for at in sorted(calls)),
+        tool_calls=tuple([_fold_call(calls[at]) for at in sorted(calls)]),
     )
-    return Choice(index, message, reason, tuple(logprobs) if with_logprobs else None, tuple(ids), prompt_ids)
+    return Choice(index, message, reason, None if logprobs is None else tuple(logprobs), tuple(ids), prompt_ids)
 
 
 def _fold_call(pieces: list[ToolCallDelta]) -> ToolCall:

@@ -5,10 +5,10 @@ from typing import Any, cast
 
 import attrs
 
-from modelyard.domain.completion import CompletionRequest, Delta
+from modelyard.domain.completion import CompletionRequest
 from modelyard.flow import AsyncDriver, Driver
 from modelyard.lazy import asyncio, log
-from modelyard.protocols import AsyncBackend, Backend, ServedModel
+from modelyard.protocols import AsyncBackend, Backend, Deltas, ServedModel
 from modelyard.threads import TenantThreads, run_in
 
 
@@ -23,9 +23,9 @@ class BackendStream:
 
     blocking: bool
     threads: TenantThreads | None
-    begin: Callable[[], Iterator[Delta]] | None = None
-    deltas: Iterator[Delta] | None = None
-    adeltas: AsyncIterator[Delta] | None = None
+    begin: Callable[[], Iterator[Deltas]] | None = None
+    deltas: Iterator[Deltas] | None = None
+    adeltas: AsyncIterator[Deltas] | None = None
     runner: "asyncio.Runner | None" = None
     stopping: bool = False
     closed: bool = False
@@ -61,7 +61,7 @@ class BackendStream:
     def _synchronous(cls, backend: Backend, request: CompletionRequest, model: ServedModel) -> "BackendStream":
         return cls(backend.blocking, model.threads, lambda: iter(backend.stream(request, model)))
 
-    def pull(self, take: Callable[[Delta], bool]) -> bool:
+    def pull(self, take: Callable[[Deltas], bool]) -> bool:
         """Hand deltas to `take` until it returns True or the stream is to stop. Returns False at the end."""
         if self.runner is not None:
             return self.runner.run(self.apull(take))
@@ -73,7 +73,7 @@ class BackendStream:
                 return True
         return False
 
-    async def apull(self, take: Callable[[Delta], bool]) -> bool:
+    async def apull(self, take: Callable[[Deltas], bool]) -> bool:
         """Hand deltas to `take`, on an event loop, until it returns True. Returns False at the end."""
         assert self.adeltas is not None
         async for delta in self.adeltas:
@@ -177,7 +177,7 @@ class Pull:
     """Hands deltas to `take` until that returns True. Answered with whether it did; False is the end of the stream."""
 
     stream: BackendStream
-    take: Callable[[Delta], bool]
+    take: Callable[[Deltas], bool]
 
     @property
     def waits(self) -> bool:

@@ -1,22 +1,21 @@
 """One chat completion: resolve, check, reserve, stream, assemble, record. Written once, as a flow, for every caller."""
 
-from collections.abc import Callable, Iterable
 from decimal import Decimal
 from functools import partial
+from itertools import chain
 
 import attrs
 
 from modelyard.domain import events
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import Completion, CompletionRequest, Delta, StoredCompletion, Usage
-from modelyard.domain.identity import Attribution, Limits, Principal, check_name
+from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.usage import Admission, LedgerEntry, cost, most
 from modelyard.errors import BackendError, ModelyardError, StoreClosed
 from modelyard.flow import Call, CallerDisconnected, Emit, Flow, GiveWay
 from modelyard.formats import converter
-from modelyard.platform.catalogue.service import booked_name, offered, served
 from modelyard.platform.chat.assembly import ResponseAssembler, assemblers_of, check_length
-from modelyard.platform.chat.backend_stream import BackendStream, Close, Open, Pull, backend_of
+from modelyard.platform.chat.backend_stream import BackendStream, Close, Open, Pull
 from modelyard.platform.chat.capability_checks import (
     check_supported,
     check_tool_choice,
@@ -24,12 +23,14 @@ from modelyard.platform.chat.capability_checks import (
     resolve_max_tokens,
     with_details,
 )
-from modelyard.platform.runtime import Booking, Runtime
+from modelyard.platform.chat.plan import CompletionPlan, known_plan, make_plan
+from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.admission import reserve
-from modelyard.platform.usage.booking import RecordUsage, book, budgets_of, settle
-from modelyard.protocols import AsyncBackend, Backend, ServedModel, Snapshot, Tx
+from modelyard.platform.usage.booking import CompletionBooking, RecordUsage
+from modelyard.protocols import ServedModel
 
-_NO_LIMITS = Limits()
+_UNINTERRUPTED = 256
+"""Deltas of a backend that never waits, after which others have their turn."""
 
 
 @attrs.frozen
@@ -60,9 +61,8 @@ class CompletionPipeline:
     What does not wait, as a store or backend declares, is done in place: yielding it to the driver would cost more.
     """
 
+    plan: CompletionPlan
     served: ServedModel
-    backend: Backend | AsyncBackend
-    limited: bool
 
     def __init__(
         self,
@@ -105,17 +105,19 @@ class CompletionPipeline:
                 self._leave_to_others()
 
     def _answer(self) -> Flow[CompletionResult]:
-        self._check_attribution()
-        if self.runtime.store.blocking:
-            yield Call(self._resolve, threads=self.runtime.threads.store.of(self.principal.entity))
-        else:
-            self._resolve()
-        if getattr(self.backend, "blocking", False):
-            yield Call(self._prepare, threads=self.served.threads)
+        runtime = self.runtime
+        asked = runtime, self.principal, self.attribution, self.given.model
+        plan = known_plan(*asked)
+        if plan is None and runtime.store.blocking:
+            plan = yield Call(partial(make_plan, *asked), threads=runtime.threads.store.of(self.principal.entity))
+        self.plan = plan = plan or make_plan(*asked)
+        self.served = plan.served
+        if getattr(plan.backend, "blocking", False):
+            yield Call(self._prepare, threads=plan.served.threads)
         else:
             self._prepare()
-        self.runtime.cache.begin(self.id, self)
-        if self.limited:
+        runtime.cache.begin(self.id, self)
+        if plan.limited:
             self.reserved = yield from self._reserve()
         try:
             yield from self._stream()
@@ -144,29 +146,14 @@ class CompletionPipeline:
 
     # ---- before the backend answers
 
-    def _check_attribution(self) -> None:
-        entity, project = self.attribution.entity, self.attribution.project
-        self.principal.require(check_name(entity, "entity"), project and check_name(project, "project"))
-
-    def _resolve(self) -> None:
-        """Find the model, its backend, and whether the request is limited, from one snapshot."""
-        offers, principal = offered(self.runtime), self.principal
-
-        def query(snapshot: Snapshot) -> tuple[ServedModel, bool]:
-            model = served(self.runtime, snapshot, offers, self.given.model, principal)
-            limited = principal.limits != _NO_LIMITS
-            return model, limited or bool(budgets_of(snapshot, self.attribution.entity, principal.key_id))
-
-        self.served, self.limited = self.runtime.store.read(query)
-        self.backend = backend_of(self.runtime.backend, self.served.base_model)
-
     def _prepare(self) -> None:
         """Make the request that the backend gets: checked against its capabilities, with a token limit and a seed."""
-        entry, capabilities = self.served.entry, self.backend.capabilities(self.served.base_model)
+        entry, backend = self.served.entry, self.plan.backend
+        capabilities = backend.capabilities(self.served.base_model)
         request = with_details(self.given, capabilities) if self.details else self.given
         check_tool_choice(request)
         check_supported(request, entry, capabilities)
-        self.prompt_tokens: int | None = self.backend.prompt_tokens(request, self.served)
+        self.prompt_tokens: int | None = backend.prompt_tokens(request, self.served)
         self.images: int = images(request)
         max_tokens = resolve_max_tokens(entry, self.prompt_tokens, request.max_tokens)
         seed = request.sampling.seed
@@ -192,38 +179,54 @@ class CompletionPipeline:
 
     def _stream(self) -> Flow[None]:
         for assembler in self.assemblers:
-            stream = self.stream = yield Open(self.backend, assembler.request, self.served)
-            more, pulls = True, 0
-            while more and not assembler.done:
-                if self.cut_by is not None:
-                    raise self.cut_by
-                try:
-                    more = (yield Pull(stream, assembler.take)) if stream.waits else stream.pull(assembler.take)
-                except (ModelyardError, CallerDisconnected):
-                    raise
-                except Exception as error:
-                    raise BackendError(f"the backend failed with {type(error).__name__}") from error
-                if assembler.shown:
-                    yield from self._emit(assembler.shown)
-                    assembler.shown.clear()
-                if (pulls := pulls + 1) % 256 == 0 and not stream.waits:
-                    yield GiveWay()
+            stream = self.stream = yield from self._open(assembler.request)
+            try:
+                yield from self._pull(stream, assembler)
+            finally:
+                if not stream.waits:
+                    stream.close()
             if stream.waits:
                 yield Close(stream)
-            else:
-                stream.close()
             check_length(self.assemblers)
 
-    def _emit(self, deltas: Iterable[Delta]) -> Flow[None]:
-        """Emit deltas, and see to it that the choices begin in the order of their indexes."""
+    def _open(self, request: CompletionRequest) -> Flow[BackendStream]:
+        if self.plan.waits:
+            return (yield Open(self.plan.backend, request, self.served))  # type: ignore[no-any-return]
+        return BackendStream.of(self.plan.backend, request, self.served)
+
+    def _pull(self, stream: BackendStream, assembler: ResponseAssembler) -> Flow[None]:
+        more, taken = True, 0
+        while more and not assembler.done:
+            if self.cut_by is not None:
+                raise self.cut_by
+            try:
+                more = (yield Pull(stream, assembler.take)) if stream.waits else stream.pull(assembler.take)
+            except (ModelyardError, CallerDisconnected):
+                raise
+            except Exception as error:
+                raise BackendError(f"the backend failed with {type(error).__name__}") from error
+            if assembler.shown:
+                taken += len(assembler.shown)
+                yield from self._emit(assembler)
+            if taken >= _UNINTERRUPTED and not stream.waits:
+                taken = 0
+                yield GiveWay()
+
+    def _emit(self, assembler: ResponseAssembler) -> Flow[None]:
+        """Emit the deltas that may be shown, all at once; the choices begin in the order of their indexes."""
         if not self.started:
             self.started = True
             yield Emit(StreamStarted(self.id, self.created, self.given.model, self.served.entry))
-        for delta in deltas:
-            for index in range(self.choices_begun, delta.index):
-                yield Emit(Delta(index=index))
-            self.choices_begun = max(self.choices_begun, delta.index + 1)
-            yield Emit(delta)
+        shown, assembler.shown = assembler.shown, []
+        if self.request.n > 1:
+            shown = [*chain.from_iterable(map(self._in_order, shown))]
+        yield Emit(shown)
+
+    def _in_order(self, delta: Delta) -> list[Delta]:
+        """Return a delta, after empty ones of the choices before it that have not begun."""
+        before = [Delta(index=index) for index in range(self.choices_begun, delta.index)]
+        self.choices_begun = max(self.choices_begun, delta.index + 1)
+        return [*before, delta]
 
     # ---- when it has answered
 
@@ -249,9 +252,8 @@ class CompletionPipeline:
         return Usage(prompt, produced, 0 if first is None else min(first.cached_tokens, prompt), self.images, estimated)
 
     def _record_usage(self, usage: Usage, completion: Completion) -> Flow[None]:
-        entry = self._ledger_entry(usage)
         stored = self._stored(completion) if self.given.store else None
-        booking = self._booking(partial(book, entry=entry, held=self.reserved, stored=stored), entry)
+        booking = CompletionBooking(self.runtime, self.id, self._ledger_entry(usage), self.reserved, stored)
         if not self._claim(booking):
             raise self.cut_by or StoreClosed("this platform was closed while the request ran")
         yield from self._write(booking)
@@ -260,17 +262,13 @@ class CompletionPipeline:
         if (rest := self.remainder()) is not None and self._claim(rest):
             yield from self._write(rest)
 
-    def remainder(self) -> Booking | None:
+    def remainder(self) -> CompletionBooking | None:
         """Return what records what was produced so far, and releases what was reserved."""
         if any(assembler.produced for assembler in self.assemblers):
-            entry = self._ledger_entry(self._usage())
-            return self._booking(partial(book, entry=entry, held=self.reserved, stored=None), entry)
-        return None if self.reserved is None else self._booking(partial(settle, held=self.reserved), None)
+            return CompletionBooking(self.runtime, self.id, self._ledger_entry(self._usage()), self.reserved)
+        return None if self.reserved is None else CompletionBooking(self.runtime, self.id, None, self.reserved)
 
-    def _booking(self, step: Callable[[Tx], None], entry: LedgerEntry | None) -> Booking:
-        return Booking(step, partial(_committed, self.runtime, self.id, entry))
-
-    def _claim(self, booking: Booking) -> bool:
+    def _claim(self, booking: CompletionBooking) -> bool:
         """Claim the right to record this request. Returns False where who has cut it off does so."""
         cache = self.runtime.cache
         cache.bookings[self.id] = booking
@@ -287,7 +285,7 @@ class CompletionPipeline:
         if self.stream is not None:
             self.stream.stop()
 
-    def _write(self, booking: Booking) -> Flow[None]:
+    def _write(self, booking: CompletionBooking) -> Flow[None]:
         """Commit a booking, in place if that does not wait. A caller who leaves meanwhile does so after the commit."""
         store = self.runtime.store
         if not store.blocking:
@@ -308,7 +306,7 @@ class CompletionPipeline:
             entity=self.attribution.entity,
             project=self.attribution.project,
             key_id=self.principal.key_id,
-            model=booked_name(self.given.model, model.entry),
+            model=self.plan.booked_as,
             base_model=model.base_model,
             checkpoint_step=None if model.checkpoint is None else model.checkpoint.step,
             prompt_tokens=usage.prompt_tokens,
@@ -332,19 +330,4 @@ class CompletionPipeline:
             metadata=self.given.metadata,
             price=self.served.entry.pricing.texts,
             checkpoint_id=None if self.served.checkpoint is None else self.served.checkpoint.id,
-        )
-
-
-def _committed(runtime: Runtime, id: str, entry: LedgerEntry | None) -> None:
-    if runtime.cache.bookings.pop(id, None) is not None and entry is not None and runtime.observer is not None:
-        runtime.observe(
-            events.CompletionBooked(
-                entry.id,
-                entry.entity,
-                entry.project,
-                entry.model,
-                entry.prompt_tokens,
-                entry.completion_tokens,
-                entry.cost,
-            )
         )

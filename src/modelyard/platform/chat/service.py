@@ -1,6 +1,6 @@
 """`platform.chat`: completions, whole and streamed, and those that were stored (specification 2.2, 4.2, 4.3)."""
 
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
 from functools import partial
 from typing import Any, Self, Unpack
 
@@ -139,18 +139,21 @@ class CompletionStream:
 
     def __init__(self, items: Generator[Any, None, None]) -> None:
         self._items = items
+        self._ready: Iterator[Delta] = iter(())
         self.completion: Completion | None = None
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Delta:
-        for item in self._items:
-            if type(item) is Delta:
-                return item
-            if type(item) is Completion:
+        while True:
+            for delta in self._ready:
+                return delta
+            item = next(self._items)
+            if type(item) is list:
+                self._ready = iter(item)
+            elif type(item) is Completion:
                 self.completion = item
-        raise StopIteration
 
     def close(self) -> None:
         """Stop, and record the usage of what was produced."""
@@ -168,18 +171,21 @@ class AsyncCompletionStream:
 
     def __init__(self, items: AsyncGenerator[Any, None]) -> None:
         self._items = items
+        self._ready: Iterator[Delta] = iter(())
         self.completion: Completion | None = None
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Delta:
-        async for item in self._items:
-            if type(item) is Delta:
-                return item
-            if type(item) is Completion:
+        while True:
+            for delta in self._ready:
+                return delta
+            item = await anext(self._items)
+            if type(item) is list:
+                self._ready = iter(item)
+            elif type(item) is Completion:
                 self.completion = item
-        raise StopAsyncIteration
 
     async def aclose(self) -> None:
         """Stop, and record the usage of what was produced."""

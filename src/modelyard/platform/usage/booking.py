@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 
+from modelyard.domain import events
 from modelyard.domain.completion import StoredCompletion
 from modelyard.domain.record import KEY
 from modelyard.domain.usage import Admission, Budget, LedgerEntry, UsageTotal, day_of, empty_total
@@ -37,6 +38,41 @@ class RecordUsage(Transact):
         """Run the transaction without blocking the event loop."""
         await super().aperform(driver)
         self.on_committed()
+
+
+@attrs.define(eq=False)
+class CompletionBooking:
+    """What records a completion and settles what it has `reserved`; without an `entry` it only settles."""
+
+    runtime: Runtime
+    id: str
+    entry: LedgerEntry | None
+    reserved: Admission | None
+    stored: StoredCompletion | None = None
+
+    def step(self, tx: Tx) -> None:
+        """Record it. Repeating it changes nothing."""
+        if self.entry is not None:
+            book(tx, self.entry, self.reserved, self.stored)
+        elif self.reserved is not None:
+            settle(tx, self.reserved)
+
+    def on_committed(self) -> None:
+        """Forget it, and notify the observer, once."""
+        runtime, entry = self.runtime, self.entry
+        first = runtime.cache.bookings.pop(self.id, None) is not None
+        if first and entry is not None and runtime.observer is not None:
+            runtime.observe(
+                events.CompletionBooked(
+                    entry.id,
+                    entry.entity,
+                    entry.project,
+                    entry.model,
+                    entry.prompt_tokens,
+                    entry.completion_tokens,
+                    entry.cost,
+                )
+            )
 
 
 def book(tx: Tx, entry: LedgerEntry, held: Admission | None, stored: StoredCompletion | None) -> None:

@@ -14,6 +14,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any, get_args
 
+from modelyard.backends.deltas import aone_by_one, one_by_one
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.errors import InvalidInput, NotFound
@@ -108,7 +109,7 @@ class _Synchronous(_CassetteBackend):
         """Stream a recorded or a real answer."""
         found = self._player.find(request, model, self._real)
         if isinstance(found, RecordingSession):
-            yield from _recorded(found, self._real.stream(request, model))
+            yield from _recorded(found, one_by_one(self._real.stream(request, model)))
             return
         for seconds, delta in self._player.replayed(found):
             if seconds and self._player.clock:
@@ -123,7 +124,8 @@ class _Asynchronous(_CassetteBackend):
         """Stream a recorded or a real answer."""
         found = self._player.find(request, model, self._real)
         if isinstance(found, RecordingSession):
-            async with aclosing(_arecorded(found, self._real.astream(request, model))) as deltas:
+            real = aone_by_one(self._real.astream(request, model))
+            async with aclosing(_arecorded(found, real)) as deltas:
                 async for delta in deltas:
                     yield delta
             return

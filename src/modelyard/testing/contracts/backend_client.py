@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import attrs
 
+from modelyard.backends.deltas import several
 from modelyard.domain.completion import Choice, CompletionRequest, Delta, Message, Role, Sampling
 from modelyard.platform.chat.assembly import fold_choice
-from modelyard.protocols import AsyncBackend, Backend, ServedModel
+from modelyard.protocols import AsyncBackend, Backend, Deltas, ServedModel
 
 AnyBackend = Backend | AsyncBackend
 
@@ -43,28 +44,52 @@ def opened(backend: AnyBackend, requests: Iterable[CompletionRequest]) -> Iterat
     """Yield answers that can be read in turns and closed, from either kind of backend, on one event loop."""
     chosen = [(request, served(backend, request.model)) for request in requests]
     if hasattr(backend, "stream"):
-        yield [backend.stream(request, model) for request, model in chosen]
+        yield [_OneByOne(iter(backend.stream(request, model))) for request, model in chosen]
         return
     with asyncio.Runner() as runner:
-        yield [_Turns(runner, backend.astream(request, model)) for request, model in chosen]
+        yield [_OneByOne(_Turns(runner, backend.astream(request, model))) for request, model in chosen]
 
 
-class _Turns:
-    """An asynchronous answer as a blocking iterator."""
+class _OneByOne:
+    """An answer delta by delta, which can be closed if the backend's own can."""
 
-    def __init__(self, runner: asyncio.Runner, deltas: AsyncIterator[Delta]) -> None:
-        self._runner, self._deltas = runner, deltas
+    def __init__(self, items: Iterator[Deltas]) -> None:
+        self._items = items
+        self._ready: Iterator[Delta] = iter(())
 
     def __iter__(self) -> Iterator[Delta]:
         return self
 
     def __next__(self) -> Delta:
+        while True:
+            for delta in self._ready:
+                return delta
+            self._ready = iter(several(next(self._items)))
+
+    def close(self) -> None:
+        """Close the answer."""
+        stop = getattr(self._items, "close", None)
+        assert stop is not None, "closing the answer stops the work: make `stream` a generator"
+        stop()
+        self._ready = iter(())
+
+
+class _Turns:
+    """An asynchronous answer as a blocking iterator."""
+
+    def __init__(self, runner: asyncio.Runner, deltas: AsyncIterator[Deltas]) -> None:
+        self._runner, self._deltas = runner, deltas
+
+    def __iter__(self) -> Iterator[Deltas]:
+        return self
+
+    def __next__(self) -> Deltas:
         try:
             return self._runner.run(self._next())
         except StopAsyncIteration:
             raise StopIteration from None
 
-    async def _next(self) -> Delta:
+    async def _next(self) -> Deltas:
         return await anext(self._deltas)
 
     def close(self) -> None:
@@ -76,9 +101,7 @@ class _Turns:
 
 def close(stream: Iterator[Delta]) -> None:
     """Close an answer."""
-    stop = getattr(stream, "close", None)
-    assert stop is not None, "closing the answer stops the work: make `stream` a generator"
-    stop()
+    cast(_OneByOne, stream).close()
 
 
 def choice_of(deltas: Iterable[Delta]) -> Choice:

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import attrs
 
+from modelyard.backends.deltas import aone_by_one, one_by_one
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.errors import BackendError
@@ -63,7 +64,7 @@ class _Faulty(_FaultyOffer):
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
         """Stream the backend's answer, or fail."""
         answer = _Answer(self._plan.struck(COMPLETION))
-        deltas = iter(self._inner.stream(request, model))
+        deltas = one_by_one(self._inner.stream(request, model))
         try:
             while answer.left and (delta := next(deltas, None)) is not None:
                 yield answer.passed(delta)
@@ -83,7 +84,7 @@ class _AsyncFaulty(_FaultyOffer):
     async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
         """Stream the backend's answer, or fail."""
         answer = _Answer(self._plan.struck(COMPLETION))
-        deltas = aiter(self._inner.astream(request, model))
+        deltas = aone_by_one(self._inner.astream(request, model))
         try:
             while answer.left and (delta := await anext(deltas, None)) is not None:
                 yield answer.passed(delta)

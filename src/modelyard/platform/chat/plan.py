@@ -1,0 +1,77 @@
+"""What is the same for all requests of a caller to a model: found once, and again when a setting has changed."""
+
+import attrs
+
+from modelyard.domain.identity import Attribution, Limits, Principal, check_name
+from modelyard.platform.catalogue.service import Offers, booked_name, offered, served
+from modelyard.platform.chat.backend_stream import backend_of
+from modelyard.platform.runtime import Runtime
+from modelyard.platform.usage.booking import budgets_of
+from modelyard.protocols import AsyncBackend, Backend, ServedModel, Snapshot
+
+MOST_PLANS = 4096
+
+PlanKey = tuple[int, str, str, str]
+
+_NO_LIMITS = Limits()
+
+
+@attrs.frozen(eq=False)
+class CompletionPlan:
+    """How a principal's requests to a model are answered, and under which name their usage is booked.
+
+    `limited` is whether a limit or a budget applies, `waits` whether the backend may keep an event loop waiting.
+    `offers` and `settings_version` are what was in force when the plan was made.
+    """
+
+    principal: Principal
+    served: ServedModel
+    backend: Backend | AsyncBackend
+    booked_as: str
+    limited: bool
+    waits: bool
+    offers: Offers
+    settings_version: int | None
+
+
+def known_plan(runtime: Runtime, principal: Principal, attribution: Attribution, model: str) -> CompletionPlan | None:
+    """Return the plan that `make_plan` has made, unless a setting has changed since, here or in another process."""
+    plan: CompletionPlan | None = runtime.cache.plans.get(_key(principal, attribution, model))
+    if plan is None or plan.offers is not offered(runtime):
+        return None
+    return plan if plan.settings_version == runtime.store.settings_version() else None  # type: ignore[attr-defined]
+
+
+def make_plan(runtime: Runtime, principal: Principal, attribution: Attribution, model: str) -> CompletionPlan:
+    """Find the model, its backend, and whether requests are limited, from one snapshot.
+
+    The plan is kept where the store counts the changes of its settings. Raises `Forbidden`, `InvalidInput`,
+    `ModelNotFound`.
+    """
+    entity, project = attribution.entity, attribution.project
+    principal.require(check_name(entity, "entity"), project and check_name(project, "project"))
+    version = getattr(runtime.store, "settings_version", lambda: None)()  # before what it is the version of
+    offers = offered(runtime)
+
+    def query(snapshot: Snapshot) -> tuple[ServedModel, bool]:
+        limited = principal.limits != _NO_LIMITS or bool(budgets_of(snapshot, entity, principal.key_id))
+        return served(runtime, snapshot, offers, model, principal), limited
+
+    found, limited = runtime.store.read(query)
+    backend = backend_of(runtime.backend, found.base_model)
+    waits = getattr(backend, "blocking", True) or hasattr(backend, "astream")
+    plan = CompletionPlan(principal, found, backend, booked_name(model, found.entry), limited, waits, offers, version)
+    if version is not None:
+        _keep(runtime.cache.plans, _key(principal, attribution, model), plan)
+    return plan
+
+
+def _key(principal: Principal, attribution: Attribution, model: str) -> PlanKey:
+    """Return the key of a plan, which holds the principal, so that no other one gets its id."""
+    return id(principal), attribution.entity, attribution.project, model
+
+
+def _keep(plans: dict[PlanKey, CompletionPlan], key: PlanKey, plan: CompletionPlan) -> None:
+    if len(plans) >= MOST_PLANS:
+        plans.clear()
+    plans[key] = plan
