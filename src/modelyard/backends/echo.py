@@ -142,7 +142,10 @@ def token_id(token: str) -> int:
 
 def count_prompt(messages: Sequence[Message]) -> int:
     """Count the tokens of the messages' texts."""
-    return sum([count(message.text) for message in messages])
+    total = 0
+    for message in messages:
+        total += count(message.content if type(message.content) is str else message.text)
+    return total
 
 
 def prompt_ids(messages: Sequence[Message]) -> tuple[int, ...]:

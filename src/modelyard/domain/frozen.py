@@ -23,8 +23,8 @@ def quick_init(cls: T) -> T:
             raise TypeError(f"{cls.__name__}.{field.name} needs the __init__ that attrs makes")
     opened = type(f"{cls.__name__}BeingMade", (), {"__slots__": [field.name for field in fields]})
     known = {"made": cls, "opened": opened, "set_class": _set_class, "attrs_init": made.__init__}
-    known |= {f"default_{field.name}": field.default for field in fields}
     known |= {f"convert_{field.name}": field.converter for field in fields}
+    known |= {f"default_{field.name}": _converted_default(field) for field in fields}
     exec(_source(fields), known)  # noqa: S102 - of the names of fields, as attrs makes its own
     init: Any = known["__init__"]
     init.__annotations__, init.__qualname__ = made.__init__.__annotations__, made.__init__.__qualname__
@@ -35,6 +35,11 @@ def quick_init(cls: T) -> T:
 _FACTORY: Any = attrs.Factory
 
 
+def _converted_default(field: "attrs.Attribute[Any]") -> Any:
+    convert: Any = field.converter
+    return field.default if convert is None or field.default is attrs.NOTHING else convert(field.default)
+
+
 def _source(fields: "tuple[attrs.Attribute[Any], ...]") -> str:
     names = ", ".join(field.name for field in fields)
     taken = ", ".join(
@@ -43,9 +48,16 @@ def _source(fields: "tuple[attrs.Attribute[Any], ...]") -> str:
     lines = [
         f"def __init__(self, {taken}):",
         f" if type(self) is not made: return attrs_init(self, {names})",
-        *(f" {field.name} = convert_{field.name}({field.name})" for field in fields if field.converter),
+        *(_conversion(field) for field in fields if field.converter),
         " set_class(self, opened)",
         *(f" self.{field.name} = {field.name}" for field in fields),
         " self.__class__ = made",
     ]
     return "\n".join(lines)
+
+
+def _conversion(field: "attrs.Attribute[Any]") -> str:
+    """Return the line that converts a field, unless it has its default, which is converted already."""
+    name = field.name
+    unless = "" if field.default is attrs.NOTHING else f" if {name} is not default_{name}:"
+    return f"{unless} {name} = convert_{name}({name})"

@@ -95,7 +95,8 @@ class Principal:
         entity = entity or self.entity
         if not project and entity == self.entity and self.scope.projects is not None and len(self.scope.projects) == 1:
             (project,) = self.scope.projects
-        self.require(entity, project)
+        if self.scope.entity is not None:
+            self.require(entity, project)
         return Attribution(entity, project or "")
 
 

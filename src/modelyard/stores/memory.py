@@ -175,12 +175,12 @@ class _MemoryTx(_MemorySnapshot):
     """The write operations of a transaction, and their undoing."""
 
     def __init__(self, tables: Tables, clock: Clock) -> None:
-        super().__init__(tables, clock)
+        self._tables, self._clock = tables, clock
         self._before: list[tuple[Table, Key, Any]] = []
 
     def add(self, record: object) -> None:
         table = self._tables[type(record)]
-        record = table.shared(record, table.next_number())
+        record = table.shared(record, table.next_number() if table.sequence else None)
         key = table.key.raw(record)
         if key in table.rows:
             raise RecordConflict(f"{type(record).__name__} {key} exists")
@@ -192,7 +192,7 @@ class _MemoryTx(_MemorySnapshot):
         table = self._tables[type(record)]
         key = table.key.raw(record)
         old = table.rows.get(key)
-        record = table.shared(record, None if old is None else table.number_of(old))
+        record = table.shared(record, getattr(old, table.sequence) if old is not None and table.sequence else None)
         if old is None:
             raise RecordNotFound(f"no {type(record).__name__} {key}")
         if table.unique:

@@ -123,7 +123,8 @@ class Table:
         columns = self._columns = columns_of(record)
         self._cls = record.cls
         self._kept = Projection(list(columns.values()), [column.kind.keep for column in columns.values()])
-        self._sequence, self._last = record.sequence, 0
+        self.sequence: str | None = record.sequence
+        self._last = 0
         self.settings: Callable[[object], Key] | None = self.reader(record.settings) if record.settings else None
         self.key: Projection = Projection([columns[name] for name in record.key])
         self.rows: dict[Key, Any] = {}
@@ -147,16 +148,10 @@ class Table:
             kept = (*kept[:-1], number)
         return record if kept is values else self._cls(*kept)
 
-    def next_number(self) -> int | None:
-        """Return the next number in the order of appearance; None where records have none."""
-        if self._sequence is None:
-            return None
+    def next_number(self) -> int:
+        """Return the next number in the order of appearance."""
         self._last += 1
         return self._last
-
-    def number_of(self, record: Any) -> int | None:
-        """Return the number of a record that is kept; None where records have none."""
-        return None if self._sequence is None else getattr(record, self._sequence)
 
     def reader(self, names: Sequence[str]) -> Callable[[object], Key]:
         """Return a function that reads these columns of a record. Raises `KeyError`."""

@@ -160,6 +160,9 @@ def test_an_alias_a_checkpoint_and_a_model_count_from_the_next_request() -> None
         for pointed in (last, first):
             platform.models.promote(model, pointed, alias="prod")
             assert step("default/support:prod") == pointed
-        platform.models.delete(model)
+        platform.models.remove_alias(model, "prod")
         with pytest.raises(ModelNotFound):
             step("default/support:prod")
+        platform.models.delete(model)
+        with pytest.raises(ModelNotFound):
+            step("default/support")

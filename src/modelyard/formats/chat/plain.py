@@ -64,7 +64,9 @@ def plain_request(body: Any) -> CompletionRequest | None:
     if type(body) is not dict or not body.keys() <= _PLAIN:
         return None
     model, streamed = body.get("model"), body.get("stream", False)
-    if type(model) is not str or not 1 <= len(model) <= LONGEST_MODEL_NAME or not is_unicode(model):
+    if type(model) is not str or not 1 <= len(model) <= LONGEST_MODEL_NAME:
+        return None
+    if not (model.isascii() or is_unicode(model)):
         return None
     messages = plain_messages(body.get("messages"))
     if not messages or type(streamed) is not bool:

@@ -262,14 +262,16 @@ def first_tokens(delta: Delta, count: int) -> Delta:
     )
 
 
-def assemblers_of(request: CompletionRequest, makes_choices: bool) -> Iterable[ResponseAssembler]:
-    """Yield one assembler for all choices, or one for each choice with a seed of its own."""
+def assemblers_of(request: CompletionRequest, makes_choices: bool) -> list[ResponseAssembler]:
+    """Return one assembler for all choices, or one for each choice with a seed of its own."""
     if request.n == 1 or makes_choices:
-        yield ResponseAssembler(request, range(request.n))
-        return
-    for index in range(request.n):
-        sampling = attrs.evolve(request.sampling, seed=_shifted(request.sampling.seed or 0, index))
-        yield ResponseAssembler(attrs.evolve(request, n=1, sampling=sampling), [index])
+        return [ResponseAssembler(request, range(request.n))]
+    return [_assembler_of(request, index) for index in range(request.n)]
+
+
+def _assembler_of(request: CompletionRequest, index: int) -> ResponseAssembler:
+    sampling = request.sampling.seeded(_shifted(request.sampling.seed or 0, index))
+    return ResponseAssembler(attrs.evolve(request, n=1, sampling=sampling), [index])
 
 
 def _shifted(seed: int, by: int) -> int:
@@ -280,22 +282,33 @@ def _shifted(seed: int, by: int) -> int:
 def fold_choice(index: int, given: Iterable[Delta], with_logprobs: bool) -> Choice:
     """Fold the deltas of a choice, in order."""
     deltas = tuple(given)
-    text = [delta.text for delta in deltas]
-    logprobs = [entry for delta in deltas for entry in delta.logprobs] if with_logprobs else None
-    ids = [id_ for delta in deltas for id_ in delta.token_ids]
-    prompt_ids = next((delta.prompt_token_ids for delta in deltas if delta.prompt_token_ids), ())
+    content = "".join([delta.text for delta in deltas])
+    detailed = [delta for delta in deltas if delta.tool_call is not None or delta.token_ids or delta.logprobs]
+    calls = _fold_calls(detailed) if detailed else ()
+    reasons = [delta.finish_reason for delta in deltas if delta.finish_reason is not None]
+    return Choice(
+        index,
+        Message(Role.ASSISTANT, None if calls and not content else content, tool_calls=calls),
+        reasons[-1] if reasons else FinishReason.STOP,
+        tuple([entry for delta in detailed for entry in delta.logprobs]) if with_logprobs else None,
+        tuple([id_ for delta in detailed for id_ in delta.token_ids]) if detailed else (),
+        _first_prompt_ids(deltas),
+    )
+
+
+def _first_prompt_ids(deltas: Iterable[Delta]) -> tuple[int, ...]:
+    for delta in deltas:
+        if delta.prompt_token_ids:
+            return delta.prompt_token_ids
+    return ()
+
+
+def _fold_calls(deltas: Iterable[Delta]) -> tuple[ToolCall, ...]:
     calls: dict[int, list[ToolCallDelta]] = {}
     for delta in deltas:
         if delta.tool_call is not None:
             calls.setdefault(delta.tool_call.index, []).append(delta.tool_call)
-    reason = next((delta.finish_reason for delta in reversed(deltas) if delta.finish_reason), FinishReason.STOP)
-    content = "".join(text)
-    message = Message(
-        Role.ASSISTANT,
-        content=None if calls and not content else content,
-        tool_calls=tuple([_fold_call(calls[at]) for at in sorted(calls)]),
-    )
-    return Choice(index, message, reason, None if logprobs is None else tuple(logprobs), tuple(ids), prompt_ids)
+    return tuple([_fold_call(calls[at]) for at in sorted(calls)])
 
 
 def _fold_call(pieces: list[ToolCallDelta]) -> ToolCall:

@@ -1,6 +1,7 @@
 """The stream of deltas from a backend: one class for both kinds of backend, and the effects that use it."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any, cast
 
 import attrs
@@ -59,7 +60,7 @@ class BackendStream:
 
     @classmethod
     def _synchronous(cls, backend: Backend, request: CompletionRequest, model: ServedModel) -> "BackendStream":
-        return cls(backend.blocking, model.threads, lambda: iter(backend.stream(request, model)))
+        return cls(backend.blocking, model.threads, partial(backend.stream, request, model))
 
     def pull(self, take: Callable[[Deltas], bool]) -> bool:
         """Hand deltas to `take` until it returns True or the stream is to stop. Returns False at the end."""
@@ -67,7 +68,7 @@ class BackendStream:
             return self.runner.run(self.apull(take))
         if self.deltas is None:
             assert self.begin is not None
-            self.deltas = self.begin()
+            self.deltas = iter(self.begin())
         for delta in self.deltas:  # noqa: SIM110 - a generator would be resumed for every delta
             if take(delta) or self.stopping:
                 return True
@@ -157,6 +158,10 @@ class Open:
     def waits(self) -> bool:
         """Whether it opens otherwise on an event loop; nothing is requested of the backend yet in either way."""
         return hasattr(self.backend, "astream")
+
+    def in_place(self) -> BackendStream:
+        """Open it where the backend never waits; who calls this closes it."""
+        return BackendStream(False, None, partial(cast(Backend, self.backend).stream, self.request, self.model))
 
     def perform(self, driver: "Driver[Any]") -> BackendStream:
         """Open it. Raises RuntimeError for an asynchronous backend where an event loop runs already."""

@@ -1,6 +1,7 @@
 """Check that a model can do what a request needs. What it cannot do is refused by name, never ignored."""
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import attrs
@@ -28,8 +29,11 @@ _FORMATS = {ResponseType.JSON_OBJECT: "json_mode", ResponseType.JSON_SCHEMA: "st
 
 def check_supported(request: CompletionRequest, entry: CatalogueEntry, capabilities: Capabilities) -> None:
     """Raise `UnsupportedParameter` naming everything that this model cannot honour."""
-    missing = _sampling(request.sampling, capabilities) + _details(request, capabilities)
-    problems = [Problem((name,), f"{entry.id} does not support this; leave it out") for name in missing]
+    missing, problems = _details(request, capabilities), []
+    if request.sampling is not _DEFAULT:
+        missing = _sampling(request.sampling, capabilities) + missing
+    if missing:
+        problems = [Problem((name,), f"{entry.id} does not support this; leave it out") for name in missing]
     for at, message in enumerate(request.messages):
         if type(message.content) is tuple:
             problems += _modalities(at, message.content, entry)
@@ -38,10 +42,13 @@ def check_supported(request: CompletionRequest, entry: CatalogueEntry, capabilit
 
 
 def _sampling(sampling: Sampling, capabilities: Capabilities) -> list[str]:
-    if sampling is _DEFAULT:
-        return []
-    can = capabilities.parameters
-    return [name for name, off in _OFF.items() if name not in can and getattr(sampling, name) not in off]
+    return [name for name in _unsupported(capabilities.parameters) if getattr(sampling, name) not in _OFF[name]]
+
+
+@lru_cache(maxsize=64)
+def _unsupported(parameters: frozenset[str]) -> tuple[str, ...]:
+    """Return the sampling parameters that are not among these."""
+    return tuple(name for name in _OFF if name not in parameters)
 
 
 def _details(request: CompletionRequest, capabilities: Capabilities) -> list[str]:

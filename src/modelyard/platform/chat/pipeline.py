@@ -8,7 +8,7 @@ import attrs
 
 from modelyard.domain import events
 from modelyard.domain.catalogue import CatalogueEntry
-from modelyard.domain.completion import Completion, CompletionRequest, Delta, StoredCompletion, Usage
+from modelyard.domain.completion import Completion, CompletionRequest, Delta, StoredCompletion, ToolMode, Usage
 from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.usage import Admission, LedgerEntry, cost, most
 from modelyard.errors import BackendError, ModelyardError, StoreClosed
@@ -120,7 +120,8 @@ class CompletionPipeline:
         if plan.limited:
             self.reserved = yield from self._reserve()
         try:
-            yield from self._stream()
+            for assembler in self.assemblers:
+                yield from self._read(assembler)
             completion = self._completion()
         except Exception:
             yield from self._record_what_was_produced()
@@ -151,7 +152,8 @@ class CompletionPipeline:
         entry, backend = self.served.entry, self.plan.backend
         capabilities = backend.capabilities(self.served.base_model)
         request = with_details(self.given, capabilities) if self.details else self.given
-        check_tool_choice(request)
+        if request.tool_choice.mode is ToolMode.REQUIRED:
+            check_tool_choice(request)
         check_supported(request, entry, capabilities)
         self.prompt_tokens: int | None = backend.prompt_tokens(request, self.served)
         self.images: int = images(request)
@@ -160,7 +162,7 @@ class CompletionPipeline:
         if seed is None:
             seed = int.from_bytes(self.runtime.randomness(8), "big", signed=True)
         self.request = request.asking(request.messages, request.sampling.seeded(seed), max_tokens)
-        self.assemblers = list(assemblers_of(self.request, capabilities.choices))
+        self.assemblers = assemblers_of(self.request, capabilities.choices)
 
     def _reserve(self) -> Flow[Admission | None]:
         assert self.request.max_tokens is not None
@@ -177,40 +179,35 @@ class CompletionPipeline:
 
     # ---- while it answers
 
-    def _stream(self) -> Flow[None]:
-        for assembler in self.assemblers:
-            stream = self.stream = yield from self._open(assembler.request)
-            try:
-                yield from self._pull(stream, assembler)
-            finally:
-                if not stream.waits:
-                    stream.close()
-            if stream.waits:
-                yield Close(stream)
-            check_length(self.assemblers)
+    def _read(self, assembler: ResponseAssembler) -> Flow[None]:
+        """Read the answer of the backend to one request of it."""
+        waits, more, taken = self.plan.waits, True, 0
+        stream = self.stream = (yield self._opening(assembler)) if waits else self._opening(assembler).in_place()
+        try:
+            while more and not assembler.done:
+                if self.cut_by is not None:
+                    raise self.cut_by
+                try:
+                    more = (yield Pull(stream, assembler.take)) if waits else stream.pull(assembler.take)
+                except (ModelyardError, CallerDisconnected):
+                    raise
+                except Exception as error:
+                    raise BackendError(f"the backend failed with {type(error).__name__}") from error
+                if assembler.shown:
+                    taken += len(assembler.shown)
+                    yield from self._emit(assembler)
+                if taken >= _UNINTERRUPTED and not waits:
+                    taken = 0
+                    yield GiveWay()
+        finally:
+            if not waits:
+                stream.close()
+        if waits:
+            yield Close(stream)
+        check_length(self.assemblers)
 
-    def _open(self, request: CompletionRequest) -> Flow[BackendStream]:
-        if self.plan.waits:
-            return (yield Open(self.plan.backend, request, self.served))  # type: ignore[no-any-return]
-        return BackendStream.of(self.plan.backend, request, self.served)
-
-    def _pull(self, stream: BackendStream, assembler: ResponseAssembler) -> Flow[None]:
-        more, taken = True, 0
-        while more and not assembler.done:
-            if self.cut_by is not None:
-                raise self.cut_by
-            try:
-                more = (yield Pull(stream, assembler.take)) if stream.waits else stream.pull(assembler.take)
-            except (ModelyardError, CallerDisconnected):
-                raise
-            except Exception as error:
-                raise BackendError(f"the backend failed with {type(error).__name__}") from error
-            if assembler.shown:
-                taken += len(assembler.shown)
-                yield from self._emit(assembler)
-            if taken >= _UNINTERRUPTED and not stream.waits:
-                taken = 0
-                yield GiveWay()
+    def _opening(self, assembler: ResponseAssembler) -> Open:
+        return Open(self.plan.backend, assembler.request, self.served)
 
     def _emit(self, assembler: ResponseAssembler) -> Flow[None]:
         """Emit the deltas that may be shown, all at once; the choices begin in the order of their indexes."""
@@ -256,7 +253,10 @@ class CompletionPipeline:
         booking = CompletionBooking(self.runtime, self.id, self._ledger_entry(usage), self.reserved, stored)
         if not self._claim(booking):
             raise self.cut_by or StoreClosed("this platform was closed while the request ran")
-        yield from self._write(booking)
+        if self.runtime.store.blocking:
+            yield from self._write(booking)
+        else:
+            self._write_in_place(booking)
 
     def _record_what_was_produced(self) -> Flow[None]:
         if (rest := self.remainder()) is not None and self._claim(rest):
@@ -286,18 +286,17 @@ class CompletionPipeline:
             self.stream.stop()
 
     def _write(self, booking: CompletionBooking) -> Flow[None]:
-        """Commit a booking, in place if that does not wait. A caller who leaves meanwhile does so after the commit."""
-        store = self.runtime.store
-        if not store.blocking:
-            store.transact(booking.step, durable=False)
-            booking.on_committed()
-            return
-        effect = RecordUsage(store, booking.step, on_committed=booking.on_committed)
+        """Commit a booking. A caller who leaves meanwhile does so after the commit."""
+        effect = RecordUsage(self.runtime.store, booking.step, on_committed=booking.on_committed)
         try:
             yield effect
         except CallerDisconnected:
             yield effect
             raise
+
+    def _write_in_place(self, booking: CompletionBooking) -> None:
+        self.runtime.store.transact(booking.step, durable=False)
+        booking.on_committed()
 
     def _ledger_entry(self, usage: Usage) -> LedgerEntry:
         model = self.served
