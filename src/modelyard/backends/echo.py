@@ -38,7 +38,7 @@ LONGEST = 1024
 _TOKEN = re.compile(rf"[ \n]?[^ \n]{{1,{LONGEST}}}|[ \n]")
 
 AT_ONCE = 64
-"""Tokens of a stream that are made at once."""
+"""Tokens of a stream that are made at once, at most: the first comes alone, and then twice as many each time."""
 
 CERTAIN = Capabilities(
     parameters=frozenset((*SAMPLING_PARAMETERS, *ANSWER_EXTRAS)),
@@ -173,16 +173,17 @@ def stream_text(text: str, request: CompletionRequest) -> Iterator[Delta]:
 
 def _word_by_word(text: str, request: CompletionRequest) -> Iterator[list[Delta]]:
     """Stream a text token by token, several at once; what is not read yet is not split yet."""
-    found, most, first = _TOKEN.finditer(text), request.max_tokens, True
-    words = [word[0] for word in islice(found, AT_ONCE)]
+    found, left, first, size = _TOKEN.finditer(text), request.max_tokens, True, 1
+    words = [word[0] for word in islice(found, size)]
     while words or first:
-        following = [word[0] for word in islice(found, AT_ONCE)]
+        size = min(2 * size, AT_ONCE)
+        following = [word[0] for word in islice(found, size)]
         ending = None if following else FinishReason.STOP
-        if most is not None and (most < len(words) or (following and most == len(words))):
-            words, following, ending = words[:most], [], FinishReason.LENGTH
+        if left is not None and (left < len(words) or (following and left == len(words))):
+            words, following, ending = words[:left], [], FinishReason.LENGTH
         yield _deltas_of(words, request, first, ending)
+        left = None if left is None else left - len(words)
         words, first = following, False
-        most = None if most is None else most - AT_ONCE
 
 
 def _deltas_of(

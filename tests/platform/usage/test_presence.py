@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard import Platform, open_platform
+from modelyard.backends.deltas import one_by_one
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import CompletionRequest, Delta
@@ -344,7 +345,8 @@ class Closes(EchoBackend):
         super().__init__(pricing=PRICE)
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
-        for number, delta in enumerate(super().stream(attrs.evolve(request, streamed=True), model)):
+        deltas = one_by_one(super().stream(attrs.evolve(request, streamed=True), model))
+        for number, delta in enumerate(deltas):
             if number == self.after:
                 self.closing()
             yield delta
