@@ -353,7 +353,10 @@ class Backend(Protocol):
 
     @property
     def blocking(self) -> bool:
-        """Whether `stream` may block; False means that it may be iterated on an event loop."""
+        """Whether `stream` may block; False means that it may be iterated on an event loop.
+
+        `capabilities` and `prompt_tokens` may then block too, unless the backend adds `counts_in_place = True`.
+        """
         ...
 
     def entries(self) -> Sequence[CatalogueEntry]:

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import os
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -484,6 +485,15 @@ class TestGivingUp:
         asyncio.run(main())
         far.fake.chats[-1].ended()
         assert far.fake.chats[-1].disconnected
+
+    def test_an_event_loop_needs_no_thread_of_the_platform(self, far: Far) -> None:
+        async def main() -> set[str]:
+            with open_platform(backend=far.backend) as platform:
+                before = set(threading.enumerate())
+                await platform.chat.acomplete(model="echo", messages="a b")
+                return {thread.name for thread in set(threading.enumerate()) - before}
+
+        assert asyncio.run(main()) == set()
 
     def test_a_token_is_passed_on_before_the_next_is_made(self, far: Far) -> None:
         gate = Gate()

@@ -35,6 +35,7 @@ class UpstreamBackend:
     """
 
     blocking = True
+    counts_in_place = True
 
     def __init__(
         self,

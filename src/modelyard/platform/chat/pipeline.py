@@ -112,7 +112,7 @@ class CompletionPipeline:
             plan = yield Call(partial(make_plan, *asked), threads=runtime.threads.store.of(self.principal.entity))
         self.plan = plan = plan or make_plan(*asked)
         self.served = plan.served
-        if getattr(plan.backend, "blocking", False):
+        if plan.counts_in_thread:
             yield Call(self._prepare, threads=plan.served.threads)
         else:
             self._prepare()

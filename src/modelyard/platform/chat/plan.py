@@ -20,7 +20,8 @@ _NO_LIMITS = Limits()
 class CompletionPlan:
     """How a principal's requests to a model are answered, and under which name their usage is booked.
 
-    `limited` is whether a limit or a budget applies, `waits` whether the backend may keep an event loop waiting.
+    `limited` is whether a limit or a budget applies, `waits` whether the backend may keep an event loop waiting, and
+    `counts_in_thread` whether it may even while it counts a prompt.
     `offers` and `settings_version` are what was in force when the plan was made.
     """
 
@@ -30,6 +31,7 @@ class CompletionPlan:
     booked_as: str
     limited: bool
     waits: bool
+    counts_in_thread: bool
     offers: Offers
     settings_version: int | None
 
@@ -60,7 +62,9 @@ def make_plan(runtime: Runtime, principal: Principal, attribution: Attribution, 
     found, limited = runtime.store.read(query)
     backend = backend_of(runtime.backend, found.base_model)
     waits = getattr(backend, "blocking", True) or hasattr(backend, "astream")
-    plan = CompletionPlan(principal, found, backend, booked_name(model, found.entry), limited, waits, offers, version)
+    in_thread = getattr(backend, "blocking", False) and not getattr(backend, "counts_in_place", False)
+    name = booked_name(model, found.entry)
+    plan = CompletionPlan(principal, found, backend, name, limited, waits, in_thread, offers, version)
     if version is not None:
         _keep(runtime.cache.plans, _key(principal, attribution, model), plan)
     return plan
