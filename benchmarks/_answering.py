@@ -33,15 +33,15 @@ def engine_of(network: Network, rows: int, memory: int = 2**30, adapters: int = 
     return Engine(network, AdapterBank(network.model, adapters + 1, rank), frozenset(), rows=rows, memory=memory)
 
 
-def answered(engine: Engine, asked: Sequence[Tokens], tokens: int, **how: Any) -> list[Tokens]:
+def answered(engine: Engine, requested: Sequence[Tokens], tokens: int, **how: Any) -> list[Tokens]:
     """What the engine answers when all are asked at once; `how` gives a sequence or one value for all."""
     rows = [
         {name: value[at] if isinstance(value, list) else value for name, value in how.items()}
-        for at in range(len(asked))
+        for at in range(len(requested))
     ]
     answers = [
         Answer(prompt, **{"sampling": Sampling(temperature=0), "max_tokens": tokens, **row})
-        for prompt, row in zip(asked, rows, strict=True)
+        for prompt, row in zip(requested, rows, strict=True)
     ]
     for answer in answers:
         engine.submit(answer)
@@ -50,11 +50,13 @@ def answered(engine: Engine, asked: Sequence[Tokens], tokens: int, **how: Any) -
     return [answer.answer for answer in answers]
 
 
-def generated(model: Any, asked: Sequence[Tokens], tokens: int, **options: Any) -> list[Tokens]:
+def generated(model: Any, requested: Sequence[Tokens], tokens: int, **options: Any) -> list[Tokens]:
     """What `generate()` answers to one static batch, padded on the left."""
-    longest = max(map(len, asked))
-    ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in asked], device=model.device)
-    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in asked], device=model.device)
+    longest = max(map(len, requested))
+    ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in requested], device=model.device)
+    mask = torch.tensor(
+        [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in requested], device=model.device
+    )
     with torch.inference_mode():
         made = model.generate(
             input_ids=ids,
@@ -84,8 +86,8 @@ def continuous_batching(model: Any, rows: int, tokens: int) -> Iterator[Callable
     greedy = GenerationConfig(max_new_tokens=tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
     manager = model.init_continuous_batching(generation_config=greedy, continuous_batching_config=config)
 
-    def call(asked: Sequence[Tokens], count: int) -> list[Any]:
-        asked_for = manager.add_requests(list(asked), max_new_tokens=count, record_timestamps=True)
+    def call(requested: Sequence[Tokens], count: int) -> list[Any]:
+        asked_for = manager.add_requests(list(requested), max_new_tokens=count, record_timestamps=True)
         found: dict[str, Any] = {}
         while len(found) < len(asked_for):
             made = manager.get_result(timeout=1)

@@ -61,20 +61,22 @@ class Served:
 
 def right(bench: Any) -> Rows:
     """Tokens that agree, of all: in 16 bits the shape of a batch may change one now and then, and all behind it."""
-    served, tokens, asked = Served(bench), bench.plan.answer, prompts(8, 8, 24)
+    served, tokens, requested = Served(bench), bench.plan.answer, prompts(8, 8, 24)
     engine = served.engine(8, 256)
-    greedy = answered(engine, asked, tokens)
-    yield _shares("greedy as generate()", greedy, generated(Network(bench.folder, bench.device).model, asked, tokens))
+    greedy = answered(engine, requested, tokens)
+    yield _shares(
+        "greedy as generate()", greedy, generated(Network(bench.folder, bench.device).model, requested, tokens)
+    )
     if served.recorder is not None:
-        anew = answered(served.engine(8, 256, recorded=False), asked, tokens)
+        anew = answered(served.engine(8, 256, recorded=False), requested, tokens)
         yield _shares("recorded as made anew", greedy, anew)
-    seeds = [Sampling(seed=row) for row in range(len(asked))]
-    alone = [answered(engine, [one], tokens, sampling=seed)[0] for one, seed in zip(asked, seeds, strict=True)]
-    yield _shares("seeds in a batch as alone", answered(engine, asked, tokens, sampling=seeds), alone)
+    seeds = [Sampling(seed=row) for row in range(len(requested))]
+    alone = [answered(engine, [one], tokens, sampling=seed)[0] for one, seed in zip(requested, seeds, strict=True)]
+    yield _shares("seeds in a batch as alone", answered(engine, requested, tokens, sampling=seeds), alone)
     served.loaded(engine)
-    slots = [row % (ADAPTERS + 1) for row in range(len(asked))]
-    apart = [answered(engine, [one], tokens, slot=slot)[0] for one, slot in zip(asked, slots, strict=True)]
-    yield _shares("adapters in a batch as apart", answered(engine, asked, tokens, slot=slots), apart)
+    slots = [row % (ADAPTERS + 1) for row in range(len(requested))]
+    apart = [answered(engine, [one], tokens, slot=slot)[0] for one, slot in zip(requested, slots, strict=True)]
+    yield _shares("adapters in a batch as apart", answered(engine, requested, tokens, slot=slots), apart)
     yield from _json(bench, engine)
     del served, engine
     for dtype in dict.fromkeys([Network(bench.folder, bench.device).dtype, torch.float32]):
@@ -163,13 +165,15 @@ def _tried(way: Callable[[], float]) -> float | str:
 
 def _steps(rows: int, floor: float, found: dict[str, float | str]) -> dict[str, Any]:
     """Tokens a second by seconds of a step; beside them what went wrong."""
-    told = {f"{name} tok/s": taken if isinstance(taken, str) else round(rows / taken) for name, taken in found.items()}
+    reported = {
+        f"{name} tok/s": taken if isinstance(taken, str) else round(rows / taken) for name, taken in found.items()
+    }
     best = found.get("recorded", found["anew"])
     static = found["generate()"]
     ratios = {} if isinstance(best, str) else {"engine / floor": round(floor / best, 3)}
     if not isinstance(best, str) and not isinstance(static, str):
         ratios["engine / generate()"] = round(static / best, 2)
-    return {"rows": rows, **told, "floor tok/s": round(rows / floor), **ratios}
+    return {"rows": rows, **reported, "floor tok/s": round(rows / floor), **ratios}
 
 
 def _engine_step(bench: Any, engine: Engine, fresh: Callable[[], list[Tokens]]) -> float:
@@ -236,11 +240,11 @@ def adapters(bench: Any) -> Rows:
     """The base, one adapter, and eight in one batch; and how long it takes to put one into its slot."""
     served, rows, tokens = Served(bench), bench.plan.mixed, bench.plan.answer
     engine = served.engine(rows, 256)
-    asked = prompts(rows, 24, 24)
+    requested = prompts(rows, 24, 24)
     calls = {
-        "base": lambda: answered(engine, asked, tokens),
-        "one adapter": lambda: answered(engine, asked, tokens, slot=1),
-        "eight adapters": lambda: answered(engine, asked, tokens, slot=[1 + n % ADAPTERS for n in range(rows)]),
+        "base": lambda: answered(engine, requested, tokens),
+        "one adapter": lambda: answered(engine, requested, tokens, slot=1),
+        "eight adapters": lambda: answered(engine, requested, tokens, slot=[1 + n % ADAPTERS for n in range(rows)]),
     }
     served.loaded(engine)
     spent = in_turns(calls, 3, time.perf_counter)

@@ -85,25 +85,25 @@ def trained_platform(bench: Any) -> Iterator[Any]:
 
 def rl_step(bench: Any) -> Rows:
     """Sampling, the job, and the first token of what it made; floors for all rows at once."""
-    prompts, choices, asked, tokens = bench.plan.rl
+    prompts, choices, requested, tokens = bench.plan.rl
     network = Network(bench.folder, bench.device)
     weights, size = sum(one.numel() for one in network.model.parameters()), network.dtype.itemsize
     token_bytes = bytes_per_token(network.config, network.dtype)
     del network
     with trained_platform(bench) as host:
-        asyncio.run(_sampled(host, prompts, choices, asked, tokens))
+        asyncio.run(_sampled(host, prompts, choices, requested, tokens))
         begun = time.perf_counter()
-        answers = asyncio.run(_sampled(host, prompts, choices, asked, tokens))
+        answers = asyncio.run(_sampled(host, prompts, choices, requested, tokens))
         spent = time.perf_counter() - begun
         made = sum(answer.usage.completion_tokens for answer in answers)
         steps = made / (prompts * choices)
-        read = weights * size + prompts * choices * (asked + steps / 2) * token_bytes
+        read = weights * size + prompts * choices * (requested + steps / 2) * token_bytes
         yield _part("sampling", spent, made, steps * read / bench.bytes_per_s)
-        groups = [_group(number, asked, answer) for number, answer in enumerate(answers)]
+        groups = [_group(number, requested, answer) for number, answer in enumerate(answers)]
         bench.fresh_peak()
         begun = time.perf_counter()
         host.training.rl("bench/m", groups, learning_rate=1e-6).result()
-        whole = made + prompts * choices * asked
+        whole = made + prompts * choices * requested
         yield _part("the job", time.perf_counter() - begun, made, 4 * weights * whole / bench.operations_per_s)
         begun = time.perf_counter()
         host.chat.complete(model="local/bench/m", messages="ping", max_tokens=1, project="bench")
@@ -115,16 +115,16 @@ def _part(name: str, spent: float, made: int, floor: float) -> dict[str, Any]:
     return {"part": name, "seconds": round(spent, 3), "tok/s": round(made / spent), "floor s": round(floor, 3)}
 
 
-async def _sampled(host: Any, prompts: int, choices: int, asked: int, tokens: int) -> list[Any]:
+async def _sampled(host: Any, prompts: int, choices: int, requested: int, tokens: int) -> list[Any]:
     options = {"n": choices, "max_tokens": tokens, "logprobs": True, "return_token_ids": True, "project": "bench"}
     complete = host.chat.acomplete
     return await asyncio.gather(
-        *(complete(model="local/bench/m", messages=_question(n, asked), seed=n, **options) for n in range(prompts))
+        *(complete(model="local/bench/m", messages=_question(n, requested), seed=n, **options) for n in range(prompts))
     )
 
 
-def _group(number: int, asked: int, answer: Any) -> TrajectoryGroup:
-    message = Message(Role.USER, _question(number, asked))
+def _group(number: int, requested: int, answer: Any) -> TrajectoryGroup:
+    message = Message(Role.USER, _question(number, requested))
     return TrajectoryGroup(
         tuple(
             Trajectory((History((message, SampledChoice.of(choice))),), reward=math.sin(7 * number + choice.index))

@@ -37,7 +37,7 @@ TARGET = 2.0
 ADDITIONS = 10_000_000
 
 
-def judged(run_id: str, seed: int, rows: int = ROWS) -> Iterator[ScoredPrediction]:
+def scored(run_id: str, seed: int, rows: int = ROWS) -> Iterator[ScoredPrediction]:
     """A run with one number a row, in the order of the dataset."""
     values = random.Random(seed)
     for n in range(rows):
@@ -77,7 +77,7 @@ def peak() -> float:
 
 
 def in_memory(rows: int) -> dict[str, float]:
-    one, other = in_order(judged("a", 1, rows)), in_order(judged("b", 2, rows))
+    one, other = in_order(scored("a", 1, rows)), in_order(scored("b", 2, rows))
     gc.collect()
     gc.freeze()  # out of a store they would come page by page, and not stand about for the collector to walk over
     return {
@@ -135,7 +135,7 @@ def out_of_a_store(folder: Path, rows: int) -> dict[str, Any]:
     with open_platform(path, durability="process") as platform:
         runs = [platform.evaluations.runs.create(MODEL, MODEL, project="bench").id for _ in range(2)]
         for seed, run in enumerate(runs):
-            fill(platform, judged(run, seed, rows))
+            fill(platform, scored(run, seed, rows))
     found = {}
     for name in READ:
         done = subprocess.run(

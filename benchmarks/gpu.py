@@ -106,11 +106,11 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--shape", default="0.6b", choices=("tiny", *LAYERS))
     parser.add_argument("--tables", help="which, by their titles, with commas; all by default")
     parser.add_argument("--out", type=Path, help="a file for the JSON")
-    asked = parser.parse_args(words)
-    report = missing(asked.device)
+    requested = parser.parse_args(words)
+    report = missing(requested.device)
     if report is None:
-        only = asked.tables.split(",") if asked.tables else None
-        report = measured(asked.device, asked.shape, only, asked.out)
+        only = requested.tables.split(",") if requested.tables else None
+        report = measured(requested.device, requested.shape, only, requested.out)
     print(json.dumps(report, indent=2))
     return report
 
@@ -141,14 +141,14 @@ def measured(device: str, shape: str, only: list[str] | None, out: Path | None) 
         bench = Bench(folder, device, DRY if shape == "tiny" else Plan(), *found["machine"].values())
         for title, table in {**_gpu_serving.TABLES, **_gpu_training.TABLES}.items():
             if only is None or title in only:
-                found[title] = told(title, table(bench))
+                found[title] = reported(title, table(bench))
                 gc.collect()  # the networks of one table make room for those of the next
             if out is not None:
                 out.write_text(json.dumps(found, indent=2))
     return found
 
 
-def told(title: str, table: Rows) -> list[dict[str, Any]]:
+def reported(title: str, table: Rows) -> list[dict[str, Any]]:
     """The rows of a table, and what kept it from having more; printed when it is done."""
     from modelyard.report.table import text_table
 

@@ -41,12 +41,12 @@ def main() -> None:
     words = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     words.add_argument("--size", default="mini", choices=("nano", "micro", "mini"))
     words.add_argument("--rounds", default=3, type=int)
-    asked = words.parse_args()
+    requested = words.parse_args()
     if find_spec("torch") is None:
         print(json.dumps({"left out": "torch is not installed: pip install 'modelyard[torch]'"}))
         return
     with tempfile.TemporaryDirectory() as folder:
-        print(json.dumps(figures(Path(folder), asked.size, asked.rounds), indent=2))
+        print(json.dumps(figures(Path(folder), requested.size, requested.rounds), indent=2))
 
 
 def figures(folder: Path, size: str, rounds: int) -> dict[str, Any]:
@@ -98,10 +98,10 @@ def _decoded(rows: int, engine: Any, plain: Any, continuous: Any, rounds: int) -
 
     numbers = count()
     fresh = lambda: prompts(rows, 24, 24, next(numbers))  # noqa: E731 - never seen, so that nothing is known of them
-    asked = fresh()
-    expected = generated(plain, asked, TOKENS)
-    assert answered(engine, asked, TOKENS) == expected
-    assert [list(one.generated_tokens) for one in continuous(asked, TOKENS)] == expected
+    requested = fresh()
+    expected = generated(plain, requested, TOKENS)
+    assert answered(engine, requested, TOKENS) == expected
+    assert [list(one.generated_tokens) for one in continuous(requested, TOKENS)] == expected
     theirs = "continuous batching of transformers"
     spent = in_turns(
         {
@@ -140,11 +140,11 @@ def own_caches(model: Path, folder: Path, rounds: int) -> dict[str, Any]:
     engines = {"a pass for all": engine_of(together, max(ROWS)), "a pass for each": engine_of(apart, max(ROWS))}
     found: dict[str, Any] = {}
     for rows in ROWS:
-        asked = prompts(rows, 24, 24)
-        assert len({str(answered(engine, asked, TOKENS)) for engine in engines.values()}) == 1
-        calls: dict[str, Any] = {name: partial(answered, engine, asked, TOKENS) for name, engine in engines.items()}
+        requested = prompts(rows, 24, 24)
+        assert len({str(answered(engine, requested, TOKENS)) for engine in engines.values()}) == 1
+        calls: dict[str, Any] = {name: partial(answered, engine, requested, TOKENS) for name, engine in engines.items()}
         spent = in_turns(
-            {**calls, "generate()": partial(generated, together.model, asked, TOKENS)}, rounds, time.process_time
+            {**calls, "generate()": partial(generated, together.model, requested, TOKENS)}, rounds, time.process_time
         )
         found[f"{rows} at once"] = {
             **tokens_per_second(spent, rows * TOKENS),
@@ -266,18 +266,18 @@ def adapters(model: Path, folder: Path, rounds: int) -> dict[str, Any]:
         begun = time.process_time()
         engine.load(slot, shape, weights)
         loads.append(time.process_time() - begun)
-    asked = prompts(32, 24, 24)
+    requested = prompts(32, 24, 24)
     mixed = [1 + row % ADAPTERS for row in range(32)]
     calls: dict[str, Callable[[], object]] = {
-        "base": lambda: answered(engine, asked, TOKENS),
-        "one adapter": lambda: answered(engine, asked, TOKENS, slot=1),
-        f"{ADAPTERS} adapters mixed": lambda: answered(engine, asked, TOKENS, slot=mixed),
+        "base": lambda: answered(engine, requested, TOKENS),
+        "one adapter": lambda: answered(engine, requested, TOKENS, slot=1),
+        f"{ADAPTERS} adapters mixed": lambda: answered(engine, requested, TOKENS, slot=mixed),
     }
     peft = _peft(model, folder, made)
     if peft is not None:
         names = [f"a{slot}" for slot in mixed]
-        assert generated(peft, asked, 8, adapter_names=names) == answered(engine, asked, 8, slot=mixed)
-        calls["peft's mixed batch"] = lambda: generated(peft, asked, TOKENS, adapter_names=names)
+        assert generated(peft, requested, 8, adapter_names=names) == answered(engine, requested, 8, slot=mixed)
+        calls["peft's mixed batch"] = lambda: generated(peft, requested, TOKENS, adapter_names=names)
     spent = in_turns(calls, rounds, time.process_time)
     report: dict[str, Any] = tokens_per_second(spent, 32 * TOKENS)
     if peft is not None:
@@ -331,11 +331,11 @@ def json_mode(model: Path, rounds: int) -> dict[str, Any]:
     engine = engine_of(Network(model), max(ROWS))
 
     def cost(rows: int) -> float:
-        asked = prompts(rows, 24, 24)
+        requested = prompts(rows, 24, 24)
         calls: dict[str, Callable[[], object]] = {
-            "free": lambda: answered(engine, asked, TOKENS),
+            "free": lambda: answered(engine, requested, TOKENS),
             "constrained": lambda: answered(
-                engine, asked, TOKENS, grammar=[grammars.of(request, None) for _ in range(rows)]
+                engine, requested, TOKENS, grammar=[grammars.of(request, None) for _ in range(rows)]
             ),
         }
         spent = in_turns(calls, rounds, time.process_time)
@@ -374,19 +374,19 @@ def through_the_platform(model: Path, folder: Path, rounds: int) -> dict[str, An
     with open_platform(folder / "yard.db") as host, ThreadPoolExecutor(32) as threads:
         host.add_base_model(model, id="tiny")
         engine, chat = engine_of(Network(model), 32), ChatTokenizer(model)
-        asked = [chat.prompt((Message(Role.USER, f"question {row}"),), ()) for row in range(32)]
+        requested = [chat.prompt((Message(Role.USER, f"question {row}"),), ()) for row in range(32)]
 
         def complete(row: int) -> int:
             options: dict[str, Any] = {"temperature": 0, "max_tokens": TOKENS, "project": "bench"}
             answer = host.chat.complete(model="tiny", messages=f"question {row}", **options)
             return answer.usage.completion_tokens
 
-        said = [complete(row) for row in range(32)]
+        reply = [complete(row) for row in range(32)]
         calls: dict[str, Callable[[], object]] = {
             "complete, alone": lambda: complete(0),
-            "engine, alone": lambda: answered(engine, asked[:1], said[0]),
+            "engine, alone": lambda: answered(engine, requested[:1], reply[0]),
             "complete, 32 threads": lambda: list(threads.map(complete, range(32))),
-            "engine, 32 at once": lambda: answered(engine, asked, TOKENS, max_tokens=said),
+            "engine, 32 at once": lambda: answered(engine, requested, TOKENS, max_tokens=reply),
         }
         spent = in_turns(calls, rounds, time.process_time)
         return {

@@ -57,10 +57,10 @@ def base_of(folder: Path, tuning: Tuning = Tuning.LORA) -> BaseModel:
     return read_base_folder(folder).base_model("mini", "mini", tuning, datetime.now(UTC), {})
 
 
-def examples(rows: int, asked: int, said: int) -> list[Example]:
+def examples(rows: int, requested: int, reply: int) -> list[Example]:
     letters = "abcdefghijklmnopqrstuvwxyz "
     texts = [(letters * 40)[number : number + 1000] for number in range(rows)]
-    return [Example((Message(Role.USER, text[:asked]), Message(Role.ASSISTANT, text[-said:]))) for text in texts]
+    return [Example((Message(Role.USER, text[:requested]), Message(Role.ASSISTANT, text[-reply:]))) for text in texts]
 
 
 def context() -> TrainContext:

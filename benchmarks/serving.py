@@ -41,8 +41,8 @@ async def bare(scope: Any, receive: Any, send: Any) -> None:
     """The floor: reads and parses the body, answers a constant, or one constant chunk a token."""
     if scope["type"] != "http":
         return
-    asked = json.loads((await receive())["body"])
-    if not asked.get("stream"):
+    requested = json.loads((await receive())["body"])
+    if not requested.get("stream"):
         body = json.dumps(ANSWER).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})

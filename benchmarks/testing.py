@@ -52,16 +52,16 @@ class Stopwatch:
 
 def fixtures(folder: Path) -> dict[str, float]:
     """The median of each, when it is set up again and again."""
-    asked = "\n".join(f"def test_{name}({name}, turn): pass" for name in FIXTURES)
+    requested = "\n".join(f"def test_{name}({name}, turn): pass" for name in FIXTURES)
     module = folder / "test_fixtures.py"
-    module.write_text(f"import pytest\npytestmark = pytest.mark.parametrize('turn', range(30))\n{asked}\n")
-    watch, said = Stopwatch(), sys.stdout
+    module.write_text(f"import pytest\npytestmark = pytest.mark.parametrize('turn', range(30))\n{requested}\n")
+    watch, reply = Stopwatch(), sys.stdout
     sys.stdout = sys.stderr
     try:
         options = ["-q", "-p", "pytest_modelyard", "-p", "no:cacheprovider", "--rootdir", str(folder), str(module)]
         assert pytest.main(options, plugins=[watch]) == 0
     finally:
-        sys.stdout = said
+        sys.stdout = reply
     return {name: round(statistics.median(watch.spent[name]) * 1e6, 1) for name in FIXTURES}
 
 
@@ -113,10 +113,10 @@ def compared(platform: Platform, streamed: bool, calls: int) -> dict[str, float]
         rounds = [
             {kind: cpu(partial(call, client, streamed), calls) for kind, client in kinds.items()} for _ in range(ROUNDS)
         ]
-    return told({kind: min(one[kind] for one in rounds) for kind in kinds})
+    return reported({kind: min(one[kind] for one in rounds) for kind in kinds})
 
 
-def told(best: dict[str, float]) -> dict[str, float]:
+def reported(best: dict[str, float]) -> dict[str, float]:
     return {
         **{f"{kind}, us of CPU": round(value, 1) for kind, value in best.items()},
         "in process / mock": round(best["in process"] / best["mock"], 2),
@@ -137,7 +137,7 @@ async def acompared(platform: Platform, calls: int) -> dict[str, float]:
         rounds = [{kind: await acpu(client, calls) for kind, client in kinds.items()} for _ in range(ROUNDS)]
         for client in kinds.values():
             await client.close()
-    return told({kind: min(one[kind] for one in rounds) for kind in kinds})
+    return reported({kind: min(one[kind] for one in rounds) for kind in kinds})
 
 
 async def acpu(client: Any, calls: int) -> float:

@@ -54,11 +54,11 @@ def groups(host: Platform, rows: list[Any]) -> list[TrajectoryGroup]:
     """Answers to eight questions, rewarded for being short."""
     found = []
     for row in rows[:8]:
-        asked = row["messages"][:-1]
+        requested = row["messages"][:-1]
         answer = host.chat.complete(
-            model=TUNED, messages=asked, n=SAMPLES, seed=1, max_tokens=80, logprobs=True, project="bench"
+            model=TUNED, messages=requested, n=SAMPLES, seed=1, max_tokens=80, logprobs=True, project="bench"
         )
-        prompt = tuple(Message(Role(message["role"]), message["content"]) for message in asked)
+        prompt = tuple(Message(Role(message["role"]), message["content"]) for message in requested)
         trajectories = [
             Trajectory((History((*prompt, SampledChoice.of(choice))),), reward=-len(choice.message.text) / 100)
             for choice in answer.choices

@@ -45,10 +45,10 @@ def event(chunk: dict[str, Any]) -> bytes:
 
 async def far(scope: Any, receive: Any, send: Any) -> None:
     """Answers a constant, or streams one chunk a token; below /held it stops after the first and waits."""
-    asked = json.loads((await receive()).get("body") or b"{}")
-    kind = b"text/event-stream" if asked.get("stream") else b"application/json"
+    requested = json.loads((await receive()).get("body") or b"{}")
+    kind = b"text/event-stream" if requested.get("stream") else b"application/json"
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
-    if not asked.get("stream"):
+    if not requested.get("stream"):
         await send({"type": "http.response.body", "body": json.dumps(ANSWER).encode()})
         return
     held = scope["path"].startswith("/held")
@@ -110,8 +110,8 @@ async def asking_a_backend(url: str) -> Ask:
     model = ServedModel("echo", backend.entries()[0])
 
     async def ask(stream: bool) -> None:
-        asked = CompletionRequest("echo", (Message(Role.USER, "hello there"),), max_tokens=600, streamed=stream)
-        async for _ in backend.astream(asked, model):
+        requested = CompletionRequest("echo", (Message(Role.USER, "hello there"),), max_tokens=600, streamed=stream)
+        async for _ in backend.astream(requested, model):
             pass
 
     return ask
@@ -137,7 +137,7 @@ async def asking_a_platform(url: str) -> Ask:
 WAYS = {"direct": asking_directly, "backend": asking_a_backend, "platform": asking_a_platform}
 
 
-async def asked(ask: Ask, at_once: int, stream: bool) -> int:
+async def requested(ask: Ask, at_once: int, stream: bool) -> int:
     """Asks so many at once, some times over. Returns how often."""
     times = max(1, (64 if stream else 512) // at_once)
 
@@ -154,7 +154,7 @@ async def cost(way: str, url: str, at_once: int, stream: bool) -> float:
     ask = await WAYS[way](url)
     await ask(stream)
     began = time.process_time()
-    count = await asked(ask, at_once, stream)
+    count = await requested(ask, at_once, stream)
     return (time.process_time() - began) / count * 1e6
 
 
@@ -206,7 +206,7 @@ async def between(pid: int, url: str, key: str, at_once: int, stream: bool) -> f
     ask = await asking_directly(url, key)
     await ask(stream)
     before = cpu(pid)[0]
-    count = await asked(ask, at_once, stream)
+    count = await requested(ask, at_once, stream)
     return (cpu(pid)[0] - before) / count * 1e6
 
 

@@ -127,7 +127,7 @@ def questions(values: Iterable[Any], name: str = "exact") -> list[Answer]:
 
 
 @attrs.frozen
-class JudgedRuns:
+class ScoredRuns:
     """How tests make runs: of answers, or of the values of one scorer."""
 
     answer = Answer
@@ -136,8 +136,8 @@ class JudgedRuns:
 
 
 @pytest.fixture
-def judged_runs() -> JudgedRuns:
-    return JudgedRuns()
+def scored_runs() -> ScoredRuns:
+    return ScoredRuns()
 
 
 @pytest.fixture(scope="session")

@@ -85,8 +85,8 @@ def test_every_module_is_imported() -> None:
 
 
 def test_what_is_in_memory_and_cassettes_work_and_the_rest_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    said, refused = on_another_system(WORKS, str(tmp_path))
-    assert said == ["hello", "hello"]
+    reply, refused = on_another_system(WORKS, str(tmp_path))
+    assert reply == ["hello", "hello"]
     files, processes = refused
     assert "artifacts in a folder need Linux or macOS: on Windows use WSL" in files
     assert "a process for each job needs Linux or macOS: on Windows use WSL" in processes

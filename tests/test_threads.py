@@ -77,7 +77,7 @@ def test_what_never_blocks_needs_no_thread() -> None:
 
 @pytest.mark.parametrize("failing", [False, True])
 def test_a_task_that_is_cancelled_twice_stops_its_work_and_ends_with_it(failing: bool) -> None:
-    pool, gate, told = FairPool("test", 2), Gate(), threading.Event()
+    pool, gate, reported = FairPool("test", 2), Gate(), threading.Event()
     unheard: list[Any] = []
 
     def work() -> None:
@@ -87,13 +87,13 @@ def test_a_task_that_is_cancelled_twice_stops_its_work_and_ends_with_it(failing:
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: unheard.append(context))
-        task = asyncio.create_task(pool.of("acme").run(work, told.set))
+        task = asyncio.create_task(pool.of("acme").run(work, reported.set))
         await gate.reached(1)
         for _ in range(2):
             task.cancel()
             await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert told.is_set()
+        assert reported.is_set()
         assert not task.done()
         gate.open()
         with pytest.raises(asyncio.CancelledError):

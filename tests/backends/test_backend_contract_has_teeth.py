@@ -100,24 +100,24 @@ class Unlimited(Broken):
 class Forgetful(Broken):
     """Gives the next answer of a sequence whatever the seed says."""
 
-    asked = 0
+    requested = 0
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
-        self.asked += 1
-        sampling = attrs.evolve(request.sampling, seed=self.asked)
+        self.requested += 1
+        sampling = attrs.evolve(request.sampling, seed=self.requested)
         return self.answer(attrs.evolve(request, sampling=sampling), model)
 
 
 class Entangled(Broken):
     """Answers of one time share their state: how far one is decides what another says."""
 
-    told = 0
+    reported = 0
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
-        self.told = 0
+        self.reported = 0
         for delta in self.answer(request, model):
-            self.told += 1
-            yield attrs.evolve(delta, text=f"{delta.text}{self.told}")
+            self.reported += 1
+            yield attrs.evolve(delta, text=f"{delta.text}{self.reported}")
 
 
 class Unclosable(Broken):

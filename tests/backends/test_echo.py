@@ -61,13 +61,13 @@ def test_tokens_join_to_the_text_and_are_counted_without_cutting(text: str) -> N
 
 @given(texts, st.booleans())
 def test_every_token_has_a_logprob_of_0_its_bytes_and_a_stable_id(text: str, streamed: bool) -> None:
-    said = answer(text, streamed=streamed, logprobs=True, top_logprobs=3, return_token_ids=True)
-    assert said.logprobs is not None
-    assert [token.token for token in said.logprobs] == echo.split_tokens(text)
-    assert b"".join(bytes(token.bytes or ()) for token in said.logprobs) == text.encode("utf-8", "surrogatepass")
-    assert {token.logprob for token in said.logprobs} <= {0.0}
-    assert all([(top.token, top.logprob) for top in token.top] == [(token.token, 0.0)] for token in said.logprobs)
-    assert said.token_ids == tuple(token.id for token in said.logprobs) == said.prompt_token_ids
+    generated = answer(text, streamed=streamed, logprobs=True, top_logprobs=3, return_token_ids=True)
+    assert generated.logprobs is not None
+    assert [token.token for token in generated.logprobs] == echo.split_tokens(text)
+    assert b"".join(bytes(token.bytes or ()) for token in generated.logprobs) == text.encode("utf-8", "surrogatepass")
+    assert {token.logprob for token in generated.logprobs} <= {0.0}
+    assert all([(top.token, top.logprob) for top in token.top] == [(token.token, 0.0)] for token in generated.logprobs)
+    assert generated.token_ids == tuple(token.id for token in generated.logprobs) == generated.prompt_token_ids
 
 
 def test_token_ids_are_the_same_in_every_process_and_release() -> None:

@@ -28,17 +28,17 @@ def served(backend: Any, model: str = "echo") -> ServedModel:
 
 
 def ask(backend: Any) -> str:
-    return said(backend.stream(REQUEST, served(backend)))
+    return generated(backend.stream(REQUEST, served(backend)))
 
 
 def ask_on_loop(backend: Any) -> str:
     async def main() -> str:
-        return said([delta async for delta in backend.astream(REQUEST, served(backend))])
+        return generated([delta async for delta in backend.astream(REQUEST, served(backend))])
 
     return asyncio.run(main())
 
 
-def said(deltas: Iterable[Delta]) -> str:
+def generated(deltas: Iterable[Delta]) -> str:
     return "".join(delta.text for delta in deltas)
 
 
@@ -72,7 +72,7 @@ def test_the_next_backend_is_tried_and_the_log_says_it(
     first, third = Failing(error, blocking=blocking), Failing(error)
     with caplog.at_level(logging.WARNING):
         assert either(Fallback([first, EchoBackend(), third])) == "hi there"
-    assert (first.asked, first.closed, third.asked) == (1, 1, 0)
+    assert (first.requested, first.closed, third.requested) == (1, 1, 0)
     assert f"trying the next one: {error}" in caplog.text
 
 
@@ -85,14 +85,14 @@ def test_no_other_backend_is_tried_after_the_first_token(either: Any) -> None:
     second = Failing(BackendError("never"))
     with pytest.raises(BackendError, match="down"):
         either(Fallback([Failing(BackendError("down"), after=1), second]))
-    assert second.asked == 0
+    assert second.requested == 0
 
 
 def test_an_error_of_the_caller_is_not_sent_to_another_backend(either: Any) -> None:
     second = Failing(BackendError("never"))
     with pytest.raises(InvalidInput):
         either(Fallback([Failing(InvalidInput.at("stop", msg="is odd")), second]))
-    assert second.asked == 0
+    assert second.requested == 0
 
 
 def test_closing_closes_the_one_that_answers() -> None:

@@ -43,10 +43,10 @@ def arguments() -> argparse.Namespace:
     """Return what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checks", nargs="*", metavar="check", help=f"one of {', '.join(CHECKS)}")
-    asked = parser.parse_args()
-    if unknown := set(asked.checks).difference(CHECKS):
+    requested = parser.parse_args()
+    if unknown := set(requested.checks).difference(CHECKS):
         parser.error(f"there is no check {', '.join(sorted(unknown))}; there are {', '.join(CHECKS)}")
-    return asked
+    return requested
 
 
 def main() -> int:

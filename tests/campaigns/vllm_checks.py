@@ -205,9 +205,9 @@ def _check_refusals(chat: Any, ask: dict[str, Any]) -> None:
 
 def check_adapters(bench: Bench) -> Figures:
     """Compare greedy answers of all checkpoints with those of modelyard's own engine, while adapters come and go."""
-    asked = [(name, question) for name in bench.names() for question in QUESTIONS]
+    requested = [(name, question) for name in bench.names() for question in QUESTIONS]
     same, tokens, furthest, expected = 0, 0, 0.0, {}
-    for name, question in asked:
+    for name, question in requested:
         ask: dict[str, Any] = {"model": name, "messages": question, "max_tokens": 32, "temperature": 0}
         (here,) = bench.near.chat.complete(**ask, logprobs=True, return_token_ids=True).choices
         (there,) = bench.far.chat.complete(**ask, logprobs=True, return_token_ids=True).choices
@@ -217,8 +217,8 @@ def check_adapters(bench: Bench) -> Figures:
         furthest = max([furthest, *(abs(one.logprob - other.logprob) for one, other in pairs)])
         expected[name, question] = there.message.text
     wrong, seconds = _at_once(bench, expected)
-    figures = {"same": same, "of": len(asked), "tokens": tokens, "furthest_logprob": furthest}
-    expect(same == len(asked), f"{figures}: answers differ from those of modelyard's own engine")
+    figures = {"same": same, "of": len(requested), "tokens": tokens, "furthest_logprob": furthest}
+    expect(same == len(requested), f"{figures}: answers differ from those of modelyard's own engine")
     expect(wrong == 0, f"{wrong} answers of 128 at once are of the wrong adapter")
     return {
         **figures,
@@ -230,7 +230,7 @@ def check_adapters(bench: Bench) -> Figures:
 
 def _at_once(bench: Bench, expected: dict[tuple[str, str], str]) -> tuple[int, float]:
     """Ask 128 times at once over all adapters; return how many answers are wrong, and the seconds."""
-    asked = [key for key in expected if key[0] != BASE] * 4
+    requested = [key for key in expected if key[0] != BASE] * 4
     began = time.monotonic()
 
     def ask(key: tuple[str, str]) -> bool:
@@ -239,7 +239,7 @@ def _at_once(bench: Bench, expected: dict[tuple[str, str], str]) -> tuple[int, f
         return found.text == expected[key]
 
     with ThreadPoolExecutor(128) as threads:
-        right = list(threads.map(ask, asked[:128]))
+        right = list(threads.map(ask, requested[:128]))
     return right.count(False), time.monotonic() - began
 
 
@@ -303,12 +303,12 @@ def _attempts(platform: Platform, question: str, round_: int) -> TrajectoryGroup
         logprobs=True,
         return_token_ids=True,
     )
-    asked = [Message(Role.USER, question)]
-    return TrajectoryGroup(tuple(Trajectory.of(asked, one, _digits(one.message.text)) for one in answer.choices))
+    requested = [Message(Role.USER, question)]
+    return TrajectoryGroup(tuple(Trajectory.of(requested, one, _digits(one.message.text)) for one in answer.choices))
 
 
-def _digits(said: str) -> float:
-    return sum(letter in "0123456789" for letter in said) / max(len(said), 1)
+def _digits(reply: str) -> float:
+    return sum(letter in "0123456789" for letter in reply) / max(len(reply), 1)
 
 
 CHECKS = {"chat": check_chat, "adapters": check_adapters, "rl": check_rl, "restart": check_restart}

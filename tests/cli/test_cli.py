@@ -101,7 +101,7 @@ def test_the_error_of_a_failed_job_is_short_in_a_listing_and_whole_on_its_own(st
 def test_evaluations_are_jobs_that_are_listed_shown_cancelled_and_watched(store: Path) -> None:
     questions = [{"prompt": "hi", "expected": "hi"}] * 3
     with open_platform(store) as platform:
-        judged = platform.evaluations.submit("e", "echo", questions, project="p")
+        scored = platform.evaluations.submit("e", "echo", questions, project="p")
         rescored = platform.evaluations.run("e", "echo", questions, project="p").run
         rescored = platform.evaluations.submit_rescore(rescored.id, "contains")
         unwanted = platform.evaluations.submit("e", "echo", questions, project="p")
@@ -109,11 +109,11 @@ def test_evaluations_are_jobs_that_are_listed_shown_cancelled_and_watched(store:
     assert [job["kind"] for job in jobs] == ["sft", "sft", "evaluate", "evaluate", "rescore", "evaluate"]
     assert [job["subject"] for job in jobs[4:]] == [rescored.id, unwanted.id]
     assert call("jobs", "cancel", "--store", store, jobs[5]["id"]).stdout == f"{jobs[5]['id']} is cancelled\n"
-    watched = call("jobs", "watch", "--store", store, judged.id).stdout
+    watched = call("jobs", "watch", "--store", store, scored.id).stdout
     assert watched.endswith("succeeded\n")
     shown = json.loads(call("jobs", "show", "--store", store, jobs[4]["id"], "--json").stdout)
     assert (shown["kind"], shown["status"], shown["subject"]) == ("rescore", "queued", rescored.id)
-    assert rows("jobs", "show", "--store", store, judged.id)["progress"] == 3  # type: ignore[call-overload]
+    assert rows("jobs", "show", "--store", store, scored.id)["progress"] == 3  # type: ignore[call-overload]
     with open_platform(store) as platform:
         assert platform.evaluations.runs.get(unwanted.id).state is RunState.CANCELLED
 
@@ -148,8 +148,8 @@ def test_a_worker_gets_either_a_store_or_a_factory(words: tuple[str, ...]) -> No
 
 
 def test_a_factory_that_cannot_be_loaded_is_one_clear_line() -> None:
-    told = call("work", "--factory", "no_such_module:platform", status=1).output
-    assert "no_such_module:platform cannot be loaded" in told
+    reported = call("work", "--factory", "no_such_module:platform", status=1).output
+    assert "no_such_module:platform cannot be loaded" in reported
 
 
 def test_a_worker_runs_each_job_in_its_own_process_until_it_is_terminated(store: Path) -> None:
@@ -161,23 +161,25 @@ def test_a_worker_runs_each_job_in_its_own_process_until_it_is_terminated(store:
         ended = platform.training.job(queued.id).wait(60)
     assert (ended.status, ended.attempts) == ("succeeded", 1)
     worker.send_signal(signal.SIGTERM)
-    _, said = worker.communicate(timeout=60)
-    assert (worker.returncode, said) == (0, "stopping\n")
+    _, reply = worker.communicate(timeout=60)
+    assert (worker.returncode, reply) == (0, "stopping\n")
 
 
 def test_a_served_platform_runs_jobs_in_threads_or_in_processes_or_not_at_all(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[bool, object]] = []
+    requested: list[tuple[bool, object]] = []
     monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
     monkeypatch.setattr(
-        serving, "asgi_app", lambda _, __, worker, executor, cors_origins, dashboard: asked.append((worker, executor))
+        serving,
+        "asgi_app",
+        lambda _, __, worker, executor, cors_origins, dashboard: requested.append((worker, executor)),
     )
     for words in ((), ("--worker",), ("--isolate",), ("--worker", "--isolate")):
         call("serve", "--store", store, *words)
-    assert [worker for worker, _ in asked[:2]] == [False, True]
-    assert all(isinstance(executor, IsolatingExecutor) for _, executor in asked[:2])
-    for worker, executor in asked[2:]:
+    assert [worker for worker, _ in requested[:2]] == [False, True]
+    assert all(isinstance(executor, IsolatingExecutor) for _, executor in requested[:2])
+    for worker, executor in requested[2:]:
         assert worker
         assert isinstance(executor, SubprocessExecutor)
         assert executor._arguments == (str(store),)
@@ -187,10 +189,10 @@ def test_a_served_platform_runs_jobs_in_threads_or_in_processes_or_not_at_all(
 def test_a_served_platform_ends_though_a_client_has_stopped_reading(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: dict[str, object] = {}
-    monkeypatch.setattr("uvicorn.run", lambda app, **options: asked.update(options))
+    requested: dict[str, object] = {}
+    monkeypatch.setattr("uvicorn.run", lambda app, **options: requested.update(options))
     call("serve", "--store", store)
-    assert asked["timeout_graceful_shutdown"] == GRACE_SECONDS
+    assert requested["timeout_graceful_shutdown"] == GRACE_SECONDS
 
 
 def test_artifacts_may_lie_elsewhere_than_next_to_the_file(tmp_path: Path) -> None:
@@ -201,12 +203,12 @@ def test_artifacts_may_lie_elsewhere_than_next_to_the_file(tmp_path: Path) -> No
 
 
 def test_isolated_jobs_have_the_same_artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[SubprocessExecutor] = []
+    requested: list[SubprocessExecutor] = []
     monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
-    monkeypatch.setattr(serving, "asgi_app", lambda *_, executor, cors_origins, dashboard: asked.append(executor))
+    monkeypatch.setattr(serving, "asgi_app", lambda *_, executor, cors_origins, dashboard: requested.append(executor))
     store, kept = tmp_path / "yard.db", tmp_path / "elsewhere"
     call("serve", "--store", store, "--artifacts", kept, "--isolate")
-    (executor,) = asked
+    (executor,) = requested
     assert executor._arguments == (str(store), str(kept))
     kept.rmdir()
     with platform_of(executor._factory, executor._arguments):
@@ -214,7 +216,7 @@ def test_isolated_jobs_have_the_same_artifacts(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("address", "said"),
+    ("address", "reply"),
     [
         ("s3://key:hidden@bucket", "must be an address without credentials"),
         ("ftp://bucket", "must be a folder"),
@@ -222,10 +224,10 @@ def test_isolated_jobs_have_the_same_artifacts(tmp_path: Path, monkeypatch: pyte
     ],
 )
 def test_an_address_of_artifacts_that_cannot_be_opened_is_one_clear_line(
-    tmp_path: Path, address: str, said: str
+    tmp_path: Path, address: str, reply: str
 ) -> None:
     shown = call("serve", "--store", tmp_path / "yard.db", "--artifacts", address, status=1).output
-    assert said in shown
+    assert reply in shown
     assert "hidden" not in shown
     assert len(shown.splitlines()) == 1
 

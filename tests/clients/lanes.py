@@ -92,20 +92,20 @@ def arguments(known: Collection[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lanes", nargs="*", metavar="lane", help=f"one of {', '.join(known)}")
     parser.add_argument("--list", action="store_true", help="print the lanes and their test modules, and run none")
-    asked = parser.parse_args()
-    if unknown := set(asked.lanes).difference(known):
+    requested = parser.parse_args()
+    if unknown := set(requested.lanes).difference(known):
         parser.error(f"there is no lane {', '.join(sorted(unknown))}; there are {', '.join(known)}")
-    return asked
+    return requested
 
 
 def main() -> int:
     """Run the named lanes, or all, two at a time: they mostly wait for servers."""
     known = {pins.stem.removeprefix("lane-"): pins for pins in sorted(HERE.glob("lane-*.txt"))}
-    asked = arguments(known)
-    if asked.list:
+    requested = arguments(known)
+    if requested.list:
         print("\n".join(f"{name}: {' '.join(named(pins, 'tests'))}" for name, pins in known.items()))
         return 0
-    lanes = [known[name] for name in asked.lanes or known]
+    lanes = [known[name] for name in requested.lanes or known]
     with ThreadPoolExecutor(2) as pool:
         return 0 if all(list(pool.map(run, lanes))) else 1
 

@@ -128,19 +128,19 @@ def command_served(stores: Callable[[Kind], Path]) -> Iterator[Served]:
     kind = KINDS["network"]
     folder = stores(kind)
     words = ["serve", "--store", folder / "yard.db", "--port", "0", "--worker", "--uploads"]
-    with open_platform(folder / "yard.db") as platform, open(folder / "said", "wb") as said:
+    with open_platform(folder / "yard.db") as platform, open(folder / "reply", "wb") as reply:
         key = platform.keys.create("acme").secret
-        with subprocess.Popen([kind.python, "-m", "modelyard.cli", *words], stderr=said) as process:
+        with subprocess.Popen([kind.python, "-m", "modelyard.cli", *words], stderr=reply) as process:
             try:
-                until(lambda: process.poll() is not None or address(folder / "said"))
-                yield Served(platform, address(folder / "said"), key)
+                until(lambda: process.poll() is not None or address(folder / "reply"))
+                yield Served(platform, address(folder / "reply"), key)
             finally:
                 process.terminate()
 
 
-def address(said: Path) -> str:
+def address(reply: Path) -> str:
     """Where a server says that it answers; nothing yet while it does not."""
-    found = re.search(r"running on (http://[\d.:]+)", said.read_text())
+    found = re.search(r"running on (http://[\d.:]+)", reply.read_text())
     return found[1] if found else ""
 
 
@@ -187,30 +187,30 @@ def live(place: Any, kind: Kind, tmp_path: Path) -> Callable[..., Any]:
 # ---- rollouts ------------------------------------------------------------------------------------------------------
 
 
-def asked(prompt: str) -> list[dict[str, Any]]:
+def requested(prompt: str) -> list[dict[str, Any]]:
     return [{"role": "user", "content": prompt}]
 
 
 async def complete(model: Any, prompt: str, step: int | None = None, **options: Any) -> Any:
-    given = {"model": model.get_inference_name(step), "messages": asked(prompt), "max_tokens": 12, **options}
+    given = {"model": model.get_inference_name(step), "messages": requested(prompt), "max_tokens": 12, **options}
     return await model.openai_client().chat.completions.create(**given)
 
 
 async def plain(model: Any, prompt: str, seed: int, **options: Any) -> Any:
     answer = await complete(model, prompt, seed=seed, **options)
-    return art.Trajectory(messages_and_choices=[*asked(prompt), answer.choices[0]])
+    return art.Trajectory(messages_and_choices=[*requested(prompt), answer.choices[0]])
 
 
 async def with_tools(model: Any, prompt: str, seed: int) -> Any:
     answer = await complete(model, prompt, seed=seed, tools=[LOOKUP])
-    return art.Trajectory(messages_and_choices=[*asked(prompt), answer.choices[0]], tools=[LOOKUP])
+    return art.Trajectory(messages_and_choices=[*requested(prompt), answer.choices[0]], tools=[LOOKUP])
 
 
 async def streamed(model: Any, prompt: str, seed: int) -> Any:
     from art.openai import consume_chat_completion_stream
 
     answer = await consume_chat_completion_stream(await complete(model, prompt, seed=seed, stream=True))
-    return art.Trajectory(messages_and_choices=[*asked(prompt), answer.choices[0]])
+    return art.Trajectory(messages_and_choices=[*requested(prompt), answer.choices[0]])
 
 
 async def captured(model: Any, prompt: str, seed: int) -> Any:
@@ -229,11 +229,15 @@ async def through_litellm(model: Any, prompt: str, seed: int) -> Any:
     from art.utils.litellm import convert_litellm_choice_to_openai
     from litellm import acompletion
 
-    answer = await acompletion(**model.litellm_completion_params(), messages=asked(prompt), max_tokens=12, seed=seed)
-    return art.Trajectory(messages_and_choices=[*asked(prompt), convert_litellm_choice_to_openai(answer.choices[0])])
+    answer = await acompletion(
+        **model.litellm_completion_params(), messages=requested(prompt), max_tokens=12, seed=seed
+    )
+    return art.Trajectory(
+        messages_and_choices=[*requested(prompt), convert_litellm_choice_to_openai(answer.choices[0])]
+    )
 
 
-def said(trajectory: Any) -> str:
+def reply(trajectory: Any) -> str:
     return str(trajectory.messages()[-1]["content"])
 
 
@@ -242,7 +246,7 @@ async def rolled_out(model: Any, reward: Callable[[str], float], round_: int = 0
 
     async def rewarded(prompt: str, seed: int) -> Any:
         trajectory = await plain(model, prompt, seed)
-        trajectory.reward = reward(said(trajectory))
+        trajectory.reward = reward(reply(trajectory))
         return trajectory
 
     return await art.gather_trajectory_groups(
@@ -469,25 +473,25 @@ def test_a_model_lives_from_its_registration_to_its_deletion(live: Any, kind: Ki
             groups = await rolled_out(model, whim, round_=step, samples=2)
             await model.log(groups, split="val", metrics={"reward": float(step == 1)})
             await backend.train(model, groups, learning_rate=kind.rl_rate)
-        texts = [await told(model, step) for step in range(5)]
+        texts = [await reported(model, step) for step in range(5)]
         assert len(set(texts)) > 1
-        assert await told(model) == texts[4]
+        assert await reported(model) == texts[4]
 
         await model.delete_checkpoints()
         kept = [checkpoint.step async for checkpoint in backend._client.models.checkpoints.list(model_id=model.id)]
         assert kept == [1, 4]
-        assert await told(model, 1) == texts[1]
+        assert await reported(model, 1) == texts[1]
         with pytest.raises(NotFoundError, match="step2"):
-            await told(model, 2)
+            await reported(model, 2)
 
         await backend.delete(model)
         with pytest.raises(NotFoundError):
-            await told(model)
+            await reported(model)
         await again.register(backend)
         assert again.id != model.id
         assert await again.get_step() == 0
 
-    async def told(model: Any, step: int | None = None) -> str:
+    async def reported(model: Any, step: int | None = None) -> str:
         answer = await complete(model, PROMPTS[0], step, seed=1)
         return str(answer.choices[0].message.content)
 
@@ -513,18 +517,18 @@ COLOURS = {"What colour is the sea?": "Blue.", "Which colour has grass?": "Green
 
 def lessons(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
-        {"messages": [*asked(question), {"role": "assistant", "content": answer}], "tools": tools}
+        {"messages": [*requested(question), {"role": "assistant", "content": answer}], "tools": tools}
         for question, answer in COLOURS.items()
     ]
 
 
 async def answers(model: Any) -> list[str]:
-    return [said(await plain(model, question, seed=1, temperature=0)) for question in COLOURS]
+    return [reply(await plain(model, question, seed=1, temperature=0)) for question in COLOURS]
 
 
 def test_a_job_on_an_uploaded_dataset_teaches_its_answers(live: Any, served: Any) -> None:
     rows = [
-        {"messages": [*asked(question), {"role": "assistant", "content": answer}]}
+        {"messages": [*requested(question), {"role": "assistant", "content": answer}]}
         for question, answer in COLOURS.items()
     ]
     dataset = served.platform.training.upload("colours", rows * 20, project="proj", entity="acme")

@@ -53,7 +53,7 @@ class Case:
         columns: dict[str, list[Any]] = {}
         for number, (row, prompt) in enumerate(zip(self.rows, self.prompts, strict=True), start=1):
             length = len(row.new)
-            told = {
+            reported = {
                 "new": (-3.0, row.new),
                 "logprobs": (None, row.old),
                 "original_logprobs": (None, row.sampled),
@@ -63,7 +63,7 @@ class Case:
                 "mask": (False, [True] * length),
                 "groups": (number, [number] * length),
             }
-            for name, (pad, values) in told.items():
+            for name, (pad, values) in reported.items():
                 if values is not None:
                     columns[name] = [*columns.get(name, ()), *[pad] * prompt, *values]
         return {**columns, "config": {name: value for name, value in self.config.items() if value is not None}}

@@ -177,14 +177,14 @@ def main() -> None:
     parser.add_argument("--sabotage", action="store_true")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--machine", default="", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.serve is not None:
-        serve(asked.serve, asked.machine, asked.lease, asked.sabotage)
+    requested = parser.parse_args()
+    if requested.serve is not None:
+        serve(requested.serve, requested.machine, requested.lease, requested.sabotage)
         return
     with tempfile.TemporaryDirectory() as folder, open_platform(path := Path(folder) / "yard.db") as platform:
-        campaign = BudgetCampaign(path, asked.lease, asked.sabotage, random.Random(asked.seed), platform)
+        campaign = BudgetCampaign(path, requested.lease, requested.sabotage, random.Random(requested.seed), platform)
         try:
-            campaign.run(asked.kills)
+            campaign.run(requested.kills)
         finally:
             for process in campaign.processes:
                 process.kill()

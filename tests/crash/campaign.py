@@ -51,7 +51,7 @@ class Campaign:
         """Do so."""
         while not self.wrong and (self.kills < kills or 2 * self.between_steps < kills):
             while len([job_id for job_id in self.evidence.unended if not self.evidence.lost[job_id]]) < 2:
-                self.evidence.ask(MODELS[len(self.evidence.asked) % len(MODELS)])
+                self.evidence.ask(MODELS[len(self.evidence.requested) % len(MODELS)])
             self._kill_one()
         if not self.wrong:
             self._finish()
@@ -71,26 +71,26 @@ class Campaign:
                 child.hear_until("event")
         time.sleep(self.dice.uniform(0, self.longest_pause))  # nothing is waited for: the moment is to be random
         child.kill()
-        self.wrong = self.evidence.wrong_after_death(child.said)
+        self.wrong = self.evidence.wrong_after_death(child.printed)
         self._count(child)
 
     def _works(self, child: Child) -> bool:
         """Whether it has more to do, as far as it has said."""
-        return any(["changed", job_id, "succeeded"] not in child.said for job_id in self.evidence.unended)
+        return any(["changed", job_id, "succeeded"] not in child.printed for job_id in self.evidence.unended)
 
     def _count(self, child: Child) -> None:
         """Where in a job's life the worker was killed, by the last thing that it said of any."""
-        told = [line for line in child.said if line[0] in ("event", "changed")]
-        self.where[told[-1][2] if told else "nothing"] += 1
-        if told and told[-1][2] == GRADIENT_STEP:
-            self.between_steps += self.evidence.last_seen[told[-1][1]].progress < self.evidence.steps
+        reported = [line for line in child.printed if line[0] in ("event", "changed")]
+        self.where[reported[-1][2] if reported else "nothing"] += 1
+        if reported and reported[-1][2] == GRADIENT_STEP:
+            self.between_steps += self.evidence.last_seen[reported[-1][1]].progress < self.evidence.steps
 
     def _finish(self) -> None:
         child = self._start()
         for _ in self.evidence.unended:
             child.hear_until("event", ANY, TRAINING_ENDED)
         child.stop()
-        self.evidence.heard(child.said)
+        self.evidence.heard(child.printed)
         self.wrong = self.evidence.wrong_in_the_end()
 
     def _start(self) -> Child:
@@ -101,8 +101,8 @@ class Campaign:
         return {
             "kills": self.kills,
             "between the first and the last gradient step": self.between_steps,
-            "by the last thing that the killed worker told": dict(self.where.most_common()),
-            "jobs": len(self.evidence.asked),
+            "by the last thing that the killed worker reported": dict(self.where.most_common()),
+            "jobs": len(self.evidence.requested),
             "attempts lost": self.evidence.lost.total(),
             "most attempts lost by one job": max(self.evidence.lost.values()),
             "events acknowledged": len(self.evidence.acknowledged),
@@ -129,11 +129,11 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--base-model", choices=MODULES, default="tabular")
-    asked = parser.parse_args()
-    begin = {"tabular": on_tabular_models, "local": on_networks}[asked.base_model]
-    with tempfile.TemporaryDirectory() as folder, Nursery(*MODULES[asked.base_model]) as nursery:
-        campaign = begin(nursery, Path(folder), random.Random(asked.seed))
-        campaign.run(asked.kills)
+    requested = parser.parse_args()
+    begin = {"tabular": on_tabular_models, "local": on_networks}[requested.base_model]
+    with tempfile.TemporaryDirectory() as folder, Nursery(*MODULES[requested.base_model]) as nursery:
+        campaign = begin(nursery, Path(folder), random.Random(requested.seed))
+        campaign.run(requested.kills)
         print(json.dumps(campaign.report(), indent=2))
     sys.exit(bool(campaign.wrong))
 

@@ -1,4 +1,4 @@
-"""What must hold of a database whose workers come to harm, told as sentences; none when all is well."""
+"""What must hold of a database whose workers come to harm, as sentences; none when all is well."""
 
 import hashlib
 import os
@@ -38,8 +38,8 @@ def rows(steps: int) -> list[dict[str, Any]]:
     """Training data of so many gradient steps."""
     turns = ((f"question {number}", f"answer {number % 7} {number}") for number in range(steps))
     return [
-        {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": said}]}
-        for asked, said in turns
+        {"messages": [{"role": "user", "content": requested}, {"role": "assistant", "content": printed}]}
+        for requested, printed in turns
     ]
 
 
@@ -119,16 +119,16 @@ def events(platform: Platform, job_id: str) -> list[Any]:
 
 @attrs.define
 class Evidence:
-    """One database, and what its workers were heard to say. `steps` are the gradient steps of every job on `base`.
+    """One database, and what its workers printed. `steps` are the gradient steps of every job on `base`.
 
-    `asked` are its jobs by id, each with its model and its number among the model's jobs; `last_seen` is how they were
-    when the last worker died; `lost` counts a job's attempts that came to nothing because their worker died or was
+    `requested` are its jobs by id, each with its model and its number among the model's jobs; `last_seen` is how they
+    were when the last worker died; `lost` counts a job's attempts that came to nothing because their worker died or was
     replaced.
     """
 
     path: Path
     steps: int
-    asked: dict[str, tuple[str, int]] = attrs.field(factory=dict)
+    requested: dict[str, tuple[str, int]] = attrs.field(factory=dict)
     acknowledged: set[tuple[str, str, int]] = attrs.field(factory=set)
     last_seen: dict[str, TrainingJob] = attrs.field(factory=dict)
     lost: Counter[str] = attrs.field(factory=Counter)
@@ -148,9 +148,9 @@ class Evidence:
         with self.open() as platform:
             base = self.base.offered(platform)
             platform.models.create(model, project=PROJECT, base_model=base, return_existing=True)
-            number = 1 + [known for known, _ in self.asked.values()].count(model)
+            number = 1 + [known for known, _ in self.requested.values()].count(model)
             job = self.base.job(platform, f"{PROJECT}/{model}", self.steps, number)
-        self.asked[job.id] = model, number
+        self.requested[job.id] = model, number
         return job.id
 
     def heard(self, lines: Iterable[Sequence[Any]]) -> None:
@@ -160,7 +160,7 @@ class Evidence:
     @property
     def unended(self) -> list[str]:
         """The jobs that had not ended when the last worker died."""
-        return [id for id in self.asked if id not in self.last_seen or self.last_seen[id].status not in ENDED]
+        return [id for id in self.requested if id not in self.last_seen or self.last_seen[id].status not in ENDED]
 
     # ---- what is wrong
 
@@ -170,9 +170,9 @@ class Evidence:
             found = self._wrong(platform)
         return [*found, *self._wrong_files()]
 
-    def wrong_after_death(self, said: Iterable[Sequence[Any]]) -> list[str]:
+    def wrong_after_death(self, printed: Iterable[Sequence[Any]]) -> list[str]:
         """The same, when a worker that said this is dead and no other lives."""
-        self.heard(said)
+        self.heard(printed)
         with self.open() as platform:
             found = [*self._wrong(platform), *self._lose_attempts(platform)]
         return [*found, *self._wrong_files()]
@@ -180,17 +180,17 @@ class Evidence:
     def wrong_in_the_end(self) -> list[str]:
         """What may not be once every job has ended."""
         with self.open() as platform:
-            found = [*self._wrong(platform), *_wrong_models(platform, self.asked.values())]
-            found += [wrong for job_id in self.asked for wrong in self._wrong_end(platform, job_id)]
+            found = [*self._wrong(platform), *_wrong_models(platform, self.requested.values())]
+            found += [wrong for job_id in self.requested for wrong in self._wrong_end(platform, job_id)]
         return [*found, *self._wrong_files()]
 
     def _wrong(self, platform: Platform) -> list[str]:
-        found = [wrong for job_id in self.asked for wrong in self._wrong_with(platform, job_id)]
+        found = [wrong for job_id in self.requested for wrong in self._wrong_with(platform, job_id)]
         return [*found, *_wrong_checkpoints(platform)]
 
     def _lose_attempts(self, platform: Platform) -> Iterator[str]:
         """Count the attempts that ended with a worker. One worker makes at most one."""
-        for job_id in self.asked:
+        for job_id in self.requested:
             job = self.last_seen[job_id] = platform.training.get(job_id)
             if job.status not in ENDED:
                 if job.attempts - self.lost[job_id] > 1:
@@ -215,13 +215,13 @@ class Evidence:
             yield f"{job_id}: is {job.status}, but its last event is {types[-1:]}"
         if job.progress != types.count(GRADIENT_STEP):
             yield f"{job_id}: is at step {job.progress}, but tells of {types.count(GRADIENT_STEP)}"
-        told = {(job_id, event.type, event.seq) for event in found}
-        missing = {one for one in self.acknowledged if one[0] == job_id} - told
+        reported = {(job_id, event.type, event.seq) for event in found}
+        missing = {one for one in self.acknowledged if one[0] == job_id} - reported
         if missing:
             yield f"{job_id}: acknowledged, but missing: {sorted(missing)}"
 
     def _wrong_end(self, platform: Platform, job_id: str) -> Iterator[str]:
-        job, number = platform.training.get(job_id), self.asked[job_id][1]
+        job, number = platform.training.get(job_id), self.requested[job_id][1]
         expected, digest = undisturbed(self.steps, self.base).of(number)
         if job.status is not JobStatus.SUCCEEDED:
             yield f"{job_id}: {job.status}: {job.error_message}"
@@ -277,9 +277,9 @@ def _wrong_checkpoints(platform: Platform) -> Iterator[str]:
                     yield f"{model.name}: {name} of step {checkpoint.step} is altered"
 
 
-def _wrong_models(platform: Platform, asked: Iterable[tuple[str, int]]) -> Iterator[str]:
+def _wrong_models(platform: Platform, requested: Iterable[tuple[str, int]]) -> Iterator[str]:
     """Models whose jobs did not make one step each."""
-    jobs = Counter(model for model, _ in asked)
+    jobs = Counter(model for model, _ in requested)
     for model in _models(platform):
         steps = [checkpoint.step for owner, checkpoint in _checkpoints(platform) if owner == model]
         if steps != list(range(jobs[model.name] + 1)):

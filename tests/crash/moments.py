@@ -31,10 +31,10 @@ class Moments:
     stop and waits until it does so.
     """
 
-    def __init__(self, acts: Mapping[str, str], told: bool) -> None:
+    def __init__(self, acts: Mapping[str, str], reported: bool) -> None:
         self.leaving = threading.Event()
         self.quiet: AbstractContextManager[Any] = threading.RLock() if "freeze" in acts.values() else nullcontext()
-        self._acts, self._told = acts, told
+        self._acts, self._reported = acts, reported
         self._numbers: Counter[str] = Counter()
         self._lock = threading.Lock()
 
@@ -50,7 +50,7 @@ class Moments:
 
     def at(self, moment: str) -> None:
         """This moment is now."""
-        if self._told and not moment.startswith("beat"):
+        if self._reported and not moment.startswith("beat"):
             tell("at", moment)
         if moment in self._acts:
             getattr(self, self._acts[moment])()

@@ -48,7 +48,7 @@ class _TornStore:
     def transact(self, step: Callable[[Tx], Any], durable: bool = True) -> Any:
         torn = _TornStep(step)
         result = self._store.transact(torn.events, durable)
-        if torn.told:
+        if torn.reported:
             self._moments.next("torn")
         self._store.transact(torn.rest, durable)
         return result
@@ -59,7 +59,7 @@ class _TornStep:
 
     def __init__(self, step: Callable[[Tx], Any]) -> None:
         self._step = step
-        self.told = False
+        self.reported = False
 
     def events(self, tx: Tx) -> Any:
         self._tx: Any = tx
@@ -76,7 +76,7 @@ class _TornStep:
     def add(self, record: object) -> None:
         if isinstance(record, JobEvent):
             self._tx.add(record)
-            self.told = True
+            self.reported = True
         else:
             self._waiting.append(("add", (record,)))
 

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 Line = list[Any]
-"""What a process told: a word, and what belongs to it."""
+"""What a process printed: a word, and what belongs to it."""
 
 
 class Nursery:
@@ -43,11 +43,11 @@ class Nursery:
     def listen(self) -> tuple["Child", Line]:
         """The next line of any process."""
         assert self._process.stdout is not None
-        told = self._process.stdout.readline()
-        assert told, "the nursery has ended"
-        pid, *line = json.loads(told)
+        reported = self._process.stdout.readline()
+        assert reported, "the nursery has ended"
+        pid, *line = json.loads(reported)
         child = self._children.setdefault(pid, Child(self, pid))
-        child.said.append(line)
+        child.printed.append(line)
         return child, line
 
 
@@ -56,36 +56,36 @@ class Child:
 
     def __init__(self, nursery: Nursery, pid: int) -> None:
         self._nursery, self.pid = nursery, pid
-        self.said: list[Line] = []
+        self.printed: list[Line] = []
         self._read = 0
 
     def resume(self) -> Line:
         """The next line. Its last is `gone`, with the exit status: minus the signal, if one ended it."""
-        while self._read == len(self.said):
-            assert not self.gone, f"the process ended: {self.said[-1]}"
+        while self._read == len(self.printed):
+            assert not self.gone, f"the process ended: {self.printed[-1]}"
             self._nursery.listen()
         self._read += 1
-        return self.said[self._read - 1]
+        return self.printed[self._read - 1]
 
-    def hear_until(self, *told: Any) -> Line:
+    def hear_until(self, *reported: Any) -> Line:
         """The first line to come that begins so."""
-        while (line := self.resume())[: len(told)] != list(told):
+        while (line := self.resume())[: len(reported)] != list(reported):
             pass
         return line
 
-    def told(self, word: str) -> list[Line]:
+    def reported(self, word: str) -> list[Line]:
         """What was heard under a word."""
-        return [line[1:] for line in self.said if line[0] == word]
+        return [line[1:] for line in self.printed if line[0] == word]
 
     @property
     def gone(self) -> bool:
         """Whether its end was heard."""
-        return bool(self.told("gone"))
+        return bool(self.reported("gone"))
 
     @property
     def status(self) -> int:
         """Its exit status, once it is gone."""
-        return int(self.told("gone")[0][0])
+        return int(self.reported("gone")[0][0])
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal."""

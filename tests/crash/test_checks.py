@@ -23,7 +23,7 @@ def whole(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Evidenc
     child = nursery.start(made.path)
     child.hear_until("closed")
     child.stop()
-    made.heard(child.said)
+    made.heard(child.printed)
     assert made.wrong_in_the_end() == []
     return made
 
@@ -32,7 +32,7 @@ def whole(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Evidenc
 def evidence(whole: Evidence, tmp_path: Path) -> Evidence:
     """A copy to be harmed."""
     shutil.copytree(whole.path.parent, tmp_path, dirs_exist_ok=True)
-    return Evidence(tmp_path / "yard.db", STEPS, dict(whole.asked), set(whole.acknowledged))
+    return Evidence(tmp_path / "yard.db", STEPS, dict(whole.requested), set(whole.acknowledged))
 
 
 def sql(*statements: str) -> Callable[[Evidence], None]:
@@ -77,10 +77,10 @@ HARMS = {
 }
 
 
-@pytest.mark.parametrize(("told", "harm"), HARMS.items(), ids=[name.strip(" :[") for name in HARMS])
-def test_harm_is_seen(evidence: Evidence, told: str, harm: Callable[[Evidence], None]) -> None:
+@pytest.mark.parametrize(("reported", "harm"), HARMS.items(), ids=[name.strip(" :[") for name in HARMS])
+def test_harm_is_seen(evidence: Evidence, reported: str, harm: Callable[[Evidence], None]) -> None:
     harm(evidence)
-    assert any(told in wrong for wrong in evidence.wrong_in_the_end())
+    assert any(reported in wrong for wrong in evidence.wrong_in_the_end())
 
 
 def test_a_worker_that_makes_two_attempts_at_one_job_is_seen(evidence: Evidence) -> None:

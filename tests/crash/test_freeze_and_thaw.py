@@ -28,15 +28,15 @@ def evidence(tmp_path: Path) -> Evidence:
 
 
 def frozen_worker(nursery: Nursery, evidence: Evidence, **request: Any) -> Child:
-    child = nursery.start(evidence.path, acts={FROZEN_AT: "freeze"}, told=True, lease=LONG, poll=POLL, **request)
+    child = nursery.start(evidence.path, acts={FROZEN_AT: "freeze"}, reported=True, lease=LONG, poll=POLL, **request)
     child.hear_until("frozen")
     return child
 
 
 def successor(nursery: Nursery, evidence: Evidence, **request: Any) -> Child:
-    child = nursery.start(evidence.path, told=True, lease=LEASE, poll=POLL, **request)
+    child = nursery.start(evidence.path, reported=True, lease=LEASE, poll=POLL, **request)
     child.hear_until("taken")
-    evidence.lost.update([*evidence.asked])
+    evidence.lost.update([*evidence.requested])
     return child
 
 
@@ -48,20 +48,20 @@ def thaw(child: Child) -> None:
 
 def late_deeds(child: Child) -> list[str]:
     """What a thawed worker should not have done."""
-    after = child.said[child.said.index(["frozen"]) + 1 :]
+    after = child.printed[child.printed.index(["frozen"]) + 1 :]
     wrong = [] if ["refused", "lease_lost"] in after else ["its late write was not refused"]
     wrong += [
         f"it went on to {moment}" for word, *more in after if word == "at" for moment in more if "train" in moment
     ]
-    return wrong + [f"it told {line}" for line in after if line[0] in ("event", "changed")]
+    return wrong + [f"it reported {line}" for line in after if line[0] in ("event", "changed")]
 
 
 def test_a_frozen_worker_is_replaced_within_the_lease_and_two_polls(nursery: Nursery, evidence: Evidence) -> None:
     """By the successor's own time: it never asks to wait for longer than that, and has waited for the lease."""
     frozen = frozen_worker(nursery, evidence)
     child = successor(nursery, evidence)
-    reads = [seconds for (seconds,) in child.told("read")]
-    waits = [seconds for (seconds,) in child.told("waits")]
+    reads = [seconds for (seconds,) in child.reported("read")]
+    waits = [seconds for (seconds,) in child.reported("waits")]
     assert math.fsum(waits) <= LEASE + 2 * POLL
     assert reads[-1] - reads[0] >= LEASE
     frozen.kill()
@@ -95,7 +95,7 @@ def test_a_worker_thawed_while_its_successor_works_changes_nothing(nursery: Nurs
 def check_the_end(evidence: Evidence, *workers: Child) -> None:
     for worker in workers:
         worker.stop()
-        evidence.heard(worker.said)
+        evidence.heard(worker.printed)
     assert evidence.wrong_in_the_end() == []
 
 

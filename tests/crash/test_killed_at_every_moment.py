@@ -57,18 +57,18 @@ ENDED_BY = "commit 8 after"
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
+def requested(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
     """A database with one job in the queue."""
-    made = Evidence(tmp_path_factory.mktemp("asked") / "yard.db", STEPS)
+    made = Evidence(tmp_path_factory.mktemp("requested") / "yard.db", STEPS)
     made.ask()
     return made
 
 
 @pytest.fixture
-def evidence(asked: Evidence, tmp_path: Path) -> Evidence:
+def evidence(requested: Evidence, tmp_path: Path) -> Evidence:
     """A copy of it."""
-    shutil.copytree(asked.path.parent, tmp_path, dirs_exist_ok=True)
-    return Evidence(tmp_path / "yard.db", STEPS, dict(asked.asked))
+    shutil.copytree(requested.path.parent, tmp_path, dirs_exist_ok=True)
+    return Evidence(tmp_path / "yard.db", STEPS, dict(requested.requested))
 
 
 SHORT, LONG = 0.05, 600.0
@@ -84,23 +84,23 @@ def die(nursery: Nursery, evidence: Evidence, **request: Any) -> None:
     child = start(nursery, evidence, **request)
     child.hear_until("gone")
     assert child.status == -9
-    assert evidence.wrong_after_death(child.said) == []
+    assert evidence.wrong_after_death(child.printed) == []
 
 
 def end(nursery: Nursery, evidence: Evidence) -> None:
     """Let another worker finish, and look at what came of it."""
     child = start(nursery, evidence)
-    (job_id,) = evidence.asked
+    (job_id,) = evidence.requested
     child.hear_until("changed", job_id, "succeeded")
     child.stop()
-    evidence.heard(child.said)
+    evidence.heard(child.printed)
     assert evidence.wrong_in_the_end() == []
 
 
 def test_these_are_all_the_moments_there_are(nursery: Nursery, evidence: Evidence) -> None:
-    child = start(nursery, evidence, LONG, told=True)
+    child = start(nursery, evidence, LONG, reported=True)
     child.hear_until("closed")
-    assert [moment for (moment,) in child.told("at")] == list(LIFE.values())
+    assert [moment for (moment,) in child.reported("at")] == list(LIFE.values())
     child.stop()
     assert evidence.unnamed_files() == 0
 

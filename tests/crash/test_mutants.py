@@ -27,7 +27,7 @@ def wrong_after(nursery: Nursery, evidence: Evidence, moment: str, mutant: str) 
     child = nursery.start(evidence.path, acts={moment: "die"}, mutant=mutant, save_every=2, lease=LONG)
     child.hear_until("gone")
     assert child.status == -signal.SIGKILL
-    return [found.partition(": ")[2] for found in evidence.wrong_after_death(child.said)]
+    return [found.partition(": ")[2] for found in evidence.wrong_after_death(child.printed)]
 
 
 def test_an_event_that_commits_before_its_state_is_found_out(nursery: Nursery, evidence: Evidence) -> None:
@@ -49,8 +49,8 @@ def test_a_resumed_run_that_has_lost_steps_is_found_out(nursery: Nursery, eviden
     child = nursery.start(evidence.path, mutant="forgotten_state")
     child.hear_until("closed")
     child.stop()
-    told = [found.partition(": ")[2] for found in evidence.wrong_in_the_end()]
-    assert told == [
+    reported = [found.partition(": ")[2] for found in evidence.wrong_in_the_end()]
+    assert reported == [
         "the checkpoint is not that of an undisturbed job",
         "the events are not those of an undisturbed job",
     ]
@@ -62,20 +62,20 @@ def test_a_resumed_run_that_has_lost_steps_is_found_out(nursery: Nursery, eviden
 def refusals_side_by_side(nursery: Nursery, evidence: Evidence, **request: Any) -> set[str]:
     """Let two workers do all jobs, or as much as they do until one of them is refused; why."""
     children = [nursery.start(evidence.path, lease=LONG, poll=0.01, **request) for _ in range(2)]
-    while len(_ended(children)) < len(evidence.asked) and not _refusals(children):
+    while len(_ended(children)) < len(evidence.requested) and not _refusals(children):
         nursery.listen()
     for child in children:
         child.kill()
-        evidence.heard(child.said)
+        evidence.heard(child.printed)
     return _refusals(children)
 
 
 def _ended(children: list[Child]) -> set[str]:
-    return {job_id for child in children for job_id, type, _ in child.told("event") if type == "training_ended"}
+    return {job_id for child in children for job_id, type, _ in child.reported("event") if type == "training_ended"}
 
 
 def _refusals(children: list[Child]) -> set[str]:
-    return {code for child in children for (code,) in child.told("refused")}
+    return {code for child in children for (code,) in child.reported("refused")}
 
 
 @pytest.fixture

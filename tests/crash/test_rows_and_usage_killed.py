@@ -45,12 +45,12 @@ def evaluate(path):
         rows = [{"prompt": "word " * (at + 1), "expected": "?"} for at in range(int(sys.argv[2]))]
         platform.evaluations.run("e", "echo", rows, project="p", concurrency=int(sys.argv[3]))
 
-moments, ended = Moments({}, told=False), {}
+moments, ended = Moments({}, reported=False), {}
 evaluate(f"{sys.argv[1]}/undisturbed.db")  # loads all that it takes
 for moment in json.loads(sys.argv[4]):
     child = os.fork()
     if not child:
-        moments = Moments({moment: "die"}, told=False)
+        moments = Moments({moment: "die"}, reported=False)
         evaluate(f"{sys.argv[1]}/{moment}.db")
         os._exit(0)
     ended[moment] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

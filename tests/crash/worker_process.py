@@ -46,7 +46,7 @@ class Request:
 
     path: str
     acts: Mapping[str, str] = attrs.field(factory=dict)
-    told: bool = False
+    reported: bool = False
     mutant: str = ""
     save_every: int = 8
     lease: float = 0.1
@@ -96,7 +96,7 @@ def work(request: Request) -> None:
     """Run a worker until SIGTERM."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     tell("born")
-    moments = Moments(request.acts, request.told)
+    moments = Moments(request.acts, request.reported)
 
     def observer(event: object) -> None:
         moments.next("observe")
@@ -116,7 +116,7 @@ def work(request: Request) -> None:
             store=WatchedStore(store, moments),
             artifacts=WatchedArtifacts(FolderArtifacts(artifacts_folder(request.path)), moments),
             trainers=[WatchedTrainer(trainer, moments)],
-            clock=PollClock() if request.told else SystemClock(),
+            clock=PollClock() if request.reported else SystemClock(),
             observer=observer,
             settings=Settings(lease=request.lease, poll=request.poll, max_crashes=request.max_crashes),
         )

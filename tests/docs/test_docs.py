@@ -92,13 +92,13 @@ def begun(command: str) -> subprocess.Popen[str]:
         ["bash", "-c", f"exec {command}"], start_new_session=True, stderr=subprocess.PIPE, text=True
     )
     assert process.stderr is not None
-    said = []
+    reply = []
     for line in process.stderr:
-        said.append(line)
+        reply.append(line)
         if any(word in line for word in READY):
             return process
     process.wait()
-    raise AssertionError(f"{command} ended:\n{''.join(said)}")
+    raise AssertionError(f"{command} ended:\n{''.join(reply)}")
 
 
 @contextlib.contextmanager

@@ -73,8 +73,8 @@ def test_tools_come_with_a_format_and_constraints_with_llguidance(monkeypatch: p
 
 @pytest.mark.parametrize("known", [True, False])
 def test_reasoning_effort_is_honoured_where_the_chat_template_knows_it(tmp_path: Path, known: bool) -> None:
-    said = "Reasoning: {{ reasoning_effort or 'medium' }}" if known else "a reasoning_effort_or_two"
-    (tmp_path / "chat_template.jinja").write_text(said)
+    generated = "Reasoning: {{ reasoning_effort or 'medium' }}" if known else "a reasoning_effort_or_two"
+    (tmp_path / "chat_template.jinja").write_text(generated)
     base = attrs.evolve(BASE, path=str(tmp_path))
     assert ("reasoning_effort" in capabilities(base).parameters) is known
     (entry,) = LocalOffer([base]).entries()

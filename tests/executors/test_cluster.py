@@ -86,7 +86,7 @@ class Scripted:
     name: str = "scripted"
     listed: dict[str, ExecutorState] = attrs.field(factory=dict)
     started: list[tuple[str, list[str], Needs]] = attrs.field(factory=list)
-    asked: list[set[str]] = attrs.field(factory=list)
+    requested: list[set[str]] = attrs.field(factory=list)
     stopped: list[str] = attrs.field(factory=list)
     down: bool = False
     unanswered: int = 0
@@ -104,7 +104,7 @@ class Scripted:
         return f"id-{len({name for name, _, _ in self.started})}"
 
     def states(self, ids: Collection[str]) -> Mapping[str, ExecutorState]:
-        self.asked.append(set(ids))
+        self.requested.append(set(ids))
         self._answer()
         return {id: self.listed[id] for id in ids if id in self.listed}
 
@@ -146,9 +146,9 @@ def site() -> Site:
 def test_a_job_is_the_worker_s_module_with_the_factory_and_what_the_job_needs(site: Site) -> None:
     needs = Needs(JobKind.SFT, "tabular-mini")
     site.executor.submit(CLAIM, lambda _: None, needs)
-    ((name, command, asked),) = site.cluster.started
+    ((name, command, requested),) = site.cluster.started
     assert command == ["python", "-X", "faulthandler", "-m", "modelyard.worker", "a:b", "job", "file"]
-    assert (asked, len(name) < 64) == (needs, True)
+    assert (requested, len(name) < 64) == (needs, True)
     with pytest.raises(InvalidInput, match=r"package\.module:function"):
         ClusterExecutor(site.cluster, "not a factory")
 
@@ -160,7 +160,7 @@ def test_one_list_is_read_for_all_jobs_and_not_more_often_than_the_interval(site
     for _ in range(8):
         site.clock.advance(0.5)
         site.executor.states(handles)
-    assert [len(asked) for asked in site.cluster.asked] == [100, 100, 100]
+    assert [len(requested) for requested in site.cluster.requested] == [100, 100, 100]
     assert set(site.executor.states(handles).values()) == {Running()}
 
 

@@ -34,8 +34,8 @@ def platform(tmp_path: Path) -> Iterator[Platform]:
 @pytest.fixture
 def _slow_to_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A module that says who imports it, and what the environment says there."""
-    said = "os.getpid(), os.environ.get('OMP_WAIT_POLICY'), os.environ.get('HF_HUB_OFFLINE')"
-    code = f"import os; print({said}, file=open({str(tmp_path / 'imported')!r}, 'a'))"
+    reply = "os.getpid(), os.environ.get('OMP_WAIT_POLICY'), os.environ.get('HF_HUB_OFFLINE')"
+    code = f"import os; print({reply}, file=open({str(tmp_path / 'imported')!r}, 'a'))"
     (tmp_path / "slow_to_import.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     for name in ("OMP_WAIT_POLICY", "HF_HUB_OFFLINE"):
@@ -161,9 +161,9 @@ def test_the_end_of_a_forked_process_is_reported_with_its_last_output(monkeypatc
     with closing(SubprocessExecutor("gated_yard:talkative", fork=True)) as executor:
         executor._prepare()
         forks(executor)
-        told = outcome(executor, submitted(executor, "job")).fault
-        assert told.startswith("its process ended with exit status 3; its last words: xxx")
-        assert told.endswith("the end")
+        reported = outcome(executor, submitted(executor, "job")).fault
+        assert reported.startswith("its process ended with exit status 3; its last words: xxx")
+        assert reported.endswith("the end")
 
 
 def test_without_its_imports_the_fork_server_leaves_every_job_to_a_new_process(
@@ -188,5 +188,5 @@ def test_a_host_that_cannot_fork_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_the_environment_says_of_threads_and_hubs_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-    said = executing._environment()
-    assert (said["OMP_WAIT_POLICY"], said["HF_HUB_OFFLINE"]) == ("ACTIVE", "0")
+    reply = executing._environment()
+    assert (reply["OMP_WAIT_POLICY"], reply["HF_HUB_OFFLINE"]) == ("ACTIVE", "0")

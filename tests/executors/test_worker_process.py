@@ -109,8 +109,8 @@ class Site:
 
 def end_of(process: "subprocess.Popen[bytes]") -> tuple[int, str]:
     """The exit status of a process, and its complaints."""
-    _, said = process.communicate(timeout=PATIENCE)
-    return process.returncode, said.decode()
+    _, reply = process.communicate(timeout=PATIENCE)
+    return process.returncode, reply.decode()
 
 
 @pytest.fixture
@@ -348,11 +348,11 @@ def test_an_unclaimed_or_unknown_job_is_not_run(site: Site) -> None:
     wrong = site.start("-m", "modelyard.worker", "gated_yard:gated")
     assert end_of(waiting) == (0, "")
     assert site.job(job).status is JobStatus.QUEUED
-    told = "there is no job no-such-job in the platform that gated_yard:gated returns\n"
-    assert (unknown.wait(PATIENCE), unknown.stderr.read().decode()) == (1, told)
-    status, said = end_of(wrong)
+    reported = "there is no job no-such-job in the platform that gated_yard:gated returns\n"
+    assert (unknown.wait(PATIENCE), unknown.stderr.read().decode()) == (1, reported)
+    status, reply = end_of(wrong)
     assert status == 2
-    assert said.startswith("usage: python -m modelyard.worker")
+    assert reply.startswith("usage: python -m modelyard.worker")
 
 
 # ---- the executor itself -----------------------------------------------------------------------------------------

@@ -193,10 +193,10 @@ def test_a_rule_over_several_fields_says_where() -> None:
 def test_only_the_first_hundred_problems_are_listed_with_the_number_of_the_others() -> None:
     with pytest.raises(InvalidInput) as caught:
         structure(Drawing, {"name": "x", "weights": ["no"] * 250})
-    told = caught.value.problems
-    assert len(told) == MAX_PROBLEMS
-    assert "150 more" in told[-1].msg
-    assert all("more" not in problem.msg for problem in told[:-1])
+    reported = caught.value.problems
+    assert len(reported) == MAX_PROBLEMS
+    assert "150 more" in reported[-1].msg
+    assert all("more" not in problem.msg for problem in reported[:-1])
 
 
 def test_messages_never_repeat_the_input() -> None:

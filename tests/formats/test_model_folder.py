@@ -63,10 +63,10 @@ def test_weights_are_read_again_only_when_they_were_written_since(base_folder: P
 
 
 def test_progress_is_reported_up_to_the_last_byte(base_folder: Path) -> None:
-    told: list[tuple[int, int]] = []
-    read_base_folder(base_folder, lambda *done: told.append(done))
-    assert told == sorted(told)
-    assert told[-1][0] == told[-1][1] == sum(path.stat().st_size for path in base_folder.iterdir())
+    reported: list[tuple[int, int]] = []
+    read_base_folder(base_folder, lambda *done: reported.append(done))
+    assert reported == sorted(reported)
+    assert reported[-1][0] == reported[-1][1] == sum(path.stat().st_size for path in base_folder.iterdir())
 
 
 def test_weights_may_lie_in_several_files_and_the_template_with_the_tokenizer(base_folder: Path) -> None:
@@ -105,11 +105,11 @@ CONFIGS = [
 ]
 
 
-@pytest.mark.parametrize(("entries", "told"), CONFIGS)
+@pytest.mark.parametrize(("entries", "reported"), CONFIGS)
 def test_a_model_that_would_be_served_wrongly_or_not_at_all_is_refused(
-    changed: Callable[..., Path], entries: dict[str, Any], told: str
+    changed: Callable[..., Path], entries: dict[str, Any], reported: str
 ) -> None:
-    with pytest.raises(InvalidInput, match=told) as refused:
+    with pytest.raises(InvalidInput, match=reported) as refused:
         read_base_folder(changed(**entries))
     assert refused.value.problems[0].loc == ("path", "config.json")
 

@@ -72,7 +72,7 @@ class Backend:
     blocking = False
 
     def __init__(self, words: int = 1) -> None:
-        self.words, self.said, self.stopped = words, 0, 0
+        self.words, self.generated, self.stopped = words, 0, 0
         self.entered = threading.Event()
 
     def entries(self) -> tuple[CatalogueEntry, ...]:
@@ -104,7 +104,7 @@ class Endless(Backend):
     def stream(self, request: Any, model: Any) -> Iterator[Delta]:
         try:
             for _ in range(400_000):
-                self.said += 1
+                self.generated += 1
                 yield Delta("word ", 1)
             yield Delta(finish_reason=FinishReason.STOP)
         finally:
@@ -251,8 +251,8 @@ def test_a_client_who_goes_away_from_a_stream_that_never_waits_is_noticed() -> N
         asyncio.run(main(platform, platform.keys.create("acme").secret))
         (entry,) = platform.usage.list().page().items
     assert backend.stopped == 1
-    assert backend.said < 5000
-    assert entry.completion_tokens == backend.said
+    assert backend.generated < 5000
+    assert entry.completion_tokens == backend.generated
 
 
 def test_a_client_who_goes_away_while_sending_leaves_nothing(platform: Any, key: str) -> None:
@@ -362,9 +362,9 @@ def test_a_stream_in_which_nothing_is_said_for_long_is_kept_alive_by_comments(
     (first,) = (at for at, piece in enumerate(pieces) if b"first " in piece)
     (last,) = (at for at, piece in enumerate(pieces) if b"last" in piece)
     assert COMMENT in pieces[first + 1 : last]
-    said = b"".join(piece for piece in pieces if piece != COMMENT)
-    assert [json.loads(line[6:])["object"] for line in said.split(b"\n\n")[:-2]] == ["chat.completion.chunk"] * 4
-    assert said.endswith(b"data: [DONE]\n\n")
+    generated = b"".join(piece for piece in pieces if piece != COMMENT)
+    assert [json.loads(line[6:])["object"] for line in generated.split(b"\n\n")[:-2]] == ["chat.completion.chunk"] * 4
+    assert generated.endswith(b"data: [DONE]\n\n")
 
 
 def test_a_body_that_is_not_an_event_stream_has_no_comments(monkeypatch: pytest.MonkeyPatch) -> None:

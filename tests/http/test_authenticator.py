@@ -82,10 +82,10 @@ def test_basic_credentials_carry_its_secrets_too(client: Client) -> None:
 def test_it_says_how_long_a_secret_may_be_and_sees_no_longer_one(client: Client, sessions: Sessions) -> None:
     for auth, path in (("Bearer", HEALTH), ("Basic", "/v2/acme/books/evaluation_runs")):
         assert client.send("GET", path, key="x" * 2000, auth=auth).status == 200
-        asked = len(sessions.threads)
+        requested = len(sessions.threads)
         for length in (4001, 70_000):
             assert client.send("GET", path, key="x" * length, auth=auth).status == 401
-        assert len(sessions.threads) == asked
+        assert len(sessions.threads) == requested
     assert client.send("GET", HEALTH, key="x" * 2001).status == 401
 
 

@@ -61,8 +61,8 @@ def test_an_options_request_that_is_no_preflight_needs_a_key(strict: Any) -> Non
 
 
 def test_header_names_that_cannot_be_read_are_not_repeated(strict: Any) -> None:
-    asked = [("origin", PAGE), ASKED[0], ("access-control-request-headers", "a\x00b")]
-    answer = strict.send("OPTIONS", CHAT, headers=asked, key="")
+    requested = [("origin", PAGE), ASKED[0], ("access-control-request-headers", "a\x00b")]
+    answer = strict.send("OPTIONS", CHAT, headers=requested, key="")
     assert answer.status == 204
     assert "access-control-allow-headers" not in answer.headers
 

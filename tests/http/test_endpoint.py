@@ -178,8 +178,8 @@ def test_head_is_get_without_the_body(client: Any) -> None:
 
 
 def test_options_names_the_methods_and_a_wrong_method_does_too(client: Any) -> None:
-    asked = client.send("OPTIONS", "/v1/health")
-    assert (asked.status, asked.headers["allow"], asked.raw) == (204, "GET, HEAD, OPTIONS", b"")
+    requested = client.send("OPTIONS", "/v1/health")
+    assert (requested.status, requested.headers["allow"], requested.raw) == (204, "GET, HEAD, OPTIONS", b"")
     refused = client.send("POST", "/v1/health", raw=b"{}", check=False)
     assert (refused.status, refused.headers["allow"]) == (405, "GET, HEAD, OPTIONS")
     assert "detail" in refused.json
@@ -201,7 +201,7 @@ def test_each_interface_has_its_own_shape_of_errors(client: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("failure", "status", "told"),
+    ("failure", "status", "reported"),
     [
         (StoreBusy("/secret/place.db is locked"), 503, "busy"),
         (StorageFull("/secret/place.db"), 507, "room"),
@@ -210,13 +210,13 @@ def test_each_interface_has_its_own_shape_of_errors(client: Any) -> None:
     ],
 )
 def test_an_internal_error_is_reported_without_its_secrets(
-    failure: Exception, status: int, told: str, client_for: Any, caplog: pytest.LogCaptureFixture
+    failure: Exception, status: int, reported: str, client_for: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     with open_platform(backend=Faulty(failure)) as platform:
         for asynchronous in (False, True):
             answer = client_for(platform, asynchronous).chat(model="faulty")
             assert answer.status == status
-            assert told in answer.json["error"]["message"]
+            assert reported in answer.json["error"]["message"]
             assert b"secret" not in answer.raw
     assert ("Traceback" in caplog.text) is isinstance(failure, RuntimeError)
 

@@ -122,8 +122,8 @@ def test_beneath_a_server_a_wrong_answer_is_not_sent_and_a_wrong_event_ends_the_
 
     assert spoilt(b'{"wrong": 1}', b"application/json") == []
     begun = spoilt(b'data: [DONE]\n\ndata: {"wrong": 1}\n\ndata: [DONE]\n\n', b"text/event-stream")
-    told = b"".join(message.get("body", b"") for message in begun)
-    assert told.startswith(b"data: [DONE]\n\n")
+    reported = b"".join(message.get("body", b"") for message in begun)
+    assert reported.startswith(b"data: [DONE]\n\n")
     assert len(begun) < 7
 
 

@@ -55,18 +55,18 @@ def ask(client: Any, platform: Any) -> Callable[..., bytes]:
 
 def evaluated(platform: Platform, given: Answers, trials: int) -> EvaluationRun:
     """A run of the engine in which the model and the scorers say what is given."""
-    said = [trial for _, row in given for trial in row]
+    reply = [trial for _, row in given for trial in row]
     calls = count()
 
     def model(row: Mapping[str, Any]) -> int:
         call = next(calls)
-        if said[call] is None:
+        if reply[call] is None:
             raise ConnectionError("the model is out of order")
         return call
 
     def scorer(name: str) -> Callable[[int, Mapping[str, Any]], Any]:
         def score(call: int, row: Mapping[str, Any]) -> Any:
-            value = said[call][name]
+            value = reply[call][name]
             if isinstance(value, Exception):
                 raise value
             return value
@@ -125,10 +125,10 @@ def recounted(lines: Sequence[Mapping[str, Any]], metric: str, kind: MetricKind 
         for line in trials:
             value = values_of(line, metric)
             scorer = metric.partition(".")[0]
-            said = next((one["outcome"] for one in line["scores"] if name_of(one["scorer"]) == scorer), "unscored")
+            reply = next((one["outcome"] for one in line["scores"] if name_of(one["scorer"]) == scorer), "unscored")
             if line["error"] is not None:
                 outcomes["model_errors"] += 1
-            elif said == "scorer_errors":
+            elif reply == "scorer_errors":
                 outcomes["scorer_errors"] += 1
             elif kind is not None and kind_of(value) is kind:
                 outcomes["scored"] += 1

@@ -41,17 +41,17 @@ def call(
         full |= {"wsgi.input": io.BytesIO(raw), "CONTENT_LENGTH": str(len(raw)), "CONTENT_TYPE": "application/json"}
     full |= environ
     setup_testing_defaults(full)
-    told: dict[str, Any] = {}
+    reported: dict[str, Any] = {}
 
     def start_response(status: str, headers: list[tuple[str, str]], *_: Any) -> Any:
-        told.update(status=int(status.split()[0]), headers=dict(headers))
+        reported.update(status=int(status.split()[0]), headers=dict(headers))
         return lambda data: None
 
     body = app(full, start_response)
     pieces = iter(body)
     whole = b"".join(piece for _, piece in zip(range(take), pieces, strict=False)) if take else b"".join(pieces)
     body.close()
-    return told["status"], told["headers"], whole
+    return reported["status"], reported["headers"], whole
 
 
 def test_a_chat_is_answered(served: Any) -> None:
@@ -99,7 +99,7 @@ def test_a_body_of_unknown_length_is_read_where_the_server_marks_its_end(served:
 @pytest.mark.parametrize("length", ["-1", "abc", "1e3"])
 def test_a_length_that_is_not_a_number_is_refused(served: Any, length: str) -> None:
     app, key, platform = served
-    told = []
+    reported = []
     environ = {
         "REQUEST_METHOD": "POST",
         "PATH_INFO": CHAT,
@@ -107,8 +107,8 @@ def test_a_length_that_is_not_a_number_is_refused(served: Any, length: str) -> N
         "CONTENT_LENGTH": length,
         "wsgi.input": io.BytesIO(b"{}"),
     }
-    list(wsgi_app(platform)(environ, lambda status, headers: told.append(status)))
-    assert told == ["400 Bad Request"]
+    list(wsgi_app(platform)(environ, lambda status, headers: reported.append(status)))
+    assert reported == ["400 Bad Request"]
 
 
 def test_a_body_that_ends_early_is_refused(served: Any) -> None:
@@ -120,7 +120,7 @@ def test_a_body_that_ends_early_is_refused(served: Any) -> None:
 
 def test_a_client_who_goes_away_is_noticed_at_the_next_write(served: Any) -> None:
     _, _, platform = served
-    asked = {**HELLO, "messages": [{"role": "user", "content": "word " * 3000}], "stream": True}
-    call(served, "POST", CHAT, json.dumps(asked).encode(), take=1)
+    requested = {**HELLO, "messages": [{"role": "user", "content": "word " * 3000}], "stream": True}
+    call(served, "POST", CHAT, json.dumps(requested).encode(), take=1)
     newest = platform.usage.list().page().items[-1]
     assert 0 < newest.completion_tokens < 3000

@@ -135,31 +135,31 @@ def test_a_parent_that_was_deleted_ends_the_walk_and_is_named_by_its_step(traine
 
 def test_the_lineage_of_a_checkpoint_names_its_evaluation_runs_and_aliases(trained: Any) -> None:
     ref = "weave:///acme/p/object/m:step"
-    judged = [run(trained, model=f"{ref}1"), run(trained, model=f"modelyard:{ref.removeprefix('weave:')}1")]
+    scored = [run(trained, model=f"{ref}1"), run(trained, model=f"modelyard:{ref.removeprefix('weave:')}1")]
     run(trained, model=f"{ref}2")
     hidden = run(trained, model=f"{ref}1", project="q")
     trained.models.promote("p/m", 1)
     trained.models.promote("p/m", 1, "canary")
     found = trained.models.lineage("p/m", 1)
-    assert [one.id for one in found.runs] == [hidden, *judged[::-1]]
+    assert [one.id for one in found.runs] == [hidden, *scored[::-1]]
     assert found.aliases == ("canary", "prod")
     held = trained.as_tenant("acme", "p").models.lineage("p/m", 1)
-    assert [one.id for one in held.runs] == judged[::-1]
+    assert [one.id for one in held.runs] == scored[::-1]
 
 
 def test_a_run_names_the_checkpoint_that_it_evaluated_if_that_exists(trained: Any) -> None:
-    def judged(model: str, yard: Any = trained) -> int | None:
+    def scored(model: str, yard: Any = trained) -> int | None:
         found = evaluations(yard).runs.lineage(run(trained, model=model)).checkpoint
         return None if found is None else found.checkpoint.step
 
-    assert judged("weave:///acme/p/object/m:step2") == 2
+    assert scored("weave:///acme/p/object/m:step2") == 2
     for elsewhere in ("m:step9", "m:latest", "m", "n:step1"):
-        assert judged(f"weave:///acme/p/object/{elsewhere}") is None
-    assert judged("weave:///acme/p/op/m:step2") is None
-    assert judged("weave:///acme/p/object/m:step2", trained.as_tenant("acme", "p")) == 2
+        assert scored(f"weave:///acme/p/object/{elsewhere}") is None
+    assert scored("weave:///acme/p/op/m:step2") is None
+    assert scored("weave:///acme/p/object/m:step2", trained.as_tenant("acme", "p")) == 2
     model = trained.models.create("s", project="secret", base_model="base-model")
-    assert judged("weave:///acme/secret/object/s:step0", trained.as_tenant("acme", "p")) is None
-    assert judged(f"weave:///acme/secret/object/{model.name}:step0") == 0
+    assert scored("weave:///acme/secret/object/s:step0", trained.as_tenant("acme", "p")) is None
+    assert scored(f"weave:///acme/secret/object/{model.name}:step0") == 0
 
 
 def test_a_checkpoint_that_is_not_there_is_not_found(trained: Any) -> None:

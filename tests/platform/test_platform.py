@@ -102,11 +102,11 @@ def test_only_the_host_hands_out_views_workers_backups_and_erasure(tmp_path: Pat
 def test_a_backup_is_a_whole_platform_with_its_checkpoints(tmp_path: Path) -> None:
     with open_platform(tmp_path / "yard.db") as platform:
         trained(platform)
-        said = platform.chat.complete(model="local/p/m", messages="question 1", temperature=0, max_tokens=8).text
+        reply = platform.chat.complete(model="local/p/m", messages="question 1", temperature=0, max_tokens=8).text
         platform.backup(tmp_path / "copy.db")
         platform.models.delete(platform.models.find("m", project="p").id)  # type: ignore[union-attr]
     with open_platform(tmp_path / "copy.db") as copy:
-        assert copy.chat.complete(model="local/p/m", messages="question 1", temperature=0, max_tokens=8).text == said
+        assert copy.chat.complete(model="local/p/m", messages="question 1", temperature=0, max_tokens=8).text == reply
 
 
 def test_a_backup_refuses_a_place_that_is_taken(tmp_path: Path) -> None:

@@ -62,19 +62,19 @@ def platform() -> Iterator[Platform]:
 
 
 @pytest.fixture
-def reports(platform: Platform, judged_runs: Any) -> tuple[Any, Any]:
+def reports(platform: Platform, scored_runs: Any) -> tuple[Any, Any]:
     """The report of a run, and of a comparison, in which everything that is shown is hostile."""
 
     def run(shift: float) -> Any:
         answers = [
-            judged_runs.answer(
+            scored_runs.answer(
                 f"{EVIL} {n}", EVIL, {"exact": n % 3 > shift, EVIL: {EVIL: n / 20 + shift, "label": EVIL}}, trial=0
             )
             for n in range(20)
         ]
-        answers += [judged_runs.answer("failed", scores={}, error=f"{EVIL} timed out")]
-        answers += [judged_runs.answer("broke", EVIL, {"exact": ValueError(EVIL), EVIL: None})]
-        return judged_runs.add(platform, answers)
+        answers += [scored_runs.answer("failed", scores={}, error=f"{EVIL} timed out")]
+        answers += [scored_runs.answer("broke", EVIL, {"exact": ValueError(EVIL), EVIL: None})]
+        return scored_runs.add(platform, answers)
 
     one, other = run(0), run(1)
     return platform.evaluations.report(one), platform.evaluations.compare(baseline=one, candidate=other)
@@ -103,10 +103,10 @@ def test_a_notebook_shows_a_piece_that_is_well_formed_and_keeps_to_itself(report
 
 
 def test_ids_and_digests_are_short_and_in_full_where_a_reader_looks_for_them(
-    platform: Platform, judged_runs: Any
+    platform: Platform, scored_runs: Any
 ) -> None:
     model = "support:SwXOY4Xn8VZbq2dYfJ1c0aLr7mKtGhPe3uWsNiEoQvB"
-    run = judged_runs.add(platform, judged_runs.questions([True]), model)
+    run = scored_runs.add(platform, scored_runs.questions([True]), model)
     kept = platform.evaluations.report(run).run
     shown = Outline(platform.evaluations.report(run)._repr_html_())
     assert shown.texts.count("support:SwXOY4Xn…") == 3  # the facts, the costs, and in full
@@ -127,24 +127,24 @@ def test_a_page_shows_numbers_plots_errors_and_rows(reports: Any) -> None:
     assert "not compared" in str(reports[1])
 
 
-def test_text_is_a_table_that_cannot_steer_a_terminal(platform: Platform, judged_runs: Any) -> None:
-    run = judged_runs.add(platform, judged_runs.questions([True, False, None], "exact"), "support:step1")
+def test_text_is_a_table_that_cannot_steer_a_terminal(platform: Platform, scored_runs: Any) -> None:
+    run = scored_runs.add(platform, scored_runs.questions([True, False, None], "exact"), "support:step1")
     text = str(platform.evaluations.report(run))
     (line,) = (line for line in text.splitlines() if line.startswith("exact"))
     assert line.split() == ["exact", "50.0", "%", "9.5", "to", "90.5", "%", "33.3", "%", "2", "1", "0", "0"]
     assert "cost" not in text
     assert "30 + 15 tokens, $0.003" in text
-    evil = judged_runs.add(platform, [judged_runs.answer("q", scores={"\x1b[2J": 1.0})])
+    evil = scored_runs.add(platform, [scored_runs.answer("q", scores={"\x1b[2J": 1.0})])
     both = str(platform.evaluations.report(evil)) + str(platform.evaluations.compare(baseline=run, candidate=evil))
     assert "\x1b" not in both
 
 
 def test_the_text_of_a_run_names_the_first_errors_and_how_trials_and_rows_were_put_together(
-    platform: Platform, judged_runs: Any
+    platform: Platform, scored_runs: Any
 ) -> None:
-    answers = [judged_runs.answer(f"q{n}", error="timed out", more={"text": n % 2}) for n in range(5)]
-    again = judged_runs.answer("q9", scores={"exact": True}, more={"text": 0})
-    run = judged_runs.add(platform, [*answers, again, attrs.evolve(again, trial=1)])
+    answers = [scored_runs.answer(f"q{n}", error="timed out", more={"text": n % 2}) for n in range(5)]
+    again = scored_runs.answer("q9", scores={"exact": True}, more={"text": 0})
+    run = scored_runs.add(platform, [*answers, again, attrs.evolve(again, trial=1)])
     text = str(platform.evaluations.report(run, reducer="min", cluster_by="text"))
     assert text.count("model: timed out") == 3
     assert "trials of a row reduced by min" in text
@@ -153,9 +153,9 @@ def test_the_text_of_a_run_names_the_first_errors_and_how_trials_and_rows_were_p
     assert "The mean is over what is scored, with rows of one 'text' taken together; over all trials" in page
 
 
-def test_a_comparison_accounts_for_every_row(platform: Platform, judged_runs: Any) -> None:
-    before = judged_runs.add(platform, judged_runs.questions([True, True, None, None, True]))
-    after = judged_runs.add(platform, judged_runs.questions([True, None, True, None, False]))
+def test_a_comparison_accounts_for_every_row(platform: Platform, scored_runs: Any) -> None:
+    before = scored_runs.add(platform, scored_runs.questions([True, True, None, None, True]))
+    after = scored_runs.add(platform, scored_runs.questions([True, None, True, None, False]))
     found = platform.evaluations.compare(baseline=before, candidate=after)
     lacking = "rows without a value: 1 in the baseline, 1 in the candidate, 1 in both"
     (line,) = (line for line in str(found).splitlines() if line.startswith("exact, rows"))
@@ -163,9 +163,9 @@ def test_a_comparison_accounts_for_every_row(platform: Platform, judged_runs: An
     assert lacking in Outline(found.html).text
 
 
-def test_a_comparison_says_how_many_rows_would_be_enough(platform: Platform, judged_runs: Any) -> None:
-    before = judged_runs.add(platform, judged_runs.questions([True] * 5 + [False] * 5))
-    after = judged_runs.add(platform, judged_runs.questions([False] * 2 + [True] * 4 + [False] * 4))
+def test_a_comparison_says_how_many_rows_would_be_enough(platform: Platform, scored_runs: Any) -> None:
+    before = scored_runs.add(platform, scored_runs.questions([True] * 5 + [False] * 5))
+    after = scored_runs.add(platform, scored_runs.questions([False] * 2 + [True] * 4 + [False] * 4))
     found = platform.evaluations.compare(baseline=before, candidate=after)
     needed = found.metric("exact").rows_needed
     assert f"exact, about {needed} rows would show a difference of this size" in str(found)
@@ -178,17 +178,17 @@ def test_what_the_engine_returns_shows_its_report(platform: Platform) -> None:
     assert result._repr_html_() == platform.evaluations.report(result)._repr_html_()
 
 
-def test_an_empty_run_has_a_page_too(platform: Platform, judged_runs: Any) -> None:
-    run = judged_runs.add(platform, [])
+def test_an_empty_run_has_a_page_too(platform: Platform, scored_runs: Any) -> None:
+    run = scored_runs.add(platform, [])
     assert "Nothing was scored" in Outline(platform.evaluations.report(run).html).text
     assert "nothing to compare" in Outline(platform.evaluations.compare(baseline=run, candidate=run).html).text
     assert "0 rows" in str(platform.evaluations.report(run))
 
 
-def test_a_page_of_many_rows_shows_the_worst_and_says_how_many_there_are(platform: Platform, judged_runs: Any) -> None:
+def test_a_page_of_many_rows_shows_the_worst_and_says_how_many_there_are(platform: Platform, scored_runs: Any) -> None:
     rows = 3 * KEEP
-    run = judged_runs.add(platform, judged_runs.questions([n / rows for n in range(rows)]))
-    few = judged_runs.add(platform, judged_runs.questions([n / KEEP for n in range(KEEP)]))
+    run = scored_runs.add(platform, scored_runs.questions([n / rows for n in range(rows)]))
+    few = scored_runs.add(platform, scored_runs.questions([n / KEEP for n in range(KEEP)]))
     outline = Outline(platform.evaluations.report(run).html)
     assert f"exact: {KEEP} of {rows} rows" in outline.text
     assert outline.tags.count("tr") == Outline(platform.evaluations.report(few).html).tags.count("tr")
@@ -267,9 +267,9 @@ document.title = `overlaps ${overlaps.length}, role ${align("role")}, calls ${al
 @in_a_browser
 @pytest.mark.parametrize("width", [640, 1100])
 def test_in_a_notebook_text_is_left_aligned_and_nothing_overlaps(
-    platform: Platform, judged_runs: Any, tmp_path: Path, width: int
+    platform: Platform, scored_runs: Any, tmp_path: Path, width: int
 ) -> None:
-    run = judged_runs.add(platform, judged_runs.questions([True, None, False]), "a-long-name-of-a-model" * 2)
+    run = scored_runs.add(platform, scored_runs.questions([True, None, False]), "a-long-name-of-a-model" * 2)
     piece = platform.evaluations.report(run)._repr_html_()
     (tmp_path / "comparison.html").write_text(NOTEBOOK % (width, piece))
     assert "<title>overlaps 0, role left, calls right</title>" in browse(tmp_path, "--dump-dom")

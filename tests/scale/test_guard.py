@@ -31,12 +31,12 @@ def test_fewer_instructions_pass_and_the_figure_may_be_lowered(
 def test_an_interpreter_without_a_figure_counts_the_commit_that_kept_the_others(
     guard: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    requested = []
     monkeypatch.setattr(guard, "interpreter", lambda: "another")
-    monkeypatch.setattr(guard, "counted", lambda revision: asked.append(revision) or KEPT)
+    monkeypatch.setattr(guard, "counted", lambda revision: requested.append(revision) or KEPT)
     monkeypatch.setattr(guard, "git", lambda *arguments: b"1234abcd\n")
     assert guard.reference() == KEPT
-    assert asked == ["1234abcd"]
+    assert requested == ["1234abcd"]
 
 
 def test_no_counter_is_a_failure(guard: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

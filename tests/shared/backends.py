@@ -38,10 +38,10 @@ class Failing(EchoBackend):
 
     def __init__(self, error: Exception, after: int = 0, blocking: bool = False) -> None:
         super().__init__()
-        self.error, self.after, self.asked, self.closed, self.blocking = error, after, 0, 0, blocking
+        self.error, self.after, self.requested, self.closed, self.blocking = error, after, 0, 0, blocking
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
-        self.asked += 1
+        self.requested += 1
         try:
             for at, delta in enumerate(one_by_one(super().stream(request, model))):
                 if at == self.after:

@@ -176,8 +176,8 @@ def _runs(yard: Recorder, platform: Platform) -> None:
         return id, f"{PLACE}/evaluation_runs/{id}"
 
     first, path = run()
-    asked = {"model": about["model"], "inputs": {"prompt": "say yes"}, "evaluation_run_id": first}
-    prediction = yard.send("POST", f"{PLACE}/predictions", asked)["prediction_id"]
+    requested = {"model": about["model"], "inputs": {"prompt": "say yes"}, "evaluation_run_id": first}
+    prediction = yard.send("POST", f"{PLACE}/predictions", requested)["prediction_id"]
     yard.send("POST", f"{PLACE}/predictions/{prediction}/finish", {"output": "say yes"})
     scored = {"prediction_id": prediction, "scorer": f"{OBJECT}same:v0", "value": True}
     score = yard.send("POST", f"{PLACE}/scores", scored)["score_id"]
@@ -211,7 +211,7 @@ def _runs(yard: Recorder, platform: Platform) -> None:
         "POST", f"{PLACE}/eval_results/query", {"evaluation_run_ids": [queued], "include_summary": True, "limit": 1}
     )
     yard.send("POST", f"{PLACE}/eval_results/compare", {"baseline": queued, "candidate": rescored})
-    loose = yard.send("POST", f"{PLACE}/predictions", {**asked, "evaluation_run_id": None})["prediction_id"]
+    loose = yard.send("POST", f"{PLACE}/predictions", {**requested, "evaluation_run_id": None})["prediction_id"]
     other = yard.send("POST", f"{PLACE}/scores", {**scored, "prediction_id": loose})["score_id"]
     yard.send("DELETE", f"{PLACE}/scores", score_ids=[other])
     yard.send("DELETE", f"{PLACE}/predictions", prediction_ids=[loose])

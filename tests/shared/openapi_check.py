@@ -64,12 +64,12 @@ class Document:
             return Answered("", lambda value: None)
         responses = operation["responses"]
         assert str(status) in responses or status >= 400, f"{method} {path} answered {status}"
-        said, failure = responses.get(str(status), responses["default"])["content"], responses["default"]["content"]
-        assert media in said, f"{method} {path} answered {status} with {media}"
+        reply, failure = responses.get(str(status), responses["default"])["content"], responses["default"]["content"]
+        assert media in reply, f"{method} {path} answered {status} with {media}"
 
         def check(value: Any) -> None:
             told_late = media == EVENTS and "error" in value
-            _validate(failure[JSON]["schema"] if told_late else said[media]["schema"], self._given, value)
+            _validate(failure[JSON]["schema"] if told_late else reply[media]["schema"], self._given, value)
 
         return Answered(media, check)
 

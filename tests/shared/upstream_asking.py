@@ -20,8 +20,8 @@ FREE = Pricing()
 
 
 def request_of(model: str = "echo", text: str = "one two three four", **fields: Any) -> CompletionRequest:
-    asked = CompletionRequest(model, (Message(Role.USER, text),), sampling=Sampling(seed=7), max_tokens=50)
-    return attrs.evolve(asked, **fields)
+    requested = CompletionRequest(model, (Message(Role.USER, text),), sampling=Sampling(seed=7), max_tokens=50)
+    return attrs.evolve(requested, **fields)
 
 
 def backend_at(url: str, **options: Any) -> UpstreamBackend:
@@ -34,16 +34,16 @@ def served(backend: UpstreamBackend, model: str = "echo") -> ServedModel:
 
 
 def ask(backend: UpstreamBackend, **fields: Any) -> list[Delta]:
-    asked = request_of(**fields)
-    return list(backend.stream(asked, served(backend, asked.model)))
+    requested = request_of(**fields)
+    return list(backend.stream(requested, served(backend, requested.model)))
 
 
 def ask_on_loop(backend: UpstreamBackend, **fields: Any) -> list[Delta]:
     """The same, on an event loop of its own."""
 
     async def main() -> list[Delta]:
-        asked = request_of(**fields)
-        return [delta async for delta in backend.astream(asked, served(backend, asked.model))]
+        requested = request_of(**fields)
+        return [delta async for delta in backend.astream(requested, served(backend, requested.model))]
 
     return asyncio.run(main())
 

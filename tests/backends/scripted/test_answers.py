@@ -49,14 +49,14 @@ def test_each_text_is_one_piece_of_the_stream_with_the_tokens_that_its_words_are
 
 
 def test_a_text_and_two_calls_in_one_answer() -> None:
-    said = fold_choice(0, deltas(say("One moment.", call("look_up", order=17, deep=None), call("weigh"))), False)
-    assert said.message.text == "One moment."
-    assert [(one.name, json.loads(one.arguments)) for one in said.message.tool_calls] == [
+    generated = fold_choice(0, deltas(say("One moment.", call("look_up", order=17, deep=None), call("weigh"))), False)
+    assert generated.message.text == "One moment."
+    assert [(one.name, json.loads(one.arguments)) for one in generated.message.tool_calls] == [
         ("look_up", {"order": 17, "deep": None}),
         ("weigh", {}),
     ]
-    assert len({one.id for one in said.message.tool_calls}) == 2
-    assert said.finish_reason is FinishReason.TOOL_CALLS
+    assert len({one.id for one in generated.message.tool_calls}) == 2
+    assert generated.finish_reason is FinishReason.TOOL_CALLS
 
 
 def test_the_same_conversation_gets_the_same_call_ids_and_a_longer_one_others() -> None:
@@ -70,8 +70,8 @@ def test_the_same_conversation_gets_the_same_call_ids_and_a_longer_one_others() 
 
 @pytest.mark.parametrize(("limit", "text", "reason"), [(1, "a", "length"), (2, "a b", "length"), (3, "a b c", "stop")])
 def test_an_answer_is_cut_at_the_token_limit(limit: int, text: str, reason: str) -> None:
-    said = fold_choice(0, deltas(say("a", " b c"), max_tokens=limit), False)
-    assert (said.message.text, said.finish_reason) == (text, reason)
+    generated = fold_choice(0, deltas(say("a", " b c"), max_tokens=limit), False)
+    assert (generated.message.text, generated.finish_reason) == (text, reason)
 
 
 def test_nothing_happens_after_the_token_limit() -> None:
@@ -130,8 +130,8 @@ def test_a_function_reserves_the_words_of_the_messages_and_the_tokens_that_are_a
         platform.usage.set_budget("0.32")
         with pytest.raises(BudgetExceeded, match=r"would cost 0\.33 USD"):
             platform.chat.complete(model="scripted", messages="a b c", max_tokens=3)
-        told = platform.chat.complete(model="scripted", messages="a b", max_tokens=3).usage
-        assert told == (usage or Usage(2, 2))
+        reported = platform.chat.complete(model="scripted", messages="a b", max_tokens=3).usage
+        assert reported == (usage or Usage(2, 2))
 
 
 def test_the_usage_of_a_function_that_reports_none_is_counted_however_its_answer_ends() -> None:
@@ -225,10 +225,10 @@ def test_a_structured_value_is_said_as_json(value: Any, fields: dict[str, Any]) 
 @pytest.mark.parametrize("name", [None, "bill"])
 def test_a_structured_value_is_the_arguments_of_the_tool_that_must_be_called(name: str | None) -> None:
     choice = ToolChoice(ToolMode.REQUIRED, name)
-    said = fold_choice(0, deltas(INVOICE, tools=(BILL,), tool_choice=choice), False)
-    (made,) = said.message.tool_calls
+    generated = fold_choice(0, deltas(INVOICE, tools=(BILL,), tool_choice=choice), False)
+    (made,) = generated.message.tool_calls
     assert (made.name, json.loads(made.arguments)) == ("bill", AS_JSON)
-    assert said.message.content is None
+    assert generated.message.content is None
 
 
 # ---- pauses ------------------------------------------------------------------------------------------------------
@@ -247,8 +247,8 @@ def test_pauses_take_the_time_of_the_clock() -> None:
     assert backend.blocking is True
     request = CompletionRequest("scripted", (Message(Role.USER, "hi"),))
     stream = backend.stream(request, ServedModel("scripted", backend.entries()[0]))
-    said = [(clock.monotonic(), delta.text) for delta in stream]
-    assert said == [(0, "Once"), (5, " upon"), (7, "")]
+    generated = [(clock.monotonic(), delta.text) for delta in stream]
+    assert generated == [(0, "Once"), (5, " upon"), (7, "")]
 
 
 def test_pauses_on_an_event_loop_take_the_time_of_the_clock_and_end_when_the_reader_goes() -> None:
@@ -257,18 +257,18 @@ def test_pauses_on_an_event_loop_take_the_time_of_the_clock_and_end_when_the_rea
     async def converse() -> list[str]:
         with open_platform(backend=ScriptedBackend([SLOW, SLOW], clock=clock), clock=clock) as platform:
             stream = platform.chat.astream(model="scripted", messages="hi")
-            said = [(await anext(stream)).text]
+            generated = [(await anext(stream)).text]
             waiting = asyncio.ensure_future(anext(stream))
             await some_turns()
             assert not waiting.done()
             await clock.aadvance(5)
-            said.append((await waiting).text)
+            generated.append((await waiting).text)
             left = asyncio.ensure_future(anext(stream))
             await some_turns()
             left.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await left
-        return said
+        return generated
 
     assert asyncio.run(asyncio.wait_for(converse(), 60)) == ["Once", " upon"]
 

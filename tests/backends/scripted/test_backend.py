@@ -58,9 +58,9 @@ def test_what_a_function_raises_reaches_the_caller() -> None:
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_message_brings_its_tool_calls(streamed: bool) -> None:
     calls = (ToolCall("call_1", "add", '{"a": 1}'), ToolCall("call_2", "sub", ""))
-    said = ask(ScriptedBackend([Message(Role.ASSISTANT, "let me see", tool_calls=calls)]), streamed=streamed)
-    assert said.message == Message(Role.ASSISTANT, "let me see", tool_calls=calls)
-    assert said.finish_reason is FinishReason.TOOL_CALLS
+    generated = ask(ScriptedBackend([Message(Role.ASSISTANT, "let me see", tool_calls=calls)]), streamed=streamed)
+    assert generated.message == Message(Role.ASSISTANT, "let me see", tool_calls=calls)
+    assert generated.finish_reason is FinishReason.TOOL_CALLS
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -74,10 +74,10 @@ def test_a_completion_keeps_its_finish_reason_and_its_own_tokens(streamed: bool)
 
 def test_a_choice_without_tokens_is_said_in_words() -> None:
     choice = Choice(0, Message(Role.ASSISTANT, "two words"), FinishReason.CONTENT_FILTER)
-    said = ask(ScriptedBackend([choice]), logprobs=True)
-    assert said.finish_reason is FinishReason.CONTENT_FILTER
-    assert said.logprobs is not None
-    assert [token.token for token in said.logprobs] == ["two", " words"]
+    generated = ask(ScriptedBackend([choice]), logprobs=True)
+    assert generated.finish_reason is FinishReason.CONTENT_FILTER
+    assert generated.logprobs is not None
+    assert [token.token for token in generated.logprobs] == ["two", " words"]
 
 
 def test_deltas_are_passed_on_as_they_are() -> None:

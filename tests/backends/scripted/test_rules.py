@@ -106,8 +106,8 @@ def test_the_first_rule_that_fits_answers() -> None:
 
 def test_answers_come_one_after_the_other_and_the_last_from_then_on() -> None:
     backend = ScriptedBackend([on("refund").answer("1", "2", "3"), on().answer("else")])
-    said = [ask(backend).message.text for _ in range(5)]
-    assert said == ["1", "2", "3", "3", "3"]
+    generated = [ask(backend).message.text for _ in range(5)]
+    assert generated == ["1", "2", "3", "3", "3"]
     assert ask(backend, messages=(Message(Role.USER, "hi"),)).message.text == "else"
 
 
@@ -159,8 +159,8 @@ def test_requests_are_kept_with_the_rule_that_answered() -> None:
 def test_each_answer_is_given_once_however_many_threads_ask() -> None:
     backend = ScriptedBackend([on().answer(*map(str, range(200)), "more")])
     with ThreadPoolExecutor(8) as threads:
-        said = list(threads.map(lambda _: ask(backend).message.text, range(200)))
-    assert sorted(said, key=int) == list(map(str, range(200)))
+        generated = list(threads.map(lambda _: ask(backend).message.text, range(200)))
+    assert sorted(generated, key=int) == list(map(str, range(200)))
     assert len(backend.answered) == 200
 
 

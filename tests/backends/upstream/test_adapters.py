@@ -105,10 +105,10 @@ class TestServing:
         adapters = LoraAdapters(url, folder)
         names = serve(adapters, model_of(1), model_of(2), model_of(1))
         assert names[0] == names[2] != names[1]
-        assert [asked.body["lora_name"] for asked in fake.requests_to(LOAD_ADAPTER)] == names[:2]
+        assert [requested.body["lora_name"] for requested in fake.requests_to(LOAD_ADAPTER)] == names[:2]
         for number, name in enumerate(names[:2], start=1):
-            said = ask(url, name).json()["choices"][0]["message"]["content"]
-            assert said == f"{mark_of(weights_of(number))} hello"
+            generated = ask(url, name).json()["choices"][0]["message"]["content"]
+            assert generated == f"{mark_of(weights_of(number))} hello"
 
     def test_beyond_the_cap_the_least_recently_used_goes_and_its_files_with_it(self, fake, url, folder, serve):
         adapters = LoraAdapters(url, folder, max_loaded=2)
@@ -280,7 +280,7 @@ class TestRestarts:
         serve(adapters, model_of(1))
         fake.restart()
         assert serve(adapters, model_of(2)) == list(fake.adapters)
-        assert [asked.status for asked in fake.requests_to(UNLOAD_ADAPTER)] == [404]
+        assert [requested.status for requested in fake.requests_to(UNLOAD_ADAPTER)] == [404]
 
     def test_a_false_alarm_costs_one_look_and_no_loading(self, fake, url, folder, serve):
         adapters = LoraAdapters(url, folder)
@@ -289,7 +289,7 @@ class TestRestarts:
         adapters.lost(name)
         adapters.lost(name)
         serve(adapters, model_of(1), model_of(1))
-        assert [asked.path for asked in fake.requests[before:]] == [MODELS]
+        assert [requested.path for requested in fake.requests[before:]] == [MODELS]
 
     def test_what_an_earlier_life_left_is_found_and_goes_first(self, fake, url, folder, tmp_path, serve):
         left = serve(LoraAdapters(url, tmp_path / "earlier"), model_of(1), model_of(2), model_of(3))

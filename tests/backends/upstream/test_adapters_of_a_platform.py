@@ -180,7 +180,7 @@ def test_who_tries_again_does_not_wait_for_themselves_while_their_adapter_drains
     with yard_of(tmp_path, max_loaded=1, clock=clock) as yard, ThreadPoolExecutor(2) as pool:
         yard.fake.plan(Refuse(503))
         first = pool.submit(yard.ask, 1)
-        until(lambda: any(asked.status == 503 for asked in yard.fake.chats))
+        until(lambda: any(requested.status == 503 for requested in yard.fake.chats))
         second = pool.submit(yard.ask, 2)
         until(lambda: any(slot.draining for slot in yard.adapters._slots.slots.values()))
         until(partial(moved_on, clock, first.done))

@@ -122,7 +122,7 @@ def test_the_adapter_is_held_for_as_long_as_it_answers(url: str, fake: FakeVllm,
         "leave adapter-2",
         "leave adapter-1",
     ]
-    assert [asked.body["model"] for asked in fake.chats] == ["adapter-1", "adapter-2"]
+    assert [requested.body["model"] for requested in fake.chats] == ["adapter-1", "adapter-2"]
 
 
 def test_a_missing_base_model_is_not_taken_for_a_lost_adapter(fake: FakeVllm, url: str) -> None:

@@ -118,7 +118,7 @@ class TestAnswers:
     def test_a_limit_that_is_the_models_own_is_left_to_the_server(self, far: Far) -> None:
         ask(far.backend, max_tokens=1000)
         ask(far.backend, max_tokens=999)
-        assert [asked.body.get("max_tokens") for asked in far.fake.chats] == [None, 999]
+        assert [requested.body.get("max_tokens") for requested in far.fake.chats] == [None, 999]
 
     def test_a_server_that_does_not_stream_answers_in_one_piece(self, canned: Any, either: Any) -> None:
         body = b'{"choices":[{"index":0,"message":{"content":"all at once"},"finish_reason":"stop"}]}'
@@ -147,8 +147,8 @@ class TestAnswers:
     def test_connections_are_used_again_on_a_loop(self) -> None:
         async def main(backend: UpstreamBackend) -> None:
             for streamed in (True, False, True):
-                asked = request_of(streamed=streamed)
-                assert [delta async for delta in backend.astream(asked, served(backend))]
+                requested = request_of(streamed=streamed)
+                assert [delta async for delta in backend.astream(requested, served(backend))]
 
         with counted() as (url, seen), backend_at(url) as backend:
             asyncio.run(main(backend))
@@ -300,8 +300,8 @@ class TestNonsense:
     )
     def test_an_answer_that_is_none(self, canned: Any, either: Any, body: bytes) -> None:
         for streamed in (True, False):
-            said = http(b"data: " + body + b"\n\n", "text/event-stream") if streamed else http(body)
-            with backend_at(canned(said)) as backend, pytest.raises(BackendError, match="malformed"):
+            generated = http(b"data: " + body + b"\n\n", "text/event-stream") if streamed else http(body)
+            with backend_at(canned(generated)) as backend, pytest.raises(BackendError, match="malformed"):
                 either(backend, streamed=streamed)
 
     def test_a_stream_that_ends_in_the_midst(self, canned: Any, either: Any) -> None:
@@ -380,13 +380,13 @@ class TestTime:
         clock = ManualClock()
 
         async def main(backend: UpstreamBackend) -> str:
-            said = ""
+            generated = ""
             async for delta in backend.astream(request_of(streamed=True), served(backend)):
                 await clock.aadvance(100)
                 for _ in range(50):
                     await asyncio.sleep(0)  # a turn for whoever would give the server up now
-                said += delta.text
-            return said
+                generated += delta.text
+            return generated
 
         with backend_at(fakes[1], clock=clock, timeouts=Timeouts(first_token=30, between_tokens=10)) as backend:
             assert asyncio.run(main(backend)) == "one two three four"
@@ -560,11 +560,11 @@ class TestLife:
             assert ask(backend)
             child = os.fork()
             if child == 0:
-                said = ""
+                generated = ""
                 try:
-                    said = text_of(ask(backend))
+                    generated = text_of(ask(backend))
                 finally:
-                    os._exit(0 if said == "one two three four" else 1)
+                    os._exit(0 if generated == "one two three four" else 1)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
             assert ask(backend)
         assert len(seen) == 2

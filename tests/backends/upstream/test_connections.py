@@ -222,18 +222,18 @@ class TestNames:
         async def main() -> tuple[str, int, list[Any]]:
             asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
             waiting = [asyncio.create_task(drained(hanging)) for _ in range(8)]
-            said = await drained(other)
+            generated = await drained(other)
             free = await asyncio.to_thread(lambda: 1)  # the loop's own threads
             for task in waiting:
                 task.cancel()
-            return said, free, await asyncio.gather(*waiting, return_exceptions=True)
+            return generated, free, await asyncio.gather(*waiting, return_exceptions=True)
 
         with (
             backend_at(f"http://hangs.test:{port}/v1", timeouts=Timeouts(connect=1e6)) as hanging,
             backend_at(f"http://answers.test:{port}/v1") as other,
         ):
-            said, free, ended = asyncio.run(main())
-        assert (said, free) == (SAID, 1)
+            generated, free, ended = asyncio.run(main())
+        assert (generated, free) == (SAID, 1)
         assert all(isinstance(error, asyncio.CancelledError) for error in ended)
 
     def test_connections_to_one_server_share_a_look_up(self, named: Any, port: int) -> None:

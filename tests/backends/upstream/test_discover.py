@@ -51,7 +51,7 @@ def test_a_model_without_a_price_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "generated",
     [
         {"max_model_len": 77},
         {"context_length": 77},
@@ -59,8 +59,8 @@ def test_a_model_without_a_price_is_refused_by_name() -> None:
         {"meta": {"n_ctx": 77, "n_ctx_train": 99}},
     ],
 )
-def test_the_context_length_is_found_where_servers_say_it(canned: Any, said: Any) -> None:
-    (model,) = discover(canned(listing({"id": "m", "created": 5, **said})), pricing={"m": PRICE})
+def test_the_context_length_is_found_where_servers_say_it(canned: Any, generated: Any) -> None:
+    (model,) = discover(canned(listing({"id": "m", "created": 5, **generated})), pricing={"m": PRICE})
     assert (model.entry.context_length, model.entry.created) == (77, 5)
 
 

@@ -148,13 +148,13 @@ FAULTS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: next(iter(fault)))
 def test_an_error_of_the_caller_is_the_same_over_http(near: Platform, far: Platform, fault: dict[str, Any]) -> None:
     question = {"model": "echo", "messages": "x", "max_tokens": None, **fault}
-    with pytest.raises(InvalidInput) as told:
+    with pytest.raises(InvalidInput) as reported:
         ask(far, question)
     try:
         ask(near, question)
     except ModelyardError as here:
-        assert (told.type, told.value.code) == (type(here), here.code)
-        message = str(told.value).removesuffix(f" ({here.code})")  # which an answer over HTTP adds
+        assert (reported.type, reported.value.code) == (type(here), here.code)
+        message = str(reported.value).removesuffix(f" ({here.code})")  # which an answer over HTTP adds
         assert message.endswith(str(here).partition(": ")[2])
 
 

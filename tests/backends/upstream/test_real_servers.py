@@ -23,8 +23,8 @@ from upstream_asking import FREE, TIMEOUTS, Hurried, ask, backend_at, http, requ
 
 def events(*chunks: Any) -> bytes:
     """An answer that is a stream of these chunks."""
-    said = [chunk if isinstance(chunk, str) else json.dumps(chunk) for chunk in chunks]
-    return http("".join(f"data: {one}\n\n" for one in said).encode(), "text/event-stream")
+    generated = [chunk if isinstance(chunk, str) else json.dumps(chunk) for chunk in chunks]
+    return http("".join(f"data: {one}\n\n" for one in generated).encode(), "text/event-stream")
 
 
 def chunk(content: str | None = None, reason: str | None = None, **members: Any) -> dict[str, Any]:
@@ -164,10 +164,10 @@ class TestKeptConnections:
 
 def many_on_a_loop(backend: Any, times: int) -> list[str]:
     async def main() -> list[str]:
-        said = []
+        generated = []
         for _ in range(times):
-            said.append(text_of([delta async for delta in backend.astream(request_of(), served(backend))]))
-        return said
+            generated.append(text_of([delta async for delta in backend.astream(request_of(), served(backend))]))
+        return generated
 
     return asyncio.run(main())
 

@@ -24,7 +24,7 @@ SCORER = "weave:///acme/red/object/exact:v1"
 FAILED: Any = object()
 
 
-def judged(row: Mapping[str, Any], values: Mapping[str, Any] | object, trial: int = 0) -> ScoredPrediction:
+def scored(row: Mapping[str, Any], values: Mapping[str, Any] | object, trial: int = 0) -> ScoredPrediction:
     """A row of a run with a value for each scorer, or one on which the model failed."""
     key = digest(row)
     if not isinstance(values, Mapping):
@@ -37,7 +37,7 @@ def judged(row: Mapping[str, Any], values: Mapping[str, Any] | object, trial: in
 
 def run_of(values: Mapping[int, Any], scorer: str = SCORER) -> list[ScoredPrediction]:
     """A row for each number, with its value of one scorer; `FAILED` is one on which the model failed."""
-    found = (judged({"n": n}, FAILED if value is FAILED else {scorer: value}) for n, value in values.items())
+    found = (scored({"n": n}, FAILED if value is FAILED else {scorer: value}) for n, value in values.items())
     return sorted(found, key=lambda one: one[0].row_digest)
 
 
@@ -132,8 +132,8 @@ def test_equal_differences_are_compared_by_their_signs() -> None:
 
 
 def test_trials_are_reduced_before_rows_are_paired() -> None:
-    one = [judged({"n": 1}, {SCORER: value}, trial) for trial, value in enumerate([0.0, 1.0])]
-    other = [judged({"n": 1}, {SCORER: 0.75})]
+    one = [scored({"n": 1}, {SCORER: value}, trial) for trial, value in enumerate([0.0, 1.0])]
+    other = [scored({"n": 1}, {SCORER: 0.75})]
     assert only(compare(one, other)).paired.difference == 0.25
     assert only(compare(one, other, reducer="max")).paired.difference == -0.25
 
@@ -164,10 +164,10 @@ def test_an_interval_without_0_is_not_enough_where_the_exact_test_disagrees() ->
 def test_several_metrics_are_corrected_by_holm() -> None:
     """p = 2 / 64 = 0.031 alone is shown; beside another metric it is doubled, and is not."""
     before = sorted(
-        (judged({"n": n}, {SCORER: {"a": False, "b": True}}) for n in range(6)), key=lambda j: j[0].row_digest
+        (scored({"n": n}, {SCORER: {"a": False, "b": True}}) for n in range(6)), key=lambda j: j[0].row_digest
     )
     after = sorted(
-        (judged({"n": n}, {SCORER: {"a": True, "b": True}}) for n in range(6)), key=lambda j: j[0].row_digest
+        (scored({"n": n}, {SCORER: {"a": True, "b": True}}) for n in range(6)), key=lambda j: j[0].row_digest
     )
     found = compare(before, after)
     a = found.metric("exact.a")
@@ -187,8 +187,8 @@ def test_the_advice_on_the_number_of_rows_by_hand() -> None:
 def test_clusters_widen_the_interval_by_hand() -> None:
     """Differences 1, 1, 2, 4 on two texts: error 1, mean 2, Student's t with one degree of freedom."""
     rows = [("a", 1.0), ("a", 1.5), ("b", 2.0), ("b", 4.5)]
-    before = [judged({"n": n, "text": text}, {SCORER: 0.5}) for n, (text, _) in enumerate(rows)]
-    after = [judged({"n": n, "text": text}, {SCORER: value + 0.5}) for n, (text, value) in enumerate(rows)]
+    before = [scored({"n": n, "text": text}, {SCORER: 0.5}) for n, (text, _) in enumerate(rows)]
+    after = [scored({"n": n, "text": text}, {SCORER: value + 0.5}) for n, (text, value) in enumerate(rows)]
     order = [sorted(side, key=lambda one: one[0].row_digest) for side in (before, after)]
     found = only(compare(*order, cluster_by="text"))
     residuals = [2.5 - 4.5, 6.5 - 4.5]
@@ -242,10 +242,10 @@ def test_over_all_rows_a_missing_value_counts_as_the_lowest_of_both_runs() -> No
 
 def test_metrics_of_one_run_texts_and_other_kinds_are_not_compared_and_say_why() -> None:
     before = sorted(
-        (judged({"n": n}, {"old": 1, "text": "a", "mixed": True}) for n in range(2)), key=lambda j: j[0].row_digest
+        (scored({"n": n}, {"old": 1, "text": "a", "mixed": True}) for n in range(2)), key=lambda j: j[0].row_digest
     )
     after = sorted(
-        (judged({"n": n}, {"new": 1, "text": "b", "mixed": 0.5}) for n in range(2)), key=lambda j: j[0].row_digest
+        (scored({"n": n}, {"new": 1, "text": "b", "mixed": 0.5}) for n in range(2)), key=lambda j: j[0].row_digest
     )
     found = compare(before, after)
     assert found.metrics == ()

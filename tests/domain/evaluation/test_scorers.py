@@ -39,7 +39,7 @@ json_values = st.recursive(
 
 
 @pytest.mark.parametrize(
-    ("rule", "output", "expected", "said"),
+    ("rule", "output", "expected", "reply"),
     [
         (ExactMatch(), "Paris", "Paris", True),
         (ExactMatch(), " Paris\n", "Paris", True),
@@ -64,8 +64,8 @@ json_values = st.recursive(
         (JsonEqual(), "not json", {"a": 1}, False),
     ],
 )
-def test_what_a_declarative_scorer_says(rule: Any, output: str, expected: object, said: bool) -> None:
-    assert rule.score(output, {"expected": expected}) is said
+def test_what_a_declarative_scorer_says(rule: Any, output: str, expected: object, reply: bool) -> None:
+    assert rule.score(output, {"expected": expected}) is reply
 
 
 def test_another_field_of_the_row_may_hold_what_is_expected() -> None:
@@ -107,7 +107,7 @@ def test_a_judge_gets_the_strings_of_the_row_which_are_never_templates() -> None
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "reply"),
     [
         ("Yes.", True),
         ("I think NO, yes?", False),
@@ -119,8 +119,8 @@ def test_a_judge_gets_the_strings_of_the_row_which_are_never_templates() -> None
         ("Knowing this: yes", True),
     ],
 )
-def test_a_judge_says_yes_or_no_with_its_first_verdict(answer: str, said: bool) -> None:
-    assert LlmJudge("m", "?").read(answer) is said
+def test_a_judge_says_yes_or_no_with_its_first_verdict(answer: str, reply: bool) -> None:
+    assert LlmJudge("m", "?").read(answer) is reply
 
 
 def test_a_judge_of_numbers_says_its_last_number() -> None:

@@ -81,37 +81,37 @@ def checkpoint(number: int, adapter: Adapter, opened: list[int] | None = None) -
     "sampling", [Sampling(seed=3), Sampling(seed=3, temperature=0.5, top_k=5, frequency_penalty=1.0)]
 )
 def test_logprobs_are_the_model_s_own_before_any_sampling_parameter(sampling: Sampling) -> None:
-    said = ask(sampling=sampling, **DETAIL)
-    assert said.logprobs is not None
+    generated = ask(sampling=sampling, **DETAIL)
+    assert generated.logprobs is not None
     model = TabularModel(base_seed("tabular-mini"))
-    expected = model.score(prompt_features(QUESTION), said.token_ids)
-    assert [token.logprob for token in said.logprobs] == pytest.approx(expected)
-    assert said.prompt_token_ids == tuple(prompt_ids(QUESTION))
+    expected = model.score(prompt_features(QUESTION), generated.token_ids)
+    assert [token.logprob for token in generated.logprobs] == pytest.approx(expected)
+    assert generated.prompt_token_ids == tuple(prompt_ids(QUESTION))
 
 
 def test_alternatives_are_the_likeliest_tokens_of_the_whole_vocabulary() -> None:
-    said = ask(max_tokens=1, logprobs=True, top_logprobs=20)
-    assert said.logprobs is not None
+    generated = ask(max_tokens=1, logprobs=True, top_logprobs=20)
+    assert generated.logprobs is not None
     scorer = TabularModel(base_seed("tabular-mini")).scorer(prompt_features(QUESTION))
     every = sorted(scorer.next_logprobs([]), reverse=True)
     assert len(every) == VOCABULARY_SIZE
     assert math.fsum(map(math.exp, every)) == pytest.approx(1)
-    assert [token.logprob for token in said.logprobs[0].top] == pytest.approx(every[:20])
+    assert [token.logprob for token in generated.logprobs[0].top] == pytest.approx(every[:20])
 
 
 def test_temperature_0_takes_the_first_alternative_each_time() -> None:
-    said = ask(sampling=Sampling(temperature=0), **DETAIL)
-    assert said.logprobs is not None
-    assert [token.id for token in said.logprobs] == [token.top[0].id for token in said.logprobs]
+    generated = ask(sampling=Sampling(temperature=0), **DETAIL)
+    assert generated.logprobs is not None
+    assert [token.id for token in generated.logprobs] == [token.top[0].id for token in generated.logprobs]
 
 
 @pytest.mark.parametrize("penalty", [1.0, 1.5])
 def test_an_answer_is_what_the_log_probabilities_and_the_parameters_say(penalty: float) -> None:
     sampling = Sampling(seed=4, temperature=0.8, presence_penalty=0.5, repetition_penalty=penalty)
-    said = ask(sampling=sampling, **DETAIL).token_ids
+    generated = ask(sampling=sampling, **DETAIL).token_ids
     scorer = TabularModel(base_seed("tabular-mini")).scorer(prompt_features(QUESTION))
-    for place, token in enumerate(said):
-        before = said[:place]
+    for place, token in enumerate(generated):
+        before = generated[:place]
         assert next_token(scorer.next_logprobs(before), sampling, prompt_ids(QUESTION), before) == token
 
 
@@ -139,8 +139,8 @@ def test_a_bias_makes_it_stop_and_an_unknown_id_is_refused_with_the_first_delta(
 
 def test_without_a_limit_of_the_request_the_entry_s_holds() -> None:
     short = attrs.evolve(BASE, entry=attrs.evolve(BASE.entry, max_output_length=3))
-    said = ask(short, max_tokens=None, sampling=Sampling(logit_bias={END_OF_TURN: -100}), **DETAIL)
-    assert (len(said.token_ids), said.finish_reason) == (3, FinishReason.LENGTH)
+    generated = ask(short, max_tokens=None, sampling=Sampling(logit_bias={END_OF_TURN: -100}), **DETAIL)
+    assert (len(generated.token_ids), generated.finish_reason) == (3, FinishReason.LENGTH)
 
 
 # ---- text ----------------------------------------------------------------------------------------------------------
@@ -152,11 +152,11 @@ def test_characters_come_whole_and_their_bytes_exactly(text: str, limit: int) ->
     backend, model = TabularBackend(), checkpoint(1, towards(text))
     greedy = {"sampling": Sampling(temperature=0), "max_tokens": limit, **DETAIL}
     deltas = list(backend.stream(request(streamed=True, **greedy), model))
-    said = fold_choice(0, deltas, with_logprobs=True)
-    assert said == ask(model, backend, **greedy)
-    assert said.logprobs is not None
-    whole = b"".join(bytes(token.bytes or ()) for token in said.logprobs)
-    assert said.message.text == whole.decode(errors="replace")
+    generated = fold_choice(0, deltas, with_logprobs=True)
+    assert generated == ask(model, backend, **greedy)
+    assert generated.logprobs is not None
+    whole = b"".join(bytes(token.bytes or ()) for token in generated.logprobs)
+    assert generated.message.text == whole.decode(errors="replace")
     for delta in deltas[:-1]:
         assert "\ufffd" not in delta.text or "\ufffd" in text
 
@@ -201,9 +201,9 @@ def test_tools_and_calls_are_part_of_the_prompt() -> None:
         'look_up {"a": 1}',
         "found",
     ]
-    asked = request(messages=history, tools=(tool,), return_token_ids=True)
-    assert BACKEND.prompt_tokens(asked, BASE) == len(prompt_ids(read))
-    assert next(BACKEND.stream(asked, BASE)).prompt_token_ids == tuple(prompt_ids(read))
+    requested = request(messages=history, tools=(tool,), return_token_ids=True)
+    assert BACKEND.prompt_tokens(requested, BASE) == len(prompt_ids(read))
+    assert next(BACKEND.stream(requested, BASE)).prompt_token_ids == tuple(prompt_ids(read))
     assert conversation(QUESTION) == QUESTION
 
 
@@ -232,8 +232,8 @@ def test_many_threads_may_load_at_once() -> None:
     backend = TabularBackend()
     models = [checkpoint(number, towards(f"n{number}")) for number in range(8)]
     with ThreadPoolExecutor(8) as threads:
-        said = list(threads.map(lambda model: ask(model, backend, sampling=Sampling(temperature=0)), models * 2))
-    assert [answer.message.text for answer in said] == [f"n{number}" for number in range(8)] * 2
+        generated = list(threads.map(lambda model: ask(model, backend, sampling=Sampling(temperature=0)), models * 2))
+    assert [answer.message.text for answer in generated] == [f"n{number}" for number in range(8)] * 2
 
 
 def test_a_file_that_is_not_an_adapter_is_a_clear_error() -> None:
@@ -262,10 +262,10 @@ def test_every_prompt_has_its_own_count_of_tokens() -> None:
 
 
 def sampled(**sampling: Any) -> tuple[tuple[int, ...], FinishReason]:
-    said = ask(
+    generated = ask(
         checkpoint(1, towards("Yes.")), max_tokens=60, return_token_ids=True, sampling=Sampling(seed=3, **sampling)
     )
-    return said.token_ids, said.finish_reason
+    return generated.token_ids, generated.finish_reason
 
 
 def test_an_answer_has_at_least_min_tokens() -> None:

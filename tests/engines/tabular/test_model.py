@@ -51,7 +51,7 @@ def answer(question, text):
 
 
 def rows(asking=ASKING, answers=ANSWERS):
-    made = [answer(asked.format(word), text) for asked in asking for word, text in answers.items()]
+    made = [answer(requested.format(word), text) for requested in asking for word, text in answers.items()]
     return random.Random(5).sample(made, len(made))
 
 
@@ -78,8 +78,8 @@ def imitate(model, made, config=None, first_step=1):
     return learner.model(), metrics
 
 
-def sample(model, asked, seed, limit=16):
-    chance, scorer, ids = random.Random(seed), model.scorer(asked), []
+def sample(model, requested, seed, limit=16):
+    chance, scorer, ids = random.Random(seed), model.scorer(requested), []
     while len(ids) < limit and ids[-1:] != [END_OF_TURN]:
         odds = map(math.exp, scorer.next_logprobs(ids))
         ids += chance.choices(range(VOCABULARY_SIZE), weights=list(odds))
@@ -102,8 +102,10 @@ def test_letter_case_and_spacing_do_not_change_what_a_prompt_says():
 
 
 def test_words_carry_the_role_that_said_them():
-    said = [prompt_features([Message(role, "parcel"), Message(Role.USER, "hi")]) for role in (Role.SYSTEM, Role.USER)]
-    assert said[0] != said[1]
+    generated = [
+        prompt_features([Message(role, "parcel"), Message(Role.USER, "hi")]) for role in (Role.SYSTEM, Role.USER)
+    ]
+    assert generated[0] != generated[1]
 
 
 def test_the_last_user_message_counts_more_than_earlier_ones():
@@ -145,12 +147,12 @@ def random_model(seed, size, others=40):
     return TabularModel(BASE.seed, Adapter(weights)), row
 
 
-def plain_logprobs(model, asked, ids):
+def plain_logprobs(model, requested, ids):
     """The definition, spelled out: untrained logits, plus value x weight of all active features, through a softmax."""
     result = []
-    for place, (target, _, active) in enumerate(contexts(asked, ids)):
-        logits = TabularModel(model.seed).scorer(asked).next_logprobs(ids[:place])
-        for feature, value in (*asked.constant, *zip(active, asked.values, strict=True)):
+    for place, (target, _, active) in enumerate(contexts(requested, ids)):
+        logits = TabularModel(model.seed).scorer(requested).next_logprobs(ids[:place])
+        for feature, value in (*requested.constant, *zip(active, requested.values, strict=True)):
             for token, weight in model.adapter.rows.get(feature, {}).items():
                 logits[token] += value * weight
         top = max(logits)
@@ -393,7 +395,9 @@ def reward(ids):
 
 
 def rollouts(model, job, samples=8):
-    return [[sample(model, asked, f"{job}.{at}.{k}") for k in range(samples)] for at, asked in enumerate(PROMPTS)]
+    return [
+        [sample(model, requested, f"{job}.{at}.{k}") for k in range(samples)] for at, requested in enumerate(PROMPTS)
+    ]
 
 
 def reinforce(model, groups, config, sign=1):

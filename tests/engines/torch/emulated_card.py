@@ -214,8 +214,10 @@ class Card:
             _lengthen(one, beside[id(one)])
         results = found if isinstance(found, list | tuple) else [found] * len(facts.returned)
         kept = iter(written)
-        told = [next(kept) if same else _each(_on_card, one) for one, same in zip(results, facts.returned, strict=True)]
-        return told[0] if len(told) == 1 else tuple(told) or None
+        reported = [
+            next(kept) if same else _each(_on_card, one) for one, same in zip(results, facts.returned, strict=True)
+        ]
+        return reported[0] if len(reported) == 1 else tuple(reported) or None
 
     def computed(self, op: Any, args: Any, kwargs: Any) -> Any:
         """What comes out, from tensors of the processor."""

@@ -43,7 +43,7 @@ def engine_of(
     return Engine(network, AdapterBank(network.model, slots, rank), ends, **room)
 
 
-def asked(prompt: Sequence[int], max_tokens: int = 12, sampling: Sampling = GREEDY, **fields: Any) -> Answer:
+def requested(prompt: Sequence[int], max_tokens: int = 12, sampling: Sampling = GREEDY, **fields: Any) -> Answer:
     return Answer(list(prompt), sampling, max_tokens, **fields)
 
 
@@ -61,7 +61,7 @@ def alone(folder: Path, *answers: Answer) -> list[list[int]]:
     network, found = deepcopy(_loaded(folder)), []
     bank = AdapterBank(network.model, 5, 8)
     for one in answers:
-        copy = asked(one.prompt, one.max_tokens, one.sampling, slot=one.slot)
+        copy = requested(one.prompt, one.max_tokens, one.sampling, slot=one.slot)
         found += answered(Engine(network, bank, frozenset({END}), rows=1), copy)
     return found
 

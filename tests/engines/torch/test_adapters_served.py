@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from local_models import END, SHAPE, adapter_weights, answered, asked, engine_of, prompts
+from local_models import END, SHAPE, adapter_weights, answered, engine_of, prompts, requested
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
@@ -41,7 +41,7 @@ def logits(engine: Engine, prompt: list[int], slot: int) -> torch.Tensor:
 
     engine._network.logits = keeping  # type: ignore[method-assign]
     try:
-        answered(engine, asked(prompt, 1, slot=slot))
+        answered(engine, requested(prompt, 1, slot=slot))
     finally:
         engine._network.logits = plain  # type: ignore[method-assign]
     return found[0][-1]
@@ -49,13 +49,13 @@ def logits(engine: Engine, prompt: list[int], slot: int) -> torch.Tensor:
 
 def test_four_adapters_and_the_base_mixed_answer_as_each_alone(folder: Path, engine: Engine) -> None:
     wanted = [(prompt, place % 5) for place, prompt in enumerate(prompts(20))]
-    mixed = answered(engine, *(asked(prompt, 8, Sampling(seed=1), slot=slot) for prompt, slot in wanted))
+    mixed = answered(engine, *(requested(prompt, 8, Sampling(seed=1), slot=slot) for prompt, slot in wanted))
     for (prompt, slot), found in zip(wanted, mixed, strict=True):
         apart = engine_of(folder)
         if slot:
             apart.load(slot, SHAPE, adapter_weights(folder, SHAPE, seed=slot))
-        assert answered(apart, asked(prompt, 8, Sampling(seed=1), slot=slot)) == [found]
-    assert len({tuple(answered(engine, asked([5, 6, 7], 8, slot=slot))[0]) for slot in range(5)}) == 5
+        assert answered(apart, requested(prompt, 8, Sampling(seed=1), slot=slot)) == [found]
+    assert len({tuple(answered(engine, requested([5, 6, 7], 8, slot=slot))[0]) for slot in range(5)}) == 5
 
 
 @pytest.mark.parametrize("running", [True, False])
@@ -63,7 +63,7 @@ def test_a_prompt_is_never_taken_over_from_another_adapter(folder: Path, engine:
     """Neither from an answer that is under way nor from one that was kept."""
     prompt = [*range(10, 90)]
     for slot in range(5):
-        other = asked(prompt, 50, slot=(slot + 1) % 5)
+        other = requested(prompt, 50, slot=(slot + 1) % 5)
         engine.submit(other)
         engine.wait(other, 2 if running else 50)
         apart = engine_of(folder)
@@ -74,7 +74,7 @@ def test_a_prompt_is_never_taken_over_from_another_adapter(folder: Path, engine:
 
 
 def test_an_adapter_loaded_under_load_disturbs_no_other_request(folder: Path, engine: Engine) -> None:
-    running = asked([5, 6, 7], 300, Sampling(seed=2), slot=1)
+    running = requested([5, 6, 7], 300, Sampling(seed=2), slot=1)
     engine.submit(running)
     engine.wait(running, 5)
     reader = threading.Thread(target=engine.wait, args=(running, 300))
@@ -84,11 +84,11 @@ def test_an_adapter_loaded_under_load_disturbs_no_other_request(folder: Path, en
         engine.load(2, SHAPE, weights)
         fresh = engine_of(folder)
         fresh.load(2, SHAPE, weights)
-        assert answered(engine, asked([8, 9], 5, slot=2)) == answered(fresh, asked([8, 9], 5, slot=2))
+        assert answered(engine, requested([8, 9], 5, slot=2)) == answered(fresh, requested([8, 9], 5, slot=2))
     reader.join(60)
     apart = engine_of(folder)
     apart.load(1, SHAPE, adapter_weights(folder, SHAPE, seed=1))
-    assert answered(apart, asked([5, 6, 7], 300, Sampling(seed=2), slot=1)) == [running.answer]
+    assert answered(apart, requested([5, 6, 7], 300, Sampling(seed=2), slot=1)) == [running.answer]
 
 
 # ---- files -------------------------------------------------------------------------------------------------------
@@ -162,10 +162,10 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize(("change", "told"), ODD)
-def test_a_configuration_that_would_be_served_wrongly_is_refused(change: dict[str, Any], told: str) -> None:
+@pytest.mark.parametrize(("change", "reported"), ODD)
+def test_a_configuration_that_would_be_served_wrongly_is_refused(change: dict[str, Any], reported: str) -> None:
     fields = {**json.loads(SHAPE.config("tiny")), **change}
-    with pytest.raises(BackendError, match=told):
+    with pytest.raises(BackendError, match=reported):
         LoraShape.from_config(json.dumps(fields).encode())
 
 
@@ -184,7 +184,7 @@ def test_an_adapter_of_another_base_or_too_large_is_refused(folders: Callable[..
     with pytest.raises(BackendError, match="does not have"):
         engine.load(1, SHAPE, {"base_model.model.other.lora_A.weight": torch.zeros(4, 64)})
     engine.load(1, SHAPE, adapter_weights(folder, SHAPE, seed=1))
-    assert answered(engine, asked([5], 2, slot=1))[0][-1] != END
+    assert answered(engine, requested([5], 2, slot=1))[0][-1] != END
 
 
 def test_what_is_not_a_safetensors_file_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from local_models import SHAPE, TOKEN_BYTES, _loaded, adapter_weights, alone, answered, asked, engine_of, prompts
+from local_models import SHAPE, TOKEN_BYTES, _loaded, adapter_weights, alone, answered, engine_of, prompts, requested
 
 from modelyard.domain.completion import Sampling
 from modelyard.engines.torch.hf_cache import SequenceCache
@@ -40,7 +40,7 @@ def apart(folder: Path, monkeypatch: pytest.MonkeyPatch, joins: bool) -> Any:
 
 
 def test_answers_are_those_of_rows(apart: Any, folder: Path, joins: bool) -> None:
-    wanted = [asked(prompt, 3 + 2 * n, Sampling(seed=n)) for n, prompt in enumerate(prompts(9))]
+    wanted = [requested(prompt, 3 + 2 * n, Sampling(seed=n)) for n, prompt in enumerate(prompts(9))]
     engine, passes = apart(rows=4), [0]
     body = engine._network.body
     body.register_forward_hook(lambda *_: passes.__setitem__(0, passes[0] + 1))
@@ -55,12 +55,12 @@ def test_a_prompt_that_many_have_is_read_once_for_each_adapter(apart: Any, folde
     engine._network.body.register_forward_hook(
         lambda _, __, given, ___: read.append(given["input_ids"].shape[1]), with_kwargs=True
     )
-    wanted = [asked([*range(5, 45)], 6, Sampling(seed=n), slot=n % 2) for n in range(8)]
+    wanted = [requested([*range(5, 45)], 6, Sampling(seed=n), slot=n % 2) for n in range(8)]
     found = answered(engine, *wanted)
     assert [tokens for tokens in read if tokens > 1] == [40, 40]
     other = engine_of(folder)
     other.load(1, SHAPE, adapter_weights(folder, SHAPE, seed=1))
-    assert found == answered(other, *(asked(one.prompt, 6, one.sampling, slot=one.slot) for one in wanted))
+    assert found == answered(other, *(requested(one.prompt, 6, one.sampling, slot=one.slot) for one in wanted))
     assert len({str(answer) for answer in found}) == 8
 
 
@@ -70,14 +70,15 @@ def test_each_has_its_adapter(apart: Any, folder: Path) -> None:
         for slot in (1, 2):
             engine.load(slot, SHAPE, adapter_weights(folder, SHAPE, seed=slot))
     found, expected = (
-        answered(engine, *(asked(prompt, 8, slot=n % 3) for n, prompt in enumerate(prompts(6)))) for engine in engines
+        answered(engine, *(requested(prompt, 8, slot=n % 3) for n, prompt in enumerate(prompts(6))))
+        for engine in engines
     )
     assert found == expected
 
 
 def test_caches_take_what_was_reckoned_and_go_with_their_answers(apart: Any) -> None:
     engine = apart(ends=frozenset())
-    wanted = [asked(prompt, 20) for prompt in prompts(3)]
+    wanted = [requested(prompt, 20) for prompt in prompts(3)]
     for one in wanted:
         engine.submit(one)
     engine.wait(wanted[0], 10)
@@ -102,19 +103,19 @@ def test_memory_is_never_exceeded_and_those_for_whom_there_is_none_wait(
         return states
 
     monkeypatch.setattr(SequenceCache, "read", watching)
-    wanted = [asked([*range(5, 25)], 40, Sampling(seed=n)) for n in range(5)]
+    wanted = [requested([*range(5, 25)], 40, Sampling(seed=n)) for n in range(5)]
     found = answered(engine, *wanted)
     assert memory // 2 < most[0] <= memory
     assert found == answered(
-        engine_of(folder, ends=frozenset()), *[asked(one.prompt, 40, one.sampling) for one in wanted]
+        engine_of(folder, ends=frozenset()), *[requested(one.prompt, 40, one.sampling) for one in wanted]
     )
 
 
 def test_what_can_never_fit_is_refused_with_the_numbers(apart: Any) -> None:
     engine = apart(memory=TOKEN_BYTES * 30)
     with pytest.raises(ContextLengthExceeded, match=r"context length is 30 tokens.*The messages have 30; shorten"):
-        engine.submit(asked([5] * 30))
-    (found,) = answered(engine, fitting := asked([5] * 25, 100))
+        engine.submit(requested([5] * 30))
+    (found,) = answered(engine, fitting := requested([5] * 25, 100))
     assert fitting.length <= 30
     assert found
 
@@ -133,8 +134,8 @@ def test_a_fault_fails_one_and_the_others_say_what_they_would_have_said(
             raise RuntimeError("a card fell out")
 
     engine._network.body.get_submodule(where).register_forward_hook(failing)
-    wanted = [asked(prompt, 12) for prompt in prompts(3)]
-    expected = answered(engine_of(folder, ends=frozenset()), *[asked(one.prompt) for one in wanted])
+    wanted = [requested(prompt, 12) for prompt in prompts(3)]
+    expected = answered(engine_of(folder, ends=frozenset()), *[requested(one.prompt) for one in wanted])
     found = answered(engine, *wanted)
     failed = [one for one in wanted if one.failure is not None]
     assert len(failed) <= 1
@@ -145,7 +146,7 @@ def test_a_fault_fails_one_and_the_others_say_what_they_would_have_said(
 
 
 def test_a_network_without_a_cache_reads_all_each_time(apart: Any, folder: Path) -> None:
-    wanted = [asked(prompt, 6) for prompt in prompts(3)]
+    wanted = [requested(prompt, 6) for prompt in prompts(3)]
     engine = apart(keeps=False)
     assert answered(engine, *wanted) == alone(folder, *wanted)
     assert engine.rows.whole == 0

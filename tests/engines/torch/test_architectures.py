@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from families import APART, GROUPED, LINEAR, LONG, ONE_BY_ONE, OWN_LOGITS, SERVED, WINDOW, WINDOWS, build_family
-from local_models import answered, asked, prompts
+from local_models import answered, prompts, requested
 from peft import PeftModel
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
@@ -65,17 +65,17 @@ def test_what_is_registered_answers_as_transformers_does(made: Made, family: str
     engine = Engine(network, AdapterBank(network.model, 1, 8), frozenset())
     lengths = (5, 20, longest // 2, longest - 24)
     beside = [(prompt * longest)[:length] for prompt, length in zip(prompts(4), lengths, strict=True)]
-    asked_for = [asked(prompt, 24) for prompt in beside]
+    asked_for = [requested(prompt, 24) for prompt in beside]
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     expected = [generated(theirs, one.prompt, one.max_tokens) for one in asked_for]
     assert answered(engine, *asked_for) == expected
 
 
-@pytest.mark.parametrize(("family", "options", "told"), REFUSED, ids=named)
+@pytest.mark.parametrize(("family", "options", "reported"), REFUSED, ids=named)
 def test_what_would_be_answered_wrongly_is_refused_when_it_is_registered(
-    made: Made, family: str, options: dict[str, Any], told: str
+    made: Made, family: str, options: dict[str, Any], reported: str
 ) -> None:
-    with pytest.raises(InvalidInput, match=told):
+    with pytest.raises(InvalidInput, match=reported):
         read_base_folder(made(family, options))
 
 
@@ -154,8 +154,8 @@ def test_adding_a_base_model_knows_the_families_without_loading_transformers(mad
     path = other / "config.json"
     path.write_text(path.read_text().replace('"llama"', '"llama-next"'))
     command = [sys.executable, "-c", REGISTERING, str(folder), str(other)]
-    told, loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-    assert "llama-next" in told
+    reported, loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert "llama-next" in reported
     assert loaded == "False"
 
 
@@ -166,7 +166,7 @@ def test_a_window_without_effect_is_served_as_the_whole_model_computes(made: Mad
     network = Network(made("llama", {**GROUPED, "sliding_window": 16}))
     assert (network.in_rows, network.has_cache) == (False, False)
     prompt = (prompts(1)[0] * 99)[:60]
-    (found,) = answered(Engine(network, AdapterBank(network.model, 1, 8), frozenset()), asked(prompt, 8))
+    (found,) = answered(Engine(network, AdapterBank(network.model, 1, 8), frozenset()), requested(prompt, 8))
     for place, token in enumerate(found):
         with torch.no_grad():
             scores = network.model(torch.tensor([[*prompt, *found[:place]]]), use_cache=False).logits[0, -1]
@@ -197,7 +197,7 @@ def test_of_a_model_that_also_sees_the_language_model_answers_and_learns(
     assert (read.architecture.endswith("ForConditionalGeneration"), read.context_length) == (True, 256)
     assert read.vocabulary_size == 259
     network = Network(folder)
-    wanted = [asked((prompt * 9)[:size], 12) for prompt, size in zip(prompts(3), (5, 20, 60), strict=True)]
+    wanted = [requested((prompt * 9)[:size], 12) for prompt, size in zip(prompts(3), (5, 20, 60), strict=True)]
     expected = [generated(theirs, one.prompt, one.max_tokens) for one in wanted]
     assert answered(Engine(network, AdapterBank(network.model, 1, 8), frozenset()), *wanted) == expected
     trained = attach_adapter(network.model, LoraShape(rank=4, alpha=8), 0, "base")
@@ -313,8 +313,8 @@ def test_an_adapter_finds_the_layers_of_a_family_and_is_served_as_it_was_trained
     engine = Engine(serving, AdapterBank(serving.model, 2, 8), frozenset(), rows=2)
     engine.load(1, shape, trained.named)
     for place, wanted in zip(row.places, expected.tolist(), strict=True):
-        one = asked(row.ids[:place], 1, slot=1, top_logprobs=259)
-        beside = asked(row.ids[:place], 1)
+        one = requested(row.ids[:place], 1, slot=1, top_logprobs=259)
+        beside = requested(row.ids[:place], 1)
         answered(engine, one, beside)
         assert dict(one.sampled[0].top)[row.ids[place]] == pytest.approx(wanted, abs=2e-3)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from local_models import SHAPE, TOKEN_BYTES, adapter_weights, answered, asked, engine_of, prompts
+from local_models import SHAPE, TOKEN_BYTES, adapter_weights, answered, engine_of, prompts, requested
 from tape import Recorder
 
 from modelyard.domain.completion import Sampling
@@ -37,7 +37,7 @@ def adapted(request: pytest.FixtureRequest, folder: Path) -> Callable[..., Engin
 
 def fail(engine: Engine) -> None:
     """Let a request fail: it is told what is wrong, and no token."""
-    one = asked([9] * 150, 5, slot=BROKEN)
+    one = requested([9] * 150, 5, slot=BROKEN)
     answered(engine, one)
     assert type(one.failure) is BackendError
     assert "not a number" in str(one.failure)
@@ -46,7 +46,7 @@ def fail(engine: Engine) -> None:
 
 def beside_a_long_one(engine: Engine, before: Callable[[], object]) -> list[Sequence]:
     """A long answer and, after what is done `before`, a short one in the next row: its mask hides most of that row."""
-    long, short = asked([7] * 200, 30), asked([5, 6, 8], 12, Sampling(seed=1))
+    long, short = requested([7] * 200, 30), requested([5, 6, 8], 12, Sampling(seed=1))
     engine.submit(long)
     engine.wait(long, 3)
     before()
@@ -68,12 +68,12 @@ def test_the_next_one_in_its_row_is_answered_as_by_a_fresh_engine(adapted: Calla
 
 def test_it_fails_alone_in_a_batch_and_also_when_another_takes_its_row(adapted: Callable[..., Engine]) -> None:
     engine = adapted()
-    wanted = [asked(prompt, 9, Sampling(seed=3), slot=place % 3) for place, prompt in enumerate(prompts(9))]
+    wanted = [requested(prompt, 9, Sampling(seed=3), slot=place % 3) for place, prompt in enumerate(prompts(9))]
     answered(engine, *wanted)
     assert [one.failure is None for one in wanted] == [one.slot != BROKEN for one in wanted]
     for one in wanted:
         if one.slot != BROKEN:
-            assert answered(adapted(), asked(one.prompt, 9, one.sampling, slot=one.slot)) == [one.answer]
+            assert answered(adapted(), requested(one.prompt, 9, one.sampling, slot=one.slot)) == [one.answer]
 
 
 def test_the_cache_of_a_request_cancelled_while_its_prompt_is_read_is_not_reused(
@@ -83,7 +83,7 @@ def test_the_cache_of_a_request_cancelled_while_its_prompt_is_read_is_not_reused
     engine = adapted()
 
     def begun_and_given_up() -> None:
-        gone, plain = asked([9] * 150, 5, slot=BROKEN), engine._network.hidden
+        gone, plain = requested([9] * 150, 5, slot=BROKEN), engine._network.hidden
 
         def once(ids: torch.Tensor, *rest: object) -> object:
             if gone.cached:
@@ -110,7 +110,9 @@ def test_rows_that_join_and_leave_a_batch_are_answered_as_if_alone(
     drawn = random.Random(seed)
     engine = adapted(drawn.choice([*FAULTS.values()]), rows=6, memory=TOKEN_BYTES * 256 * 8)
     wanted = [
-        asked(prompt * drawn.choice([1, 1, 8]), drawn.randrange(1, 40), Sampling(seed=place), slot=drawn.choice([0, 1]))
+        requested(
+            prompt * drawn.choice([1, 1, 8]), drawn.randrange(1, 40), Sampling(seed=place), slot=drawn.choice([0, 1])
+        )
         for place, prompt in enumerate(prompts(24, seed=seed))
     ]
     for start in range(0, len(wanted), 8):
@@ -125,4 +127,4 @@ def test_rows_that_join_and_leave_a_batch_are_answered_as_if_alone(
 @cache
 def of_the_base(folder: Path, prompt: tuple[int, ...], max_tokens: int, seed: int) -> list[int]:
     """What an engine that has never seen an adapter answers to that alone."""
-    return answered(engine_of(folder, ends=frozenset()), asked(prompt, max_tokens, Sampling(seed=seed)))[0]
+    return answered(engine_of(folder, ends=frozenset()), requested(prompt, max_tokens, Sampling(seed=seed)))[0]

@@ -29,18 +29,18 @@ def platform(folder: Path, tmp_path: Path) -> Platform:
 
 def test_templates_get_the_ids_of_calls_and_each_turn_has_its_own_ids(platform: Platform) -> None:
     pytest.importorskip("llguidance")
-    said = [Message(Role.USER, "go")]
+    generated = [Message(Role.USER, "go")]
     for _ in range(3):
         answer = platform.chat.complete(
             model="mistral",
-            messages=said,
+            messages=generated,
             tools=(SEND,),
             tool_choice=ToolChoice(ToolMode.REQUIRED),
             seed=3,
             max_tokens=99,
         )
         (call,) = answer.choices[0].message.tool_calls
-        said += [answer.choices[0].message, Message(Role.TOOL, "sent", tool_call_id=call.id)]
-    ids = [message.tool_call_id for message in said if message.role is Role.TOOL]
+        generated += [answer.choices[0].message, Message(Role.TOOL, "sent", tool_call_id=call.id)]
+    ids = [message.tool_call_id for message in generated if message.role is Role.TOOL]
     assert len(set(ids)) == 3
     assert all(id is not None and id.isalnum() for id in ids)

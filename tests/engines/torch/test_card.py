@@ -19,7 +19,7 @@ import pytest
 import torch
 from emulated_card import FREE, Card, emulated_card
 from families import APART, OWN_LOGITS, SERVED, WINDOWS, build_family
-from local_models import END, GREEDY, SHAPE, adapter_weights, answered, asked, base_model, prompts
+from local_models import END, GREEDY, SHAPE, adapter_weights, answered, base_model, prompts, requested
 from safetensors.torch import load
 from torch import Tensor, nn
 
@@ -187,16 +187,19 @@ def of_every_kind(folder: Path) -> list[Answer]:
     )
     request = CompletionRequest("m", (Message(Role.USER, "x"),), response_format=form)
     found = [
-        asked(prompt, drawn.choice([2, 5, 9]), sampling, slot=place % 3, top_logprobs=place % 4)
+        requested(prompt, drawn.choice([2, 5, 9]), sampling, slot=place % 3, top_logprobs=place % 4)
         for place, (prompt, sampling) in enumerate(zip(prompts(7), SAMPLINGS, strict=True))
     ]
-    return [*found, asked([5, 6, 7], 9, Sampling(seed=7), grammar=grammars.of(request, None))]
+    return [*found, requested([5, 6, 7], 9, Sampling(seed=7), grammar=grammars.of(request, None))]
 
 
-def told(engine: Engine, *answers: Answer) -> list[Any]:
+def reported(engine: Engine, *answers: Answer) -> list[Any]:
     answered(engine, *answers)
     assert [one.failure for one in answers] == [None] * len(answers)
-    return [(one.answer, [said.logprob for said in one.sampled], [said.top for said in one.sampled]) for one in answers]
+    return [
+        (one.answer, [generated.logprob for generated in one.sampled], [generated.top for generated in one.sampled])
+        for one in answers
+    ]
 
 
 @pytest.mark.parametrize(("dtype", "anew"), [(torch.float32, True), (None, False)])
@@ -207,13 +210,13 @@ def test_answers_of_every_kind_are_those_of_the_processor(
     before, expected = card.replays, engine_on("cpu", folder, dtype or BF16, rows=5)
     engine = engine_on("cuda", folder, dtype, anew, rows=5)
     assert engine._network.dtype is (dtype or BF16)
-    assert told(engine, *of_every_kind(folder)) == told(expected, *of_every_kind(folder))
+    assert reported(engine, *of_every_kind(folder)) == reported(expected, *of_every_kind(folder))
     wide = attrs.evolve(SHAPE, rank=8, alpha=16)
     for one in (engine, expected):
         one.load(3, wide, adapter_weights(folder, wide, seed=3))
-    mixed = [asked(prompt, 4, slot=slot) for slot, prompt in enumerate(prompts(4, seed=1))]
-    again = [asked(one.prompt, 4, slot=one.slot) for one in mixed]
-    assert told(engine, *mixed) == told(expected, *again)
+    mixed = [requested(prompt, 4, slot=slot) for slot, prompt in enumerate(prompts(4, seed=1))]
+    again = [requested(one.prompt, 4, slot=one.slot) for one in mixed]
+    assert reported(engine, *mixed) == reported(expected, *again)
     assert (card.replays > before) is not anew
 
 
@@ -233,7 +236,7 @@ def test_other_families_answer_as_on_the_processor(
         served = Network(folder, device, dtype)
         recorder = usual_recorder(served.device)
         engine = Engine(served, AdapterBank(served.model, 1, 8), frozenset({END}), recorder=recorder, rows=3)
-        found.append(answered(engine, *(asked(prompt, 9) for prompt in prompts(4))))
+        found.append(answered(engine, *(requested(prompt, 9) for prompt in prompts(4))))
     assert found[0] == found[1]
     assert (card.replays > before) == served.in_rows
 
@@ -242,9 +245,9 @@ def test_rows_that_grow_and_what_was_answered_before_are_those_of_the_processor(
     found = []
     for device in ("cuda", "cpu"):
         engine = engine_on(device, folder, torch.float32, rows=2)
-        first, second = asked([*range(10, 258)], 12), asked([5, 6], 12)
+        first, second = requested([*range(10, 258)], 12), requested([5, 6], 12)
         found.append(answered(engine, first, second))
-        found[-1] += answered(engine, asked([*first.prompt, *first.answer, 7], 3))
+        found[-1] += answered(engine, requested([*first.prompt, *first.answer, 7], 3))
         assert engine.rows.cache.length == 512
     assert found[0] == found[1]
 
@@ -257,7 +260,7 @@ def test_a_token_waits_for_the_card_no_oftener_than_it_must(
 ) -> None:
     """Tokens, places and adapters go there, in one copy for a recorded pass; tokens and log-probabilities come back."""
     engine = engine_on("cuda", folder, anew=anew)
-    answers = [asked(prompt, 30, sampling, slot=slot) for slot, prompt in enumerate(prompts(3, seed=5))]
+    answers = [requested(prompt, 30, sampling, slot=slot) for slot, prompt in enumerate(prompts(3, seed=5))]
     for one in answers:
         engine.submit(one)
     engine.wait(answers[0], 2)
@@ -279,7 +282,7 @@ def test_where_a_pass_cannot_be_recorded_decoding_continues_on_the_usual_stream(
 
     engine._network.hidden = waiting  # type: ignore[method-assign]
     with caplog.at_level(logging.WARNING):
-        assert told(engine, asked([5, 6, 7], 5)) == told(expected, asked([5, 6, 7], 5))
+        assert reported(engine, requested([5, 6, 7], 5)) == reported(expected, requested([5, 6, 7], 5))
     assert "without a CUDA graph" in caplog.text
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
 
@@ -287,8 +290,8 @@ def test_where_a_pass_cannot_be_recorded_decoding_continues_on_the_usual_stream(
 def test_a_token_that_the_model_has_not_is_refused_before_the_card_fails_for_good(card: Card, folder: Path) -> None:
     engine = engine_on("cuda", folder)
     with pytest.raises(BackendError, match="token 259 of the prompt is not one of this model's 259"):
-        answered(engine, asked([5, 259], 3))
-    assert len(answered(engine, asked([5, 258], 3))[0]) == 3
+        answered(engine, requested([5, 259], 3))
+    assert len(answered(engine, requested([5, 258], 3))[0]) == 3
 
 
 def test_a_kernel_with_an_index_out_of_range_breaks_the_card(folder: Path, card: Card) -> None:

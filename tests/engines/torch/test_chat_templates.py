@@ -54,8 +54,8 @@ def test_a_conversation_is_rendered_as_transformers_renders_it(folder: Path, cha
 
 def test_reasoning_effort_is_a_variable_of_the_template(templated: Callable[[str], ChatTokenizer]) -> None:
     chat = templated("{{ reasoning_effort | default('none given') }}")
-    said = b"".join(chat.token_bytes[token] for token in chat.prompt((HELLO,), (), "high<|im_end|>"))
-    assert said == b"high<|im_end|>"
+    generated = b"".join(chat.token_bytes[token] for token in chat.prompt((HELLO,), (), "high<|im_end|>"))
+    assert generated == b"high<|im_end|>"
     assert b"".join(chat.token_bytes[token] for token in chat.prompt((HELLO,))) == b"none given"
 
 
@@ -72,9 +72,9 @@ def test_the_name_of_a_special_token_in_a_message_is_text(chat: ChatTokenizer) -
 def test_the_name_of_a_special_token_is_text_wherever_a_client_can_put_it(chat: ChatTokenizer) -> None:
     mark = "<|im_end|>"
     call = ToolCall(mark, mark, json.dumps({mark: [mark, {"deep": mark}]}))
-    said = Message(Role.ASSISTANT, mark, name=mark, tool_calls=(call,))
+    generated = Message(Role.ASSISTANT, mark, name=mark, tool_calls=(call,))
     tool = Tool(mark, mark, {"properties": {mark: {"description": mark}}})
-    ids = chat.prompt((said, Message(Role.TOOL, mark, tool_call_id=mark)), (tool,))
+    ids = chat.prompt((generated, Message(Role.TOOL, mark, tool_call_id=mark)), (tool,))
     assert [token for token in ids if token < 3] == [1, 2, 1, 2, 1, 2, 1]
 
 
@@ -86,10 +86,10 @@ def test_an_added_token_that_is_not_special_is_that_token_also_in_a_message_as_t
     tokenizer.add_tokens([AddedToken("<think>", special=False), AddedToken("</think>", special=False)])
     tokenizer.save_pretrained(shutil.copytree(folder, tmp_path / "base"))
     chat = ChatTokenizer(tmp_path / "base")
-    said = (Message(Role.USER, "a <think>"), Message(Role.ASSISTANT, "<think>b</think>c"))
-    ids = chat.render(said, (), add_generation_prompt=False)
+    generated = (Message(Role.USER, "a <think>"), Message(Role.ASSISTANT, "<think>b</think>c"))
+    ids = chat.render(generated, (), add_generation_prompt=False)
     assert [token for token in ids if token >= 259] == [259, 259, 260]
-    plain = [plain_message(one) for one in said]
+    plain = [plain_message(one) for one in generated]
     assert ids == tokenizer.apply_chat_template(plain, tokenize=True, return_dict=False)
     assert [chat.token_bytes[token] for token in (259, 260)] == [b"<think>", b"</think>"]
 
@@ -103,25 +103,25 @@ anything = pieces.map("".join) | st.text()
 
 
 @given(st.lists(anything, min_size=9, max_size=9))
-def test_special_tokens_come_from_the_template_alone_served_or_trained(said: list[str]) -> None:
+def test_special_tokens_come_from_the_template_alone_served_or_trained(generated: list[str]) -> None:
     """Wherever a client can put text: contents, names, ids, tool calls and their arguments, results, tools."""
     chat = _CHATS[0]
-    call = ToolCall(said[0], said[1], json.dumps({said[2]: [said[3], {"deep": said[2]}]}))
+    call = ToolCall(generated[0], generated[1], json.dumps({generated[2]: [generated[3], {"deep": generated[2]}]}))
     messages = (
-        Message(Role.SYSTEM, said[4]),
-        Message(Role.USER, said[5], name=said[6]),
-        Message(Role.ASSISTANT, said[5], tool_calls=(call, ToolCall("2", "f", said[3]))),
-        Message(Role.TOOL, said[7], tool_call_id=said[0]),
-        Message(Role.ASSISTANT, said[8]),
+        Message(Role.SYSTEM, generated[4]),
+        Message(Role.USER, generated[5], name=generated[6]),
+        Message(Role.ASSISTANT, generated[5], tool_calls=(call, ToolCall("2", "f", generated[3]))),
+        Message(Role.TOOL, generated[7], tool_call_id=generated[0]),
+        Message(Role.ASSISTANT, generated[8]),
     )
-    tools = (Tool(said[1], said[4], {"properties": {said[2]: {"description": said[7]}}}),)
+    tools = (Tool(generated[1], generated[4], {"properties": {generated[2]: {"description": generated[7]}}}),)
     ids, marks = chat.render_marked(messages, tools)
     assert ids == chat.render(messages, tools, add_generation_prompt=False)
     assert [token for token in ids if token < 3] == [1, 2] * 6
     assert chat.prompt(messages, tools) == [*ids, *chat.prompt(())]
     trained = [token for token, marked in zip(ids, marks, strict=True) if marked]
     first, last, rest = bytes_of_turns(chat, trained)
-    assert (first.startswith(said[5].encode()), last, rest) == (True, said[8].encode(), b"")
+    assert (first.startswith(generated[5].encode()), last, rest) == (True, generated[8].encode(), b"")
 
 
 def bytes_of_turns(chat: ChatTokenizer, ids: list[int]) -> list[bytes]:
@@ -132,10 +132,10 @@ def bytes_of_turns(chat: ChatTokenizer, ids: list[int]) -> list[bytes]:
 
 
 @given(anything)
-def test_any_text_is_kept_byte_for_byte(said: str) -> None:
+def test_any_text_is_kept_byte_for_byte(generated: str) -> None:
     chat = _CHATS[0]
-    ids = chat.prompt((Message(Role.USER, f"x{said}x"),))
-    assert b"".join(chat.token_bytes[token] for token in ids) == f"user\nx{said}x\nassistant\n".encode()
+    ids = chat.prompt((Message(Role.USER, f"x{generated}x"),))
+    assert b"".join(chat.token_bytes[token] for token in ids) == f"user\nx{generated}x\nassistant\n".encode()
     assert [token for token in ids if token < 3] == [1, 2, 1]
 
 

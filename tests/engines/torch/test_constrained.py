@@ -84,8 +84,8 @@ def test_a_grammar_holds_at_any_temperature_and_next_to_free_answers(shared_back
 def test_a_complete_form_at_the_limit_has_stopped_and_an_incomplete_one_was_cut(shared_backend: LocalBackend) -> None:
     wanted = ResponseFormat(ResponseType.JSON_SCHEMA, "", {"const": "sea"})
     for limit, reason in ((4, FinishReason.LENGTH), (5, FinishReason.STOP), (6, FinishReason.STOP)):
-        asked = request_for("tiny", response_format=wanted, max_tokens=limit)
-        answer = choice_of(deltas_of(shared_backend, asked))
+        requested = request_for("tiny", response_format=wanted, max_tokens=limit)
+        answer = choice_of(deltas_of(shared_backend, requested))
         assert (answer.message.text, answer.finish_reason) == ('"sea"'[:limit], reason)
 
 
@@ -101,15 +101,15 @@ def test_a_schema_that_cannot_be_kept_is_refused(shared_backend: LocalBackend, s
 @pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
 def test_what_a_grammar_of_each_format_allows_its_reader_reads(chat: ChatTokenizer, form: Any) -> None:
     """Always the first allowed token: the shortest way through."""
-    asked = request_for("tiny", tools=(LOOK_UP, SEND), tool_choice=ToolChoice(ToolMode.REQUIRED, "send"))
-    matcher = Grammars(chat, len(chat.token_bytes)).of(asked, form)
+    requested = request_for("tiny", tools=(LOOK_UP, SEND), tool_choice=ToolChoice(ToolMode.REQUIRED, "send"))
+    matcher = Grammars(chat, len(chat.token_bytes)).of(requested, form)
     assert matcher is not None
-    said, over = b"", False
+    generated, over = b"", False
     while not over:
         token = next(token for token, allowed in enumerate(matcher.allowed()) if allowed)
-        said += chat.token_bytes[token]
+        generated += chat.token_bytes[token]
         over = matcher.accept(token)
-    (call,) = ToolReader(form, "id", {"send"}).take(said.decode(), over=True)
+    (call,) = ToolReader(form, "id", {"send"}).take(generated.decode(), over=True)
     assert (call.name, json.loads(call.arguments)) == ("send", {})  # type: ignore[union-attr]
 
 
@@ -149,8 +149,8 @@ def test_definitions_of_a_forced_tool_are_those_of_its_own_parameters(
 
 @pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
 def test_each_format_has_its_definitions(chat: ChatTokenizer, form: Any) -> None:
-    asked = request_for("tiny", tools=(Tool("grow", "", TREE),), tool_choice=ToolChoice(ToolMode.REQUIRED))
-    assert Grammars(chat, len(chat.token_bytes)).of(asked, form) is not None
+    requested = request_for("tiny", tools=(Tool("grow", "", TREE),), tool_choice=ToolChoice(ToolMode.REQUIRED))
+    assert Grammars(chat, len(chat.token_bytes)).of(requested, form) is not None
 
 
 @pytest.mark.parametrize(
@@ -223,9 +223,9 @@ def test_a_pattern_is_kept(shared_backend: LocalBackend) -> None:
 
 
 def ended(backend: LocalBackend, **sampling: Any) -> Any:
-    asked = request_for("tiny", max_tokens=60, return_token_ids=True, logprobs=True)
-    asked = attrs.evolve(asked, sampling=Sampling(seed=3, **sampling))
-    return choice_of(deltas_of(backend, asked))
+    requested = request_for("tiny", max_tokens=60, return_token_ids=True, logprobs=True)
+    requested = attrs.evolve(requested, sampling=Sampling(seed=3, **sampling))
+    return choice_of(deltas_of(backend, requested))
 
 
 def test_an_answer_ends_at_a_stop_token_which_is_no_content(shared_backend: LocalBackend) -> None:
@@ -258,7 +258,9 @@ def test_an_end_of_turn_may_be_ignored(shared_backend: LocalBackend) -> None:
 
 
 def test_a_form_that_is_complete_ends_before_min_tokens(shared_backend: LocalBackend) -> None:
-    asked = request_for("tiny", max_tokens=60, response_format=ResponseFormat(ResponseType.CHOICE, choices=("sea",)))
+    requested = request_for(
+        "tiny", max_tokens=60, response_format=ResponseFormat(ResponseType.CHOICE, choices=("sea",))
+    )
     for sampling in (Sampling(min_tokens=20), Sampling(min_tokens=20, ignore_eos=True)):
-        answer = choice_of(deltas_of(shared_backend, attrs.evolve(asked, sampling=sampling)))
+        answer = choice_of(deltas_of(shared_backend, attrs.evolve(requested, sampling=sampling)))
         assert (answer.message.text, answer.finish_reason) == ("sea", FinishReason.STOP)

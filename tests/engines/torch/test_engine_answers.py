@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from local_models import END, GREEDY, TOKEN_BYTES, alone, answered, asked, engine_of, passes, prompts
+from local_models import END, GREEDY, TOKEN_BYTES, alone, answered, engine_of, passes, prompts, requested
 from transformers import AutoModelForCausalLM
 
 from modelyard.domain.completion import FinishReason, Sampling
@@ -33,7 +33,7 @@ def test_32_prompts_at_once_are_answered_as_generate_answers_each(
         )
         expected.append(out[0, len(prompt) :].tolist())
     engine = engine_of(folder, rows=8)
-    assert answered(engine, *(asked(prompt, 16) for prompt in asked_for)) == expected
+    assert answered(engine, *(requested(prompt, 16) for prompt in asked_for)) == expected
 
 
 MIXED = [
@@ -48,15 +48,17 @@ MIXED = [
 
 def test_an_answer_does_not_depend_on_concurrent_answers(folder: Path) -> None:
     wanted = [(prompt, MIXED[place % len(MIXED)]) for place, prompt in enumerate(prompts(18, seed=1))]
-    apart = alone(folder, *(asked(prompt, 10, sampling) for prompt, sampling in wanted))
+    apart = alone(folder, *(requested(prompt, 10, sampling) for prompt, sampling in wanted))
     for order in (list(range(18)), list(reversed(range(18))), random.Random(7).sample(range(18), 18)):
-        found = answered(engine_of(folder, rows=5), *(asked(wanted[place][0], 10, wanted[place][1]) for place in order))
+        found = answered(
+            engine_of(folder, rows=5), *(requested(wanted[place][0], 10, wanted[place][1]) for place in order)
+        )
         assert found == [apart[place] for place in order]
 
 
 def test_one_who_comes_later_joins_those_who_are_under_way(folder: Path) -> None:
     engine = engine_of(folder)
-    early, late = asked([5, 6, 7], 20, Sampling(seed=1)), asked([8, 9], 20, Sampling(seed=2, temperature=0.5))
+    early, late = requested([5, 6, 7], 20, Sampling(seed=1)), requested([8, 9], 20, Sampling(seed=2, temperature=0.5))
     engine.submit(early)
     engine.wait(early, 5)
     engine.submit(late)
@@ -70,7 +72,7 @@ def test_one_who_comes_later_joins_those_who_are_under_way(folder: Path) -> None
 def test_every_token_comes_with_the_log_probability_of_the_whole_model(folder: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
     engine = engine_of(folder)
-    answers = [asked(prompt, 10, Sampling(seed=place), top_logprobs=3) for place, prompt in enumerate(prompts(6))]
+    answers = [requested(prompt, 10, Sampling(seed=place), top_logprobs=3) for place, prompt in enumerate(prompts(6))]
     answered(engine, *answers)
     for answer in answers:
         with torch.no_grad():
@@ -86,16 +88,16 @@ def test_every_token_comes_with_the_log_probability_of_the_whole_model(folder: P
 
 
 def test_an_answer_ends_at_its_limit_also_when_that_is_one_token(folder: Path) -> None:
-    long, short = asked([5, 6, 7], 9), asked([5, 6, 7], 1)
+    long, short = requested([5, 6, 7], 9), requested([5, 6, 7], 1)
     found = answered(engine_of(folder), long, short)
     assert found[1] == found[0][:1]
     assert (long.reason, short.reason) == (FinishReason.LENGTH, FinishReason.LENGTH)
 
 
 def test_any_of_several_end_tokens_ends_an_answer_and_is_its_last(folder: Path) -> None:
-    (whole,) = answered(engine_of(folder), asked([5, 6, 7], 12))
+    (whole,) = answered(engine_of(folder), requested([5, 6, 7], 12))
     for end in set(whole[2:]):
-        answer = asked([5, 6, 7], 12)
+        answer = requested([5, 6, 7], 12)
         answered(engine_of(folder, ends=frozenset({END, end})), answer)
         assert answer.answer == whole[: whole.index(end) + 1]
         assert answer.reason is FinishReason.STOP
@@ -119,7 +121,7 @@ class Complete:
 def test_where_nothing_can_follow_an_answer_ends_with_its_end_token_if_there_is_one(
     folder: Path, ends: frozenset[int], tokens: int
 ) -> None:
-    answer = asked([5, 6, 7], 9, grammar=Complete())
+    answer = requested([5, 6, 7], 9, grammar=Complete())
     answered(engine_of(folder, ends=ends), answer)
     assert len(answer.answer) == tokens
     assert answer.reason is (FinishReason.LENGTH if ends else FinishReason.STOP)
@@ -132,7 +134,9 @@ def test_a_prompt_longer_than_a_pass_is_read_in_parts(
     folders: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = folders(context_length=1024)
-    wanted = [asked(prompt, 4) for prompt in (prompts(1, 3, 700)[0] * 2, prompts(1, 4, 90)[0], prompts(1, 5, 300)[0])]
+    wanted = [
+        requested(prompt, 4) for prompt in (prompts(1, 3, 700)[0] * 2, prompts(1, 4, 90)[0], prompts(1, 5, 300)[0])
+    ]
     expected = alone(folder, *wanted)
     monkeypatch.setattr(passes_module, "PREFILL_TOKENS", 50)
     engine = engine_of(folder)
@@ -144,14 +148,14 @@ def test_a_prompt_longer_than_a_pass_is_read_in_parts(
 def test_prompts_that_share_a_pass_are_read_side_by_side(folder: Path) -> None:
     engine = engine_of(folder)
     with passes(engine) as seen:
-        answered(engine, *(asked(prompt, 2) for prompt in prompts(6)))
+        answered(engine, *(requested(prompt, 2) for prompt in prompts(6)))
     assert len(seen) == 2
 
 
 def test_the_next_turn_of_a_conversation_reads_only_what_is_new(folder: Path) -> None:
     engine, opening = engine_of(folder), prompts(1, 9, 200)[0] + [7] * 50
-    (said,) = answered(engine, asked(opening, 10))
-    second = asked([*opening, *said, 40, 41, 42], 5)
+    (generated,) = answered(engine, requested(opening, 10))
+    second = requested([*opening, *generated, 40, 41, 42], 5)
     with passes(engine) as seen:
         answered(engine, second)
     assert sum(tokens for _, tokens in seen) == 1 + 3 + 4  # what was said last, what is new, and four more steps
@@ -160,7 +164,7 @@ def test_the_next_turn_of_a_conversation_reads_only_what_is_new(folder: Path) ->
 
 def test_the_same_prompt_again_is_read_from_its_last_token(folder: Path) -> None:
     engine, prompt = engine_of(folder), prompts(1, 11, 100)[0]
-    first, again = asked(prompt, 4), asked(prompt, 4)
+    first, again = requested(prompt, 4), requested(prompt, 4)
     answered(engine, first)
     with passes(engine) as seen:
         answered(engine, again)
@@ -170,7 +174,7 @@ def test_the_same_prompt_again_is_read_from_its_last_token(folder: Path) -> None
 
 def test_choices_of_one_prompt_read_it_once(folder: Path) -> None:
     engine, prompt = engine_of(folder), [*range(10, 90)]
-    choices = [asked(prompt, 3, Sampling(seed=seed)) for seed in range(6)]
+    choices = [requested(prompt, 3, Sampling(seed=seed)) for seed in range(6)]
     with passes(engine) as seen:
         answered(engine, *choices)
     assert seen[:3] == [(1, len(prompt)), (5, 1), (6, 1)]  # one reads it, the others its last token, all go on
@@ -180,7 +184,7 @@ def test_choices_of_one_prompt_read_it_once(folder: Path) -> None:
 def test_choices_of_several_prompts_read_each_once_and_side_by_side(folder: Path) -> None:
     """Also where the prompts begin alike, as with one system message, which is read once then, too."""
     shared, ends = [*range(10, 60)], [[100] * 5, [110, 120] * 4, [130] * 3]
-    choices = [asked([*shared, *end], 3, Sampling(seed=seed)) for end in ends for seed in range(4)]
+    choices = [requested([*shared, *end], 3, Sampling(seed=seed)) for end in ends for seed in range(4)]
     engine = engine_of(folder)
     with passes(engine) as seen:
         answered(engine, *choices)
@@ -195,8 +199,8 @@ def test_what_has_much_to_read_does_not_wait_for_padding_of_what_has_little(
     monkeypatch.setattr(passes_module, "PREFILL_TOKENS", 128)
     folder, known = folders(), [*range(10, 40)]
     engine = engine_of(folder)
-    answered(engine, asked(known, 2))
-    wanted = [*(asked([*known, place], 3) for place in range(50, 54)), asked([*range(100, 200)], 3)]
+    answered(engine, requested(known, 2))
+    wanted = [*(requested([*known, place], 3) for place in range(50, 54)), requested([*range(100, 200)], 3)]
     with passes(engine) as seen:
         answered(engine, *wanted)
     assert seen[:3] == [(4, 1), (1, 100), (5, 1)]
@@ -208,7 +212,9 @@ def test_rows_may_change_their_slots_and_lengths_without_effect(folder: Path) ->
     drawn = random.Random(3)
     given = prompts(16, seed=5)
     given[8] = given[15] = [9, 10] * 200
-    wanted = [asked(prompt, drawn.choice([1, 3, 9, 20]), Sampling(seed=place)) for place, prompt in enumerate(given)]
+    wanted = [
+        requested(prompt, drawn.choice([1, 3, 9, 20]), Sampling(seed=place)) for place, prompt in enumerate(given)
+    ]
     engine = engine_of(folder, rows=6, memory=TOKEN_BYTES * 256 * 7)
     lengths, found = [engine.rows.cache.length], []
     for part in (wanted[:7], wanted[7:9], wanted[9:15], wanted[15:]):
@@ -220,17 +226,17 @@ def test_rows_may_change_their_slots_and_lengths_without_effect(folder: Path) ->
 
 def test_an_answer_that_was_kept_is_found_again_in_longer_rows(folder: Path) -> None:
     engine, opening = engine_of(folder), prompts(1, 13, 60)[0]
-    answered(engine, asked(opening, 5))
-    longer = asked([*opening, *range(10, 250)], 40)
+    answered(engine, requested(opening, 5))
+    longer = requested([*opening, *range(10, 250)], 40)
     answered(engine, longer)
-    again = asked(longer.prompt, 40)
+    again = requested(longer.prompt, 40)
     answered(engine, again)
     assert [longer.answer, again.answer] == alone(folder, longer, again)
 
 
 def test_nothing_is_left_running_when_all_have_their_answers(folder: Path) -> None:
     engine = engine_of(folder)
-    answers = [asked(prompt, 3) for prompt in prompts(5)]
+    answers = [requested(prompt, 3) for prompt in prompts(5)]
     answered(engine, *answers)
     assert engine.rows.running == []
     assert {answer.state for answer in answers} == {SequenceState.ENDED}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from local_models import alone, answered, asked, engine_of, prompts
+from local_models import alone, answered, engine_of, prompts, requested
 
 from modelyard.errors import Overloaded
 
@@ -17,7 +17,7 @@ ODD = 258
 def test_callers_before_and_after_a_failing_one_are_answered(
     folder: Path, monkeypatch: pytest.MonkeyPatch, place: int
 ) -> None:
-    engine, wanted = engine_of(folder), [asked(prompt, 6) for prompt in prompts(5)]
+    engine, wanted = engine_of(folder), [requested(prompt, 6) for prompt in prompts(5)]
     wanted[place].prompt[0] = ODD
     plain = engine._network.hidden
 
@@ -35,7 +35,7 @@ def test_callers_before_and_after_a_failing_one_are_answered(
 
 
 def test_a_transient_fault_fails_no_caller(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, wanted = engine_of(folder), [asked(prompt, 6) for prompt in prompts(4)]
+    engine, wanted = engine_of(folder), [requested(prompt, 6) for prompt in prompts(4)]
     plain, failed = engine._network.hidden, []
 
     def once(*pass_: Any) -> torch.Tensor:

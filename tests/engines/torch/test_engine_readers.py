@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from local_models import GREEDY, asked, engine_of
+from local_models import GREEDY, engine_of, requested
 
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Message, Role
 from modelyard.engines.torch.serving.sequence import ChoiceStream, Sequence
@@ -72,15 +72,15 @@ def read(folder: Path, sequence: Sequence, every: int = 1, ends: frozenset[int] 
 
 @pytest.mark.parametrize("every", [1, 7, 301])
 def test_the_last_token_always_comes_with_the_reason(folder: Path, every: int) -> None:
-    reader = read(folder, asked([5, 6, 7], 9), every)
+    reader = read(folder, requested([5, 6, 7], 9), every)
     assert [delta.tokens for delta in reader.heard] == [1] * 9
     assert reader.reasons == [None] * 8 + [FinishReason.LENGTH]
 
 
 @pytest.mark.parametrize("every", [1, 7, 301])
 def test_so_does_a_token_that_ends_the_answer(folder: Path, every: int) -> None:
-    (third,) = read(folder, asked([5, 6, 7], 3))._speaker.sequence.answer[2:]
-    reader = read(folder, asked([5, 6, 7], 9), every, frozenset({third}))
+    (third,) = read(folder, requested([5, 6, 7], 3))._speaker.sequence.answer[2:]
+    reader = read(folder, requested([5, 6, 7], 9), every, frozenset({third}))
     assert reader.reasons == [None] * (len(reader.heard) - 1) + [FinishReason.STOP]
     assert sum(delta.tokens for delta in reader.heard) == len(reader.heard)
 
@@ -107,13 +107,13 @@ class Failing:
 @pytest.mark.parametrize("every", [1, 7, 10**9])
 def test_an_answer_that_fails_is_never_taken_for_a_complete_one(folder: Path, way: str, every: int) -> None:
     """Nor is the cause told in the place of the failure, which says what to make of it."""
-    reader = read(folder, asked([5, 6, 7], 9, GREEDY, grammar=Failing(way)), every)
+    reader = read(folder, requested([5, 6, 7], 9, GREEDY, grammar=Failing(way)), every)
     assert type(reader.failure) is BackendError
     assert reader.reasons == [None] * 3
 
 
 def test_a_whole_answer_is_one_delta_at_its_end(folder: Path) -> None:
-    sequence = asked([5, 6, 7], 4)
+    sequence = requested([5, 6, 7], 4)
     reader = Reader(sequence)
     request = CompletionRequest("m", (Message(Role.USER, "x"),))
     reader._speaker = ChoiceStream(0, sequence, request, [b"a"] * 259)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from local_models import GREEDY, SHAPE, adapter_weights, alone, asked, engine_of, prompts
+from local_models import GREEDY, SHAPE, adapter_weights, alone, engine_of, prompts, requested
 
 from modelyard.engines.torch.serving.batching_engine import Engine
 from modelyard.engines.torch.serving.sequence import SampledToken, Sequence, SequenceState
@@ -68,7 +68,7 @@ def numbers(folder: Path) -> Numbers:
 
 
 def read(engine: Engine, count: int, token_by_token: bool) -> list[int]:
-    one = asked([5], count)
+    one = requested([5], count)
     engine.submit(one)
     while one.state is not SequenceState.ENDED:
         engine.wait(one, len(one.sampled) if token_by_token else count)
@@ -76,7 +76,7 @@ def read(engine: Engine, count: int, token_by_token: bool) -> list[int]:
 
 
 async def aread(engine: Engine, count: int, token_by_token: bool) -> list[int]:
-    one = asked([5], count)
+    one = requested([5], count)
     engine.submit(one)
     try:
         while one.state is not SequenceState.ENDED:
@@ -168,7 +168,7 @@ def test_a_load_comes_between_two_steps_of_a_leader_who_has_not_finished(numbers
     loaded = []
     numbers._bank.load = lambda slot, *_: loaded.append((slot, len(long.answer)))  # type: ignore[method-assign]
     numbers.held.clear()
-    long = asked([5], 500)
+    long = requested([5], 500)
     numbers.submit(long)
     reader = threading.Thread(target=numbers.wait, args=(long, 500))
     reader.start()
@@ -186,7 +186,7 @@ def test_a_load_comes_between_two_steps_of_a_leader_who_has_not_finished(numbers
 
 def test_a_loop_that_was_closed_under_its_task_does_not_keep_the_lead(numbers: Numbers) -> None:
     numbers.held.clear()
-    first, lost, last = asked([5], 1), asked([5], 3), asked([5], 3)
+    first, lost, last = requested([5], 1), requested([5], 3), requested([5], 3)
     for one in (first, lost, last):
         numbers.submit(one)
     leader = threading.Thread(target=numbers.wait, args=(first, 1))
@@ -211,7 +211,7 @@ def test_a_leader_who_is_interrupted_while_it_tidies_up_still_hands_over(
     numbers: Numbers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Ctrl-C may come at any line of the main thread."""
-    gone = asked([5], 3)
+    gone = requested([5], 3)
     numbers.submit(gone)
 
     def interrupted() -> None:
@@ -230,7 +230,7 @@ def test_a_leader_who_is_interrupted_while_it_tidies_up_still_hands_over(
 
 def test_answers_shared_by_threads_are_the_same_as_alone(folder: Path) -> None:
     engine = engine_of(folder, rows=4)
-    wanted = [asked(prompt, 8) for prompt in prompts(16)]
+    wanted = [requested(prompt, 8) for prompt in prompts(16)]
 
     def answer(one: Sequence) -> list[int]:
         engine.submit(one)
@@ -245,7 +245,7 @@ def test_an_adapter_whose_row_was_left_is_not_remembered_under_the_next_one(fold
     """The row of a cancelled answer still runs when its slot gets another adapter: it is dropped before that."""
     engine, prompt = engine_of(folder), [*range(10, 60)]
     engine.load(1, SHAPE, adapter_weights(folder, SHAPE, seed=1))
-    gone, plain = asked(prompt, 100, slot=1), engine._decode
+    gone, plain = requested(prompt, 100, slot=1), engine._decode
 
     def cancelling() -> None:
         plain()
@@ -257,12 +257,12 @@ def test_an_adapter_whose_row_was_left_is_not_remembered_under_the_next_one(fold
     engine._decode = plain  # type: ignore[method-assign]
     other = adapter_weights(folder, SHAPE, seed=2)
     engine.load(1, SHAPE, other)
-    after = asked(prompt, 8, slot=1)
+    after = requested(prompt, 8, slot=1)
     engine.submit(after)
     engine.wait(after, 8)
     fresh = engine_of(folder)
     fresh.load(1, SHAPE, other)
-    expected = asked(prompt, 8, GREEDY, slot=1)
+    expected = requested(prompt, 8, GREEDY, slot=1)
     fresh.submit(expected)
     fresh.wait(expected, 8)
     assert after.answer == expected.answer

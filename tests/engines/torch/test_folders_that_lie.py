@@ -43,12 +43,12 @@ LIES: list[tuple[Callable[[Path], None], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("lie", "told"), LIES)
+@pytest.mark.parametrize(("lie", "reported"), LIES)
 def test_weights_that_are_not_those_of_the_configuration_are_never_made_up(
-    copy: Path, lie: Callable[[Path], None], told: str
+    copy: Path, lie: Callable[[Path], None], reported: str
 ) -> None:
     lie(copy)
-    with pytest.raises(BackendError, match=f"'kept' cannot be loaded: .*{told}"):
+    with pytest.raises(BackendError, match=f"'kept' cannot be loaded: .*{reported}"):
         Network(copy)
 
 

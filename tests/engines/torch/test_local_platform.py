@@ -39,31 +39,31 @@ def yard(folder: Path) -> Iterator[Platform]:
 
 
 def test_an_answer_is_cut_before_its_stop_string_streamed_or_not(yard: Platform) -> None:
-    asked: dict[str, Any] = {"model": "tiny", "messages": "hello", "seed": 3, "max_tokens": 40}
-    whole = yard.chat.complete(**asked).text
+    requested: dict[str, Any] = {"model": "tiny", "messages": "hello", "seed": 3, "max_tokens": 40}
+    whole = yard.chat.complete(**requested).text
     stop = next(whole[place : place + 2] for place in range(8, 40) if whole[place : place + 2].isascii())
     before = whole[: whole.index(stop)]
-    cut = yard.chat.complete(**asked, stop=stop)
-    with yard.chat.stream(**asked, stop=stop) as stream:
+    cut = yard.chat.complete(**requested, stop=stop)
+    with yard.chat.stream(**requested, stop=stop) as stream:
         pieces = "".join(delta.text for delta in stream)
     assert (cut.text, pieces) == (before, before)
     assert cut.choices[0].finish_reason is FinishReason.STOP
 
 
 def test_a_stream_gives_each_token_as_it_comes_and_the_whole_at_its_end(yard: Platform) -> None:
-    asked: dict[str, Any] = {"model": "tiny", "messages": "hello", "seed": 3, "max_tokens": 30}
-    with yard.chat.stream(**asked) as stream:
+    requested: dict[str, Any] = {"model": "tiny", "messages": "hello", "seed": 3, "max_tokens": 30}
+    with yard.chat.stream(**requested) as stream:
         deltas = list(stream)
     assert max(delta.tokens for delta in deltas) == 1
-    assert "".join(delta.text for delta in deltas) == yard.chat.complete(**asked).text
+    assert "".join(delta.text for delta in deltas) == yard.chat.complete(**requested).text
 
 
 def test_sync_and_async_faces_give_the_same(yard: Platform) -> None:
     async def both() -> Any:
-        asked: dict[str, Any] = {"model": "tiny", "messages": "hello", "seed": 3, "max_tokens": 20, "n": 3}
-        whole = await asyncio.gather(*(yard.chat.acomplete(**asked) for _ in range(6)))
-        async with yard.chat.astream(**asked) as stream:
-            return whole, [delta async for delta in stream], await asyncio.to_thread(yard.chat.complete, **asked)
+        requested: dict[str, Any] = {"model": "tiny", "messages": "hello", "seed": 3, "max_tokens": 20, "n": 3}
+        whole = await asyncio.gather(*(yard.chat.acomplete(**requested) for _ in range(6)))
+        async with yard.chat.astream(**requested) as stream:
+            return whole, [delta async for delta in stream], await asyncio.to_thread(yard.chat.complete, **requested)
 
     whole, deltas, plain = asyncio.run(both())
     texts = [choice.message.text for choice in plain.choices]
@@ -91,10 +91,10 @@ def rollouts(yard: Platform, seed: int) -> tuple[list[TrajectoryGroup], float]:
     """Groups of answers that are worth their share of digits, and the mean of that."""
     groups, rewards = [], []
     for question in QUESTIONS:
-        asked = Message(Role.USER, question)
+        requested = Message(Role.USER, question)
         answers = yard.chat.complete(
             model="local/desk/digits",
-            messages=[asked],
+            messages=[requested],
             n=20,
             max_tokens=8,
             seed=seed,
@@ -103,9 +103,9 @@ def rollouts(yard: Platform, seed: int) -> tuple[list[TrajectoryGroup], float]:
         )
         group = []
         for choice in answers.choices:
-            said = choice.message.text
-            rewards.append(sum(letter in "0123456789" for letter in said) / max(1, len(said)))
-            group.append(Trajectory((History((asked, SampledChoice.of(choice))),), rewards[-1]))
+            generated = choice.message.text
+            rewards.append(sum(letter in "0123456789" for letter in generated) / max(1, len(generated)))
+            group.append(Trajectory((History((requested, SampledChoice.of(choice))),), rewards[-1]))
         groups.append(TrajectoryGroup(tuple(group)))
     return groups, sum(rewards) / len(rewards)
 
@@ -130,11 +130,11 @@ def test_eight_jobs_of_rl_teach_a_random_model_to_answer_with_digits(folders: Ca
 
 
 def _check_that_every_step_is_served(yard: Platform) -> None:
-    asked: dict[str, Any] = {"messages": "sea", "max_tokens": 8, "temperature": 0}
-    texts = [yard.chat.complete(model=f"local/desk/digits:step{step}", **asked).text for step in range(9)]
-    assert texts[0] == yard.chat.complete(model="tiny", **asked).text
+    requested: dict[str, Any] = {"messages": "sea", "max_tokens": 8, "temperature": 0}
+    texts = [yard.chat.complete(model=f"local/desk/digits:step{step}", **requested).text for step in range(9)]
+    assert texts[0] == yard.chat.complete(model="tiny", **requested).text
     assert len(set(texts)) > 2
-    assert texts[8] == yard.chat.complete(model="local/desk/digits", **asked).text
+    assert texts[8] == yard.chat.complete(model="local/desk/digits", **requested).text
 
 
 def test_the_first_loss_of_rl_sees_the_log_probabilities_of_the_sampler(

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import pytest
 import torch
-from local_models import SHAPE, TOKEN_BYTES, adapter_weights, alone, answered, asked, engine_of, passes, prompts
+from local_models import SHAPE, TOKEN_BYTES, adapter_weights, alone, answered, engine_of, passes, prompts, requested
 from tape import Recorder
 
 from modelyard.domain.completion import Sampling
@@ -35,7 +35,7 @@ def test_recorded_passes_give_the_answers_of_fresh_ones(
 ) -> None:
     folder = folders(architecture=architecture)
     drawn = random.Random(3)
-    wanted = [asked(prompt, drawn.choice([1, 5, 12, 30]), Sampling(seed=n)) for n, prompt in enumerate(prompts(24))]
+    wanted = [requested(prompt, drawn.choice([1, 5, 12, 30]), Sampling(seed=n)) for n, prompt in enumerate(prompts(24))]
     engine = engine_of(folder, rows=7, recorder=lambda: recorder)
     with passes(engine) as seen:
         found = answered(engine, *wanted)
@@ -47,7 +47,7 @@ def test_recorded_passes_give_the_answers_of_fresh_ones(
 def test_log_probabilities_are_the_same_too(folder: Path, recorder: Recorder) -> None:
     pairs = []
     for engine in (engine_of(folder), engine_of(folder, recorder=lambda: recorder)):
-        answers = [asked(prompt, 9, Sampling(seed=4), top_logprobs=2) for prompt in prompts(5)]
+        answers = [requested(prompt, 9, Sampling(seed=4), top_logprobs=2) for prompt in prompts(5)]
         answered(engine, *answers)
         pairs.append([one.logprob for answer in answers for one in answer.sampled])
     torch.testing.assert_close(*map(torch.tensor, pairs), atol=1e-5, rtol=1e-5)
@@ -57,12 +57,14 @@ def test_nothing_is_recorded_twice_and_few_shapes_are_distinguished(folder: Path
     engine = engine_of(folder, rows=8, recorder=lambda: recorder)
     for _ in range(3):
         for count in range(1, 9):
-            answered(engine, *(asked(prompt, 4) for prompt in prompts(count, seed=count)))
+            answered(engine, *(requested(prompt, 4) for prompt in prompts(count, seed=count)))
     assert recorder.made == len({_rounded(count) for count in range(1, 9)}) == 6
 
 
 def test_rows_that_grow_are_recorded_again(folder: Path, recorder: Recorder) -> None:
-    wanted = [asked(prompt, 70, Sampling(seed=n)) for n, prompt in enumerate([[*range(10, 240)], [5, 6], [7] * 200])]
+    wanted = [
+        requested(prompt, 70, Sampling(seed=n)) for n, prompt in enumerate([[*range(10, 240)], [5, 6], [7] * 200])
+    ]
     engine = engine_of(folder, rows=4, recorder=lambda: recorder)
     assert answered(engine, *wanted) == alone(folder, *wanted)
     assert engine.rows.cache.length == 512
@@ -72,10 +74,10 @@ def test_rows_that_grow_are_recorded_again(folder: Path, recorder: Recorder) -> 
 def test_padding_leaves_alone_what_is_kept_of_earlier_answers(folder: Path, recorder: Recorder) -> None:
     """Five run in rows for five, which would be recorded as six: but in the sixth is what was answered before."""
     engine = engine_of(folder, rows=5, memory=TOKEN_BYTES * 256 * 6, recorder=lambda: recorder)
-    answered(engine, asked([*range(10, 90)], 6))
+    answered(engine, requested([*range(10, 90)], 6))
     kept = [tensor[5].clone() for tensor in (*engine.rows.cache.keys, *engine.rows.cache.values)]
     assert all(one.abs().sum() > 0 for one in kept)
-    running = [asked(prompt, 20) for prompt in prompts(5, seed=2)]
+    running = [requested(prompt, 20) for prompt in prompts(5, seed=2)]
     for one in running:
         engine.submit(one)
     engine.wait(running[0], 10)
@@ -95,7 +97,7 @@ def adapted(folder: Path, recorder: Recorder | None, slots: int = 4) -> Engine:
 def test_adapters_answer_as_without_recordings(folder: Path, recorder: Recorder, slots: list[int]) -> None:
     given = list(zip(prompts(len(slots)), slots, strict=True))
     found, expected = (
-        answered(engine, *(asked(prompt, 8, Sampling(seed=1), slot=slot) for prompt, slot in given))
+        answered(engine, *(requested(prompt, 8, Sampling(seed=1), slot=slot) for prompt, slot in given))
         for engine in (adapted(folder, recorder), adapted(folder, None))
     )
     assert found == expected
@@ -105,20 +107,22 @@ def test_adapters_answer_as_without_recordings(folder: Path, recorder: Recorder,
 def test_one_recording_serves_whichever_adapter_all_rows_have(folder: Path, recorder: Recorder) -> None:
     engine, plain = adapted(folder, recorder), adapted(folder, None)
     for slot in (1, 2, 3, 2):
-        assert answered(engine, asked([5, 6, 7], 6, slot=slot)) == answered(plain, asked([5, 6, 7], 6, slot=slot))
+        assert answered(engine, requested([5, 6, 7], 6, slot=slot)) == answered(
+            plain, requested([5, 6, 7], 6, slot=slot)
+        )
     assert recorder.made == 1
 
 
 def test_another_adapter_in_a_slot_is_used_at_once_also_when_it_is_wider(folder: Path, recorder: Recorder) -> None:
     wide = attrs.evolve(SHAPE, rank=8, alpha=16)
     engine = adapted(folder, recorder, slots=2)
-    answered(engine, asked([5, 6, 7], 6, slot=1))
+    answered(engine, requested([5, 6, 7], 6, slot=1))
     for shape, seed in ((SHAPE, 7), (wide, 8), (SHAPE, 9)):
         made = recorder.made
         engine.load(1, shape, adapter_weights(folder, shape, seed=seed))
         fresh = engine_of(folder)
         fresh.load(1, shape, adapter_weights(folder, shape, seed=seed))
-        assert answered(engine, asked([5, 6, 7], 6, slot=1)) == answered(fresh, asked([5, 6, 7], 6, slot=1))
+        assert answered(engine, requested([5, 6, 7], 6, slot=1)) == answered(fresh, requested([5, 6, 7], 6, slot=1))
         assert recorder.made - made == (shape is wide)
 
 
@@ -128,7 +132,7 @@ def test_what_cannot_be_recorded_is_decoded_all_the_same_and_reported_once(
     def refuse(_: object) -> graphs.CapturedGraph:
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    wanted = [asked(prompt, 6, Sampling(seed=1)) for prompt in prompts(4)]
+    wanted = [requested(prompt, 6, Sampling(seed=1)) for prompt in prompts(4)]
     with caplog.at_level(logging.WARNING):
         assert answered(engine_of(folder, rows=3, recorder=lambda: refuse), *wanted) == alone(folder, *wanted)
     (record,) = caplog.records
@@ -142,7 +146,7 @@ def test_recordings_are_bounded_and_the_oldest_goes(
     monkeypatch.setattr(graphs, "MOST", 2)
     engine = engine_of(folder, rows=8, recorder=lambda: recorder)
     for count in (1, 2, 1, 3, 1, 2):
-        answered(engine, *(asked(prompt, 3) for prompt in prompts(count, seed=count)))
+        answered(engine, *(requested(prompt, 3) for prompt in prompts(count, seed=count)))
         assert len(engine._passes._recorded._recordings) <= 2  # type: ignore[union-attr]
     assert recorder.made == 4
 

@@ -21,9 +21,9 @@ FAULTS: list[tuple[Mapping[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("schema", "word", "told"), FAULTS)
+@pytest.mark.parametrize(("schema", "word", "reported"), FAULTS)
 def test_a_fault_of_a_schema_is_reported_without_the_grammar_around_it(
-    shared_backend: LocalBackend, schema: Mapping[str, Any], word: str, told: str
+    shared_backend: LocalBackend, schema: Mapping[str, Any], word: str, reported: str
 ) -> None:
     wanted = ResponseFormat(ResponseType.JSON_SCHEMA, "", schema)
     tools, forced = (Tool("send", "", schema),), ToolChoice(ToolMode.REQUIRED)
@@ -36,7 +36,7 @@ def test_a_fault_of_a_schema_is_reported_without_the_grammar_around_it(
         (problem,) = refused.value.problems
         assert problem.loc == (*place, word)
         assert problem.msg.startswith("cannot be kept")
-        assert problem.msg.endswith(told)
+        assert problem.msg.endswith(reported)
 
 
 @pytest.mark.parametrize("name", ["rows", "memory", "adapters", "rank", "tuned", "waiting"])
@@ -55,12 +55,12 @@ def test_a_row_that_the_template_refuses_is_reported_with_its_number(folder: Pat
     copy = shutil.copytree(folder, tmp_path / "strict")
     (copy / "chat_template.jinja").write_text(STRICT)
 
-    def row(said: str) -> dict[str, Any]:
-        return {"messages": [{"role": "user", "content": said}, {"role": "assistant", "content": "yes"}]}
+    def row(generated: str) -> dict[str, Any]:
+        return {"messages": [{"role": "user", "content": generated}, {"role": "assistant", "content": "yes"}]}
 
-    def attempt(said: str) -> Trajectory:
+    def attempt(generated: str) -> Trajectory:
         choice = SampledChoice(Message(Role.ASSISTANT, "yes"), logprobs=())
-        return Trajectory((History((Message(Role.USER, said), choice)),), float(len(said)))
+        return Trajectory((History((Message(Role.USER, generated), choice)),), float(len(generated)))
 
     with open_platform() as platform:
         platform.add_base_model(copy, id="strict")

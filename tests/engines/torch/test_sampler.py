@@ -8,7 +8,7 @@ import attrs
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from local_models import asked
+from local_models import requested
 
 from modelyard.backends.sampling import kept, next_token, penalised, softened, uniform
 from modelyard.domain.completion import Sampling
@@ -72,7 +72,7 @@ def test_each_row_gets_the_token_that_it_would_get_alone_in_plain_python(batch: 
     logprobs = logits.double().log_softmax(-1).tolist()
     asking = [(logprobs[place], sampling, prompt, answer) for place, (_, sampling, prompt, answer) in enumerate(batch)]
     assume(all(is_clear(*one) for one in asking))
-    answers = [asked(prompt, 9, sampling, answer=list(answer)) for _, sampling, prompt, answer in batch]
+    answers = [requested(prompt, 9, sampling, answer=list(answer)) for _, sampling, prompt, answer in batch]
     drawn = Sampler(answers, CPU).draw(logits)
     assert [sampled.token for sampled in drawn] == [next_token(*one) for one in asking]
     for sampled, own in zip(drawn, logprobs, strict=True):
@@ -81,11 +81,11 @@ def test_each_row_gets_the_token_that_it_would_get_alone_in_plain_python(batch: 
 
 def test_a_sampler_may_be_reused_as_answers_grow() -> None:
     drawn = torch.Generator().manual_seed(1)
-    answers = [asked([3], 99, Sampling(seed=seed, presence_penalty=0.5)) for seed in range(3)]
+    answers = [requested([3], 99, Sampling(seed=seed, presence_penalty=0.5)) for seed in range(3)]
     sampler = Sampler(answers, CPU)
     for _ in range(20):
         logits = torch.randn((3, SIZE), generator=drawn)
-        again = [asked([3], 99, one.sampling, answer=list(one.answer)) for one in answers]
+        again = [requested([3], 99, one.sampling, answer=list(one.answer)) for one in answers]
         found = sampler.draw(logits.clone())
         assert found == Sampler(again, CPU).draw(logits)
         for one, sampled in zip(answers, found, strict=True):
@@ -93,7 +93,7 @@ def test_a_sampler_may_be_reused_as_answers_grow() -> None:
 
 
 def test_the_likeliest_tokens_are_returned_only_on_request() -> None:
-    answers = [asked([3], 9, top_logprobs=count) for count in (0, 2, 20)]
+    answers = [requested([3], 9, top_logprobs=count) for count in (0, 2, 20)]
     drawn = Sampler(answers, CPU).draw(torch.randn((3, SIZE), generator=torch.Generator().manual_seed(2)))
     assert [len(sampled.top) for sampled in drawn] == [0, 2, 20]
     assert drawn[1].top[0] == (drawn[1].token, drawn[1].logprob)
@@ -115,7 +115,11 @@ class Only:
 def test_at_the_coldest_temperature_biases_and_grammars_still_count() -> None:
     """Scores divided by next to nothing are numbers still: the likeliest token that is allowed comes."""
     cold = Sampling(temperature=5e-324, seed=1, logit_bias={4: 100.0})
-    answers = [asked([3], 9, cold), asked([3], 9, cold, grammar=Only(5, 6)), asked([3], 9, cold, grammar=Only(7))]
+    answers = [
+        requested([3], 9, cold),
+        requested([3], 9, cold, grammar=Only(5, 6)),
+        requested([3], 9, cold, grammar=Only(7)),
+    ]
     logits = torch.full((3, SIZE), -torch.inf)
     logits[:, 4:8] = torch.tensor([1.0, 2.0, 3.0, -1e4])
     assert [sampled.token for sampled in Sampler(answers, CPU).draw(logits)] == [4, 6, 7]

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import pytest
 import torch
-from local_models import SHAPE, adapter_weights, answered, asked, base_model, engine_of, passes, prompts
+from local_models import SHAPE, adapter_weights, answered, base_model, engine_of, passes, prompts, requested
 from transformers import AutoModelForCausalLM
 
 from modelyard import open_platform
@@ -64,7 +64,7 @@ def adapted(backend: LocalBackend, folder: Path) -> ServedModel:
     return of_checkpoint(backend, "adapted", {CONFIG_FILE: SHAPE.config("tiny"), WEIGHTS_FILE: weights})
 
 
-def said(backend: LocalBackend, model: ServedModel) -> tuple[int, ...]:
+def reply(backend: LocalBackend, model: ServedModel) -> tuple[int, ...]:
     return tuple(token for delta in backend.stream(REQUEST, model) for token in delta.token_ids)
 
 
@@ -99,9 +99,9 @@ def test_reasoning_effort_reaches_the_chat_template_and_is_refused_where_it_has_
         assert high.prompt_tokens == plain.prompt_tokens + len("high")
         with pytest.raises(UnsupportedParameter, match="reasoning_effort: tiny does not support this; leave it out"):
             platform.chat.complete(model="tiny", **hello, **EFFORT)
-    asked = [attrs.evolve(REQUEST, extras=extras) for extras in ({}, EFFORT)]
+    requested = [attrs.evolve(REQUEST, extras=extras) for extras in ({}, EFFORT)]
     served = ServedModel("knows", backend.entries()[0])
-    assert len({backend.prompt_tokens(one, served) for one in asked}) == 2
+    assert len({backend.prompt_tokens(one, served) for one in requested}) == 2
 
 
 # ---- tuned in full -----------------------------------------------------------------------------------------------
@@ -111,32 +111,32 @@ def test_a_checkpoint_tuned_in_full_answers_alongside_its_base_and_an_adapter(
     backend: LocalBackend, folder: Path
 ) -> None:
     base, full, adapter = ServedModel("tiny", backend.entries()[0]), tuned(backend, folder, 1), adapted(backend, folder)
-    first = [said(backend, model) for model in (base, full, adapter)]
+    first = [reply(backend, model) for model in (base, full, adapter)]
     assert len(set(first)) == 3
     assert first[1] == generated(folder, tuned_weights(folder, 1))
-    assert [said(backend, model) for model in (base, full, adapter)] == first
+    assert [reply(backend, model) for model in (base, full, adapter)] == first
 
 
 def test_the_checkpoint_that_was_not_used_for_the_longest_time_makes_room(backend: LocalBackend, folder: Path) -> None:
     one, other = tuned(backend, folder, 1), tuned(backend, folder, 2)
-    first = said(backend, one)
+    first = reply(backend, one)
     gone = weakref.ref(network_of(backend, 1))
-    said(backend, other)
+    reply(backend, other)
     gc.collect()
     assert gone() is None
-    assert said(backend, one) == first
+    assert reply(backend, one) == first
 
 
 def test_a_checkpoint_in_use_stays_and_the_next_caller_is_refused_for_now(backend: LocalBackend, folder: Path) -> None:
     one = tuned(backend, folder, 1)
     with backend._model(one).start(REQUEST, one):
         with pytest.raises(Overloaded):
-            said(backend, tuned(backend, folder, 2))
-        assert said(backend, one) == generated(folder, tuned_weights(folder, 1))
+            reply(backend, tuned(backend, folder, 2))
+        assert reply(backend, one) == generated(folder, tuned_weights(folder, 1))
 
 
 def test_only_what_is_used_is_loaded(backend: LocalBackend, folder: Path) -> None:
-    said(backend, tuned(backend, folder, 1))
+    reply(backend, tuned(backend, folder, 1))
     assert backend._loaded["tiny"]._networks._own is None
 
 
@@ -148,7 +148,7 @@ def test_weights_of_another_model_are_refused_by_name(backend: LocalBackend, fol
     else:
         weights["model.norm.weight" if change == "another shape" else "model.other.weight"] = torch.zeros(3)
     with pytest.raises(BackendError, match=r"another model \(for one, model\.(norm|other)\.weight"):
-        said(backend, of_checkpoint(backend, "odd", {FULL_FILE: tensor_bytes(weights)}))
+        reply(backend, of_checkpoint(backend, "odd", {FULL_FILE: tensor_bytes(weights)}))
 
 
 # ---- loading and letting go --------------------------------------------------------------------------------------
@@ -212,14 +212,14 @@ def test_a_platform_lets_go_of_its_networks_when_it_closes(
 
 def test_a_closed_backend_refuses_and_what_it_was_answering_is_answered(backend: LocalBackend) -> None:
     base = ServedModel("tiny", backend.entries()[0])
-    expected = said(backend, base)
+    expected = reply(backend, base)
     under_way = backend.stream(attrs.evolve(REQUEST, streamed=True), base)
     first = next(under_way)
     backend.close()
     backend.close()
     assert tuple(token for delta in (first, *under_way) for token in delta.token_ids) == expected
     with pytest.raises(BackendError, match="closed"):
-        said(backend, base)
+        reply(backend, base)
 
 
 @pytest.mark.parametrize("scarce", ["from_pretrained", "zeros"])
@@ -232,20 +232,20 @@ def test_lack_of_memory_for_a_model_is_reported_and_the_next_request_is_answered
     base = ServedModel("tiny", backend.entries()[0])
     with monkeypatch.context() as patch:
         patch.setattr(AutoModelForCausalLM if scarce == "from_pretrained" else torch, scarce, full)
-        with pytest.raises(Overloaded, match="memory") as told:
-            said(backend, base)
-    assert "Advice" not in str(told.value)
-    assert len(said(backend, base)) == 12
+        with pytest.raises(Overloaded, match="memory") as reported:
+            reply(backend, base)
+    assert "Advice" not in str(reported.value)
+    assert len(reply(backend, base)) == 12
 
 
 def test_a_missing_or_unreadable_folder_is_reported_without_its_path(folder: Path, tmp_path: Path) -> None:
-    for missing, told in (("tokenizer.json", "tokenizer"), (".", "is gone")):
+    for missing, reported in (("tokenizer.json", "tokenizer"), (".", "is gone")):
         copy = tmp_path / "kept"
         shutil.copytree(folder, copy, dirs_exist_ok=True)
         backend = LocalBackend([base_model(copy, "tiny")])
         shutil.rmtree(copy) if missing == "." else (copy / missing).write_text("{}")
-        with pytest.raises(BackendError, match=told) as failed:
-            said(backend, ServedModel("tiny", backend.entries()[0]))
+        with pytest.raises(BackendError, match=reported) as failed:
+            reply(backend, ServedModel("tiny", backend.entries()[0]))
         assert str(tmp_path) not in str(failed.value)
 
 
@@ -261,11 +261,11 @@ def test_eight_choices_read_their_prompt_once(folder: Path, streamed: bool, on_l
     engine = backend._model(model)._networks._base()
     request = attrs.evolve(REQUEST, sampling=Sampling(seed=1), n=8, streamed=streamed)
 
-    async def told() -> list[Delta]:
+    async def reported() -> list[Delta]:
         return [delta async for delta in backend.astream(request, model)]
 
     with passes(engine) as seen:
-        deltas = asyncio.run(told()) if on_loop else list(backend.stream(request, model))
+        deltas = asyncio.run(reported()) if on_loop else list(backend.stream(request, model))
     assert {delta.index for delta in deltas} == set(range(8))
     assert seen[:2] == [(1, backend.prompt_tokens(request, model)), (7, 1)]
 
@@ -298,7 +298,7 @@ def test_one_thread_leads_for_all_tasks_of_an_event_loop(folder: Path, monkeypat
     monkeypatch.setattr(engine._lead, "follow", following)
     monkeypatch.setattr(engine, "_step", stepping)
     monkeypatch.setattr(engine, "_leading", counting)
-    wanted = [asked(prompt, 20) for prompt in prompts(4)]
+    wanted = [requested(prompt, 20) for prompt in prompts(4)]
 
     async def read(answer: Any) -> None:
         for seen in range(20):
@@ -312,5 +312,5 @@ def test_one_thread_leads_for_all_tasks_of_an_event_loop(folder: Path, monkeypat
     asyncio.run(main())
     assert len(leads) == 1
     assert [one.answer for one in wanted] == answered(
-        engine_of(folder, ends=frozenset()), *(asked(one.prompt, 20) for one in wanted)
+        engine_of(folder, ends=frozenset()), *(requested(one.prompt, 20) for one in wanted)
     )

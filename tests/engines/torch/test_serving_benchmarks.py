@@ -28,10 +28,10 @@ def test_every_table_is_made_without_a_card_and_what_is_answered_is_right(
     monkeypatch.setattr(graphs, "usual_recorder", lambda _: Recorder)
     out = tmp_path / "figures.json"
     report = gpu.main(["--device", "cpu", "--shape", "tiny", "--out", str(out)])
-    told = capsys.readouterr()
-    assert json.loads(out.read_text()) == json.loads(told.out) == report
+    reported = capsys.readouterr()
+    assert json.loads(out.read_text()) == json.loads(reported.out) == report
     for title in TITLES:
-        assert f"\n{title} (" in told.err
+        assert f"\n{title} (" in reported.err
         assert not [row for row in report[title] if "failed" in row]
     found = {row["what"]: row for row in report["right?"]}
     assert len(found) >= 5
@@ -48,7 +48,7 @@ def test_a_failed_table_is_an_error_and_loses_no_run(gpu: Any, capsys: pytest.Ca
         yield {"rows": 1, "tok/s": 5}
         raise RuntimeError("no room on the card")
 
-    assert gpu.told("odd", table()) == [{"rows": 1, "tok/s": 5}, {"failed": "RuntimeError: no room on the card"}]
+    assert gpu.reported("odd", table()) == [{"rows": 1, "tok/s": 5}, {"failed": "RuntimeError: no room on the card"}]
     assert "no room on the card" in capsys.readouterr().err
 
 

@@ -49,9 +49,9 @@ def test_whole_and_streamed_answers_are_the_same_and_sampled_by_their_seed(clien
 
     whole = ask(logprobs=True, top_logprobs=2)
     with ask(stream=True) as chunks:
-        told = [chunk.choices[0] for chunk in chunks if chunk.choices]
-    assert "".join(choice.delta.content or "" for choice in told) == whole.choices[0].message.content
-    assert told[-1].finish_reason == whole.choices[0].finish_reason
+        reported = [chunk.choices[0] for chunk in chunks if chunk.choices]
+    assert "".join(choice.delta.content or "" for choice in reported) == whole.choices[0].message.content
+    assert reported[-1].finish_reason == whole.choices[0].finish_reason
     assert len(whole.choices[0].logprobs.content) == whole.usage.completion_tokens
     assert {model.id for model in client.models.list()} == {"tiny"}
 
@@ -89,12 +89,12 @@ def test_a_caller_without_room_gets_retry_after_and_the_others_are_answered(
         return client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=5, seed=3)
 
     with ThreadPoolExecutor(2) as threads:
-        asked = [threads.submit(ask) for _ in range(2)]
-        assert all(taken.acquire(timeout=ENOUGH) for _ in asked)
+        requested = [threads.submit(ask) for _ in range(2)]
+        assert all(taken.acquire(timeout=ENOUGH) for _ in requested)
         with pytest.raises(RateLimitError) as refused:
             ask()
         go_on.set()
-        assert [one.result().usage.completion_tokens for one in asked] == [5, 5]
+        assert [one.result().usage.completion_tokens for one in requested] == [5, 5]
     assert (refused.value.status_code, refused.value.code, refused.value.type) == (
         429,
         "queue_full",

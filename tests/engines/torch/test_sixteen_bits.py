@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from local_models import END, SHAPE, adapter_weights, answered, asked, prompts
+from local_models import END, SHAPE, adapter_weights, answered, prompts, requested
 from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
 from tape import Recorder
 from torch import nn
@@ -87,7 +87,7 @@ def test_log_probabilities_are_those_of_the_whole_model_also_when_passes_are_rec
     model = Network(folder, dtype=BF16)
     for recorder in (None, Recorder()):
         engine = engine_of(folder, recorder)
-        answers = [asked(prompt, 10, Sampling(seed=place)) for place, prompt in enumerate(prompts(6))]
+        answers = [requested(prompt, 10, Sampling(seed=place)) for place, prompt in enumerate(prompts(6))]
         answered(engine, *answers)
         for answer in answers:
             ids = torch.tensor([answer.prompt + answer.answer])
@@ -124,9 +124,9 @@ def test_an_adapter_in_training_computes_and_learns_as_that_of_peft(dtype: torch
     found: list[tuple[torch.Tensor, Any]] = []
     for one in (model, theirs):
         given = x.clone().requires_grad_()
-        said = one(given)
-        said.backward(wanted)
-        found.append((said.detach(), given.grad))
+        generated = one(given)
+        generated.backward(wanted)
+        found.append((generated.detach(), given.grad))
     apart = 0.02 if dtype is BF16 else 1e-5
     for ours, peft in zip(*found, strict=True):
         assert float((ours - peft).abs().max()) < apart * float(peft.abs().max())
@@ -160,7 +160,7 @@ def test_the_sampler_and_the_trainer_agree_on_what_an_adapter_says(folder: Path)
     trained.load(weights)
     scorer, apart = TokenScorer(network), []
     for number, prompt in enumerate(prompts(8)):
-        answer = asked(prompt, 12, Sampling(seed=number), slot=1)
+        answer = requested(prompt, 12, Sampling(seed=number), slot=1)
         answered(engine, answer)
         ids = [*answer.prompt, *answer.answer]
         places = tuple(range(len(answer.prompt), len(ids)))

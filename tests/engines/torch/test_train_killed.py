@@ -44,11 +44,11 @@ def test_a_job_killed_between_two_saved_states_continues_from_the_first_and_is_c
     evidence.ask()
     child = nursery.start(evidence.path, acts={"train 6": "die"}, save_every=2, lease=1.0)
     child.hear_until("gone")
-    assert evidence.wrong_after_death(child.said) == []
+    assert evidence.wrong_after_death(child.generated) == []
     child = nursery.start(evidence.path, mutant=mutant, save_every=2, lease=1.0)
     child.hear_until("closed")
     child.stop()
-    assert [seq - 1 for _, type, seq in child.told("event") if type == GRADIENT_STEP] == [*range(3, STEPS + 1)]
+    assert [seq - 1 for _, type, seq in child.reported("event") if type == GRADIENT_STEP] == [*range(3, STEPS + 1)]
     assert [found.partition(": ")[2] for found in evidence.wrong_in_the_end()] == (
         ["the checkpoint is not that of an undisturbed job", "the events are not those of an undisturbed job"]
         if mutant

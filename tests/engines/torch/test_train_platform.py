@@ -12,8 +12,8 @@ from modelyard.testing.tiny_model import build_tiny_model
 
 PAIRS = {"sea": "blue", "grass": "green", "night": "black", "snow": "white"}
 ROWS = [
-    {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": said}]}
-    for asked, said in PAIRS.items()
+    {"messages": [{"role": "user", "content": requested}, {"role": "assistant", "content": generated}]}
+    for requested, generated in PAIRS.items()
 ]
 
 
@@ -23,16 +23,16 @@ def test_each_step_of_a_model_says_what_it_was_taught(tuning: Tuning, rate: floa
         platform.add_base_model(micro(), id="base", tuning=tuning)
         model = platform.models.create("m", project="p", base_model="base")
 
-        def says(step: int, asked: str) -> str:
+        def says(step: int, requested: str) -> str:
             name = f"local/p/m:step{step}"
-            answer = platform.chat.complete(model=name, messages=asked, project="p", temperature=0, max_tokens=8)
+            answer = platform.chat.complete(model=name, messages=requested, project="p", temperature=0, max_tokens=8)
             return answer.text
 
         platform.training.sft(model, ROWS * passes, batch_size=4, learning_rate=rate).wait()
-        assert {asked: says(1, asked) for asked in PAIRS} == PAIRS
-        assert {asked: says(0, asked) for asked in PAIRS} != PAIRS
+        assert {requested: says(1, requested) for requested in PAIRS} == PAIRS
+        assert {requested: says(0, requested) for requested in PAIRS} != PAIRS
         platform.training.sft(model, ROWS, learning_rate=1e-9).wait()
-        assert {asked: says(2, asked) for asked in PAIRS} == PAIRS
+        assert {requested: says(2, requested) for requested in PAIRS} == PAIRS
 
 
 def test_a_job_that_cannot_be_trained_fails_in_words_and_leaves_the_model_at_its_parent(tmp_path: Path) -> None:

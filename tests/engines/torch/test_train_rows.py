@@ -93,9 +93,9 @@ def test_only_answers_and_their_ends_are_trained_and_nothing_follows_them(
     answers = [message for message in messages if message.role is Role.ASSISTANT]
     assume(answers)
     (row,) = example_rows(chat, Example(tuple(messages)), "all")
-    said = b"".join(chat.token_bytes[row.ids[place]] or b"\0" for place in row.places)
+    generated = b"".join(chat.token_bytes[row.ids[place]] or b"\0" for place in row.places)
     calls = ["".join(f"[{call.name}]" for call in answer.tool_calls) for answer in answers]
-    assert said == b"".join(f"{answer.text}{call}\0".encode() for answer, call in zip(answers, calls, strict=True))
+    assert generated == b"".join(f"{answer.text}{call}\0".encode() for answer, call in zip(answers, calls, strict=True))
     assert row.places[-1] == len(row.ids) - 1
     (last,) = example_rows(chat, Example(tuple(messages)), "last")
     assert last.ids == row.ids

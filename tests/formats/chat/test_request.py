@@ -26,8 +26,8 @@ TOOL = Tool("look_up", "looks it up", {"type": "object"}, strict=True)
 
 
 def test_a_plain_request_says_what_the_server_knows_and_nothing_more() -> None:
-    asked = CompletionRequest("m", HELLO, max_tokens=5)
-    assert request_object(asked, "far/m", 5, {"temperature", "seed"}) == {
+    requested = CompletionRequest("m", HELLO, max_tokens=5)
+    assert request_object(requested, "far/m", 5, {"temperature", "seed"}) == {
         "model": "far/m",
         "messages": [{"role": "user", "content": "hello"}],
         "stream": False,
@@ -54,20 +54,20 @@ def test_no_default_of_the_servers_takes_the_place_of_a_parameter_that_it_knows(
 
 
 def test_metadata_of_this_platform_is_not_sent_to_the_server() -> None:
-    asked = CompletionRequest("m", HELLO, metadata={"case": "7"}, store=True, user="u-1")
-    body = request_object(asked, "m", None, ())
+    requested = CompletionRequest("m", HELLO, metadata={"case": "7"}, store=True, user="u-1")
+    body = request_object(requested, "m", None, ())
     assert body["user"] == "u-1"
     assert not body.keys() & {"metadata", "store"}
 
 
 def test_a_developer_message_is_rendered_as_a_system_message() -> None:
-    asked = CompletionRequest("m", (Message(Role.DEVELOPER, "be brief"),))
-    assert request_object(asked, "m", None, ())["messages"] == [{"role": "system", "content": "be brief"}]
+    requested = CompletionRequest("m", (Message(Role.DEVELOPER, "be brief"),))
+    assert request_object(requested, "m", None, ())["messages"] == [{"role": "system", "content": "be brief"}]
 
 
 def test_extras_are_passed_on_and_overrule_nothing() -> None:
-    asked = CompletionRequest("m", HELLO, extras={"reasoning_effort": "low", "model": "another"})
-    body = request_object(asked, "m", None, ())
+    requested = CompletionRequest("m", HELLO, extras={"reasoning_effort": "low", "model": "another"})
+    body = request_object(requested, "m", None, ())
     assert (body["reasoning_effort"], body["model"]) == ("low", "m")
 
 
@@ -90,8 +90,8 @@ def test_parts_have_the_formats_shape_from_wherever_they_came() -> None:
     by_wire = Part("image_url", data={"url": "data:,", "detail": "auto"})
     by_hand = Part("image_url", data={"image_url": {"url": "data:,"}})
     message = Message(Role.USER, (Part("text", "look"), by_wire, by_hand))
-    (told,) = request_object(CompletionRequest("m", (message,)), "m", None, ())["messages"]
-    assert told["content"] == [
+    (reported,) = request_object(CompletionRequest("m", (message,)), "m", None, ())["messages"]
+    assert reported["content"] == [
         {"type": "text", "text": "look"},
         {"type": "image_url", "image_url": {"url": "data:,", "detail": "auto"}},
         {"type": "image_url", "image_url": {"url": "data:,"}},
@@ -149,6 +149,6 @@ requests = st.builds(
 
 
 @given(requests)
-def test_a_server_of_ours_understands_what_was_meant(asked: CompletionRequest) -> None:
-    body = loads(dumps(request_object(asked, "m", asked.max_tokens, SAMPLING_PARAMETERS)))
-    assert read_request(body).request == asked
+def test_a_server_of_ours_understands_what_was_meant(requested: CompletionRequest) -> None:
+    body = loads(dumps(request_object(requested, "m", requested.max_tokens, SAMPLING_PARAMETERS)))
+    assert read_request(body).request == requested

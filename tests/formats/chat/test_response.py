@@ -35,8 +35,8 @@ ASKED = CompletionRequest("m", (Message(Role.USER, "twelve chars"),), max_tokens
 STREAMED = attrs.evolve(ASKED, streamed=True)
 
 
-def chunk(said: Any = None, reason: str | None = None, **more: Any) -> dict[str, Any]:
-    return {"choices": [{"index": 0, "delta": said or {}, "finish_reason": reason, **more}]}
+def chunk(reply: Any = None, reason: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": reply or {}, "finish_reason": reason, **more}]}
 
 
 def whole(text: str | None, reason: str = "stop", usage: Any = None, **more: Any) -> dict[str, Any]:
@@ -58,33 +58,33 @@ USAGE = Usage(7, 11, 3)
 
 
 def spoken(text: str, made: Iterable[ToolCall], streamed: bool) -> tuple[CompletionRequest, list[Delta]]:
-    asked = attrs.evolve(ASKED, streamed=streamed, logprobs=True, return_token_ids=True, max_tokens=None)
-    return asked, list(stream_message(Message(Role.ASSISTANT, text, tool_calls=tuple(made)), asked))
+    requested = attrs.evolve(ASKED, streamed=streamed, logprobs=True, return_token_ids=True, max_tokens=None)
+    return requested, list(stream_message(Message(Role.ASSISTANT, text, tool_calls=tuple(made)), requested))
 
 
 @given(contents, st.lists(st.integers(0, 4000), max_size=20))
 def test_a_stream_however_it_is_cut_reads_as_it_was_said(content: tuple[str, list[ToolCall]], cuts: list[int]) -> None:
-    asked, said = spoken(*content, streamed=True)
+    requested, reply = spoken(*content, streamed=True)
     chunks = Chunks("id", 1, "m", with_usage=True, with_logprobs=True, with_ids=True)
-    raw = b"".join([*map(chunks.of, said), chunks.usage(USAGE), DONE])
+    raw = b"".join([*map(chunks.of, reply), chunks.usage(USAGE), DONE])
     places = [0, *sorted(min(cut, len(raw)) for cut in cuts), len(raw)]
-    events, reader, found = EventReader(), AnswerReader(asked), []
+    events, reader, found = EventReader(), AnswerReader(requested), []
     for begin, end in pairwise(places):
         for event in events.take(raw[begin:end]):
             found += [] if event == b"[DONE]" else reader.take(loads(event))
     found.append(reader.end())
-    assert fold_choice(0, found, True) == fold_choice(0, _without_alternatives(said), True)
-    assert sum(delta.tokens for delta in found) == sum(delta.tokens for delta in said)
+    assert fold_choice(0, found, True) == fold_choice(0, _without_alternatives(reply), True)
+    assert sum(delta.tokens for delta in found) == sum(delta.tokens for delta in reply)
     assert [delta.usage for delta in found if delta.usage] == [USAGE]
     assert [delta.finish_reason is None for delta in found] == [True] * (len(found) - 1) + [False]
 
 
 @given(contents)
 def test_a_whole_answer_reads_as_it_was_said(content: tuple[str, list[ToolCall]]) -> None:
-    asked, said = spoken(*content, streamed=False)
-    choice = fold_choice(0, _without_alternatives(said), True)
+    requested, reply = spoken(*content, streamed=False)
+    choice = fold_choice(0, _without_alternatives(reply), True)
     answer = loads(completion_json(Completion("id", 1, "m", (choice,), USAGE), True, True))
-    found = read(asked, answer)
+    found = read(requested, answer)
     assert fold_choice(0, found, True) == choice
     assert found[-1].usage == USAGE
 
@@ -105,13 +105,13 @@ def test_text_does_not_wait_for_the_end_that_comes_with_it() -> None:
 
 
 def test_usage_after_the_end_belongs_to_the_last_delta() -> None:
-    said = {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 8}}
-    assert read(STREAMED, chunk({}, "length"), {"choices": [], "usage": said})[-1].usage == Usage(9, 2, 8)
+    reply = {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 8}}
+    assert read(STREAMED, chunk({}, "length"), {"choices": [], "usage": reply})[-1].usage == Usage(9, 2, 8)
 
 
 def test_a_whole_answer_is_one_delta_with_the_tokens_that_were_counted() -> None:
-    said = {"prompt_tokens": 4, "completion_tokens": 17}
-    assert read(ASKED, whole("seventeen tokens", usage=said)) == [
+    reply = {"prompt_tokens": 4, "completion_tokens": 17}
+    assert read(ASKED, whole("seventeen tokens", usage=reply)) == [
         Delta("seventeen tokens", 17, finish_reason=FinishReason.STOP, usage=Usage(4, 17))
     ]
 
@@ -210,12 +210,12 @@ def test_a_logprob_above_0_is_a_rounding_error() -> None:
 
 
 def test_choices_end_one_by_one_and_the_last_waits_for_the_usage() -> None:
-    asked = attrs.evolve(STREAMED, n=2)
+    requested = attrs.evolve(STREAMED, n=2)
 
     def of(index: int, text: str, reason: str | None = None) -> dict[str, Any]:
         return {"choices": [{"index": index, "delta": {"content": text}, "finish_reason": reason}]}
 
-    found = read(asked, of(0, "a"), of(1, "b"), of(1, "", "stop"), of(0, "c", "length"))
+    found = read(requested, of(0, "a"), of(1, "b"), of(1, "", "stop"), of(0, "c", "length"))
     assert [(delta.index, delta.text, delta.finish_reason) for delta in found] == [
         (0, "a", None),
         (1, "b", None),

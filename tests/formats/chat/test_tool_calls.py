@@ -159,10 +159,10 @@ def test_a_call_is_emitted_as_soon_as_it_ends_and_what_follows_is_content(
 
 
 def test_a_marked_call_of_an_unknown_tool_is_emitted_and_other_json_is_content() -> None:
-    for form, told in ((TAGS, 1), (LIST, 1), (OBJECT, 0)):
+    for form, reported in ((TAGS, 1), (LIST, 1), (OBJECT, 0)):
         text = written(form, "Bob", {"age": 3})
         found = list(ToolReader(form, "c", {"look_up"}).take(text, over=True))
-        assert found == ([ToolCall("c-0", "Bob", '{"age": 3}')] if told else [text])
+        assert found == ([ToolCall("c-0", "Bob", '{"age": 3}')] if reported else [text])
 
 
 def test_a_mark_in_the_middle_of_words_is_content_at_once() -> None:

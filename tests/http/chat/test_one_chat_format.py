@@ -157,24 +157,24 @@ REQUESTS = st.builds(
 )
 
 
-def asked(**parameters: Any) -> dict[str, Any]:
+def requested(**parameters: Any) -> dict[str, Any]:
     return {"model": "echo", "messages": [HELLO], **parameters}
 
 
 @examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(REQUESTS)
-@example(asked(repetition_penalty=500.0))
-@example(asked(max_tokens=2**40))
-@example(asked(metadata={str(number): "x" for number in range(20)}, store=True))
-@example(asked(user="x" * 5000))
-@example(asked(seed="a"))
-@example(asked(stop=[]))
-@example(asked(temperature=3))
-@example(asked(tools=[]))
-@example(asked(logit_bias={"999999999999": 1}))
-@example(asked(top_logprobs=3))
-@example(asked(stop=5))
-@example(asked(novelty=1))
+@example(requested(repetition_penalty=500.0))
+@example(requested(max_tokens=2**40))
+@example(requested(metadata={str(number): "x" for number in range(20)}, store=True))
+@example(requested(user="x" * 5000))
+@example(requested(seed="a"))
+@example(requested(stop=[]))
+@example(requested(temperature=3))
+@example(requested(tools=[]))
+@example(requested(logit_bias={"999999999999": 1}))
+@example(requested(top_logprobs=3))
+@example(requested(stop=5))
+@example(requested(novelty=1))
 def test_what_one_accepts_the_other_accepts_and_both_refuse_in_the_same_words(
     platform: Platform, key: str, request_: dict[str, Any]
 ) -> None:
@@ -186,7 +186,7 @@ def test_what_one_accepts_the_other_accepts_and_both_refuse_in_the_same_words(
     "value", [float("nan"), 2**64, "\ud800", {"a": "\udfff"}, [{"role": "user", "content": "\ud800"}]]
 )
 def test_what_json_cannot_carry_is_refused_by_both(platform: Platform, key: str, parameter: str, value: object) -> None:
-    request = asked() | {parameter: value}
+    request = requested() | {parameter: value}
     here, there = in_process(platform, request), over_http(platform, key, request)
     assert (here[0], there[0]) == ("refused", "refused")
     if isinstance(value, int | float):

@@ -42,12 +42,12 @@ def wrong(**members: Any) -> dict[str, str]:
 
 
 def test_a_bare_request_has_the_defaults_of_the_domain() -> None:
-    asked = read()
-    assert asked.request.model == "m"
-    assert asked.request.messages == (Message(Role.USER, "hello"),)
-    assert asked.request.sampling == Sampling()
-    assert (asked.request.n, asked.request.max_tokens, asked.request.stop) == (1, None, ())
-    assert (asked.with_logprobs, asked.with_ids, asked.with_usage, asked.request.streamed) == (
+    requested = read()
+    assert requested.request.model == "m"
+    assert requested.request.messages == (Message(Role.USER, "hello"),)
+    assert requested.request.sampling == Sampling()
+    assert (requested.request.n, requested.request.max_tokens, requested.request.stop) == (1, None, ())
+    assert (requested.with_logprobs, requested.with_ids, requested.with_usage, requested.request.streamed) == (
         False,
         False,
         False,
@@ -56,7 +56,7 @@ def test_a_bare_request_has_the_defaults_of_the_domain() -> None:
 
 
 def test_every_parameter_has_its_meaning() -> None:
-    asked = read(
+    requested = read(
         temperature=0,
         top_p=0.5,
         top_k=3,
@@ -89,15 +89,15 @@ def test_every_parameter_has_its_meaning() -> None:
         prompt_cache_key="x",
         modalities=["text"],
     )
-    request = asked.request
+    request = requested.request
     assert request.sampling == Sampling(0.0, 0.5, 3, 0.1, -1.0, 1.5, 1.2, {7: -100.0, 8: 1.5}, -(2**63))
     assert (request.n, request.max_tokens, request.stop) == (2, 10, ("a", "b"))
-    assert (request.logprobs, request.top_logprobs, asked.with_logprobs) == (True, 5, True)
+    assert (request.logprobs, request.top_logprobs, requested.with_logprobs) == (True, 5, True)
     assert request.tools == (Tool("look_up", parameters={"type": "object"}),)
     assert request.tool_choice == ToolChoice(ToolMode.REQUIRED, "look_up")
     assert request.parallel_tool_calls is False
     assert request.response_format == ResponseFormat(ResponseType.JSON_SCHEMA, "s", {"type": "object"}, True)
-    assert (request.streamed, asked.with_usage, asked.with_ids) == (True, True, True)
+    assert (request.streamed, requested.with_usage, requested.with_ids) == (True, True, True)
     assert (request.user, request.store) == ("u", True)
     assert dict(request.metadata) == {"k": "v"}
     assert dict(request.extras) == {"service_tier": "auto", "reasoning_effort": "low", "prompt_cache_key": "x"}
@@ -149,7 +149,7 @@ def test_null_is_absent_for_every_optional_parameter() -> None:
 
 def test_all_kinds_of_messages_and_parts() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
-    asked = read(
+    requested = read(
         messages=[
             {"role": "system", "content": "s"},
             {"role": "developer", "content": [{"type": "text", "text": "d"}], "name": "n"},
@@ -167,7 +167,7 @@ def test_all_kinds_of_messages_and_parts() -> None:
             {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
         ]
     )
-    assert asked.request.messages == (
+    assert requested.request.messages == (
         Message(Role.SYSTEM, "s"),
         Message(Role.DEVELOPER, (Part("text", "d"),), "n"),
         Message(
@@ -308,8 +308,8 @@ def test_a_body_that_is_not_an_object_is_refused(body: object) -> None:
 
 def test_the_training_interface_returns_logprobs_unless_declined_and_token_ids_always() -> None:
     body = {"model": "m", "messages": [HELLO]}
-    asked = read_request(body, details=True)
-    assert (asked.with_logprobs, asked.with_ids, asked.request.logprobs) == (True, True, False)
+    requested = read_request(body, details=True)
+    assert (requested.with_logprobs, requested.with_ids, requested.request.logprobs) == (True, True, False)
     declined = read_request({**body, "logprobs": False}, details=True)
     assert (declined.with_logprobs, declined.with_ids) == (False, True)
     assert read_request({**body, "top_logprobs": 2}, details=True).request.top_logprobs == 2
@@ -362,6 +362,6 @@ def test_a_plain_request_is_read_as_one_with_an_option_that_is_null(body: dict[s
 @pytest.mark.parametrize("length", [1, 1024])
 def test_a_plain_request_may_have_any_model_and_number_of_messages(streamed: bool, length: int) -> None:
     body = {"model": "m" * length, "messages": [HELLO] * 3, "stream": streamed}
-    asked = read_request(body)
-    assert asked == read_request({**body, "user": None})
-    assert (asked.request.streamed, len(asked.request.messages)) == (streamed, 3)
+    requested = read_request(body)
+    assert requested == read_request({**body, "user": None})
+    assert (requested.request.streamed, len(requested.request.messages)) == (streamed, 3)

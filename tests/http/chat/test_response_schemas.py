@@ -27,7 +27,7 @@ ENTRY = TokenLogprob("hi", -0.5, (104, 105), (TokenLogprob("ho", -1.5, (104, 111
 END = TokenLogprob("", -0.1, ())
 
 
-def told(raw: bytes) -> list[Any]:
+def reported(raw: bytes) -> list[Any]:
     events = raw.split(b"\n\n")
     assert events.pop() == b""
     assert all(event.startswith(b"data: ") and b"\n" not in event for event in events)
@@ -77,7 +77,7 @@ def test_declined_logprobs_are_left_out() -> None:
     (shown,) = body(choice(logprobs=(ENTRY,)), with_logprobs=False)["choices"]
     assert shown["logprobs"] is None
     chunks = Chunks("c", 12, "m")
-    assert [c["choices"][0]["logprobs"] for c in told(chunks.of(Delta("hi", 1, logprobs=(ENTRY,))))] == [None, None]
+    assert [c["choices"][0]["logprobs"] for c in reported(chunks.of(Delta("hi", 1, logprobs=(ENTRY,))))] == [None, None]
 
 
 def test_token_ids_are_returned_only_on_request() -> None:
@@ -105,9 +105,10 @@ def test_a_stream_goes_role_content_reason_usage() -> None:
         + chunks.of(Delta("lo", 1, finish_reason=FinishReason.STOP))
         + chunks.usage(Usage(3, 2))
     )
-    opening, one, two, last, usage = told(raw)
+    opening, one, two, last, usage = reported(raw)
     assert all(
-        (c["id"], c["created"], c["model"], c["object"]) == ("c", 12, "m", "chat.completion.chunk") for c in told(raw)
+        (c["id"], c["created"], c["model"], c["object"]) == ("c", 12, "m", "chat.completion.chunk")
+        for c in reported(raw)
     )
     assert opening["choices"] == [
         {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
@@ -121,13 +122,13 @@ def test_a_stream_goes_role_content_reason_usage() -> None:
 
 def test_without_the_option_no_chunk_speaks_of_usage() -> None:
     chunks = Chunks("c", 12, "m")
-    assert all("usage" not in chunk for chunk in told(chunks.of(Delta("x", 1, finish_reason=FinishReason.LENGTH))))
+    assert all("usage" not in chunk for chunk in reported(chunks.of(Delta("x", 1, finish_reason=FinishReason.LENGTH))))
     assert chunks.usage(Usage(1, 1)) == b""
 
 
 def test_choices_open_when_they_first_speak() -> None:
     chunks = Chunks("c", 12, "m", with_logprobs=True)
-    spoken = told(
+    spoken = reported(
         chunks.of(Delta("a", 1, index=0)) + chunks.of(Delta("b", 1, index=1)) + chunks.of(Delta("c", 1, index=0))
     )
     assert [(c["choices"][0]["index"], c["choices"][0]["delta"].get("content")) for c in spoken] == [
@@ -141,7 +142,7 @@ def test_choices_open_when_they_first_speak() -> None:
 
 def test_logprobs_and_ids_come_with_the_content_and_the_prompt_s_ids_with_the_role() -> None:
     chunks = Chunks("c", 12, "m", with_logprobs=True, with_ids=True)
-    opening, content = told(chunks.of(Delta("hi", 1, logprobs=(ENTRY,), token_ids=(7,), prompt_token_ids=(1, 2))))
+    opening, content = reported(chunks.of(Delta("hi", 1, logprobs=(ENTRY,), token_ids=(7,), prompt_token_ids=(1, 2))))
     assert opening["choices"][0]["prompt_token_ids"] == [1, 2]
     assert content["choices"][0]["token_ids"] == [7]
     assert content["choices"][0]["logprobs"]["content"][0]["token"] == "hi"
@@ -149,7 +150,7 @@ def test_logprobs_and_ids_come_with_the_content_and_the_prompt_s_ids_with_the_ro
 
 def test_an_end_of_turn_token_has_a_chunk_with_its_own_logprob() -> None:
     chunks = Chunks("c", 12, "m", with_logprobs=True)
-    _, entry, last = told(chunks.of(Delta("", 1, logprobs=(END,), finish_reason=FinishReason.STOP)))
+    _, entry, last = reported(chunks.of(Delta("", 1, logprobs=(END,), finish_reason=FinishReason.STOP)))
     assert entry["choices"][0]["delta"] == {"content": ""}
     assert len(entry["choices"][0]["logprobs"]["content"]) == 1
     assert last["choices"][0]["finish_reason"] == "stop"
@@ -160,7 +161,7 @@ def test_a_tool_call_names_itself_in_its_first_piece_alone() -> None:
     raw = chunks.of(Delta(tool_call=ToolCallDelta(0, "t", "f", '{"a'))) + chunks.of(
         Delta(tool_call=ToolCallDelta(0, arguments='":1}'))
     )
-    _, first, second = told(raw)
+    _, first, second = reported(raw)
     assert first["choices"][0]["delta"] == {
         "tool_calls": [{"index": 0, "id": "t", "type": "function", "function": {"name": "f", "arguments": '{"a'}}]
     }
@@ -191,19 +192,22 @@ def said_plainly(completion: Completion, with_logprobs: bool, with_ids: bool) ->
     }
 
 
-def choice_said_plainly(said: Choice, with_logprobs: bool, with_ids: bool) -> Any:
+def choice_said_plainly(generated: Choice, with_logprobs: bool, with_ids: bool) -> Any:
     calls = [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for call in said.message.tool_calls
+        for call in generated.message.tool_calls
     ]
     entries = None
-    if with_logprobs and said.logprobs is not None:
-        entries = [{"token": e.token, "logprob": e.logprob, "bytes": None, "top_logprobs": []} for e in said.logprobs]
-    ids = {"token_ids": [*said.token_ids] or None, "prompt_token_ids": [*said.prompt_token_ids] or None}
+    if with_logprobs and generated.logprobs is not None:
+        entries = [
+            {"token": e.token, "logprob": e.logprob, "bytes": None, "top_logprobs": []} for e in generated.logprobs
+        ]
+    ids = {"token_ids": [*generated.token_ids] or None, "prompt_token_ids": [*generated.prompt_token_ids] or None}
     return {
-        "index": said.index,
-        "message": {"role": "assistant", "content": said.message.content} | ({"tool_calls": calls} if calls else {}),
-        "finish_reason": said.finish_reason.value,
+        "index": generated.index,
+        "message": {"role": "assistant", "content": generated.message.content}
+        | ({"tool_calls": calls} if calls else {}),
+        "finish_reason": generated.finish_reason.value,
         "logprobs": None if entries is None else {"content": entries},
     } | (ids if with_ids else {})
 
@@ -226,7 +230,7 @@ def test_any_answer_is_written_as_json(completion: Completion, with_logprobs: bo
 def test_any_text_arrives_as_it_was_said(pieces: list[str], model: str) -> None:
     chunks = Chunks("c", 12, model, with_usage=True)
     raw = b"".join(chunks.of(Delta(piece, 1)) for piece in pieces)
-    events = told(raw)
+    events = reported(raw)
     assert "".join(event["choices"][0]["delta"].get("content", "") for event in events) == "".join(pieces)
     assert {event["model"] for event in events} == {model}
     assert raw.isascii()

@@ -82,9 +82,9 @@ def test_the_inference_interface_returns_both_on_request(client: Any) -> None:
     (plain,) = client.chat().json["choices"]
     assert plain["logprobs"] is None
     assert "token_ids" not in plain
-    (asked,) = client.chat(logprobs=True, top_logprobs=1, return_token_ids=True).json["choices"]
-    assert len(asked["logprobs"]["content"][0]["top_logprobs"]) == 1
-    assert asked["token_ids"]
+    (requested,) = client.chat(logprobs=True, top_logprobs=1, return_token_ids=True).json["choices"]
+    assert len(requested["logprobs"]["content"][0]["top_logprobs"]) == 1
+    assert requested["token_ids"]
 
 
 def test_a_backend_without_logprobs_answers_null_and_refuses_a_request_for_them(client_for: Any) -> None:
@@ -100,14 +100,14 @@ def test_a_backend_without_logprobs_answers_null_and_refuses_a_request_for_them(
 
 
 def test_a_forced_tool_call_is_the_same_whole_and_in_pieces(client: Any) -> None:
-    asked = {"tools": [TOOL], "tool_choice": "required"}
-    (choice,) = client.chat(**asked).json["choices"]
+    requested = {"tools": [TOOL], "tool_choice": "required"}
+    (choice,) = client.chat(**requested).json["choices"]
     assert choice["finish_reason"] == "tool_calls"
     (call,) = choice["message"]["tool_calls"]
     assert call["function"]["name"] == "look_up"
     pieces = [
         piece
-        for event in client.chat(**asked, stream=True).events[:-1]
+        for event in client.chat(**requested, stream=True).events[:-1]
         for choice in event["choices"]
         for piece in choice["delta"].get("tool_calls", [])
     ]
@@ -295,7 +295,7 @@ class Saying:
 
     pieces: list[Any]
     blocking: bool = False
-    said: int = 0
+    generated: int = 0
     closed: int = 0
 
     def entries(self) -> tuple[CatalogueEntry, ...]:
@@ -312,7 +312,7 @@ class Saying:
             for piece in self.pieces:
                 if isinstance(piece, Exception):
                     raise piece
-                self.said += 1
+                self.generated += 1
                 yield Delta(piece, 1)
             yield Delta(finish_reason=FinishReason.STOP)
         finally:
@@ -340,21 +340,21 @@ def test_a_failure_later_ends_the_stream_with_an_event_and_books_what_was_said(
         answer = client_for(platform, asynchronous).chat(model="sayer", stream=True)
         (entry,) = platform.usage.list().page().items
     assert answer.status == 200
-    *told, last = answer.events
-    assert contents(told) == "a b "
+    *reported, last = answer.events
+    assert contents(reported) == "a b "
     assert set(last["error"]) == {"message", "type", "param", "code"}
     assert "out of luck" in last["error"]["message"]
     assert (entry.model, entry.completion_tokens) == ("sayer", 2)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-@pytest.mark.parametrize("said", [[], ["a "]])
+@pytest.mark.parametrize("generated", [[], ["a "]])
 def test_an_overload_is_logged_in_one_line_without_a_traceback_and_a_full_queue_not_at_all(
-    asynchronous: bool, said: list[str], client_for: Any, caplog: pytest.LogCaptureFixture
+    asynchronous: bool, generated: list[str], client_for: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "modelyard.http"):
         for refusal in (QueueFull("too many\nwait"), Overloaded("no\nroom")):
-            with open_platform(backend=Saying([*said, refusal])) as platform:
+            with open_platform(backend=Saying([*generated, refusal])) as platform:
                 client_for(platform, asynchronous).chat(model="sayer", stream=True)
     (record,) = caplog.records
     assert record.levelname == "WARNING"
@@ -386,8 +386,8 @@ def test_an_unwritable_delta_ends_the_stream_with_an_error_event_and_is_booked(
     with open_platform(backend=backend) as platform:
         answer = client_for(platform, asynchronous).chat(model="sayer", stream=True, logprobs=True)
         (entry,) = platform.usage.list().page().items
-    *told, last = answer.events
-    assert contents(told) == "a "
+    *reported, last = answer.events
+    assert contents(reported) == "a "
     assert last["error"]["type"] == "server_error"
     assert entry.completion_tokens == 2
     assert backend.closed == 1
@@ -454,22 +454,22 @@ def test_a_reader_who_goes_away_stops_the_backend_and_pays_for_what_was_said(
         pieces_of(platform, asynchronous, stop_after=2)
         (entry,) = platform.usage.list().page().items
     assert backend.closed == 1
-    assert backend.said < 1000
-    assert entry.completion_tokens == backend.said
+    assert backend.generated < 1000
+    assert entry.completion_tokens == backend.generated
 
 
 def test_streams_of_several_threads_do_not_mix(client_for: Any) -> None:
     with open_platform() as platform:
         client = client_for(platform)
-        said: dict[str, str] = {}
+        generated: dict[str, str] = {}
 
         def ask(word: str) -> None:
-            said[word] = contents(client.chat(f"{word} " * 50, stream=True).events[:-1])
+            generated[word] = contents(client.chat(f"{word} " * 50, stream=True).events[:-1])
 
         threads = [threading.Thread(target=ask, args=(f"word{number}",)) for number in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert all(set(text.split()) == {word} for word, text in said.items())
-    assert len(said) == 8
+    assert all(set(text.split()) == {word} for word, text in generated.items())
+    assert len(generated) == 8

@@ -19,9 +19,9 @@ def ask(client: Any, platform: Any) -> Any:
     return send
 
 
-def test_two_runs_are_compared(ask: Any, platform: Any, judged_runs: Any) -> None:
-    before = judged_runs.add(platform, judged_runs.questions([True] * 8 + [False] * 2))
-    after = judged_runs.add(platform, judged_runs.questions([False] * 8 + [None] * 2))
+def test_two_runs_are_compared(ask: Any, platform: Any, scored_runs: Any) -> None:
+    before = scored_runs.add(platform, scored_runs.questions([True] * 8 + [False] * 2))
+    after = scored_runs.add(platform, scored_runs.questions([False] * 8 + [None] * 2))
     answer = ask("POST", COMPARE, {"baseline": before.id, "candidate": after.id})
     assert answer.status == 200, answer.raw
     (metric,) = answer.json["metrics"]
@@ -31,8 +31,8 @@ def test_two_runs_are_compared(ask: Any, platform: Any, judged_runs: Any) -> Non
     assert (metric["paired"]["count"], metric["only_baseline"], metric["all_rows"]["count"]) == (8, 2, 10)
 
 
-def test_options_are_taken_and_wrong_ones_are_named_all_at_once(ask: Any, platform: Any, judged_runs: Any) -> None:
-    run = judged_runs.add(platform, judged_runs.questions([1.0, 2.0]))
+def test_options_are_taken_and_wrong_ones_are_named_all_at_once(ask: Any, platform: Any, scored_runs: Any) -> None:
+    run = scored_runs.add(platform, scored_runs.questions([1.0, 2.0]))
     body = {"baseline": run.id, "candidate": run.id}
     assert ask("POST", COMPARE, {**body, "reducer": "max", "confidence": 0.9}).json["confidence"] == 0.9
     lower = ask("POST", COMPARE, {**body, "lower_is_better": ["exact"]}).json["metrics"]
@@ -45,8 +45,8 @@ def test_options_are_taken_and_wrong_ones_are_named_all_at_once(ask: Any, platfo
         assert (answer.status, answer.json["detail"][0]["loc"]) == (422, ["body", name])
 
 
-def test_a_run_is_exported_in_both_formats(ask: Any, platform: Any, judged_runs: Any) -> None:
-    run = judged_runs.add(platform, judged_runs.questions([True] * 3))
+def test_a_run_is_exported_in_both_formats(ask: Any, platform: Any, scored_runs: Any) -> None:
+    run = scored_runs.add(platform, scored_runs.questions([True] * 3))
     path = f"{PLACE}/evaluation_runs/{run.id}/export"
     lines = ask("GET", path)
     assert lines.headers["content-type"] == "application/jsonl"
@@ -58,20 +58,20 @@ def test_a_run_is_exported_in_both_formats(ask: Any, platform: Any, judged_runs:
     assert len(table.raw.splitlines()) == 4
 
 
-def test_a_run_without_rows_is_exported_as_nothing(ask: Any, platform: Any, judged_runs: Any) -> None:
-    run = judged_runs.add(platform, [])
+def test_a_run_without_rows_is_exported_as_nothing(ask: Any, platform: Any, scored_runs: Any) -> None:
+    run = scored_runs.add(platform, [])
     answer = ask("GET", f"{PLACE}/evaluation_runs/{run.id}/export")
     assert (answer.status, answer.raw) == (200, b"")
 
 
-def test_another_format_is_refused(ask: Any, platform: Any, judged_runs: Any) -> None:
-    run = judged_runs.add(platform, [])
+def test_another_format_is_refused(ask: Any, platform: Any, scored_runs: Any) -> None:
+    run = scored_runs.add(platform, [])
     answer = ask("GET", f"{PLACE}/evaluation_runs/{run.id}/export", query="format=xlsx")
     assert (answer.status, answer.json["detail"][0]["loc"]) == (422, ["query", "format"])
 
 
-def test_runs_of_others_and_of_other_projects_are_not_found(ask: Any, platform: Any, judged_runs: Any) -> None:
-    run = judged_runs.add(platform, judged_runs.questions([1.0]))
+def test_runs_of_others_and_of_other_projects_are_not_found(ask: Any, platform: Any, scored_runs: Any) -> None:
+    run = scored_runs.add(platform, scored_runs.questions([1.0]))
     body = {"baseline": run.id, "candidate": run.id}
     for path, given in ((f"/evaluation_runs/{run.id}/export", None), ("/eval_results/compare", body)):
         method = "GET" if given is None else "POST"

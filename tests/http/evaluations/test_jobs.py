@@ -87,9 +87,9 @@ def asker(alone: Asker, worker: Worker) -> Asker:
 
 
 def test_a_model_is_evaluated_by_a_worker_and_followed_to_its_end(asker: Asker, platform: Platform) -> None:
-    asked = asker.send("evaluate_model", evaluation_ref=asker.published(), model_ref=ECHO)
-    assert asked.status == 200, asked.raw
-    call_id = asked.json["call_id"]
+    requested = asker.send("evaluate_model", evaluation_ref=asker.published(), model_ref=ECHO)
+    assert requested.status == 200, requested.raw
+    call_id = requested.json["call_id"]
     assert asker.status(call_id) == {"code": "running", "completed_rows": 0, "total_rows": 0}
     platform.worker().run_until_idle()
     status = asker.status(call_id)
@@ -145,8 +145,8 @@ def test_what_has_happened_to_a_run_is_listed_and_only_grows(asker: Asker, worke
     assert {event["type"] for event in progress} == {"evaluation_progress"}
     cost = progress[-1]["data"]["cost"]
     assert float(cost) > 0
-    told = {"done": 3, "total": 3, "score": 0.0, "scored": 3, "failed": 0, "cost": cost, "begun": 3, "open": []}
-    assert progress[-1]["data"] == told
+    reported = {"done": 3, "total": 3, "score": 0.0, "scored": 3, "failed": 0, "cost": cost, "begun": 3, "open": []}
+    assert progress[-1]["data"] == reported
     assert asker.events(call_id, "offset=1&limit=1") == seen[1:2]
     assert asker.events(call_id, "limit=0") == []
     assert asker.events(call_id, f"after={seen[0]['id']}") == seen[1:]
@@ -213,10 +213,10 @@ def test_an_entry_of_the_catalogue_is_evaluated_by_its_own_reference(asker: Aske
     own = platform.evaluations.run(evaluation, entry, **PLACE).run.model
     assert own == f"weave:///acme/capture/object/{entry}"
     for ref in (own, f"{own}:latest"):
-        asked = asker.send("evaluate_model", evaluation_ref=evaluation, model_ref=ref)
-        assert asked.status == 200, asked.raw
+        requested = asker.send("evaluate_model", evaluation_ref=evaluation, model_ref=ref)
+        assert requested.status == 200, requested.raw
         platform.worker().run_until_idle()
-        run = platform.evaluations.runs.get(asked.json["call_id"])
+        run = platform.evaluations.runs.get(requested.json["call_id"])
         assert (run.state, run.model) == ("completed", own)
     assert asker.refused("evaluate_model", evaluation_ref=evaluation, model_ref=f"{own}:v0") == (404, "model_not_found")
 

@@ -59,7 +59,7 @@ def platform() -> Iterator[Platform]:
 
 
 @pytest.fixture(params=[False, True], ids=["sync", "async"])
-def asked(request: pytest.FixtureRequest, platform: Platform, client_for: Any) -> Asked:
+def requested(request: pytest.FixtureRequest, platform: Platform, client_for: Any) -> Asked:
     client = client_for(platform, asynchronous=request.param)
     run = platform.evaluations.runs.create(EVALUATION, MODEL, **PLACE)
     for number, output in enumerate(["0", "1", "wrong"]):
@@ -85,9 +85,9 @@ def filters(expression: Any, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["post-eval_results-query-200", "post-eval_results-query-200-2"])
-def test_a_recorded_query_is_answered_as_it_was(asked: Asked, name: str) -> None:
-    capture = json.loads((CAPTURES / f"{name}.json").read_text().replace(THEIR_RUN, asked.run_id))
-    ours, theirs = asked.send(capture["request"]["body"]), capture["response"]["body"]
+def test_a_recorded_query_is_answered_as_it_was(requested: Asked, name: str) -> None:
+    capture = json.loads((CAPTURES / f"{name}.json").read_text().replace(THEIR_RUN, requested.run_id))
+    ours, theirs = requested.send(capture["request"]["body"]), capture["response"]["body"]
     assert (ours.status, ours.headers["content-type"]) == (200, "application/json")
     assert without_own(ours.json) == without_own(theirs)
     assert includes(ours.json, theirs)
@@ -111,45 +111,45 @@ def includes(ours: Any, theirs: Any) -> bool:
     return not isinstance(theirs, list) or all(includes(*pair) for pair in zip(ours, theirs, strict=True))
 
 
-def test_a_recorded_query_without_ids_is_refused_as_it_was(asked: Asked) -> None:
+def test_a_recorded_query_without_ids_is_refused_as_it_was(requested: Asked) -> None:
     capture = json.loads((CAPTURES / "post-eval_results-query-422.json").read_text())
-    ours = asked.send(capture["request"]["body"])
+    ours = requested.send(capture["request"]["body"])
     assert (ours.status, ours.json["detail"][0]["loc"]) == (422, ["body"])
 
 
 # ---- what is included --------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_requested_is_left_out(asked: Asked) -> None:
-    body = asked.ok()
+def test_what_is_not_requested_is_left_out(requested: Asked) -> None:
+    body = requested.ok()
     assert len(body["rows"]) == 3
     assert (body["total_rows"], body["summary"], body["warnings"]) == (3, None, [])
     (trial,) = body["rows"][0]["evaluations"][0]["trials"]
     assert body["rows"][0]["raw_data_row"] is None
     assert list(trial["scorer_call_ids"]) == list(trial["scores"]) == ["sample-scorer-b09aae78"]
     assert trial["predict_call_id"] == trial["predict_and_score_call_id"]
-    bare = asked.ok(include_predict_and_score_children=False)["rows"][0]["evaluations"][0]["trials"][0]
+    bare = requested.ok(include_predict_and_score_children=False)["rows"][0]["evaluations"][0]["trials"][0]
     assert (bare["predict_call_id"], bare["scorer_call_ids"]) == (None, {})
     assert bare["scores"] == trial["scores"]
-    only = asked.ok(include_rows=False, include_summary=True)
+    only = requested.ok(include_rows=False, include_summary=True)
     assert (only["rows"], only["total_rows"], only["summary"]["row_count"]) == ([], 3, 3)
 
 
-def test_runs_are_named_in_either_list_and_missing_ones_are_warned_of(asked: Asked) -> None:
-    body = {"evaluation_call_ids": [asked.run_id], "evaluation_run_ids": ["gone"], "include_summary": True}
-    found = asked.send(body).json
+def test_runs_are_named_in_either_list_and_missing_ones_are_warned_of(requested: Asked) -> None:
+    body = {"evaluation_call_ids": [requested.run_id], "evaluation_run_ids": ["gone"], "include_summary": True}
+    found = requested.send(body).json
     assert found["warnings"] == ["there is no evaluation run 'gone' here"]
-    assert [run["evaluation_call_id"] for run in found["summary"]["evaluations"]] == [asked.run_id]
+    assert [run["evaluation_call_id"] for run in found["summary"]["evaluations"]] == [requested.run_id]
 
 
-def test_a_null_is_as_good_as_absent_and_unknown_members_are_ignored(asked: Asked) -> None:
+def test_a_null_is_as_good_as_absent_and_unknown_members_are_ignored(requested: Asked) -> None:
     nulls = dict.fromkeys(
         ("evaluation_call_ids", "sort_by", "filters", "limit", "summary_require_intersection", "offset")
     )
-    assert asked.ok(**nulls, something_new=1)["total_rows"] == 3
+    assert requested.ok(**nulls, something_new=1)["total_rows"] == 3
 
 
-def test_errors_of_the_model_and_of_scorers_are_seen(asked: Asked, platform: Platform) -> None:
+def test_errors_of_the_model_and_of_scorers_are_seen(requested: Asked, platform: Platform) -> None:
     run = platform.evaluations.runs.create(EVALUATION, MODEL, **PLACE)
     answer(platform, run.id, 1, "x", None)
     (prediction,) = platform.evaluations.predictions.list(run_id=run.id, **PLACE)
@@ -159,29 +159,29 @@ def test_errors_of_the_model_and_of_scorers_are_seen(asked: Asked, platform: Pla
         attrs.evolve(score, value={}, error="ValueError: no"),
     ]
     platform._runtime.store.transact(lambda tx: [tx.replace(record) for record in failed])
-    (row,) = asked.ok(evaluation_run_ids=[run.id])["rows"]
+    (row,) = requested.ok(evaluation_run_ids=[run.id])["rows"]
     (trial,) = row["evaluations"][0]["trials"]
     assert (trial["model_output"], trial["error"], trial["scores"]) == (None, "overloaded", {})
     assert trial["scorer_errors"] == {"sample-scorer-b09aae78": "ValueError: no"}
 
 
-def test_costs_are_included_on_request_and_are_those_of_the_model(asked: Asked, platform: Platform) -> None:
-    for prediction in platform.evaluations.predictions.list(run_id=asked.run_id, **PLACE):
+def test_costs_are_included_on_request_and_are_those_of_the_model(requested: Asked, platform: Platform) -> None:
+    for prediction in platform.evaluations.predictions.list(run_id=requested.run_id, **PLACE):
         spent = attrs.evolve(prediction, prompt_tokens=2, completion_tokens=3, cost=Decimal("0.25"))
         platform._runtime.store.transact(lambda tx, spent=spent: tx.replace(spent))
     for include, cost, total in ((False, None, None), (True, 0.25, 0.75)):
-        body = asked.ok(include_costs=include, include_summary=True)
+        body = requested.ok(include_costs=include, include_summary=True)
         trials = [trial for row in body["rows"] for trial in row["evaluations"][0]["trials"]]
         assert [(trial["total_tokens"], trial["total_cost"]) for trial in trials] == [(5, cost)] * 3
         (summary,) = body["summary"]["evaluations"]
         assert (summary["predict_total_tokens"], summary["predict_total_cost"]) == (15, total)
 
 
-def test_many_rows_are_sent_piece_by_piece(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = asked.send({"evaluation_run_ids": [asked.run_id], "include_summary": True}).json
+def test_many_rows_are_sent_piece_by_piece(requested: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = requested.send({"evaluation_run_ids": [requested.run_id], "include_summary": True}).json
     for lines in (1, 2, 3):
         monkeypatch.setattr(http, "FIRST_LINES", lines)
-        assert asked.send({"evaluation_run_ids": [asked.run_id], "include_summary": True}).json == whole
+        assert requested.send({"evaluation_run_ids": [requested.run_id], "include_summary": True}).json == whole
 
 
 # ---- filters and sorting -----------------------------------------------------------------------------------------
@@ -214,24 +214,24 @@ SCORE = "scores.sample-scorer-b09aae78"
         ({"$eq": [{"$convert": {"input": field("scores.other"), "to": "exists"}}, {"$literal": True}]}, set()),
     ],
 )
-def test_rows_are_filtered_by_expressions(asked: Asked, expression: Any, questions: set[str]) -> None:
-    assert set(asked.questions(**filters(expression))) == questions
-    assert set(asked.questions(**filters(expression, evaluation_call_id=asked.run_id))) == questions
-    assert asked.questions(**filters(expression, evaluation_call_id="other")) == []
+def test_rows_are_filtered_by_expressions(requested: Asked, expression: Any, questions: set[str]) -> None:
+    assert set(requested.questions(**filters(expression))) == questions
+    assert set(requested.questions(**filters(expression, evaluation_call_id=requested.run_id))) == questions
+    assert requested.questions(**filters(expression, evaluation_call_id="other")) == []
 
 
-def test_rows_are_sorted_and_compared_across_runs(asked: Asked, platform: Platform) -> None:
+def test_rows_are_sorted_and_compared_across_runs(requested: Asked, platform: Platform) -> None:
     other = platform.evaluations.runs.create(EVALUATION, MODEL, **PLACE).id
     for number, value in ((0, 0.5), (1, 1.0), (2, 0.9)):
         answer(platform, other, number, "x", value)
-    both = {"evaluation_run_ids": [asked.run_id, other]}
+    both = {"evaluation_run_ids": [requested.run_id, other]}
     sort = {"field": SCORE, "direction": "desc"}
-    assert asked.questions(**both, sort_by=[{**sort, "mode": "difference"}]) == ["q2", "q0", "q1"]
-    assert asked.questions(**both, sort_by=[{**sort, "evaluation_call_id": other}]) == ["q1", "q2", "q0"]
-    assert asked.questions(sort_by=[{"field": "inputs.question", "direction": "desc"}], limit=2) == ["q2", "q1"]
+    assert requested.questions(**both, sort_by=[{**sort, "mode": "difference"}]) == ["q2", "q0", "q1"]
+    assert requested.questions(**both, sort_by=[{**sort, "evaluation_call_id": other}]) == ["q1", "q2", "q0"]
+    assert requested.questions(sort_by=[{"field": "inputs.question", "direction": "desc"}], limit=2) == ["q2", "q1"]
     high = filters({"$gt": [field(SCORE), {"$literal": 0.6}]})
-    assert set(asked.questions(**both, **high)) == {"q0", "q1", "q2"}
-    assert set(asked.questions(**both, **high, filter_logic_operator="and")) == {"q1"}
+    assert set(requested.questions(**both, **high)) == {"q0", "q1", "q2"}
+    assert set(requested.questions(**both, **high, filter_logic_operator="and")) == {"q1"}
 
 
 # ---- refusals ----------------------------------------------------------------------------------------------------
@@ -263,8 +263,8 @@ def test_rows_are_sorted_and_compared_across_runs(asked: Asked, platform: Platfo
         (filters({"$or": [{"$not": [{"$literal": 1}]}] * 501}), ["body.filters.0.query.$expr.$or.499.$not.0"]),
     ],
 )
-def test_what_does_not_fit_is_named_at_its_place(asked: Asked, body: Any, locs: list[str]) -> None:
-    assert asked.refused(**body) == (422, locs)
+def test_what_does_not_fit_is_named_at_its_place(requested: Asked, body: Any, locs: list[str]) -> None:
+    assert requested.refused(**body) == (422, locs)
 
 
 @pytest.mark.parametrize(
@@ -275,5 +275,5 @@ def test_what_does_not_fit_is_named_at_its_place(asked: Asked, body: Any, locs: 
         filters({"$eq": [field("outputs.x"), {"$literal": 1}]}),
     ],
 )
-def test_a_field_that_results_do_not_have_is_400(asked: Asked, body: Any) -> None:
-    assert asked.refused(**body) == (400, "bad_request")
+def test_a_field_that_results_do_not_have_is_400(requested: Asked, body: Any) -> None:
+    assert requested.refused(**body) == (400, "bad_request")

@@ -276,8 +276,8 @@ def test_answers_have_the_members_of_the_wire() -> None:
     job = unstructure(TrainingJobObject.of(JOB))
     assert (job["object"], job["kind"], job["status"]) == ("training_job", "rl", "succeeded")
     assert (job["training_end"], job["step"], job["metrics"]) == (None, 3, {"loss": 0.5})
-    told = (job["queue_position"], job["last_heartbeat"], job["estimated_end"])
-    assert told == (7, "2026-01-02T12:00:00.000000Z", None)
+    reported = (job["queue_position"], job["last_heartbeat"], job["estimated_end"])
+    assert reported == (7, "2026-01-02T12:00:00.000000Z", None)
     event = unstructure(TrainingEventObject.of(TrainingEvent(ID, 1, "training_ended", {}, NOON)))
     assert event == {"id": ID, "type": "training_ended", "data": {}, "created_at": "2026-01-02T12:00:00.000000Z"}
 

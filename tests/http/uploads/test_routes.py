@@ -77,8 +77,8 @@ class Uploader:
         return str(answer["createArtifact"]["artifact"]["id"])
 
     def file_url(self, upload: str, data: bytes) -> str | None:
-        asked = [{"artifactID": upload, "name": "train.jsonl", "md5": md5(data)}]
-        answer = self.ok("CreateArtifactFiles", artifactFiles=asked, storageLayout="V2")
+        requested = [{"artifactID": upload, "name": "train.jsonl", "md5": md5(data)}]
+        answer = self.ok("CreateArtifactFiles", artifactFiles=requested, storageLayout="V2")
         url = answer["createArtifactFiles"]["files"]["edges"][0]["node"]["uploadUrl"]
         return None if url is None else str(url)
 
@@ -175,25 +175,25 @@ def test_the_recorded_upload_becomes_a_dataset_that_trains(client: Any, platform
     before, ours = names(platform), {}
     sent_md5 = "pZpL0aztJZSocm67KFBEoQ=="
     for exchange in EXCHANGES:
-        asked, recorded = exchange["request"], exchange["response"]["body"]
-        text = json.dumps(asked["body"]).replace(sent_md5, md5(data))
+        requested, recorded = exchange["request"], exchange["response"]["body"]
+        text = json.dumps(requested["body"]).replace(sent_md5, md5(data))
         for theirs, our in ours.items():
             text = text.replace(theirs, our)
         body = json.loads(text)
-        if asked["method"] == "PUT":
-            if "/run/" in asked["path"]:
+        if requested["method"] == "PUT":
+            if "/run/" in requested["path"]:
                 continue  # files about the run are given no address
-            url = ours[f"http://127.0.0.1:PORT{asked['path']}"]
-            answer = uploader.put(url, data if asked["path"].endswith("train.jsonl") else text.encode())
+            url = ours[f"http://127.0.0.1:PORT{requested['path']}"]
+            answer = uploader.put(url, data if requested["path"].endswith("train.jsonl") else text.encode())
             assert answer.status == 200, answer.raw
-        elif asked["path"] == "/graphql":
+        elif requested["path"] == "/graphql":
             answer = uploader.post(body)
             assert answer.status == 200, answer.raw
             assert lacking(body["query"], answer.json["data"]) == []
             ours.update(pairs(recorded, answer.json))
         else:
             piece = {"files": {"output.log": {"offset": 0, "content": ["x"]}}}
-            assert client.send("POST", asked["path"], piece, key=uploader.key, auth="Basic").json == recorded
+            assert client.send("POST", requested["path"], piece, key=uploader.key, auth="Basic").json == recorded
     shown = uploader.by_id(ours["art-9b07c0592037491fa9a416afcdab9073"])
     assert (shown["versionIndex"], shown["state"]) == (0, "COMMITTED")
     platform.models.create("agent-001", project="proj", base_model="tabular-mini", entity="my-team")
@@ -391,8 +391,8 @@ def test_what_is_another_s_looks_as_if_it_did_not_exist(client: Any, uploader: U
             ("CreateArtifactFiles", {"artifactFiles": [{"artifactID": id, "name": "f", "md5": md5(b"")}]}),
         ):
             answer = other.send(operation, **variables)
-            said = answer.json["errors"][0]["message"].replace(id, "")
-            assert (answer.status, said) == (404, "Upload '' not found; begin it again")
+            reply = answer.json["errors"][0]["message"].replace(id, "")
+            assert (answer.status, reply) == (404, "Upload '' not found; begin it again")
 
 
 @pytest.mark.parametrize("entity", ["rival", "nobody"])
@@ -466,7 +466,7 @@ def test_an_operation_that_is_not_known_is_refused_by_its_name(uploader: Uploade
 
 
 @pytest.mark.parametrize(
-    ("operation", "variables", "said"),
+    ("operation", "variables", "reply"),
     [
         ("CommitArtifact", {}, "artifactID: is required"),
         ("CommitArtifact", {"artifactID": "../../etc/passwd"}, "artifactID: must be an id"),
@@ -485,10 +485,10 @@ def test_an_operation_that_is_not_known_is_refused_by_its_name(uploader: Uploade
         ("UpsertBucket", {"name": "r", "project": "a b"}, "project: must be 1 to 128"),
     ],
 )
-def test_variables_that_do_not_fit_are_named(uploader: Uploader, operation: str, variables: Any, said: str) -> None:
+def test_variables_that_do_not_fit_are_named(uploader: Uploader, operation: str, variables: Any, reply: str) -> None:
     answer = uploader.send(operation, **variables)
     assert answer.status == 400
-    assert any(said in error["message"] for error in answer.json["errors"]), answer.raw
+    assert any(reply in error["message"] for error in answer.json["errors"]), answer.raw
 
 
 def test_an_artifact_of_two_files_is_refused(uploader: Uploader) -> None:
@@ -538,7 +538,7 @@ def test_uploads_are_mounted_and_documented_only_on_request(platform: Any) -> No
         assert status == (401 if there else 404)
 
 
-def asked(application: Any) -> int:
+def requested(application: Any) -> int:
     """The status that an ASGI application answers to an operation without a key."""
     sent = []
 
@@ -558,7 +558,7 @@ def test_the_command_line_mounts_uploads_on_demand(
     options: list[str], status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answered = []
-    monkeypatch.setattr("uvicorn.run", lambda application, **_: answered.append(asked(application)))
+    monkeypatch.setattr("uvicorn.run", lambda application, **_: answered.append(requested(application)))
     done = CliRunner().invoke(main, ["serve", "--store", str(tmp_path / "yard.db"), *options])
     assert (done.exit_code, answered) == (0, [status])
 
@@ -569,7 +569,7 @@ def test_adapters_mount_no_uploads_unasked(platform: Any) -> None:
     for application in (wsgi_app(platform), wsgi_app(platform, list(Interface))):
         application(environ, lambda status, _: statuses.append(status))
     assert [status[:3] for status in statuses] == ["404", "401"]
-    assert [asked(asgi_app(platform)), asked(asgi_app(platform, list(Interface)))] == [404, 401]
+    assert [requested(asgi_app(platform)), requested(asgi_app(platform, list(Interface)))] == [404, 401]
 
 
 def test_each_route_shows_who_calls_by_basic_or_by_its_address(platform: Any) -> None:

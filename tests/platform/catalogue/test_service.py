@@ -328,7 +328,7 @@ def test_a_scope_that_is_lacking_is_refused_in_the_same_words_whether_anything_i
     train(runtime, 1, entity="rival")
     held = Principal("held", "acme", Scope("acme", frozenset({"q"})), "key-2")
     train(runtime, 1)
-    told = set()
+    reported = set()
     for principal, name in [
         (READER, "rival/p/m"),
         (READER, "rival/p/nothing"),
@@ -337,8 +337,8 @@ def test_a_scope_that_is_lacking_is_refused_in_the_same_words_whether_anything_i
     ]:
         with pytest.raises(Forbidden) as refused:
             resolve(runtime, name, principal)
-        told.add(str(refused.value))
-    assert len(told) == 1
+        reported.add(str(refused.value))
+    assert len(reported) == 1
     with pytest.raises(Forbidden):
         resolve(runtime, "acme/p/m", held)
     assert resolve(runtime, "rival/p/m", HOST).checkpoint is not None

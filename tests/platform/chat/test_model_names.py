@@ -40,12 +40,12 @@ def test_a_value_whose_model_is_gone_is_not_found(yard: Platform) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "near"),
+    ("requested", "near"),
     [("desk/suport", "desk/support"), ("local/desk/suport", "local/desk/support"), ("tabular-min", "tabular-mini")],
 )
-def test_a_name_that_is_not_there_hints_at_what_is_near(yard: Platform, asked: str, near: str) -> None:
+def test_a_name_that_is_not_there_hints_at_what_is_near(yard: Platform, requested: str, near: str) -> None:
     with pytest.raises(ModelNotFound, match=f"did you mean .*{near!r}"):
-        yard.chat.complete(model=asked, **ASK)
+        yard.chat.complete(model=requested, **ASK)
 
 
 def test_a_hint_names_only_what_the_caller_may_see(yard: Platform) -> None:

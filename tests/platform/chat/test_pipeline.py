@@ -86,7 +86,7 @@ class Saying:
     can: Capabilities = EVERYTHING
     counts: int | None = 4
     modalities: tuple[str, ...] = ("text",)
-    asked: list[CompletionRequest] = attrs.field(factory=list)
+    requested: list[CompletionRequest] = attrs.field(factory=list)
     made: int = 0
     stopped: int = 0
     story: list[str] = attrs.field(factory=list)
@@ -103,8 +103,8 @@ class Saying:
         return self.counts
 
     def deltas(self, request: CompletionRequest) -> Iterator[Delta]:
-        self.asked.append(request)
-        self.story.append("asked")
+        self.requested.append(request)
+        self.story.append("requested")
         try:
             for delta in self.answer(request):
                 if isinstance(delta, Exception):
@@ -296,7 +296,7 @@ def test_plain_dicts_in_the_usual_shape_become_the_request() -> None:
         temperature=0,
         max_tokens=None,
     )
-    (request,) = backend.asked
+    (request,) = backend.requested
     system, user, call, result, last = request.messages
     assert (system.role, user.text, last.text) == (Role.SYSTEM, "hi", "and?")
     assert (call.content, call.tool_calls[0].name, result.tool_call_id) == (None, "weather", "c1")
@@ -345,7 +345,7 @@ def test_what_does_not_fit_is_refused_by_name_without_calling_the_backend(option
     with pytest.raises(InvalidInput) as refused:
         ask(chat(backend), "complete", **options)
     assert {problem.loc[0] for problem in refused.value.problems} == {where}
-    assert backend.asked == []
+    assert backend.requested == []
 
 
 def test_all_that_does_not_fit_is_named_at_once() -> None:
@@ -382,7 +382,7 @@ def test_what_a_backend_does_not_declare_is_refused_by_name(options: Any, where:
     with pytest.raises(UnsupportedParameter) as refused:
         ask(chat(backend), how, **options)
     assert [problem.loc for problem in refused.value.problems] == [(where,)]
-    assert backend.asked == []
+    assert backend.requested == []
     ask(chat(says("x")), how, **options)
 
 
@@ -441,7 +441,7 @@ def test_what_does_not_fit_the_context_is_refused_in_the_words_that_clients_look
 def test_a_backend_gets_the_token_limit_of_a_choice(prompt: int, most: int | None, given: int) -> None:
     backend = says("x", counts=prompt)
     ask(chat(backend), "complete", max_tokens=most)
-    assert backend.asked[0].max_tokens == given
+    assert backend.requested[0].max_tokens == given
 
 
 def test_more_than_the_model_s_longest_answer_is_refused() -> None:
@@ -582,7 +582,7 @@ def test_a_backend_that_makes_one_choice_is_called_once_per_choice_with_differen
     answer = ask(chat(backend), how, n=3, seed=2**63 - 2)
     assert [choice.message.content for choice in answer.choices] == [str(2**63 - 2), str(2**63 - 1), str(-(2**63))]
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
-    assert [request.n for request in backend.asked] == [1, 1, 1]
+    assert [request.n for request in backend.requested] == [1, 1, 1]
     assert answer.usage == Usage(4, 3)
 
 
@@ -599,7 +599,7 @@ def test_a_backend_that_makes_choices_may_mix_them_and_each_appears_in_turn(how:
     answer = ask(chat(backend), how, n=3)
     assert [choice.message.content for choice in answer.choices] == ["a", "b", "c"]
     assert [choice.finish_reason for choice in answer.choices] == [STOP, STOP, LENGTH]
-    assert backend.asked[0].n == 3
+    assert backend.requested[0].n == 3
     assert answer.usage.completion_tokens == 3
 
 
@@ -627,7 +627,7 @@ def test_a_choice_that_had_its_tokens_does_not_disturb_the_others(how: str) -> N
 def test_one_choice_s_work_has_stopped_before_the_next_begins(how: str) -> None:
     backend = says("a", "END", "b")
     ask(chat(backend), how, n=2, stop="END")
-    assert backend.story == ["asked", "stopped", "asked", "stopped"]
+    assert backend.story == ["requested", "stopped", "requested", "stopped"]
 
 
 def test_a_request_without_a_seed_gets_a_random_one_and_one_with_a_seed_keeps_it() -> None:
@@ -635,7 +635,7 @@ def test_a_request_without_a_seed_gets_a_random_one_and_one_with_a_seed_keeps_it
     of = chat(backend)
     for seed in (None, None, 9):
         ask(of, "complete", seed=seed)
-    assert [request.sampling.seed for request in backend.asked] == [1, 2, 9]
+    assert [request.sampling.seed for request in backend.requested] == [1, 2, 9]
 
 
 # ---- tools -------------------------------------------------------------------------------------------------------
@@ -647,13 +647,13 @@ def calls(*pieces: ToolCallDelta, reason: FinishReason = TOOL_CALLS) -> Callable
 
 @WAYS
 def test_tool_calls_are_put_together_and_end_a_choice_with_their_own_reason(how: str) -> None:
-    said = calls(
+    reply = calls(
         ToolCallDelta(0, "c0", "weather", '{"city"'),
         ToolCallDelta(0, arguments=': "Ulm"}'),
         ToolCallDelta(1, "c1", "weather", "{}"),
         reason=STOP,
     )
-    (choice,) = ask(chat(Says(said)), how, tools=[TOOL]).choices
+    (choice,) = ask(chat(Says(reply)), how, tools=[TOOL]).choices
     assert choice.finish_reason is TOOL_CALLS
     assert choice.message.content is None
     assert [(call.id, call.arguments) for call in choice.message.tool_calls] == [
@@ -916,7 +916,7 @@ def test_what_fails_before_the_first_token_shows_nothing(request_: Any, attribut
     shown = iterate(of._pipeline(request_, attribution))
     with pytest.raises(fault):
         next(shown)
-    assert backend.asked == []
+    assert backend.requested == []
 
 
 def test_a_backend_that_fails_at_once_shows_nothing_either() -> None:
@@ -929,11 +929,11 @@ def test_details_are_requested_where_the_backend_has_them() -> None:
     rich = Says(always(*logged(["a", "b"])))
     completion = items(chat(rich), REQUEST, details=True)[-1]
     assert len(completion.choices[0].logprobs) == len(completion.choices[0].token_ids) == 2
-    assert rich.asked[0].return_token_ids
+    assert rich.requested[0].return_token_ids
     poor = says("a", can=Capabilities())
     completion = items(chat(poor), REQUEST, details=True)[-1]
     assert completion.choices[0].logprobs is None
-    assert not poor.asked[0].logprobs
+    assert not poor.requested[0].logprobs
 
 
 def test_logprobs_that_were_not_requested_are_not_in_the_answer() -> None:

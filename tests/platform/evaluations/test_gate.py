@@ -26,7 +26,7 @@ def trained(yard: Any) -> Any:
     return yard
 
 
-def judged(
+def scored(
     yard: Any,
     step: int,
     values: Sequence[Any],
@@ -62,7 +62,7 @@ def step_of(yard: Any) -> int:
 
 
 def test_a_checkpoint_that_is_not_worse_is_promoted_and_the_numbers_are_kept(trained: Any) -> None:
-    baseline, candidate = judged(trained, 1, MIXED), judged(trained, 2, GOOD)
+    baseline, candidate = scored(trained, 1, MIXED), scored(trained, 2, GOOD)
     made = promote(trained, margin=0.01, confidence=0.9)
     assert (made.step, made.from_step) == (2, 1)
     numbers = dict(made.verdict)
@@ -83,8 +83,8 @@ def test_a_checkpoint_that_is_not_worse_is_promoted_and_the_numbers_are_kept(tra
 
 
 def test_a_checkpoint_that_is_shown_to_be_worse_is_refused_and_nothing_changes(trained: Any) -> None:
-    judged(trained, 1, GOOD)
-    judged(trained, 2, BAD)
+    scored(trained, 1, GOOD)
+    scored(trained, 2, BAD)
     with pytest.raises(PromotionRefused, match="the candidate is worse"):
         promote(trained)
     assert step_of(trained) == 1
@@ -93,47 +93,47 @@ def test_a_checkpoint_that_is_shown_to_be_worse_is_refused_and_nothing_changes(t
 
 
 def test_a_difference_that_is_not_shown_does_no_harm(trained: Any) -> None:
-    judged(trained, 1, [*GOOD[:-1], False])
-    judged(trained, 2, [*GOOD[:-2], False, False])
+    scored(trained, 1, [*GOOD[:-1], False])
+    scored(trained, 2, [*GOOD[:-2], False, False])
     assert promote(trained).step == 2
 
 
 def test_the_newest_completed_runs_of_one_version_are_compared(trained: Any) -> None:
-    judged(trained, 1, BAD)
-    judged(trained, 1, GOOD, "exam:v2")
-    judged(trained, 1, BAD, "exam:v3")
-    judged(trained, 2, BAD, "exam:v2")
-    judged(trained, 2, GOOD, "exam:v2", finish=False)
-    judged(trained, 2, GOOD, "other")
+    scored(trained, 1, BAD)
+    scored(trained, 1, GOOD, "exam:v2")
+    scored(trained, 1, BAD, "exam:v3")
+    scored(trained, 2, BAD, "exam:v2")
+    scored(trained, 2, GOOD, "exam:v2", finish=False)
+    scored(trained, 2, GOOD, "other")
     with pytest.raises(PromotionRefused, match="is worse"):
         promote(trained)
     with pytest.raises(PromotionRefused, match=r"no completed run of .*exam:v3' on step 2"):
         promote(trained, evaluation=f"{REF}exam:v3")
-    judged(trained, 2, GOOD, "exam:v2", scheme="modelyard")
+    scored(trained, 2, GOOD, "exam:v2", scheme="modelyard")
     assert promote(trained).step == 2
 
 
 def test_without_a_run_on_both_there_is_nothing_to_judge_by_and_it_is_refused(trained: Any) -> None:
     with pytest.raises(PromotionRefused, match="on step 2 and step 1 of m"):
         promote(trained)
-    judged(trained, 2, GOOD)
+    scored(trained, 2, GOOD)
     with pytest.raises(PromotionRefused, match="on step 1 of m"):
         promote(trained)
-    judged(trained, 1, GOOD, "exam:v2")
+    scored(trained, 1, GOOD, "exam:v2")
     with pytest.raises(PromotionRefused, match="the same version"):
         promote(trained)
 
 
 def test_runs_without_a_scored_row_in_both_are_refused(trained: Any) -> None:
-    judged(trained, 1, [None] * 3)
-    judged(trained, 2, [True] * 3)
+    scored(trained, 1, [None] * 3)
+    scored(trained, 2, [True] * 3)
     with pytest.raises(PromotionRefused, match="no scored rows"):
         promote(trained)
 
 
 def test_runs_can_be_named_and_must_be_completed_ones_of_these_checkpoints(trained: Any) -> None:
-    baseline, candidate = judged(trained, 1, GOOD), judged(trained, 2, GOOD)
-    running, other = judged(trained, 2, GOOD, finish=False), judged(trained, 0, GOOD)
+    baseline, candidate = scored(trained, 1, GOOD), scored(trained, 2, GOOD)
+    running, other = scored(trained, 2, GOOD, finish=False), scored(trained, 0, GOOD)
     for runs, name in (
         ((candidate, other), "baseline"),
         ((running, baseline), "candidate"),
@@ -148,8 +148,8 @@ def test_runs_can_be_named_and_must_be_completed_ones_of_these_checkpoints(train
 
 
 def test_one_metric_can_be_what_counts(trained: Any) -> None:
-    judged(trained, 1, [{"a": 1.0, "b": 1.0 + at / 100} for at in range(10)])
-    judged(trained, 2, [{"a": 2.0, "b": 0.0} for _ in range(10)])
+    scored(trained, 1, [{"a": 1.0, "b": 1.0 + at / 100} for at in range(10)])
+    scored(trained, 2, [{"a": 2.0, "b": 0.0} for _ in range(10)])
     with pytest.raises(PromotionRefused, match=r"judge\.b"):
         promote(trained)
     assert list(promote(trained, metric="judge.a").verdict["metrics"]) == ["judge.a"]
@@ -164,8 +164,8 @@ def test_an_alias_that_points_to_nothing_or_there_already_needs_no_runs(trained:
 def test_an_alias_that_moves_while_its_promotion_is_checked_is_not_moved_again(
     trained: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judged(trained, 1, GOOD)
-    judged(trained, 2, GOOD)
+    scored(trained, 1, GOOD)
+    scored(trained, 2, GOOD)
     judge = service.promotion_evidence
 
     def slow(*arguments: Any) -> Any:
@@ -180,8 +180,8 @@ def test_an_alias_that_moves_while_its_promotion_is_checked_is_not_moved_again(
 
 
 def test_runs_outside_of_the_scope_do_not_count(trained: Any) -> None:
-    judged(trained, 1, GOOD, project="q")
-    judged(trained, 2, GOOD)
+    scored(trained, 1, GOOD, project="q")
+    scored(trained, 2, GOOD)
     held = attrs.evolve(trained, principal=trained.as_tenant("acme", "p").principal)
     with pytest.raises(PromotionRefused, match="on step 1 of m"):
         promote(held)
@@ -198,8 +198,8 @@ def test_either_an_evaluation_or_runs_are_given(given: Any) -> None:
     "wrong", [{"confidence": 1.0}, {"margin": -1.0}, {"metric": "none"}, {"evaluation": "weave:///x"}]
 )
 def test_what_cannot_be_required_is_refused(trained: Any, wrong: Any) -> None:
-    judged(trained, 1, GOOD)
-    judged(trained, 2, GOOD)
+    scored(trained, 1, GOOD)
+    scored(trained, 2, GOOD)
     with pytest.raises((InvalidInput, PromotionRefused)) as refused:
         promote(trained, **wrong)
     assert isinstance(refused.value, InvalidInput), refused.value
@@ -211,9 +211,9 @@ def test_runs_of_a_published_version_are_found_however_the_version_is_named(trai
     for trials in (1, 2):
         exam = objects.publish("evaluation", "exam", {"dataset": str(dataset.ref), "trials": trials}, project="p")
     objects.alias("evaluation", "exam", "v1", "final", project="p")
-    judged(trained, 1, GOOD, "exam:v0")
-    judged(trained, 1, MIXED, f"exam:{exam.digest}")
-    judged(trained, 2, GOOD, "exam:v1")
+    scored(trained, 1, GOOD, "exam:v0")
+    scored(trained, 1, MIXED, f"exam:{exam.digest}")
+    scored(trained, 2, GOOD, "exam:v1")
     names = ("exam", "exam:v1", "Exam:final", "exam:latest", f"exam:{exam.digest}", f"{REF}exam:v1", exam.ref, exam)
     for name in names:
         made = trained.models.promote("p/m", 2, require=NotWorse(name))

@@ -187,13 +187,13 @@ def test_what_a_model_that_may_wait_has_answered_is_booked_at_once(opened: Calla
 
 
 def test_a_booking_is_announced_after_it_is_stored(tmp_path: Path) -> None:
-    told: list[tuple[str, bool]] = []
+    reported: list[tuple[str, bool]] = []
 
     def observer(event: object) -> None:
         if isinstance(event, CompletionBooked):
             kept = platform._runtime.store.read(lambda snapshot: snapshot.find(LedgerEntry, "key", event.completion_id))
-            told.append((event.project, kept is not None))
+            reported.append((event.project, kept is not None))
 
     with open_platform(tmp_path / "yard.db", backend=EchoBackend(), observer=observer) as platform:
         run(platform, 3, concurrency=2)
-    assert told == [("p", True)] * 3
+    assert reported == [("p", True)] * 3

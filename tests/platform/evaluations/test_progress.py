@@ -99,7 +99,7 @@ def test_rows_that_were_stored_for_a_run_are_removed_where_it_is_refused(tmp_pat
 
 
 def test_a_progress_function_gets_the_rate_of_the_rows_of_this_call() -> None:
-    told: list[tuple[int, Mapping[str, float]]] = []
+    reported: list[tuple[int, Mapping[str, float]]] = []
     calls = iter(range(10))
 
     def model(row: Mapping[str, Any]) -> str:
@@ -111,7 +111,9 @@ def test_a_progress_function_gets_the_rate_of_the_rows_of_this_call() -> None:
         with pytest.raises(KeyboardInterrupt):
             platform.evaluations.run("e", model, ROWS, project="p", concurrency=1)
         (run,) = platform.evaluations.runs.list(project="p")
-        platform.evaluations.resume(run.id, model=model, progress=lambda done, _, numbers: told.append((done, numbers)))
-    assert [done for done, _ in told] == [2, 3]
-    assert told[0][1]["rows/s"] == 0.0  # two were there before
-    assert told[1][1]["rows/s"] > 0
+        platform.evaluations.resume(
+            run.id, model=model, progress=lambda done, _, numbers: reported.append((done, numbers))
+        )
+    assert [done for done, _ in reported] == [2, 3]
+    assert reported[0][1]["rows/s"] == 0.0  # two were there before
+    assert reported[1][1]["rows/s"] > 0

@@ -17,7 +17,7 @@ from modelyard.domain.evaluation.prediction import Prediction, Score
 from modelyard.domain.evaluation.results_summary import LeafStats
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.errors import CallerError, Forbidden, InvalidInput
-from modelyard.platform.evaluations import stored_run as judged
+from modelyard.platform.evaluations import stored_run as scored
 from modelyard.platform.evaluations.query import Results
 from modelyard.platform.evaluations.service import Evaluations
 
@@ -38,14 +38,14 @@ class World:
         """A run with these rows. A value that is no mapping is the judge's."""
         records: list[Any] = [EvaluationRun(run_id, "acme", project, "evaluation", "model", NOON)]
         trials: dict[int, int] = {}
-        for at, (number, said) in enumerate(rows):
+        for at, (number, reply) in enumerate(rows):
             trials[number] = trials.get(number, -1) + 1
-            records += self._trial(run_id, project, f"{run_id}-{at}", number, trials[number], said, fields)
+            records += self._trial(run_id, project, f"{run_id}-{at}", number, trials[number], reply, fields)
         self.yard.runtime.store.transact(lambda tx: [tx.add(record) for record in records])
         return run_id
 
     def _trial(
-        self, run_id: str, project: str, id_: str, number: int, trial: int, said: Any, fields: Mapping[str, Any]
+        self, run_id: str, project: str, id_: str, number: int, trial: int, reply: Any, fields: Mapping[str, Any]
     ) -> Iterator[Any]:
         place = ("acme", project)
         yield Prediction(
@@ -60,7 +60,7 @@ class World:
             output={"value": {"answer": f"text {number}"}},
             **fields,
         )
-        for name, value in (said if isinstance(said, dict) else {JUDGE: said}).items():
+        for name, value in (reply if isinstance(reply, dict) else {JUDGE: reply}).items():
             at = {"row_digest": row(number), "trial": trial}
             yield Score(f"{id_}-{name}", *place, id_, name, NOON, run_id=run_id, value={"value": value}, **at)
 
@@ -143,7 +143,7 @@ def test_a_row_that_is_deleted_before_it_is_read_is_left_out(world: World) -> No
 
 
 def test_rows_are_read_a_few_at_a_time_with_all_their_trials(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judged, "BATCH", 4)
+    monkeypatch.setattr(scored, "BATCH", 4)
     world.run("a", [(number, number) for number in range(5) for _ in range(number + 1)])
     counts = {one.digest: len(one.runs["a"]) for one in world.ask("a").rows}
     assert counts == {row(number): number + 1 for number in range(5)}
@@ -280,9 +280,9 @@ def test_a_sorted_page_is_the_page_of_what_is_sorted(build: Any, data: Any) -> N
     page = world.rows("a", "b", sort=sorts, in_all_runs=intersect, limit=limit, offset=offset)
     assert page == whole[offset : offset + limit]
     window = {"in_all_runs": intersect, "limit": limit, "offset": offset}
-    told, counted = (world.ask("a", "b", **window, summarise=summarise) for summarise in (True, False))
-    assert (counted.total_rows, counted.names) == (told.total_rows, told.names) == (len(whole), told.names)
-    assert [row.digest for row in counted.rows] == [row.digest for row in told.rows]
+    reported, counted = (world.ask("a", "b", **window, summarise=summarise) for summarise in (True, False))
+    assert (counted.total_rows, counted.names) == (reported.total_rows, reported.names) == (len(whole), reported.names)
+    assert [row.digest for row in counted.rows] == [row.digest for row in reported.rows]
     assert counted.summary == ()
     if sorts:
         means = [mean(scores, sorts[0].run_id, number) for number in whole]

@@ -20,11 +20,11 @@ class Stored:
     """A snapshot of what a run has stored: its predictions alone, which it counts how often it is asked for."""
 
     def __init__(self, places: Iterable[RowKey] = ()) -> None:
-        self.places, self.asked = set(places), 0
+        self.places, self.requested = set(places), 0
 
     def find(self, cls: type, unique: str, run_id: str, *place: int) -> Prediction | None:
         assert (cls, unique, run_id) == (Prediction, "place", "run")
-        self.asked += 1
+        self.requested += 1
         found = place in self.places
         index, trial = place
         made = Prediction("p", "e", "p", "m", {}, "d", NOW, "run", index, trial, error="no answer")
@@ -35,11 +35,11 @@ class Stored:
         return []
 
 
-def left_of(stored: Stored, told: Any, trials: int, total: int, width: int) -> tuple[RemainingRows, RunningTotals]:
+def left_of(stored: Stored, reported: Any, trials: int, total: int, width: int) -> tuple[RemainingRows, RunningTotals]:
     tally = RunningTotals({"s": "ref"})
-    tally.restore(told)
+    tally.restore(reported)
     places = lambda first: (divmod(number, trials) for number in range(first, total))  # noqa: E731 - it is short
-    return remaining_rows(stored, "run", told, places, width, tally.add), tally  # type: ignore[arg-type]
+    return remaining_rows(stored, "run", reported, places, width, tally.add), tally  # type: ignore[arg-type]
 
 
 @examples(100)
@@ -49,9 +49,9 @@ def test_whenever_it_is_killed_just_what_is_not_stored_is_left(
 ) -> None:
     total = rows * trials
     places = [divmod(number, trials) for number in range(total)]
-    stored, told = Stored(), dict[str, Any]()
+    stored, reported = Stored(), dict[str, Any]()
     for _ in range(data.draw(st.integers(1, 4), "kills")):
-        left, tally = left_of(stored, told, trials, total, width)
+        left, tally = left_of(stored, reported, trials, total, width)
         waiting = [(number, place) for number, place in enumerate(places) if left.has(number, place)]
         assert {place for _, place in waiting} == set(places) - stored.places
         assert (tally.rows, tally.failed) == (len(stored.places),) * 2
@@ -65,17 +65,17 @@ def test_whenever_it_is_killed_just_what_is_not_stored_is_left(
             _, done = open_.pop(data.draw(st.integers(0, len(open_) - 1), "done"))
             stored.places.add(done)
             tally.add(Prediction("p", "e", "p", "m", {}, "d", NOW, error="no answer"), [])
-            if data.draw(st.booleans(), "told"):
-                told = {**tally.data, "begun": begun, "open": [list(place) for _, place in open_]}
+            if data.draw(st.booleans(), "reported"):
+                reported = {**tally.data, "begun": begun, "open": [list(place) for _, place in open_]}
 
 
 def test_nothing_reported_as_done_is_looked_up_again() -> None:
-    told = {**RunningTotals({}).data, "begun": 99_990, "open": [[3, 0]]}
+    reported = {**RunningTotals({}).data, "begun": 99_990, "open": [[3, 0]]}
     stored = Stored([(index, 0) for index in range(99_995) if index != 3])
-    left, tally = left_of(stored, told, 1, 100_000, 8)
+    left, tally = left_of(stored, reported, 1, 100_000, 8)
     assert left == RemainingRows(99_995, frozenset({(3, 0)}))
     assert tally.rows == 5
-    assert stored.asked == 1 + 5 + 5  # the open one, those done since, and those up to the last
+    assert stored.requested == 1 + 5 + 5  # the open one, those done since, and those up to the last
 
 
 def test_without_a_word_everything_is_looked_up() -> None:

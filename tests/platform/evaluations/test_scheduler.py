@@ -336,13 +336,13 @@ def test_a_model_that_was_published_as_source_code_is_never_run(world: World) ->
 
 
 def test_training_that_ends_meanwhile_does_not_change_the_model_under_test() -> None:
-    asked: list[int] = []
+    requested: list[int] = []
 
     class Witness(EchoBackend):
         """Notes the checkpoints that it is asked for."""
 
         def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
-            asked.append(-1 if model.checkpoint is None else model.checkpoint.step)
+            requested.append(-1 if model.checkpoint is None else model.checkpoint.step)
             return super().stream(request, model)
 
     world = world_on(backend=Witness())
@@ -354,7 +354,7 @@ def test_training_that_ends_meanwhile_does_not_change_the_model_under_test() -> 
             world.runtime.store.transact(lambda tx: tx.add(newer))
 
     result = world.run(numbered(2), "acme/red/support", concurrency=1, progress=learned)
-    assert (result.score, asked) == (1.0, [1, 1])
+    assert (result.score, requested) == (1.0, [1, 1])
 
 
 def test_several_models_in_one_call_make_several_runs(world: World) -> None:
@@ -553,16 +553,16 @@ def test_the_concurrency_is_reached_and_never_exceeded() -> None:
 
 
 def test_rows_reported_as_done_are_stored(world: World) -> None:
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
 
     def shown(done: int, total: int | None, numbers: Mapping[str, float]) -> None:
         (run,) = world.listed()
         assert total == 20
-        told.append((done, len(world.predictions(run.id))))
+        reported.append((done, len(world.predictions(run.id))))
 
     result = world.run(numbered(20), progress=shown, concurrency=3)
-    assert told[-1] == (20, 20)
-    assert all(done == stored for done, stored in told)
+    assert reported[-1] == (20, 20)
+    assert all(done == stored for done, stored in reported)
     (job,) = world.jobs(result.run.id)
     events = world.runtime.store.read(lambda s: s.page(JobEvent, "by_job", job.id, limit=1000))
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
@@ -572,9 +572,9 @@ def test_rows_reported_as_done_are_stored(world: World) -> None:
         "evaluation_ended",
     ]
     assert [event.step for event in events[1:-1]] == sorted({event.step for event in events[1:-1]})
-    assert {event.step for event in events[1:-1]} <= {done for done, _ in told}
-    told = {"done": 20, "total": 20, "score": 1.0, "scored": 20, "failed": 0, "cost": "0", "begun": 20, "open": ()}
-    assert {**events[-2].data, "open": tuple(events[-2].data["open"])} == told
+    assert {event.step for event in events[1:-1]} <= {done for done, _ in reported}
+    reported = {"done": 20, "total": 20, "score": 1.0, "scored": 20, "failed": 0, "cost": "0", "begun": 20, "open": ()}
+    assert {**events[-2].data, "open": tuple(events[-2].data["open"])} == reported
 
 
 answers = st.sampled_from([True, False, 0.25, 3, None, float("nan"), "text", [1], KeyError("x"), {"a": 1}])
@@ -617,14 +617,14 @@ class Witness:
     """A model that notes what it was asked, and is broken off at its nth call."""
 
     def __init__(self, breaks_at: int | None = None) -> None:
-        self.asked: list[int] = []
+        self.requested: list[int] = []
         self.breaks_at = breaks_at
         self._lock = threading.Lock()
 
     def __call__(self, row: Mapping[str, Any]) -> str:
         with self._lock:
-            self.asked.append(row["number"])
-            breaks = len(self.asked) == self.breaks_at
+            self.requested.append(row["number"])
+            breaks = len(self.requested) == self.breaks_at
         if breaks:
             raise KeyboardInterrupt
         return "x" * (row["number"] % 3)
@@ -634,7 +634,7 @@ def length(output: str, row: Mapping[str, Any]) -> float:
     return len(output) / 7
 
 
-def judged(world: World, run_id: str) -> list[tuple[Any, ...]]:
+def scored(world: World, run_id: str) -> list[tuple[Any, ...]]:
     """What a run says of its rows, whenever and by whichever attempt it was said."""
     rows = [(p.index, p.trial, dict(p.output), p.error) for p in world.predictions(run_id)]
     scores = {s.prediction_id: dict(s.value) for s in world.scores(run_id)}
@@ -664,19 +664,19 @@ def check_resuming(count: int, concurrency: int, breaks_at: int, uncommitted: in
         run = world.listed()[-1]
         assert (run.state, run.reason) == (RunState.FAILED, "interrupted")
         stored = {p.index for p in world.predictions(run.id)}
-        before = list(model.asked)
+        before = list(model.requested)
         result = world.evaluations().resume(run.id, model=model, scorers=length, progress=False)
         assert result.run.id == run.id
-        again = Counter(model.asked[len(before) :])
+        again = Counter(model.requested[len(before) :])
         assert stored.isdisjoint(again)
-        assert max(Counter(model.asked).values()) <= 2
+        assert max(Counter(model.requested).values()) <= 2
         repeated = set(before) & set(again)
         marked = {p.index for p in world.predictions(run.id) if p.possibly_repeated}
         assert repeated <= marked
         assert len(marked) == min(uncommitted, count - len(stored))
         assert result.run.summary is not None
         assert result.run.summary["possibly_repeated"] == len(marked)
-    assert judged(world, result.run.id) == judged(world, undisturbed.run.id)
+    assert scored(world, result.run.id) == scored(world, undisturbed.run.id)
     assert result.score == undisturbed.score
     assert world.files() == []
 
@@ -869,14 +869,14 @@ class _DeafTo:
 
 
 def _then_deaf(shown: Any, store: Any) -> Any:
-    def told(done: int, total: int | None, numbers: Mapping[str, float]) -> None:
+    def reported(done: int, total: int | None, numbers: Mapping[str, float]) -> None:
         try:
             shown(done, total, numbers)
         except BaseException:
             store.deaf = True
             raise
 
-    return told
+    return reported
 
 
 def lose_owner(world: World) -> None:
@@ -1111,10 +1111,10 @@ def test_a_job_acts_for_its_requester_with_the_same_rights(world: World, key_id:
 
 
 def test_rescoring_makes_a_new_run_that_shares_outputs_and_never_touches_the_source() -> None:
-    asked: list[str] = []
+    requested: list[str] = []
 
     def answer(request: CompletionRequest) -> str:
-        asked.append(request.messages[-1].text)
+        requested.append(request.messages[-1].text)
         if request.messages[-1].text == "question 1":
             raise BackendError("out of order")
         return request.messages[-1].text
@@ -1125,7 +1125,7 @@ def test_rescoring_makes_a_new_run_that_shares_outputs_and_never_touches_the_sou
     result = world.evaluations().rescore(source.run.id, [half, {"type": "contains"}])
     assert (source.run, world.predictions(source.run.id), world.scores(source.run.id)) == before
     assert world.evaluations().runs.get(source.run.id) == source.run
-    assert len(asked) == 3
+    assert len(requested) == 3
     assert result.run.id != source.run.id
     assert (result.run.source_evaluation_run_id, result.run.source_known) == (source.run.id, True)
     assert result.run.model == source.run.model

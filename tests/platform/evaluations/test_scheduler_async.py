@@ -89,11 +89,11 @@ def test_functions_that_block_do_not_block_the_loop() -> None:
 
 def test_a_cancelled_task_breaks_its_run_off_and_what_was_stored_stays() -> None:
     async def main() -> None:
-        asked: list[int] = []
+        requested: list[int] = []
         forever = asyncio.Event()
 
         async def model(row: Mapping[str, Any]) -> str:
-            asked.append(row["number"])
+            requested.append(row["number"])
             if row["number"] == 4:
                 task.cancel()
             if row["number"] >= 4:
@@ -110,7 +110,7 @@ def test_a_cancelled_task_breaks_its_run_off_and_what_was_stored_stays() -> None
             forever.set()
             result = await asyncio.to_thread(lambda: platform.evaluations.resume(run.id, model=model))
             assert (result.score, len(result.rows)) == (1.0, 9)
-            assert asked == [0, 1, 2, 3, 4, 4, 5, 6, 7, 8]
+            assert requested == [0, 1, 2, 3, 4, 4, 5, 6, 7, 8]
 
     asyncio.run(main())
 

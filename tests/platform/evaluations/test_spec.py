@@ -45,9 +45,11 @@ def test_every_way_to_name_a_version_runs_the_same(platform: Platform, quiz: Obj
 def test_what_is_not_an_evaluation_is_refused_with_what_to_pass(platform: Platform, quiz: ObjectVersion) -> None:
     (dataset,) = platform.evaluations.objects.list("dataset", project="p")
     for wrong in (None, 5, ["the_quiz"], "", "a:b:c", "weave:///x", "weave:///e/p/op/x", dataset):
-        with pytest.raises(InvalidInput, match="must be a name such as quiz or quiz:v0, a reference such as") as told:
+        with pytest.raises(
+            InvalidInput, match="must be a name such as quiz or quiz:v0, a reference such as"
+        ) as reported:
             platform.evaluations.run(wrong, "echo", project="p")  # type: ignore[call-overload]
-        assert told.value.problems[0].loc == ("evaluation",)
+        assert reported.value.problems[0].loc == ("evaluation",)
 
 
 def test_an_evaluation_that_was_never_published_needs_rows(platform: Platform) -> None:
@@ -89,7 +91,7 @@ def test_rows_may_be_a_table_in_a_file_that_ends_in_csv(platform: Platform, tmp_
         {"prompt": "say no", "expected": "5"},
     ]
     assert result.score == 0.5
-    for wrong, said in (
+    for wrong, reply in (
         (b"a,b\n1,2\n1,2,3\n", r"rows\.csv\.line\.3: has 3 cells, and the first line has 2"),
         (b"a,a\n1,2\n", r"line\.1: must name each column once"),
         (b'a,b\n1,"2\n', r"is not valid CSV: unexpected end of data"),
@@ -97,7 +99,7 @@ def test_rows_may_be_a_table_in_a_file_that_ends_in_csv(platform: Platform, tmp_
         (b"", "rows: there are none"),
     ):
         path.write_bytes(wrong)
-        with pytest.raises(InvalidInput, match=said):
+        with pytest.raises(InvalidInput, match=reply):
             platform.evaluations.run("e", "echo", str(path), project="p")
 
 

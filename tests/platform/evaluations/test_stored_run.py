@@ -98,11 +98,11 @@ def test_views_say_what_the_records_say(platform: Platform, trials: Trials, size
         run = add_run(platform, trials)
         viewed = list(StoredRun(platform._runtime, run).columns())
         whole = one_by_one(platform, run)
-        for (view, said), (prediction, scores) in zip(viewed, whole, strict=True):
+        for (view, reply), (prediction, scores) in zip(viewed, whole, strict=True):
             for name in (*PredictionView._fields[:-1], "inputs", "output"):
                 assert getattr(view, name) == getattr(prediction, name)
             expected = [tuple(getattr(score, name) for name in ScoreView._fields) for score in scores]
-            assert list(said) == expected
+            assert list(reply) == expected
 
 
 @ONCE
@@ -112,25 +112,25 @@ def test_a_view_without_usage_has_the_same_values_and_errors(platform: Platform,
         patch.setattr(service, "MANY", size)
         run = add_run(platform, trials)
         stored = StoredRun(platform._runtime, run)
-        for (bare, seen), (view, said) in zip(stored.columns(usage=False), stored.columns(), strict=True):
+        for (bare, seen), (view, reply) in zip(stored.columns(usage=False), stored.columns(), strict=True):
             assert (bare.id, bare.row_digest, bare.trial, bare.error) == (*view[:3], view.error)
             assert (bare.inputs, bare.output) == (view.inputs, view.output)
-            assert [score[:8] for score in seen] == [score[:8] for score in said]
+            assert [score[:8] for score in seen] == [score[:8] for score in reply]
 
 
 def test_values_are_read_from_the_indexes_alone(tmp_path: Path) -> None:
-    asked: list[str] = []
+    requested: list[str] = []
     with open_platform(tmp_path / "yard.db") as platform:
         readers = platform._runtime.store._readers  # type: ignore[attr-defined]
         reader = readers._borrow()
-        reader.set_trace_callback(asked.append)
+        reader.set_trace_callback(requested.append)
         readers._give_back(reader)
         list(StoredRun(platform._runtime, add_run(platform, [("a", 0, [0])])).columns(usage=False))
         reader.set_trace_callback(None)
-        selects = [sql for sql in asked if "SELECT" in sql and "run_id" in sql]
-        told = [str(line) for sql in selects for line in reader.execute(f"EXPLAIN QUERY PLAN {sql}")]
-    assert len(told) == 3
-    assert all("USING COVERING INDEX" in line for line in told)
+        selects = [sql for sql in requested if "SELECT" in sql and "run_id" in sql]
+        reported = [str(line) for sql in selects for line in reader.execute(f"EXPLAIN QUERY PLAN {sql}")]
+    assert len(reported) == 3
+    assert all("USING COVERING INDEX" in line for line in reported)
 
 
 def test_a_view_of_what_is_deleted_has_neither_inputs_nor_output(platform: Platform) -> None:
@@ -146,13 +146,13 @@ def test_inputs_are_looked_up_one_by_one_unless_whole_records_are_read(
 ) -> None:
     run = add_run(platform, [(f"row {at:02}", 0, [0]) for at in range(50)])
     snapshots = type(platform._runtime.store.read(lambda snapshot: snapshot))
-    asked: list[object] = []
+    requested: list[object] = []
     find = snapshots.find
-    monkeypatch.setattr(snapshots, "find", lambda self, *what: asked.append(what) or find(self, *what))
+    monkeypatch.setattr(snapshots, "find", lambda self, *what: requested.append(what) or find(self, *what))
     stored = StoredRun(platform._runtime, run)
     seen = [view.inputs["row"] for view, _ in (stored.full() if full else stored.columns())]
     assert seen == [f"row {at:02}" for at in range(50)]
-    assert len(asked) == (0 if full else 50)
+    assert len(requested) == (0 if full else 50)
 
 
 @ONCE
@@ -168,14 +168,14 @@ def test_each_digest_is_listed_once_and_each_score_by_its_scorer(platform: Platf
 @ONCE
 @given(TRIALS, PAGES, st.lists(st.sampled_from(f"{DIGESTS}0z"), max_size=8))
 def test_rows_are_found_in_any_order_with_all_their_trials(
-    platform: Platform, trials: Trials, size: int, asked: list[str]
+    platform: Platform, trials: Trials, size: int, requested: list[str]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(service, "BATCH", size)
         run = add_run(platform, trials)
         there = {row.digest: row.trials for row in rows(one_by_one(platform, run))}
         finder = RowFinder(platform._runtime, run)
-        for digest in asked:
+        for digest in requested:
             assert tuple(read(iter(finder.trials(digest)))) == there.get(digest, ())
 
 
@@ -190,20 +190,20 @@ def test_the_scores_of_one_prediction_are_found_in_their_order(platform: Platfor
 def test_a_run_is_read_by_few_queries_in_batches(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "BATCH", 10)
     run = add_run(platform, [(f"row {at:02}", 0, [0, 0, 0]) for at in range(50)])
-    asked: list[int] = []
+    requested: list[int] = []
     snapshots = type(platform._runtime.store.read(lambda snapshot: snapshot))
     page = snapshots.page
 
     def counted(self: Any, *where: Any, **options: Any) -> list[Any]:
         found: list[Any] = page(self, *where, **options)
-        asked.append(len(found))
+        requested.append(len(found))
         return found
 
     monkeypatch.setattr(snapshots, "page", counted)
     assert len(read(StoredRun(platform._runtime, run).full())) == 50
-    assert len(asked) <= 50 / 10 * 4 + 1
-    assert sum(asked) <= (50 + 150) * 1.2
-    assert max(asked) <= 11
+    assert len(requested) <= 50 / 10 * 4 + 1
+    assert sum(requested) <= (50 + 150) * 1.2
+    assert max(requested) <= 11
 
 
 def test_a_score_is_kept_with_the_row_of_its_prediction(platform: Platform) -> None:

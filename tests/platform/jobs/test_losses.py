@@ -191,8 +191,8 @@ def test_waiting_for_a_job_with_a_silent_worker_warns_once(yard: Any, caplog: py
     next(events)
     assert caplog.text == ""
     assert [event.type for event in events][-1] == "training_ended"
-    told = f"job {job.id}: waiting up to 30 s for the lease of a worker that stopped responding"
-    assert caplog.messages.count(told) == 1
+    reported = f"job {job.id}: waiting up to 30 s for the lease of a worker that stopped responding"
+    assert caplog.messages.count(reported) == 1
     assert yard.clock.monotonic() < 2 * yard.runtime.settings.lease
 
 

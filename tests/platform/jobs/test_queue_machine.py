@@ -223,8 +223,8 @@ class QueueMachine(RuleBasedStateMachine):
             job = self.store.read(lambda s, job_id=job_id: s.get(Job, job_id))  # type: ignore[misc]
             assert job.status == expected.status
             progress = self.store.read(lambda s, job_id=job_id: s.get(JobProgress, job_id))  # type: ignore[misc]
-            told = (progress.epoch, progress.step, progress.last_seq, progress.held)
-            assert told == (expected.epoch, expected.steps, len(expected.story), expected.status == "running")
+            reported = (progress.epoch, progress.step, progress.last_seq, progress.held)
+            assert reported == (expected.epoch, expected.steps, len(expected.story), expected.status == "running")
             assert job.place == self.place(job_id, expected, heads)
             assert (job.ended_at is not None) == job.ended
 

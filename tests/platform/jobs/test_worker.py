@@ -128,9 +128,9 @@ def test_the_observer_gets_the_position_of_a_repeated_step(yard: Any) -> None:
     yard.abandon(6)
     yard.lose_worker()
     yard.worker().run_until_idle()
-    told = [one.seq for one in yard.seen if isinstance(one, JobEventRecorded) and one.type == GRADIENT_STEP]
+    reported = [one.seq for one in yard.seen if isinstance(one, JobEventRecorded) and one.type == GRADIENT_STEP]
     places = [event.seq for event in yard.events(job.id) if event.type == GRADIENT_STEP]
-    assert told == places[:4] + places[2:]
+    assert reported == places[:4] + places[2:]
 
 
 def test_the_data_of_a_repeated_step_are_those_of_the_attempt_that_survived(yard: Any) -> None:
@@ -352,8 +352,8 @@ def test_the_log_of_a_worker_has_the_cause_of_a_failure_with_a_traceback_if_unex
     job = yard.sft(ROWS)
     yard.trainer.before = raising(error, "step 1")
     yard.worker().run_next()
-    (told,) = [record for record in caplog.records if job.id in record.getMessage()]
-    assert str(error) in told.getMessage()
+    (reported,) = [record for record in caplog.records if job.id in record.getMessage()]
+    assert str(error) in reported.getMessage()
     assert any(record.exc_info for record in caplog.records) is traced
 
 
@@ -393,7 +393,7 @@ class Odd:
 
 
 @pytest.mark.parametrize(
-    ("items", "told"),
+    ("items", "reported"),
     [
         ((), "in the place of a result"),
         ((Started(1), "nonsense"), "in the place of a result"),
@@ -412,13 +412,13 @@ class Odd:
     ],
 )
 def test_a_trainer_that_breaks_its_laws_fails_the_job_with_the_broken_law(
-    yard: Any, items: tuple[Any, ...], told: str
+    yard: Any, items: tuple[Any, ...], reported: str
 ) -> None:
     job = yard.sft(2)
     yard.runtime = attrs.evolve(yard.runtime, trainers=(Odd(*items),))
     yard.worker().run_until_idle()
     assert job.status is JobStatus.FAILED
-    assert told in job.refresh().error_message
+    assert reported in job.refresh().error_message
     assert yard.files() == set()
 
 

@@ -84,8 +84,8 @@ def test_the_rows_of_a_run_that_can_be_resumed_stay(yard: Any) -> None:
     name = orphan(yard)
     failed = yard.job(job.id)
     assert failed.status is JobStatus.FAILED
-    asked = attrs.evolve(failed, kind=JobKind.EVALUATE, spec={"artifact": name})
-    yard.runtime.store.transact(lambda tx: tx.replace(asked))
+    requested = attrs.evolve(failed, kind=JobKind.EVALUATE, spec={"artifact": name})
+    yard.runtime.store.transact(lambda tx: tx.replace(requested))
     orphan(yard)
     assert swept(yard) == 1
     assert name in yard.files()

@@ -21,8 +21,8 @@ def test_a_conversation_is_remembered_turn_by_turn() -> None:
         assert (first.message.text, second.message.text) == ("Hello there", "And now?")
 
         (history,) = rollout.trajectory(1.0, {"turns": 2}).histories
-        said = [item.message if isinstance(item, SampledChoice) else item for item in history.items]
-        assert [message.role for message in said] == [Role.USER, Role.ASSISTANT] * 2
+        reply = [item.message if isinstance(item, SampledChoice) else item for item in history.items]
+        assert [message.role for message in reply] == [Role.USER, Role.ASSISTANT] * 2
         assert platform.usage.total(by=("project",))[0].requests == 2
         assert platform.usage.total(by=("project",))[0].project == "demo"
 

@@ -427,9 +427,9 @@ def test_without_any_worker_waiting_runs_what_is_ahead_of_the_job_and_the_job(ya
 def test_waiting_raises_what_became_of_a_job_that_did_not_succeed(yard: Any) -> None:
     failed, cancelled = yard.sft(2), yard.sft(2)
     yard.trainer.before = lambda item: 1 / 0
-    with pytest.raises(JobFailed, match="ZeroDivisionError") as told:
+    with pytest.raises(JobFailed, match="ZeroDivisionError") as reported:
         failed.wait()
-    assert (told.value.job_id, told.value.job_status) == (failed.id, "failed")
+    assert (reported.value.job_id, reported.value.job_status) == (failed.id, "failed")
     cancelled.cancel()
     with pytest.raises(JobFailed, match="cancelled by host"):
         cancelled.result()

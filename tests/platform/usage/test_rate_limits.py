@@ -51,8 +51,8 @@ def refused(platform: Platform, per_minute: int, name: str = "key-1") -> float |
     return None
 
 
-def let_in(platform: Platform, per_minute: int, asked: int) -> int:
-    return [refused(platform, per_minute) for _ in range(asked)].count(None)
+def let_in(platform: Platform, per_minute: int, requested: int) -> int:
+    return [refused(platform, per_minute) for _ in range(requested)].count(None)
 
 
 # ---- one clock -----------------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def test_a_rate_never_lets_in_more_than_it_says_and_never_fewer(per_minute: int,
 def test_after_the_time_that_a_refusal_names_the_request_is_let_in() -> None:
     clock = ManualClock()
     with open_platform(clock=clock) as platform:
-        assert let_in(platform, 7, asked=7) == 7
+        assert let_in(platform, 7, requested=7) == 7
         for _ in range(20):
             wait = refused(platform, 7)
             assert wait is not None
@@ -108,15 +108,15 @@ def test_a_request_that_a_budget_refuses_is_not_counted() -> None:
 
 def test_a_key_at_its_limit_is_not_locked_out_by_a_reboot(opened: Callable[[ManualClock], Platform]) -> None:
     before = opened(UpFor(30 * DAY))
-    assert let_in(before, 60, asked=100) == 60
+    assert let_in(before, 60, requested=100) == 60
     after = opened(UpFor(DAY, START + timedelta(days=1)))
-    assert let_in(after, 60, asked=100) == 60
+    assert let_in(after, 60, requested=100) == 60
 
 
 def test_what_is_left_of_a_rate_outlasts_a_reboot(opened: Callable[[ManualClock], Platform]) -> None:
-    assert let_in(opened(UpFor(30 * DAY)), 60, asked=100) == 60
+    assert let_in(opened(UpFor(30 * DAY)), 60, requested=100) == 60
     after = opened(UpFor(10, START + timedelta(seconds=10)))
-    assert let_in(after, 60, asked=100) == 10
+    assert let_in(after, 60, requested=100) == 10
 
 
 def test_processes_of_different_uptime_share_a_rate(opened: Callable[[ManualClock], Platform]) -> None:
@@ -127,34 +127,34 @@ def test_processes_of_different_uptime_share_a_rate(opened: Callable[[ManualCloc
 def test_a_copy_from_a_machine_with_a_later_clock_locks_no_caller_out(
     opened: Callable[[ManualClock], Platform],
 ) -> None:
-    assert let_in(opened(UpFor(0, START + timedelta(days=400))), 60, asked=100) == 60
+    assert let_in(opened(UpFor(0, START + timedelta(days=400))), 60, requested=100) == 60
     clock = ManualClock(START)
     here = opened(clock)
-    assert let_in(here, 60, asked=10) == 1
+    assert let_in(here, 60, requested=10) == 1
     clock.advance(60)
-    assert let_in(here, 60, asked=100) == 60
+    assert let_in(here, 60, requested=100) == 60
 
 
 def test_a_clock_that_steps_back_locks_no_caller_out(opened: Callable[[ManualClock], Platform]) -> None:
     clock = ManualClock()
     platform = opened(clock)
-    assert let_in(platform, 6, asked=10) == 6
+    assert let_in(platform, 6, requested=10) == 6
     clock.jump(-3600)
-    assert let_in(platform, 6, asked=10) == 1
+    assert let_in(platform, 6, requested=10) == 1
     clock.advance(10)
-    assert let_in(platform, 6, asked=10) == 1
+    assert let_in(platform, 6, requested=10) == 1
     clock.advance(60)
-    assert let_in(platform, 6, asked=10) == 6
+    assert let_in(platform, 6, requested=10) == 6
 
 
 def test_a_clock_that_steps_forward_gives_one_full_bucket(opened: Callable[[ManualClock], Platform]) -> None:
     clock = ManualClock()
     platform = opened(clock)
-    assert let_in(platform, 6, asked=10) == 6
+    assert let_in(platform, 6, requested=10) == 6
     clock.jump(400 * DAY)
-    assert let_in(platform, 6, asked=10) == 6
+    assert let_in(platform, 6, requested=10) == 6
     clock.advance(10)
-    assert let_in(platform, 6, asked=10) == 1
+    assert let_in(platform, 6, requested=10) == 1
 
 
 steps = st.lists(st.tuples(st.floats(0, 40), st.sampled_from([0, 0, 0, -5, 5, -90, 90, -1e6, 1e6])), max_size=40)

@@ -286,14 +286,14 @@ def test_a_row_of_another_tenant_is_neither_found_nor_a_cursor() -> None:
     runtime = make()
     ask(runtime, HOST, entity="rival")
     (foreign,) = Ledger(runtime, HOST).list(entity="rival").page().items
-    told, mine = set(), Ledger(runtime, key())
+    reported, mine = set(), Ledger(runtime, key())
     assert Ledger(runtime, HOST).get(foreign.id) == foreign
     for after in (foreign.id, "nothing"):
         for look in (partial(mine.get, after), partial(mine.list().page, after=after)):
             with pytest.raises(NotFound) as missing:
                 look()
-            told.add(str(missing.value).replace(after, ""))
-    assert len(told) == 1
+            reported.add(str(missing.value).replace(after, ""))
+    assert len(reported) == 1
 
 
 @pytest.mark.parametrize(

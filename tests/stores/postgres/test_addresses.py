@@ -67,9 +67,9 @@ def test_a_wrong_password_is_a_clear_error_that_does_not_repeat_it(
     address = postgres_with_password.address(user=f"{GUARDED}:{password}" if password else GUARDED)
     with pytest.raises(StoreError, match="user or the password") as caught:
         open_platform(address)
-    told = CliRunner().invoke(main, ["keys", "list", "--store", address])
-    assert told.exit_code == 1
-    for text in (str(caught.value), repr(caught.value.__cause__), told.output):
+    reported = CliRunner().invoke(main, ["keys", "list", "--store", address])
+    assert reported.exit_code == 1
+    for text in (str(caught.value), repr(caught.value.__cause__), reported.output):
         assert SECRET not in text
 
 

@@ -100,8 +100,8 @@ def test_a_commit_that_arrives_after_the_question_fails(store: PostgresStore, ya
         writer._number += 1
         late.execute("SAVEPOINT reached")
         count = writer._count.replace("$1", "%s").replace("$2", "%s")
-        asked = ThreadPoolExecutor(1).submit(writer._was_stored)
-        assert asked.result() is False
+        requested = ThreadPoolExecutor(1).submit(writer._was_stored)
+        assert requested.result() is False
         with pytest.raises(psycopg.errors.DivisionByZero):
             late.execute(count, [writer._writer, writer._number])
         late.execute("ROLLBACK")
@@ -114,10 +114,10 @@ def test_a_commit_under_way_is_waited_for(store: PostgresStore, yard_address: st
         slow.execute("BEGIN")
         writer._number += 1
         slow.execute(writer._count.replace("$1", "%s").replace("$2", "%s"), [writer._writer, writer._number])
-        asked = pool.submit(writer._was_stored)
+        requested = pool.submit(writer._was_stored)
         _wait_for_lock(yard_address)
         slow.execute("COMMIT")
-        assert asked.result() is True
+        assert requested.result() is True
 
 
 def _wait_for_lock(address: str) -> None:

@@ -54,14 +54,14 @@ def names(store: SqliteStore) -> set[str]:
 
 def test_a_group_that_fills_the_disk_keeps_exactly_what_was_acknowledged(store: SqliteStore) -> None:
     limit_pages(store, 20)
-    kept, told = set(), []
+    kept, reported = set(), []
 
     def work(name: str) -> None:
         try:
             store.transact(lambda tx: tx.add(big(name)))
             kept.add(name)
         except Exception as error:
-            told.append(type(error))
+            reported.append(type(error))
 
     crowd = [threading.Thread(target=work, args=(f"s{number}",)) for number in range(40)]
     for thread in crowd:
@@ -70,7 +70,7 @@ def test_a_group_that_fills_the_disk_keeps_exactly_what_was_acknowledged(store: 
         thread.join()
     assert names(store) == kept
     assert 0 < len(kept) < 40
-    assert set(told) == {StorageFull}
+    assert set(reported) == {StorageFull}
     limit_pages(store, 1000)
     store.transact(lambda tx: tx.add(big("afterwards")))
     assert names(store) == kept | {"afterwards"}
@@ -162,13 +162,13 @@ def test_an_up_to_date_file_opens_while_another_process_holds_the_write_lock(
 
 def test_every_caller_in_a_group_gets_store_busy(store: SqliteStore, peer: sqlite3.Connection) -> None:
     peer.execute("BEGIN IMMEDIATE")
-    told = []
+    reported = []
 
     def work() -> None:
         try:
             store.transact(lambda tx: None)
         except StoreBusy as error:
-            told.append(error)
+            reported.append(error)
 
     crowd = [threading.Thread(target=work) for _ in range(6)]
     for thread in crowd:
@@ -176,7 +176,7 @@ def test_every_caller_in_a_group_gets_store_busy(store: SqliteStore, peer: sqlit
     for thread in crowd:
         thread.join()
     peer.execute("ROLLBACK")
-    assert len({id(error) for error in told}) == 6
+    assert len({id(error) for error in reported}) == 6
 
 
 def test_a_writer_waits_for_a_peer_that_ends(path: Path) -> None:

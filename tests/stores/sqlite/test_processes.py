@@ -37,10 +37,10 @@ def go(child: "subprocess.Popen[str]") -> None:
 def kill_after(child: "subprocess.Popen[str]", lines: int) -> list[str]:
     """What a child had said, whole lines only, when it was killed some time after saying this many."""
     go(child)
-    said = [child.stdout.readline() for _ in range(lines)]
+    reply = [child.stdout.readline() for _ in range(lines)]
     child.kill()
     rest, _ = child.communicate()
-    return [line.rstrip("\n") for line in (*said, *rest.splitlines(keepends=True)) if line.endswith("\n")]
+    return [line.rstrip("\n") for line in (*reply, *rest.splitlines(keepends=True)) if line.endswith("\n")]
 
 
 def test_no_acknowledged_event_is_lost_by_a_kill_and_none_leaves_a_gap(path: Path) -> None:
@@ -74,8 +74,8 @@ def test_two_processes_claim_everything_once(store: SqliteStore, path: Path) -> 
 
 def test_a_full_disk_loses_nothing_acknowledged_and_is_survived(path: Path) -> None:
     child = start("fill", path)
-    said, _ = child.communicate("\n")
-    full, read, written = said.split("\n")[:3]
+    reply, _ = child.communicate("\n")
+    full, read, written = reply.split("\n")[:3]
     assert child.returncode == 0
     assert int(full.removeprefix("full ")) == int(read.removeprefix("read ")) > 10
     assert written == "written"

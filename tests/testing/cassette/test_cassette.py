@@ -241,8 +241,8 @@ def test_a_trained_model_is_answered_by_the_recording_of_its_own_step(path: Path
     for model in models:
         list(recorder.stream(request, model))
     replay: Any = use_cassette(path)
-    said = ["".join(delta.text for delta in replay.stream(request, models[step])) for step in replay_order]
-    assert said == ["trained", "untrained"]
+    generated = ["".join(delta.text for delta in replay.stream(request, models[step])) for step in replay_order]
+    assert generated == ["trained", "untrained"]
 
 
 @attrs.frozen
@@ -389,11 +389,11 @@ def test_an_asynchronous_backend_is_recorded_and_replayed_on_an_event_loop(path:
 def test_a_router_of_both_kinds_is_recorded_behind_one_cassette(path: Path) -> None:
     router = Router([OnLoops(EchoBackend()), ScriptedBackend(["hi"]), EchoBackend(("parrot",))])
     recorder = use_cassette(path, router, mode="new")
-    said = [answers(recorder, "hello", model=model) for model in ("echo", "scripted", "parrot")]
-    assert said == [["hello"], ["hi"], ["hello"]]
+    generated = [answers(recorder, "hello", model=model) for model in ("echo", "scripted", "parrot")]
+    assert generated == [["hello"], ["hi"], ["hello"]]
     replay = use_cassette(path)
     assert [entry.id for entry in replay.entries()] == ["echo", "scripted", "parrot"]
-    assert [answers(replay, "hello", model=model) for model in ("parrot", "scripted", "echo")] == said[::-1]
+    assert [answers(replay, "hello", model=model) for model in ("parrot", "scripted", "echo")] == generated[::-1]
 
 
 def test_a_model_that_is_offered_differently_now_is_written_down_once_more(path: Path) -> None:

@@ -88,8 +88,8 @@ def test_no_part_of_a_conversation_brings_a_secret_into_a_cassette(tmp_path: Pat
     options = {"model": "scripted", "messages": conversation, "tools": tools, "user": CANARY, "logprobs": True}
     with open_platform(backend=use_cassette(path, ScriptedBackend(script), mode="new", redact=["hunter2"])) as platform:
         key = platform.keys.create().secret
-        said = platform.chat.complete(**options, return_token_ids=True)  # type: ignore[arg-type]
-        assert CANARY in said.text, "the application gets what the backend says"
+        generated = platform.chat.complete(**options, return_token_ids=True)  # type: ignore[arg-type]
+        assert CANARY in generated.text, "the application gets what the backend says"
         platform.chat.complete(model="scripted", messages=f"my key is {key}", metadata={"key": CANARY})
     written = path.read_text()
     assert "[redacted]" in written

@@ -35,7 +35,7 @@ class Talker:
     blocking = True
 
     def __init__(self, words: int = 1000) -> None:
-        self.words, self.said, self.stopped = words, 0, 0
+        self.words, self.generated, self.stopped = words, 0, 0
 
     def entries(self) -> tuple[CatalogueEntry, ...]:
         return (CatalogueEntry("talker", "h", "Talker", 0, Quantization.FP32, 10**6, 10**6),)
@@ -49,7 +49,7 @@ class Talker:
     def stream(self, request: Any, model: Any) -> Iterator[Delta]:
         try:
             for _ in range(self.words):
-                self.said += 1
+                self.generated += 1
                 yield Delta("word ", 1)
             yield Delta(finish_reason=FinishReason.STOP)
         finally:
@@ -97,7 +97,7 @@ def chat(model: str = "echo", **members: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def asked(yard: Platform, line: Any) -> Yard:
+def requested(yard: Platform, line: Any) -> Yard:
     return Yard(yard, line)
 
 
@@ -124,20 +124,20 @@ REQUESTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
-def test_every_answer_is_as_a_server_gives_it(asked: Yard, asynchronous: bool) -> None:
-    with served(asked.platform) as url, asked.library.Client(base_url=url, headers=asked.headers) as remote:
+def test_every_answer_is_as_a_server_gives_it(requested: Yard, asynchronous: bool) -> None:
+    with served(requested.platform) as url, requested.library.Client(base_url=url, headers=requested.headers) as remote:
         for request in REQUESTS:
-            answer = send(asked, request, asynchronous)
+            answer = send(requested, request, asynchronous)
             assert comparable(answer) == comparable(remote.request(**request)), request
 
 
-def send(asked: Yard, request: dict[str, Any], asynchronous: bool) -> Any:
+def send(requested: Yard, request: dict[str, Any], asynchronous: bool) -> Any:
     if not asynchronous:
-        with asked.client() as client:
+        with requested.client() as client:
             return client.request(**request)
 
     async def main() -> Any:
-        async with asked.aclient() as client:
+        async with requested.aclient() as client:
             return await client.request(**request)
 
     return asyncio.run(main())
@@ -167,12 +167,12 @@ def test_a_stream_is_passed_on_piece_by_piece(line: Any) -> None:
     with open_platform(backend=talker) as platform, Yard(platform, line).client() as client:
         with client.stream("POST", CHAT, json=chat("talker", stream=True, max_tokens=2000)) as answer:
             heads = answer.iter_bytes()
-            said = []
+            generated = []
             for _ in range(5):
                 next(heads)
-                said.append(talker.said)
-    assert said == sorted(set(said))
-    assert said[-1] < 10
+                generated.append(talker.generated)
+    assert generated == sorted(set(generated))
+    assert generated[-1] < 10
 
 
 def test_a_client_that_goes_away_stops_the_backend_and_pays_for_what_was_said(line: Any) -> None:
@@ -184,8 +184,8 @@ def test_a_client_that_goes_away_stops_the_backend_and_pays_for_what_was_said(li
                 next(pieces)
             assert talker.stopped == 0
         assert talker.stopped == 1
-        assert booked(platform) == [talker.said]
-        assert 0 < talker.said < 10
+        assert booked(platform) == [talker.generated]
+        assert 0 < talker.generated < 10
 
 
 def test_an_answer_that_is_never_read_is_stopped_too(line: Any) -> None:
@@ -194,7 +194,7 @@ def test_an_answer_that_is_never_read_is_stopped_too(line: Any) -> None:
         with client.stream("POST", CHAT, json=chat("talker", stream=True, max_tokens=2000)):
             pass
         assert talker.stopped == 1
-        assert booked(platform) == [talker.said]
+        assert booked(platform) == [talker.generated]
 
 
 def test_the_same_holds_on_an_event_loop(line: Any) -> None:
@@ -205,9 +205,9 @@ def test_the_same_holds_on_an_event_loop(line: Any) -> None:
                 pieces = answer.aiter_bytes()
                 for _ in range(5):
                     await anext(pieces)
-                assert 0 < talker.said < 10
+                assert 0 < talker.generated < 10
             assert talker.stopped == 1
-            assert booked(platform) == [talker.said]
+            assert booked(platform) == [talker.generated]
 
     asyncio.run(main())
 
@@ -240,18 +240,18 @@ def test_a_stream_that_never_waits_lets_other_tasks_have_their_turn(line: Any) -
     async def main() -> None:
         async with open_platform(backend=talker) as platform, Yard(platform, line).aclient() as client:
             reading = asyncio.create_task(read(client))
-            while not talker.said:
+            while not talker.generated:
                 await asyncio.sleep(0)
             reading.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await reading
             assert talker.stopped == 1
-            assert booked(platform) == [talker.said]
+            assert booked(platform) == [talker.generated]
 
     asyncio.run(main())
 
 
-def test_tasks_take_turns_also_where_no_answer_waits(asked: Yard) -> None:
+def test_tasks_take_turns_also_where_no_answer_waits(requested: Yard) -> None:
     order: list[str] = []
 
     async def ask(name: str, client: Any) -> None:
@@ -260,7 +260,7 @@ def test_tasks_take_turns_also_where_no_answer_waits(asked: Yard) -> None:
             order.append(name)
 
     async def main() -> None:
-        async with asked.aclient() as client:
+        async with requested.aclient() as client:
             await asyncio.gather(ask("a", client), ask("b", client))
 
     asyncio.run(main())
@@ -283,12 +283,12 @@ async def ahalves() -> AsyncIterator[bytes]:
         yield half
 
 
-def test_a_body_may_be_an_iterator(asked: Yard) -> None:
-    with asked.client() as client:
+def test_a_body_may_be_an_iterator(requested: Yard) -> None:
+    with requested.client() as client:
         assert client.post(CHAT, content=halves(), headers=JSON).status_code == 200
 
     async def main() -> None:
-        async with asked.aclient() as client:
+        async with requested.aclient() as client:
             assert (await client.post(CHAT, content=ahalves(), headers=JSON)).status_code == 200
 
     asyncio.run(main())
@@ -308,19 +308,19 @@ async def abroken() -> AsyncIterator[bytes]:
     raise OwnFault
 
 
-def test_an_error_of_a_body_is_raised_to_its_client_only(asked: Yard, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_of_a_body_is_raised_to_its_client_only(requested: Yard, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
-    with asked.client() as client, pytest.raises(OwnFault):
+    with requested.client() as client, pytest.raises(OwnFault):
         client.post(CHAT, content=broken(), headers=JSON)
 
     async def main() -> None:
-        async with asked.aclient() as client:
+        async with requested.aclient() as client:
             await client.post(CHAT, content=abroken(), headers=JSON)
 
     with pytest.raises(OwnFault):
         asyncio.run(main())
     assert not caplog.records
-    assert booked(asked.platform) == []
+    assert booked(requested.platform) == []
 
 
 def breaking_off(*pieces: bytes) -> Iterator[bytes]:
@@ -334,19 +334,19 @@ async def abreaking_off(*pieces: bytes) -> AsyncIterator[bytes]:
     raise OwnFault
 
 
-def test_an_interrupted_answer_raises_an_error_of_the_library(asked: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_answer_raises_an_error_of_the_library(requested: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     async def ahandle(self: Endpoint, request: Any) -> Response:
         return Response(200, [], abreaking_off(b"half"))
 
     monkeypatch.setattr(Endpoint, "handle", lambda self, request: Response(200, [], breaking_off(b"half")))
     monkeypatch.setattr(Endpoint, "ahandle", ahandle)
-    error = asked.library.RemoteProtocolError
-    with asked.client() as client, pytest.raises(error, match="broke off") as failed:
+    error = requested.library.RemoteProtocolError
+    with requested.client() as client, pytest.raises(error, match="broke off") as failed:
         client.get("/")
     assert isinstance(failed.value.__cause__, OwnFault)
 
     async def main() -> None:
-        async with asked.aclient() as client:
+        async with requested.aclient() as client:
             await client.get("/")
 
     with pytest.raises(error, match="broke off"):
@@ -354,7 +354,7 @@ def test_an_interrupted_answer_raises_an_error_of_the_library(asked: Yard, monke
 
 
 def test_a_platform_that_does_not_answer_raises_an_error_of_the_library(
-    asked: Yard, monkeypatch: pytest.MonkeyPatch
+    requested: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def handle(self: Endpoint, request: Any) -> Response:
         raise OwnFault
@@ -364,10 +364,10 @@ def test_a_platform_that_does_not_answer_raises_an_error_of_the_library(
 
     monkeypatch.setattr(Endpoint, "handle", handle)
     monkeypatch.setattr(Endpoint, "ahandle", ahandle)
-    error = asked.library.RemoteProtocolError
+    error = requested.library.RemoteProtocolError
     for asynchronous in (False, True):
         with pytest.raises(error, match="disconnected") as failed:
-            send(asked, {"method": "GET", "url": "/"}, asynchronous)
+            send(requested, {"method": "GET", "url": "/"}, asynchronous)
         assert isinstance(failed.value.__cause__, OwnFault)
 
 
@@ -382,22 +382,22 @@ def test_platforms_of_one_test_know_nothing_of_each_other(line: Any) -> None:
             assert (len(booked(one)), len(booked(other))) == (1, 0)
 
 
-def test_threads_may_share_a_transport(asked: Yard) -> None:
+def test_threads_may_share_a_transport(requested: Yard) -> None:
     together = threading.Barrier(8)
 
     def ask(number: int) -> str:
-        with asked.client() as client:
+        with requested.client() as client:
             together.wait()
             content = {"model": "echo", "messages": [{"role": "user", "content": f"number {number}"}]}
             return str(client.post(CHAT, json=content).json()["choices"][0]["message"]["content"])
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(ask, range(8))) == [f"number {number}" for number in range(8)]
-    assert len(booked(asked.platform)) == 8
+    assert len(booked(requested.platform)) == 8
 
 
-def test_an_asynchronous_client_serves_one_event_loop_after_another(asked: Yard) -> None:
-    client = asked.aclient()
+def test_an_asynchronous_client_serves_one_event_loop_after_another(requested: Yard) -> None:
+    client = requested.aclient()
     for _ in range(2):
         assert asyncio.run(client.post(CHAT, json=chat())).status_code == 200
     asyncio.run(client.aclose())

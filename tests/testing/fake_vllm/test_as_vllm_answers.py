@@ -34,11 +34,11 @@ def fake() -> FakeVllm:
 
 
 def call(fake: FakeVllm, method: str, path: str, **options: Any) -> httpx.Response:
-    async def asked() -> httpx.Response:
+    async def requested() -> httpx.Response:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(fake), base_url="http://fake") as client:
             return await client.request(method, path, **options)
 
-    return asyncio.run(asked())
+    return asyncio.run(requested())
 
 
 def chat(fake: FakeVllm, **fields: Any) -> httpx.Response:
@@ -64,8 +64,8 @@ def error_of(response: httpx.Response, status: int = 400) -> tuple[str, str, str
 class TestShutdown:
     def test_a_stream_is_aborted(self, fake: FakeVllm) -> None:
         fake.plan(Abort(after=2))
-        *_, said, last = chunks(chat(fake, stream=True, n=1))
-        assert said["choices"][0]["delta"] == {"content": "one"}
+        *_, generated, last = chunks(chat(fake, stream=True, n=1))
+        assert generated["choices"][0]["delta"] == {"content": "one"}
         assert (last["choices"][0]["delta"], last["choices"][0]["finish_reason"]) == ({}, "abort")
 
     def test_a_whole_answer_is_aborted(self, fake: FakeVllm) -> None:
@@ -434,8 +434,8 @@ class TestAnswers:
         first, *_, last = chunks(chat(fake, stream=True))
         assert first["prompt_text"] is None
         assert last["system_fingerprint"].startswith("vllm-0.32.0-")
-        *_, said, usage = chunks(chat(fake, stream=True, stream_options={"include_usage": True}))
-        assert "system_fingerprint" not in said
+        *_, generated, usage = chunks(chat(fake, stream=True, stream_options={"include_usage": True}))
+        assert "system_fingerprint" not in generated
         assert usage["system_fingerprint"].startswith("vllm-0.32.0-")
 
     def test_a_model_has_a_permission(self, fake: FakeVllm) -> None:

@@ -30,11 +30,11 @@ def fake() -> FakeVllm:
 def call(fake: FakeVllm, method: str, path: str, **options) -> httpx.Response:
     """One request, in process."""
 
-    async def asked() -> httpx.Response:
+    async def requested() -> httpx.Response:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(fake), base_url="http://fake") as client:
             return await client.request(method, path, **options)
 
-    return asyncio.run(asked())
+    return asyncio.run(requested())
 
 
 def chat(fake: FakeVllm, **fields) -> httpx.Response:
@@ -56,8 +56,8 @@ def events(response: httpx.Response) -> list:
 def adapter_folder(folder: Path, weights: int = 1, **config) -> Path:
     """A PEFT folder."""
     folder.mkdir()
-    said = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"], **config}
-    (folder / "adapter_config.json").write_text(json.dumps(said))
+    generated = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"], **config}
+    (folder / "adapter_config.json").write_text(json.dumps(generated))
     half = Tensor("F32", (1,), weights.to_bytes(4, "little"))
     tensors = {f"base_model.model.q_proj.lora_{side}.weight": half for side in "AB"}
     (folder / "adapter_model.safetensors").write_bytes(b"".join(write_tensors(tensors)))
@@ -89,10 +89,10 @@ class TestChat:
 
     def test_a_stream_opens_with_the_roles_and_ends_with_reason_and_text_together(self, fake):
         *chunks, done = events(chat(fake, stream=True, n=2))
-        said = [choice for chunk in chunks for choice in chunk["choices"]]
-        assert [choice["index"] for choice in said] == [0, 1, 0, 0, 0, 1, 1, 1]
-        assert [choice["delta"].get("role") for choice in said[:3]] == ["assistant", "assistant", None]
-        assert said[4] == {
+        generated = [choice for chunk in chunks for choice in chunk["choices"]]
+        assert [choice["index"] for choice in generated] == [0, 1, 0, 0, 0, 1, 1, 1]
+        assert [choice["delta"].get("role") for choice in generated[:3]] == ["assistant", "assistant", None]
+        assert generated[4] == {
             "index": 0,
             "delta": {"content": " you"},
             "logprobs": None,
@@ -181,9 +181,9 @@ class TestAdapters:
         assert (base["parent"], base["max_model_len"]) == (None, 131_072)
         assert (first["id"], first["root"], first["parent"]) == ("first", str(one), BASE)
         assert second["id"] == "second"
-        said = {name: chat(fake, model=name).json() for name in ("first", "second")}
-        assert said["first"]["model"] == "first"
-        texts = {name: body["choices"][0]["message"]["content"] for name, body in said.items()}
+        generated = {name: chat(fake, model=name).json() for name in ("first", "second")}
+        assert generated["first"]["model"] == "first"
+        texts = {name: body["choices"][0]["message"]["content"] for name, body in generated.items()}
         marks = {path: mark_of((path / "adapter_model.safetensors").read_bytes()) for path in (one, two)}
         assert texts == {"first": f"{marks[one]} hello there you", "second": f"{marks[two]} hello there you"}
         assert marks[one] != marks[two]
@@ -260,7 +260,7 @@ class TestMisbehaviour:
         answers = [chat(fake) for _ in range(4)]
         assert [answer.status_code for answer in answers] == [429, 200, 503, 200]
         assert [answer.headers.get("retry-after") for answer in answers] == ["3", None, None, None]
-        assert [asked.status for asked in fake.chats] == [429, 200, 503, 200]
+        assert [requested.status for requested in fake.chats] == [429, 200, 503, 200]
 
     def test_a_plan_is_for_its_path(self, fake):
         fake.plan(Refuse(), path=MODELS)
@@ -269,14 +269,14 @@ class TestMisbehaviour:
 
     def test_a_stream_may_break_off_with_an_error_and_still_say_that_it_is_done(self, fake):
         fake.plan(Break(after=2))
-        *_, said, error, done = events(chat(fake, stream=True))
-        assert said["choices"][0]["delta"] == {"content": "hello"}
+        *_, generated, error, done = events(chat(fake, stream=True))
+        assert generated["choices"][0]["delta"] == {"content": "hello"}
         assert (error["error"]["code"], done) == (500, "[DONE]")
 
     def test_a_chunk_may_be_no_json(self, fake):
         fake.plan(Garble(after=2))
-        told = events(chat(fake, stream=True))
-        assert [type(event) for event in told] == [dict, dict, str, dict, dict, str]
+        reported = events(chat(fake, stream=True))
+        assert [type(event) for event in reported] == [dict, dict, str, dict, dict, str]
 
     def test_an_answer_that_is_whole_breaks_and_is_garbled_too(self, fake):
         fake.plan(Break(after=2), Garble(after=2))
@@ -295,7 +295,7 @@ class TestMisbehaviour:
                     with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
                         received.extend(filter(None, response.iter_lines()))
                 assert (response.status_code, len(received)) == (200, wanted)
-        assert [asked.status for asked in fake.chats] == [None, 200, 200]
+        assert [requested.status for requested in fake.chats] == [None, 200, 200]
 
     def test_in_process_a_cut_is_an_error_of_the_connection(self, fake):
         fake.plan(CutConnection())
@@ -357,6 +357,6 @@ class TestMisbehaviour:
 
 def test_requests_are_kept(fake):
     chat(fake, seed=7, temperature=0)
-    (asked,) = fake.requests
-    assert (asked.method, asked.path, asked.body["seed"]) == ("POST", CHAT, 7)
-    assert asked.headers["content-type"] == "application/json"
+    (requested,) = fake.requests
+    assert (requested.method, requested.path, requested.body["seed"]) == ("POST", CHAT, 7)
+    assert requested.headers["content-type"] == "application/json"

@@ -40,7 +40,7 @@ def backend(request: pytest.FixtureRequest) -> Any:
     return EchoBackend() if request.param == "sync" else OnLoops(EchoBackend())
 
 
-def said(platform: Any) -> tuple[str, Exception | None]:
+def generated(platform: Any) -> tuple[str, Exception | None]:
     """What a stream says, and how it fails."""
     text: list[str] = []
     try:
@@ -134,7 +134,7 @@ def test_a_planned_fault_that_did_not_happen_is_reported(faults: Faults) -> None
     faults.completion(Cut(), times=2, after=2)
     faults.put(StorageFull("full"), rate=0.0)
     with faults.open_platform() as platform:
-        said(platform)
+        generated(platform)
     assert faults.unused == (
         "completion, from call 9 on: RateLimited('slow down') occurred 0 of 1 times",
         "completion, from call 1 on after 2: Cut() occurred 1 of 2 times",
@@ -145,7 +145,7 @@ def test_a_planned_fault_that_did_not_happen_is_reported(faults: Faults) -> None
 def test_a_fault_after_more_tokens_than_came_did_not_happen(faults: Faults) -> None:
     faults.completion(Disconnect(), after=100)
     with faults.open_platform() as platform:
-        assert said(platform) == (WORDS, None)
+        assert generated(platform) == (WORDS, None)
     assert len(faults.unused) == 1
     assert faults.happened == ()
 
@@ -178,11 +178,11 @@ def test_an_answer_ends_after_a_planned_number_of_tokens(
 ) -> None:
     faults.completion(fault, after=after)
     with faults.open_platform(backend=backend) as platform:
-        text, error = said(platform)
+        text, error = generated(platform)
         assert text == " ".join(WORDS.split()[:after])
         assert isinstance(error, BackendError)
         assert words in str(error)
-        assert said(platform) == (WORDS, None)
+        assert generated(platform) == (WORDS, None)
         (booked,) = platform.usage.total()
         assert booked.completion_tokens == after + len(WORDS.split())
     assert not faults.unused
@@ -200,7 +200,7 @@ def test_a_backend_is_stopped_when_its_answer_is_cut_off(faults: Faults) -> None
     backend = OnLoops(EchoBackend())
     faults.completion(Disconnect(), after=2)
     with faults.open_platform(backend=backend) as platform:
-        said(platform)
+        generated(platform)
     assert backend.closed == 1
 
 
@@ -208,7 +208,7 @@ def test_a_slow_answer_takes_its_time_on_the_clock_and_is_whole(faults: Faults) 
     clock = faults.clock
     faults.completion(Slow(20), after=2)
     with faults.open_platform() as platform:
-        assert said(platform) == (WORDS, None)
+        assert generated(platform) == (WORDS, None)
         assert clock.monotonic() == 20
 
 
@@ -328,9 +328,9 @@ def post(faults: Faults) -> Any:
         endpoint = Endpoint(platform)
 
         def ask(stream: bool = False) -> Seen:
-            asked = {"model": "echo", "messages": [{"role": "user", "content": WORDS}], "stream": stream}
+            requested = {"model": "echo", "messages": [{"role": "user", "content": WORDS}], "stream": stream}
             headers = [("authorization", f"Bearer {key}"), ("content-type", "application/json")]
-            body = iter([json.dumps(asked).encode()])
+            body = iter([json.dumps(requested).encode()])
             answer = endpoint.handle(Request("POST", "/inference/v1/chat/completions", "", headers, body))
             sent = answer.body if isinstance(answer.body, bytes) else b"".join(answer.body)  # type: ignore[arg-type]
             return Seen(answer.status, dict(answer.headers), sent)
