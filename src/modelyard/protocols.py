@@ -134,7 +134,7 @@ class Store(Protocol):
     itself, even when it shares a commit; one that calls its own store gets a RuntimeError, not a deadlock; `tx` is
     invalid once its step has returned. 5. A read sees whole commits only, and every acknowledged one. Steps may run
     on another caller's thread: no thread-locals, no context variables. A cancelled caller does not undo its step.
-    6. The laws hold for all who share the records, from whatever object, process or machine they do. 7. A record with a
+    6. The laws hold for all who share the records, from any object, process or machine. 7. A record with a
     sequence gets its number when it is added: no record appears before one that any reader can have seen, so a
     reader who continues after the last record misses none, and a number is never used again. 8. A string in a key, a
     unique key or an index has at most `stores.columns.MAX_INDEXED` bytes in UTF-8; a longer one is a ValueError.

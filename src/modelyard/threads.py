@@ -143,7 +143,7 @@ class FairPool:
             self._start(following)
 
     def _following(self) -> PooledCall[Any] | None:
-        """Take the first call of the next line that may have a thread; that line then goes behind the others."""
+        """Take the first call of the next line that may have a thread; that line then goes to the end."""
         for tenant, line in self._lines.items():
             if self._admits(tenant):
                 call = line.popleft()

@@ -109,7 +109,7 @@ def _last_user_text(messages: Sequence[Message]) -> str:
     return messages[-1].text
 
 
-# ---- a text as a stream of deltas ----------------------------------------------------------------------------------
+# ---- a string as a stream of deltas ----------------------------------------------------------------------------------
 
 
 def split_tokens(text: str) -> list[str]:
@@ -172,7 +172,7 @@ def stream_text(text: str, request: CompletionRequest) -> Iterator[Delta]:
 
 
 def _word_by_word(text: str, request: CompletionRequest) -> Iterator[list[Delta]]:
-    """Stream a text token by token, several at once; what is not read yet is not split yet."""
+    """Stream a string token by token, several at once; what is not read yet is not split yet."""
     found, left, first, size = _TOKEN.finditer(text), request.max_tokens, True, 1
     words = [word[0] for word in islice(found, size)]
     while words or first:

@@ -34,7 +34,7 @@ class TrainedStep:
 class CheckpointLineage:
     """Where a checkpoint comes from and what became of it.
 
-    `steps` begins with the checkpoint itself and goes on with what it was trained from, the nearest first. `runs` are
+    `steps` begins with the checkpoint itself and continues with what it was trained from, the nearest first. `runs` are
     the evaluation runs on it, the newest first. `more` tells that there are further steps or runs.
     """
 

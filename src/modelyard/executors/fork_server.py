@@ -49,12 +49,12 @@ class Process(Protocol):
 
 @attrs.define(eq=False)
 class Forked:
-    """A process that was forked elsewhere; `told` is where its end is reported."""
+    """A process that was forked elsewhere; `reported` is where its end is read."""
 
     pid: int
     stdin: IO[str] | None
     stdout: IO[str] | None
-    told: IO[str]
+    reported: IO[str]
     status: int | None = None
 
     def poll(self) -> int | None:
@@ -66,10 +66,10 @@ class Forked:
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end. Where the process that could tell it has died, it counts as killed, and is to be."""
         if self.status is None:
-            if not select.select([self.told], [], [], timeout)[0]:
+            if not select.select([self.reported], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
-            with self.told:
-                self.status = int(self.told.readline() or -signal.SIGKILL)
+            with self.reported:
+                self.status = int(self.reported.readline() or -signal.SIGKILL)
         return self.status
 
 
@@ -97,13 +97,13 @@ class ForkServer:
         """Fork a process for these words; None while nothing can be forked, as modules are still imported."""
         if not self.ready or not self.lives:
             return None
-        (stdin, ours), (output, their_output), (told, tells) = os.pipe(), os.pipe(), os.pipe()
-        theirs = [stdin, their_output, tells]
+        (stdin, ours), (output, their_output), (reported, report) = os.pipe(), os.pipe(), os.pipe()
+        theirs = [stdin, their_output, report]
         with suppress(OSError):  # it has died, so no number will come
             socket.send_fds(self._orders, [json.dumps(list(words)).encode()], theirs)
         for descriptor in theirs:
             os.close(descriptor)
-        ends = _opened(ours, "w"), _opened(output, "r"), _opened(told, "r")
+        ends = _opened(ours, "w"), _opened(output, "r"), _opened(reported, "r")
         if pid := int(ends[2].readline() or 0):
             return Forked(pid, *ends)
         for end in ends:
@@ -164,26 +164,26 @@ class _Forks:
         return json.loads(message or b"[]"), descriptors
 
     def _bury(self, process: int) -> None:
-        pid, tells = self.alive.pop(process)
-        _tell(tells, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-        os.close(tells)
+        pid, report = self.alive.pop(process)
+        _tell(report, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        os.close(report)
         os.close(process)
 
-    def _fork(self, stdin: int, output: int, tells: int) -> bool:
+    def _fork(self, stdin: int, output: int, report: int) -> bool:
         """Whether this is the new process, which is the leader of a group of its own before its number is known."""
         pid = os.fork()
         with suppress(PermissionError):  # each of the two does it, lest the other be late
             os.setpgid(pid, pid)
         if pid:
-            self.alive[os.pidfd_open(pid)] = pid, tells
-            _tell(tells, pid)
+            self.alive[os.pidfd_open(pid)] = pid, report
+            _tell(report, pid)
         else:
             for ours, standard in ((stdin, 0), (output, 1), (output, 2)):
                 os.dup2(ours, standard)
             for process, (_, others) in self.alive.items():
                 os.close(process)
                 os.close(others)
-            os.close(tells)
+            os.close(report)
         os.close(stdin)
         os.close(output)
         return not pid

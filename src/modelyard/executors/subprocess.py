@@ -226,10 +226,12 @@ class _Child:
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
-        with self.process.stdout as said:
-            for piece in iter(lambda: said.readline(LAST_WORDS), ""):
+        with self.process.stdout as printed:
+            for piece in iter(lambda: printed.readline(LAST_WORDS), ""):
                 self.words = (self.words + piece)[-LAST_WORDS:]
-                with suppress(OSError, ValueError, AttributeError):  # nobody need listen to this process either
+                with suppress(
+                    OSError, ValueError, AttributeError
+                ):  # no process need read the output of this one either
                     sys.stderr.write(piece)
 
     def poll(self) -> Ended | None:

@@ -86,10 +86,10 @@ def language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
     defaults of the family are added where transformers is installed.
     """
     own = config.get("text_config")
-    said = own if isinstance(own, Mapping) else config
-    if "vocab_size" in said and any(name in said for name in _LENGTHS):
-        return said
-    return {**_default_sizes(config.get("model_type")), **said}
+    declared = own if isinstance(own, Mapping) else config
+    if "vocab_size" in declared and any(name in declared for name in _LENGTHS):
+        return declared
+    return {**_default_sizes(config.get("model_type")), **declared}
 
 
 def _default_sizes(family: Any) -> Mapping[str, Any]:
@@ -98,10 +98,10 @@ def _default_sizes(family: Any) -> Mapping[str, Any]:
     from transformers import AutoConfig  # noqa: PLC0415 - it takes a second, and is seldom needed
 
     try:
-        told = AutoConfig.for_model(family).get_text_config().to_dict()
+        sizes = AutoConfig.for_model(family).get_text_config().to_dict()
     except Exception:  # noqa: BLE001 - what the configuration lacks is reported instead
         return {}
-    return {name: told[name] for name in ("vocab_size", *_LENGTHS) if name in told}
+    return {name: sizes[name] for name in ("vocab_size", *_LENGTHS) if name in sizes}
 
 
 def vocabulary_size(config: Mapping[str, Any]) -> int:
@@ -130,9 +130,9 @@ def context_length(config: Mapping[str, Any]) -> int:
     Where longrope changes the positions of all tokens when a sequence passes a length, it ends there: what was read
     before, and what is read next to it, would be wrong.
     """
-    said = language_model(config)
-    most = _positive(said, next((name for name in _LENGTHS if name in said), _LENGTHS[0]))
-    return min([most, *(length for rope in _ropes(said) for length in _unscaled(said, rope))])
+    declared = language_model(config)
+    most = _positive(declared, next((name for name in _LENGTHS if name in declared), _LENGTHS[0]))
+    return min([most, *(length for rope in _ropes(declared) for length in _unscaled(declared, rope))])
 
 
 def _ropes(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -150,10 +150,10 @@ def _unscaled(config: Mapping[str, Any], rope: Mapping[str, Any]) -> list[int]:
         raise _refused("asks for scaled positions of type 'su', which transformers now calls 'longrope'")
     if kind != "longrope":
         return []
-    told = [_positive(where, _UNSCALED) for where in (rope, config) if where.get(_UNSCALED) is not None]
-    if not told:
+    lengths = [_positive(where, _UNSCALED) for where in (rope, config) if where.get(_UNSCALED) is not None]
+    if not lengths:
         raise _refused(f"asks for longrope, and must say {_UNSCALED}: the context ends there")
-    return told
+    return lengths
 
 
 def _positive(config: Mapping[str, Any], name: str) -> int:

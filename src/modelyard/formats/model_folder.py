@@ -66,8 +66,8 @@ class BaseFolder:
         """
         known = [_FORMATS[dtype] for dtype in _FORMATS if dtype in self.dtypes]
         if not known:
-            told = f"the weights are {', '.join(sorted(self.dtypes))}; give 16- or 32-bit floats"
-            raise InvalidInput.at("path", msg=told)
+            problem = f"the weights are {', '.join(sorted(self.dtypes))}; give 16- or 32-bit floats"
+            raise InvalidInput.at("path", msg=problem)
         return known[0]
 
     def base_model(

@@ -119,7 +119,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def load(text: str) -> Any:
-    """Return the frozen value of a text that `dump` wrote. Raises `ValueError` for any other text."""
+    """Return the frozen value of a string that `dump` wrote. Raises `ValueError` for any other string."""
     if text == "{}":
         return EMPTY
     value, end = _decode(text)

@@ -170,7 +170,7 @@ def test_a_cassette_that_is_not_there_says_how_to_record_it(path: Path) -> None:
 def test_requests_that_differ_are_not_the_same(path: Path, options: dict[str, Any]) -> None:
     (name,) = options
     record(path, ["hi"], "hello")
-    with pytest.raises(NoAnswerPrepared, match=f"line 3, differs: {name}: not recorded, asked "):
+    with pytest.raises(NoAnswerPrepared, match=f"line 3, differs: {name}: not recorded, requested "):
         answers(use_cassette(path), "hello", **options)
     assert answers(use_cassette(path, ignore=[name]), "hello", **options) == ["hi"]
 
@@ -183,7 +183,7 @@ def test_neither_a_seed_that_the_platform_draws_nor_who_asks_is_compared(path: P
 def test_a_seed_that_was_named_is_compared(path: Path) -> None:
     record(path, ["hi"], "hello", seed=7)
     assert answers(use_cassette(path), "hello", seed=7) == ["hi"]
-    with pytest.raises(NoAnswerPrepared, match="seed: recorded 7, asked 8"):
+    with pytest.raises(NoAnswerPrepared, match="seed: recorded 7, requested 8"):
         answers(use_cassette(path), "hello", seed=8)
 
 
@@ -193,7 +193,7 @@ def test_a_function_says_what_is_compared(path: Path) -> None:
 
     record(path, ["hi"], "hello", temperature=0.1)
     assert answers(use_cassette(path, match=last), "hello", temperature=0.9) == ["hi"]
-    with pytest.raises(NoAnswerPrepared, match="differs: recorded 'hello', asked 'bye'"):
+    with pytest.raises(NoAnswerPrepared, match="differs: recorded 'hello', requested 'bye'"):
         answers(use_cassette(path, match=last), "bye")
 
 
@@ -211,10 +211,10 @@ def test_a_missing_recording_is_reported_with_the_nearest_one(path: Path) -> Non
         answers(use_cassette(path), "What is the capital of Italy?")
     assert str(refused.value) == (
         f"messages: nothing in {path} answers this request; the nearest, in line 3, differs: messages.0.content: "
-        "recorded 'What is the capital of France?', asked 'What is the capital of Italy?'; "
+        "recorded 'What is the capital of France?', requested 'What is the capital of Italy?'; "
         "record it with mode='new', or compare less with ignore= or match="
     )
-    with pytest.raises(NoAnswerPrepared, match=r"line 5.*recorded '\.\.\.x+ red and round', asked '\.\.\.x+ blue"):
+    with pytest.raises(NoAnswerPrepared, match=r"line 5.*recorded '\.\.\.x+ red and round', requested '\.\.\.x+ blue"):
         answers(use_cassette(path), f"{long} blue and round")
 
 

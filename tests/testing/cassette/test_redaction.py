@@ -114,6 +114,6 @@ def test_the_error_for_what_is_not_recorded_names_no_secret(tmp_path: Path) -> N
     with open_platform(backend=use_cassette(path, EchoBackend(), mode="new")) as platform:
         platform.chat.complete(model="echo", messages="hello")
     with open_platform(backend=use_cassette(path)) as platform:
-        with pytest.raises(Exception, match="recorded 'hello', asked 'my key is \\[redacted\\]'") as refused:
+        with pytest.raises(Exception, match="recorded 'hello', requested 'my key is \\[redacted\\]'") as refused:
             platform.chat.complete(model="echo", messages=f"my key is {CANARY}")
     assert "canary" not in str(refused.value)

@@ -1,6 +1,6 @@
 """Local copies of artifacts. Names are never used twice and bytes never change, so a copy is right or not there.
 
-Several processes of one user may share a folder: whoever adds a copy counts the bytes and drops what was used least
+Several processes of one user may share a folder: who adds a copy counts the bytes and drops what was used least
 recently. A file that is open stays readable, because its descriptor outlives its name.
 """
 

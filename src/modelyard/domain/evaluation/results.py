@@ -123,7 +123,7 @@ class ResultQuery:
     A row fits a condition on a run if some trial of the run does. With `match` "all" it must fit the conditions of all
     runs, and a condition without a run in every run; with "any" those of one run. `in_all_runs` keeps the rows that all
     runs have; `summary_in_all_runs` does so in the summary, and is the same where it is None. Without `summarise` there
-    is no summary. Raises `InvalidInput`.
+    is not a summary. Raises `InvalidInput`.
     """
 
     run_ids: tuple[str, ...] = attrs.field(converter=_each_once)

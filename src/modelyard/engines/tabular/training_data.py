@@ -49,8 +49,8 @@ def example_turns(example: Example, which: AssistantTurns) -> list[TabularTurn]:
 
 
 def _imitated(before: Sequence[Message], tools: Sequence[Tool], message: Message) -> TabularTurn:
-    (said,) = conversation((message,))
-    ids = (*encode(said.text), END_OF_TURN)
+    (reply,) = conversation((message,))
+    ids = (*encode(reply.text), END_OF_TURN)
     return TabularTurn(conversation(before, tools), ids, (None,) * len(ids))
 
 

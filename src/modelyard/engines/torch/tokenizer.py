@@ -47,11 +47,11 @@ class SpecialTokenEscaper:
         return [self.escape(one) for one in value] if isinstance(value, list) else value
 
     def encode(self, text: str) -> list[int]:
-        """Encode a text that may contain placeholders."""
+        """Encode a string that may contain placeholders."""
         return [token for _, encoded in self._pieces(text) for token in encoded.ids]
 
     def encode_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Encode a text; also return the span (first character, end) of each token in it."""
+        """Encode a string; also return the span (first character, end) of each token in it."""
         ids: list[int] = []
         spans: list[tuple[int, int]] = []
         for found, encoded in self._pieces(text):
@@ -62,7 +62,7 @@ class SpecialTokenEscaper:
         return ids, spans
 
     def _pieces(self, text: str) -> Iterator[tuple[tuple[int, int], Any]]:
-        """Yield the span and the encoding of each piece of a text: of a placeholder, or of what lies between."""
+        """Yield the span and the encoding of each piece of a string: of a placeholder, or of what lies between."""
         start = 0
         for hidden in _HIDDEN.finditer(text):
             if hidden.start() > start:

@@ -40,7 +40,7 @@ def record(
     total: int | None = None,
     held: bool = True,
 ) -> JobProgress:
-    """Store events and the progress that they make. A new step forgives earlier losses."""
+    """Store events and the progress that they make. A new step resets the count of losses."""
     seq, step, time, gain = progress.last_seq, progress.step, progress.time(now), progress.gain
     for event in events:
         if not _superseded(tx, progress, event):

@@ -33,7 +33,7 @@ class ExpiredClaims:
         self._after: Cursor | None = None
 
     def reclaim(self, mine: Collection[Claim], take_over: Callable[[JobProgress], bool]) -> None:
-        """Look at the next page of claimed jobs; those of dead workers that nobody takes over return to the queue."""
+        """Look at the next page of claimed jobs; those of dead workers that are not taken over return to the queue."""
         page, lease = self._next_page(), self.runtime.settings.lease
         marks = {progress.job_id: (progress.epoch, progress.beat) for progress in page}
         now, remembered = self.runtime.clock.monotonic(), LEASES_TO_REMEMBER * lease

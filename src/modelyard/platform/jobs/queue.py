@@ -115,7 +115,7 @@ def latest_job(snapshot: Snapshot, lane: str) -> Job | None:
 
 
 def save_resume(tx: Tx, claim: Claim, step: int, files: Mapping[str, Any], now: datetime) -> JobProgress:
-    """Make these files the state to resume from after a step. A later state than before forgives earlier losses."""
+    """Make these files the state to resume from after a step. A later state than before resets the count of losses."""
     progress = fenced(tx, claim)
     job = tx.get(Job, claim.job_id)
     progress = attrs.evolve(progress.gained() if step > job.resume_step else progress, updated_at=progress.time(now))

@@ -161,7 +161,7 @@ class Runner:
         except (GeneratorExit, KeyboardInterrupt, SystemExit):
             self._settle(claimed, self._interrupted)
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a job's work raises fails the job, not the worker
+        except Exception as error:  # noqa: BLE001 - any error of a job's work fails the job, not the worker
             message = sentence(error)
             if _passes(error):
                 self._pause(claimed, message)

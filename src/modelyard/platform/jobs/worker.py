@@ -124,7 +124,7 @@ class Worker:
                 return
 
     def _has_room(self) -> bool:
-        """Return whether another job may be run: not beside one that is to be alone in this process."""
+        """Return whether another job may be run: not next to one that is to be alone in this process."""
         claimed = self._runner.claimed_jobs
         crowded = not self.executor.isolates and any(one.progress.alone for one in claimed)
         return len(claimed) < self.concurrency and not crowded

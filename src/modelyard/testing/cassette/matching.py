@@ -29,30 +29,30 @@ class Match:
             raise InvalidInput.at("ignore", msg="cannot be combined with match, which returns all that is compared")
         self._match, self._ignored = match, frozenset(ignore)
 
-    def compared(self, asked: RequestKey) -> Any:
+    def compared(self, requested: RequestKey) -> Any:
         """Return JSON data: requests match if it is equal."""
         if self._match is None:
-            return {name: value for name, value in asked.items() if name not in self._ignored}
-        return unstructure(self._match(request_of(asked)))
+            return {name: value for name, value in requested.items() if name not in self._ignored}
+        return unstructure(self._match(request_of(requested)))
 
-    def key(self, asked: RequestKey) -> str:
+    def key(self, requested: RequestKey) -> str:
         """Return the compared part as one string. Raises `InvalidInput` if `match` returns something other than JSON
         data.
         """
         try:
-            return json.dumps(self.compared(asked), sort_keys=True)
+            return json.dumps(self.compared(requested), sort_keys=True)
         except TypeError as error:
             raise InvalidInput.at(
                 "match", msg=f"must return strings, numbers, lists, dicts or messages: {error}"
             ) from None
 
-    def prompt_key(self, asked: RequestKey) -> str:
+    def prompt_key(self, requested: RequestKey) -> str:
         """Return the key of the part that determines the prompt's length."""
-        return self.key(prompt_part(asked))
+        return self.key(prompt_part(requested))
 
-    def nearest(self, recorded: Sequence[RequestKey], asked: RequestKey) -> tuple[int, list[str]]:
+    def nearest(self, recorded: Sequence[RequestKey], requested: RequestKey) -> tuple[int, list[str]]:
         """Return the index of the most similar recorded request, and its differences, one sentence each."""
-        wanted, text = self.compared(asked), self.key(asked)
+        wanted, text = self.compared(requested), self.key(requested)
         return min(
             ((at, list(differences(self.compared(one), wanted))) for at, one in enumerate(recorded)),
             key=lambda found: (len(found[1]), -_likeness(self.key(recorded[found[0]]), text)),
@@ -63,24 +63,26 @@ def _likeness(one: str, other: str) -> float:
     return SequenceMatcher(None, one[-_COMPARED:], other[-_COMPARED:]).quick_ratio()
 
 
-def differences(recorded: Any, asked: Any, *loc: str | int) -> Iterator[str]:
+def differences(recorded: Any, requested: Any, *loc: str | int) -> Iterator[str]:
     """Yield every place where two JSON values differ."""
-    if isinstance(recorded, dict) and isinstance(asked, dict):
-        for name in [*recorded, *(name for name in asked if name not in recorded)]:
-            yield from _member(recorded, asked, name, loc)
-    elif isinstance(recorded, list) and isinstance(asked, list):
-        yield from differences(dict(enumerate(recorded)), dict(enumerate(asked)), *loc)
-    elif recorded != asked:
-        yield f"{_where(loc)}recorded {_shown(recorded, asked)}, asked {_shown(asked, recorded)}"
+    if isinstance(recorded, dict) and isinstance(requested, dict):
+        for name in [*recorded, *(name for name in requested if name not in recorded)]:
+            yield from _member(recorded, requested, name, loc)
+    elif isinstance(recorded, list) and isinstance(requested, list):
+        yield from differences(dict(enumerate(recorded)), dict(enumerate(requested)), *loc)
+    elif recorded != requested:
+        yield f"{_where(loc)}recorded {_shown(recorded, requested)}, requested {_shown(requested, recorded)}"
 
 
-def _member(recorded: dict[Any, Any], asked: dict[Any, Any], name: Any, loc: tuple[str | int, ...]) -> Iterator[str]:
-    if name not in asked:
-        yield f"{_where((*loc, name))}recorded {_shown(recorded[name])}, not asked"
+def _member(
+    recorded: dict[Any, Any], requested: dict[Any, Any], name: Any, loc: tuple[str | int, ...]
+) -> Iterator[str]:
+    if name not in requested:
+        yield f"{_where((*loc, name))}recorded {_shown(recorded[name])}, not requested"
     elif name not in recorded:
-        yield f"{_where((*loc, name))}not recorded, asked {_shown(asked[name])}"
+        yield f"{_where((*loc, name))}not recorded, requested {_shown(requested[name])}"
     else:
-        yield from differences(recorded[name], asked[name], *loc, name)
+        yield from differences(recorded[name], requested[name], *loc, name)
 
 
 def _where(loc: tuple[str | int, ...]) -> str:

@@ -38,8 +38,8 @@ def conversations() -> st.SearchStrategy[tuple[Message, ...]]:
 
 def _conversation(system: str | None, turns: list[tuple[str, str]], last: str) -> tuple[Message, ...]:
     before = [] if system is None else [Message(Role.SYSTEM, system)]
-    for said, answered in turns:
-        before += [Message(Role.USER, said), Message(Role.ASSISTANT, answered)]
+    for question, answer in turns:
+        before += [Message(Role.USER, question), Message(Role.ASSISTANT, answer)]
     return (*before, Message(Role.USER, last))
 
 

@@ -132,8 +132,8 @@ def _check_tool_choice(choice: Any, tools: Any) -> None:
 
 
 def _refused(message: str, parameter: str, value: object = None) -> Refused:
-    told = f"parameter={parameter}" if value is None else f"parameter={parameter}, value={value}"
-    return Refused(f"{message} ({told})", parameter)
+    detail = f"parameter={parameter}" if value is None else f"parameter={parameter}, value={value}"
+    return Refused(f"{message} ({detail})", parameter)
 
 
 def _check_message(at: int, message: Any) -> None:

@@ -76,7 +76,7 @@ class AnswerWriter:
         }
 
     def aborted(self) -> Json:
-        """Return the answer of a server that shuts down before it has said anything."""
+        """Return the answer of a server that shuts down before it has sent anything."""
         message = Message(Role.ASSISTANT, "")
         choices = [Choice(index, message, FinishReason.STOP) for index in range(self.request.n)]
         body = self.completion(Completion(self.id, self.created, self.model, tuple(choices), Usage()))

@@ -121,8 +121,8 @@ def _adjust(scores: Tensor, sequence: Sequence) -> None:
         known = torch.tensor(sorted({*sequence.prompt, *sequence.answer}), device=device)
         scores[known] *= sampling.repetition_penalty
     if (sampling.frequency_penalty or sampling.presence_penalty) and sequence.answer:
-        said, times = torch.tensor(sequence.answer, device=device).unique(return_counts=True)
-        scores[said] -= sampling.frequency_penalty * times + sampling.presence_penalty
+        used, times = torch.tensor(sequence.answer, device=device).unique(return_counts=True)
+        scores[used] -= sampling.frequency_penalty * times + sampling.presence_penalty
     for token, bias in sampling.logit_bias.items():
         scores[token] += bias
     if sequence.grammar is not None:
