@@ -1,6 +1,7 @@
 """A plan is made once, and again by the next request after a setting has changed."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -17,9 +18,10 @@ from modelyard.platform.platform import Platform
 from modelyard.stores.memory import MemoryStore
 
 
-@pytest.fixture
-def platform() -> Iterator[Platform]:
-    with open_platform(backend=EchoBackend(("echo", "parrot"), pricing=Pricing(request="0.1"))) as opened:
+@pytest.fixture(params=["memory", "sqlite"])
+def platform(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Platform]:
+    backend = EchoBackend(("echo", "parrot"), pricing=Pricing(request="0.1"))
+    with open_platform(None if request.param == "memory" else tmp_path / "yard.db", backend=backend) as opened:
         yield opened
 
 
@@ -89,6 +91,20 @@ def test_a_budget_counts_from_the_next_request_until_it_is_removed(platform: Pla
         ask(platform)
     platform.usage.remove_budget()
     ask(platform)
+
+
+def test_what_another_process_sets_counts_from_the_next_request(tmp_path: Path, made: list[str]) -> None:
+    backend = EchoBackend(pricing=Pricing(request="0.1"))
+    with open_platform(tmp_path / "a.db", backend=backend) as one, open_platform(tmp_path / "a.db") as other:
+        ask(one)
+        ask(other)
+        ask(one)
+        assert made == ["echo", "echo"]
+        other.usage.set_budget("0.05")
+        with pytest.raises(BudgetExceeded):
+            ask(one)
+        other.usage.remove_budget()
+        ask(one)
 
 
 def test_what_the_backend_offers_counts_at_once(platform: Platform) -> None:

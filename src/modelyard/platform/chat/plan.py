@@ -41,7 +41,7 @@ def known_plan(runtime: Runtime, principal: Principal, attribution: Attribution,
     plan: CompletionPlan | None = runtime.cache.plans.get(_key(principal, attribution, model))
     if plan is None or plan.offers is not offered(runtime):
         return None
-    return plan if plan.settings_version == runtime.store.settings_version() else None  # type: ignore[attr-defined]
+    return plan if runtime.store.settings_version() == plan.settings_version else None  # type: ignore[attr-defined]
 
 
 def make_plan(runtime: Runtime, principal: Principal, attribution: Attribution, model: str) -> CompletionPlan:

@@ -19,6 +19,16 @@ KEEP_LAST = (
 )
 """The statement that keeps the numbers of a table up to a bound one from being used again."""
 
+_SETTINGS = ":settings"
+COUNT_SETTINGS = (
+    f"""INSERT INTO "{SEQUENCES}" ("name", "last") VALUES ('{_SETTINGS}', 1)"""
+    ' ON CONFLICT ("name") DO UPDATE SET "last" = "last" + 1'
+)
+"""The statement that counts a change of a setting (`Record.settings`)."""
+
+SETTINGS_VERSION = f"""SELECT max("last") FROM "{SEQUENCES}" WHERE "name" = '{_SETTINGS}'"""
+"""The statement that reads how many changes of settings there were, or None."""
+
 
 def next_number(table: str, sequence: str) -> str:
     """Return the expression for the number of the next record to appear."""

@@ -116,6 +116,14 @@ class Readers:
             finally:
                 self._give_back(connection)
 
+    def first_row(self, sql: str) -> Any:
+        """Return the first row in the result of a statement. Raises `SqliteError`, `StoreClosed`."""
+        connection = self._borrow()
+        try:
+            return connection.execute(sql).fetchone()
+        finally:
+            self._give_back(connection)
+
     def close(self) -> None:
         """Close the idle connections now, and the others when their read ends."""
         self._closed = True

@@ -148,6 +148,7 @@ class StatementPlan:
         names = list(columns)
         self.record = record
         self.columns: list[Column] = list(columns.values())
+        self.settings: frozenset[int] = frozenset(names.index(name) for name in record.settings)
         given = [name for name in names if name != record.sequence]
         self._row = _dumping([columns[name] for name in given])
         self._positions = range(len(given))

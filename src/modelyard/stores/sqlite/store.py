@@ -13,8 +13,9 @@ from modelyard.domain.record import Record
 from modelyard.errors import StoreClosed, StoreError, UsedAfterFork
 from modelyard.protocols import Clock, Snapshot, Store, Tx
 from modelyard.stores.group_commit import GroupCommit
+from modelyard.stores.sqlite.appearance import SETTINGS_VERSION
 from modelyard.stores.sqlite.connection import SQLITE_VERSION, Readers, back_up, connect, create_file, fetch_value
-from modelyard.stores.sqlite.errors import naming
+from modelyard.stores.sqlite.errors import SqliteError, naming
 from modelyard.stores.sqlite.fair_lock import FairLock
 from modelyard.stores.sqlite.migrations import MIGRATIONS, Migration, migrate, refuse_unfit, set_version, up_to_date
 from modelyard.stores.sqlite.rows import StatementPlan, plans_of
@@ -79,6 +80,7 @@ class SqliteStore:
         self._group = GroupCommit(self._writer.run)
         opened.callback(self._group.end_thread)
         self._readers = opened.enter_context(closing(Readers(self._path, plans, self._clock, self._patience)))
+        self._watchers = opened.enter_context(closing(Readers(self._path, plans, self._clock, busy_seconds=0)))
 
     def transact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
         """Run `step` in a transaction that it may share with the steps of other callers."""
@@ -94,6 +96,17 @@ class SqliteStore:
         """Run `query` concurrently with the writer: it sees no unfinished step and delays none."""
         self._refuse_misuse()
         return self._readers.read(query)
+
+    def settings_version(self) -> int | None:
+        """Return how often a setting was changed, by any process; None where the file would have to be waited for.
+
+        It reads one row that is in memory, which may be done on an event loop.
+        """
+        self._refuse_misuse()
+        try:
+            return self._watchers.first_row(SETTINGS_VERSION)[0] or 0
+        except SqliteError:
+            return None
 
     def check(self) -> Mapping[str, object]:
         """Return engine, version, durability, journal mode, and a warning if this version of SQLite has a known

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from modelyard.errors import RecordConflict, RecordNotFound
 from modelyard.protocols import Clock
 from modelyard.stores.columns import Projection
-from modelyard.stores.sqlite.appearance import KEEP_LAST, next_number
+from modelyard.stores.sqlite.appearance import COUNT_SETTINGS, KEEP_LAST, next_number
 from modelyard.stores.sqlite.errors import SqliteError, to_store_error
 from modelyard.stores.sqlite.rows import IndexStatements, Row, StatementPlan
 
@@ -154,6 +154,8 @@ class SqliteTx(SqliteSnapshot):
         row = plan.row_of(record)
         if self._write(plan.insert, row) != 1:
             raise RecordConflict(f"{type(record).__name__} {plan.key_of(row)} or one of its unique keys exists")
+        if plan.settings:
+            self._write(COUNT_SETTINGS, ())
 
     def replace(self, record: object) -> None:
         """Replace the record that has the same key.
@@ -169,6 +171,8 @@ class SqliteTx(SqliteSnapshot):
             return
         if self._write(plan.update(tuple(changes)), (*changes.values(), *key)) != 1:
             raise RecordConflict(f"a unique key of {type(record).__name__} {key} is taken")
+        if not plan.settings.isdisjoint(changes):
+            self._write(COUNT_SETTINGS, ())
 
     def remove(self, cls: type[Any], *key: object) -> None:
         """Delete the record with this key. Raises `RecordNotFound`."""
@@ -180,6 +184,8 @@ class SqliteTx(SqliteSnapshot):
             self._write(plan.retire, rows[0][-1:])
         bound = plan.key_of(rows[0])
         self._write(plan.delete, bound)
+        if plan.settings:
+            self._write(COUNT_SETTINGS, ())
         self._seen.pop((plan, bound), None)
 
     def restore(self, records: Sequence[object]) -> None:
@@ -187,6 +193,8 @@ class SqliteTx(SqliteSnapshot):
         for record in records:
             plan = self._plans[type(record)]
             self._write(plan.restore, plan.whole_row.accept(plan.whole_row.raw(record)))
+            if plan.settings:
+                self._write(COUNT_SETTINGS, ())
 
     def retire_numbers(self, cls: type[Any], last: int) -> None:
         """Keep the numbers up to this one from being used again."""
