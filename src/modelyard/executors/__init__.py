@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from modelyard.executors.cluster import Cluster, ClusterExecutor
     from modelyard.executors.inline import InlineExecutor
     from modelyard.executors.isolating import IsolatingExecutor
+    from modelyard.executors.kubernetes import KubernetesJobs
     from modelyard.executors.ray_jobs import RayJobs
     from modelyard.executors.slurm import SlurmJobs
     from modelyard.executors.subprocess import SubprocessExecutor
@@ -19,6 +20,7 @@ else:
             "executors.cluster": ("Cluster", "ClusterExecutor"),
             "executors.inline": ("InlineExecutor",),
             "executors.isolating": ("IsolatingExecutor",),
+            "executors.kubernetes": ("KubernetesJobs",),
             "executors.ray_jobs": ("RayJobs",),
             "executors.slurm": ("SlurmJobs",),
             "executors.subprocess": ("SubprocessExecutor",),
@@ -31,6 +33,7 @@ __all__ = [
     "ClusterExecutor",
     "InlineExecutor",
     "IsolatingExecutor",
+    "KubernetesJobs",
     "RayJobs",
     "SlurmJobs",
     "SubprocessExecutor",

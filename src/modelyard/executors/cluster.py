@@ -135,7 +135,7 @@ class ClusterExecutor:
     def _unlisted(self, id: str, now: float) -> ExecutorState | None:
         """Return the end of a job that the cluster does not list, or None as long as it may still come to do so."""
         seen = self._seen.get(id)
-        if seen is not None and now - seen.when < self._patience:
+        if seen is not None and id not in self._stopped and now - seen.when < self._patience:
             return None
         return Ended(f"{self._cluster.name} does not list it", preempted=True)
 

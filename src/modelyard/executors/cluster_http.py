@@ -1,15 +1,16 @@
 """Requests to the HTTP interface of a cluster, and what goes wrong with them, in one error."""
 
+import json
 import ssl
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from http.client import HTTPException
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener
 
-from modelyard.errors import ClusterError, InvalidInput, MissingExtra
+import attrs
 
-try:
-    import httpx
-except ImportError as error:
-    raise MissingExtra("httpx", "upstream") from error
+from modelyard.errors import ClusterError, InvalidInput
 
 SECONDS = 30.0
 """How long an answer may take."""
@@ -17,40 +18,76 @@ SHOWN = 500
 """How many characters of a refusal are repeated."""
 
 
-class ClusterHttp:
-    """The cluster below `address`, an http or https URL; each request carries the `token`. Raises `InvalidInput`.
+@attrs.frozen
+class ClusterAnswer:
+    """What a server answers: its status and its body."""
 
-    `certificates` verify its name, by default those of the system; the environment's proxies are not used.
+    status: int
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        """The body as a string."""
+        return self.body.decode("utf-8", "replace")
+
+    def json(self) -> Any:
+        """Return the value that the body is. Raises `ClusterError` where it is none."""
+        try:
+            return json.loads(self.body)
+        except ValueError as error:
+            raise ClusterError(f"the cluster answers what is not JSON ({error}): {self.text[:SHOWN]}") from None
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """Follows no redirect, so that a token goes nowhere else."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Return None: the redirect is a refusal."""
+
+
+class ClusterHttp:
+    """The cluster below `address`, an http or https URL; each request carries what `token` returns.
+
+    `certificates` verify its name, by default those of the system; the environment's proxies are not used. Raises
+    `InvalidInput`.
     """
 
     def __init__(
-        self, kind: str, address: str, token: str | None = None, certificates: ssl.SSLContext | None = None
+        self,
+        kind: str,
+        address: str,
+        token: Callable[[], str] | None = None,
+        certificates: ssl.SSLContext | None = None,
     ) -> None:
         if not address.startswith(("http://", "https://")):
             raise InvalidInput.at("address", msg=f"{address!r} is not like http://host:port")
-        self.name = f"{kind} {address.rstrip('/')}"
-        self._client = httpx.Client(
-            base_url=address.rstrip("/"),
-            headers={} if token is None else {"Authorization": f"Bearer {token}"},
-            timeout=SECONDS,
-            trust_env=False,
-            verify=certificates or (ssl.create_default_context() if address.startswith("https") else False),
-        )
+        self._address = address.rstrip("/")
+        self.name = f"{kind} {self._address}"
+        self._token = token
+        certificates = certificates or ssl.create_default_context()
+        self._opener = build_opener(ProxyHandler({}), _NoRedirect(), HTTPSHandler(context=certificates))
 
-    def request(self, method: str, path: str, body: Any = None, allowed: Collection[int] = ()) -> httpx.Response:
+    def request(self, method: str, path: str, body: Any = None, allowed: Collection[int] = ()) -> ClusterAnswer:
         """Send one request. Raises `ClusterError` unless it succeeds, or is refused with a status that is allowed."""
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(self._address + path, data, self._headers(), method=method)  # noqa: S310 - checked above
         try:
-            answer = self._client.request(method, path, json=body)
-        except httpx.HTTPError as error:
-            raise ClusterError(
-                f"{self.name} does not answer ({type(error).__name__}: {error}); look whether it runs there"
-            ) from None
-        if not answer.is_success and answer.status_code not in allowed:
-            raise ClusterError(f"{self.name} refuses {method} {path} with {answer.status_code}: {_words(answer)}")
-        return answer
+            with self._opener.open(request, timeout=SECONDS) as found:
+                return ClusterAnswer(found.status, found.read())
+        except HTTPError as refusal:
+            with refusal:
+                answer = ClusterAnswer(refusal.code, refusal.read())
+        except (OSError, HTTPException) as error:
+            raise ClusterError(f"{self.name} does not answer ({error}); look whether it runs there") from None
+        if answer.status in allowed:
+            return answer
+        raise ClusterError(f"{self.name} refuses {method} {path} with {answer.status}: {_words(answer)}")
+
+    def _headers(self) -> dict[str, str]:
+        token = {} if self._token is None else {"Authorization": f"Bearer {self._token()}"}
+        return {"Content-Type": "application/json", **token}
 
 
-def _words(answer: httpx.Response) -> str:
-    if answer.status_code in (401, 403):
-        return f"it needs a token that may do this. {answer.text[-SHOWN:]}"
-    return answer.text[-SHOWN:]
+def _words(answer: ClusterAnswer) -> str:
+    needs = "it needs a token that may do this; " if answer.status in (401, 403) else ""
+    return needs + answer.text[-SHOWN:]

@@ -29,7 +29,7 @@ class RayJobs:
     such as `entrypoint_num_cpus`, `entrypoint_num_gpus`, `entrypoint_memory`, `entrypoint_resources`, `runtime_env`.
 
     Whoever reaches the dashboard can run any code in the cluster. Bind it to the loopback, or start Ray with
-    RAY_AUTH_MODE=token, and give the `token`. Raises `InvalidInput`, and `MissingExtra` without httpx.
+    RAY_AUTH_MODE=token, and give the `token`. Raises `InvalidInput`.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class RayJobs:
         options: Callable[[Needs], Mapping[str, Any]] = one_processor,
         token: str | None = None,
     ) -> None:
-        self._http = ClusterHttp("ray", address, token)
+        self._http = ClusterHttp("ray", address, None if token is None else lambda: token)
         self._options = options
 
     @property
@@ -73,7 +73,7 @@ class RayJobs:
     def output(self, id: str) -> str:
         """Return the end of its log, which Ray keeps as a part of its message."""
         answer = self._http.request("GET", JOBS + quote(id, safe=""), allowed=(404,))
-        message = answer.json()["message"] if answer.is_success else ""
+        message = answer.json()["message"] if answer.status == 200 else ""
         _, found, log = message.partition("last available logs")
         return log.partition("\n")[2] if found else message
 

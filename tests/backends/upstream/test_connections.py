@@ -23,6 +23,7 @@ from modelyard.backends.upstream.response import MOST_OF_A_HEAD, ConnectionBroke
 from modelyard.errors import BackendError
 from modelyard.testing.clients.server import asgi_server
 from modelyard.testing.fake_vllm.server import FakeVllm
+from server_pem import SERVER_PEM
 from upstream_asking import TIMEOUTS, Hurried, ask_on_loop, backend_at, request_of, served, text_of
 
 SAID = "one two three four"
@@ -336,23 +337,3 @@ class TestTls:
         with backend_at(https[0], clock=Hurried(), timeouts=TIMEOUTS) as backend:
             with pytest.raises(BackendError, match="cannot be reached"):
                 either(backend)
-
-
-SERVER_PEM = """\
------BEGIN PRIVATE KEY-----
-MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg5Nn5UacY5aLAMpXL
-3TJWHZqigA9UbmAnsZ+JHJrZmUKhRANCAAScHHxZ1AOzWPHzMcb4rfe/GdyTGttv
-rQv2rrMpUfS68meEuH66iIFtTyH8n9MY/ZWtIAEedSCcyc2xf+8AgL6O
------END PRIVATE KEY-----
------BEGIN CERTIFICATE-----
-MIIBeDCCAR2gAwIBAgIBATAKBggqhkjOPQQDAjAUMRIwEAYDVQQDDAlsb2NhbGhv
-c3QwIBcNMjAwMTAxMDAwMDAwWhgPMjEyMDAxMDEwMDAwMDBaMBQxEjAQBgNVBAMM
-CWxvY2FsaG9zdDBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABJwcfFnUA7NY8fMx
-xvit978Z3JMa22+tC/ausylR9LryZ4S4frqIgW1PIfyf0xj9la0gAR51IJzJzbF/
-7wCAvo6jXjBcMBoGA1UdEQQTMBGCCWxvY2FsaG9zdIcEfwAAATAOBgNVHQ8BAf8E
-BAMCAoQwDwYDVR0TAQH/BAUwAwEB/zAdBgNVHQ4EFgQUcF/OSgk1da1GTOnhSHun
-vdwbBUgwCgYIKoZIzj0EAwIDSQAwRgIhAKQsgnT2KVkBhHRaVQssOrggHXamtzuF
-p/smGQvlQeIeAiEA+QMPERjz97GDl1+drZJz9kgNupzF9+5v5JNfjgS1vfo=
------END CERTIFICATE-----
-"""
-"""A key and a certificate for localhost that it signs itself, until the year 2120."""
