@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modelyard.domain.evaluation.scorer_rules import RULES, rule_of
 from modelyard.domain.evaluation.scorers import (
     MAX_OUTPUT,
-    RULES,
     Contains,
     ExactMatch,
     JsonEqual,
@@ -22,7 +22,6 @@ from modelyard.domain.evaluation.scorers import (
     Unscored,
     checked_score,
     number_in,
-    rule_of,
     same_json,
 )
 from modelyard.errors import InvalidInput

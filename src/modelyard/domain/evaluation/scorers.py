@@ -8,9 +8,8 @@ import json
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
-from difflib import get_close_matches
 from functools import lru_cache
 from numbers import Integral, Real
 from types import MappingProxyType
@@ -20,7 +19,7 @@ import attrs
 
 from modelyard.domain import safe_regex as patterns
 from modelyard.domain.record import EMPTY, frozen_mapping
-from modelyard.errors import InvalidInput, Problem
+from modelyard.errors import InvalidInput
 
 MAX_OUTPUT = 20_000
 """Characters of an output that a pattern is looked for in; a longer one is not scored."""
@@ -45,12 +44,15 @@ class Unscored(Exception):
 
 @attrs.frozen
 class DeclarativeScorer:
-    """What every declarative scorer has: the name of its `type`, and what its class declares. See `rule_of`."""
+    """What every declarative scorer has: the name of its `type`, and what its class declares.
+
+    See `scorer_rules.rule_of`.
+    """
 
     type: ClassVar[str]
 
     def plain(self) -> Mapping[str, Any]:
-        """Return the scorer as JSON data, from which `rule_of` makes it again."""
+        """Return the scorer as JSON data, from which `scorer_rules.rule_of` makes it again."""
         fields = {field.name: getattr(self, field.name) for field in attrs.fields(type(self))}
         return {"type": self.type, **{name: dict(v) if isinstance(v, Mapping) else v for name, v in fields.items()}}
 
@@ -192,55 +194,6 @@ class LlmJudge(DeclarativeScorer):
         elif verdict := _VERDICT.search(answer[:MAX_OUTPUT]):
             return (verdict[1] is None) is (verdict[2] is not None)
         raise Unscored(f"the judge gave no {'number' if self.scale == 'number' else 'yes or no'}: {answer[:100]!r}")
-
-
-RULES: Mapping[str, type[DeclarativeScorer]] = {
-    rule.type: rule for rule in (ExactMatch, Contains, RegularExpression, Numeric, JsonEqual, LlmJudge)
-}
-
-
-def rule_of(plain: Mapping[str, Any]) -> DeclarativeScorer:
-    """Return the declarative scorer that JSON data describe: `type`, and its fields. Raises `InvalidInput`."""
-    kind = plain.get("type")
-    if not isinstance(kind, str) or kind not in RULES:
-        raise InvalidInput.at("type", msg=f"must be one of {', '.join(sorted(RULES))}")
-    given = {name: value for name, value in plain.items() if name not in ("type", "name") and value is not None}
-    fields = {field.name: field for field in attrs.fields(RULES[kind])}
-    problems = [
-        Problem((name,), f"is not a field of {kind}{_near(name, fields)}")
-        for name in sorted(given.keys() - fields.keys())
-    ]
-    problems += [Problem((name,), "is required", "missing") for name in sorted(_required(fields) - given.keys())]
-    problems += [problem for name in fields if name in given for problem in _misfits(fields[name], given[name])]
-    if problems:
-        raise InvalidInput(problems)
-    return RULES[kind](**given)
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
-def _required(fields: Mapping[str, "attrs.Attribute[Any]"]) -> set[str]:
-    return {name for name, field in fields.items() if field.default is attrs.NOTHING}
-
-
-def _misfits(field: "attrs.Attribute[Any]", value: Any) -> list[Problem]:
-    fits, what = _FITTING[field.type]
-    return [] if fits(value) else [Problem((field.name,), f"must be {what}")]
-
-
-def _is_amount(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
-
-
-_FITTING: Mapping[Any, tuple[Callable[[object], bool], str]] = {
-    str: (lambda value: isinstance(value, str), "a string"),
-    bool: (lambda value: isinstance(value, bool), "true or false"),
-    float: (_is_amount, "a number from 0"),
-    Mapping[str, Any]: (lambda value: isinstance(value, Mapping), "an object"),
-}
 
 
 # ---- values --------------------------------------------------------------------------------------------------------

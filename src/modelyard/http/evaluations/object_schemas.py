@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.evaluation.objects import ObjectKind, ObjectVersion
-from modelyard.domain.evaluation.scorers import RULES
+from modelyard.domain.evaluation.scorer_rules import RULES
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import Length, Within
 from modelyard.formats.converter import MAX_PROBLEMS, structure
@@ -41,7 +41,7 @@ class DatasetCreate:
 class ScorerCreate:
     """The body that creates a scorer, which has at least one of `scorer` and `op_source_code`.
 
-    `scorer` is declarative: its `type` (`exact_match`, `contains`, `regular_expression`, `numeric`, `json_equal` or
+    `scorer` is declarative: its `type` (`exact_match`, `contains`, `one_of`, `token_f1` and others, or
     `llm_judge`) and the fields of that type. Evaluations run it. Source code is kept and shown, never run.
     """
 

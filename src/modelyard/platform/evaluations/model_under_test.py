@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import attrs
 
-from modelyard.domain.completion import CompletionRequest, Message
+from modelyard.domain.completion import Completion, CompletionRequest, Message
 from modelyard.domain.evaluation.objects import LATEST, ObjectKind
 from modelyard.domain.evaluation.references import MODEL_KINDS, ObjectRef, RefKind, object_id
-from modelyard.domain.evaluation.scorers import LlmJudge, Unscored
+from modelyard.domain.evaluation.scorers import LlmJudge, Unscored, text_of
 from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.models import ModelName
 from modelyard.domain.usage import cost
@@ -87,7 +87,16 @@ class CompletionModel:
         given = yield from CompletionPipeline(self.runtime, self.principal, request, self.attribution).flow()
         usage = given.completion.usage
         spent = cost(usage, given.entry.pricing)
-        return Reply(given.completion.text, usage.prompt_tokens, usage.completion_tokens, spent)
+        return Reply(_output(given.completion), usage.prompt_tokens, usage.completion_tokens, spent)
+
+
+def _output(completion: Completion) -> Any:
+    """Return the text of an answer; with the calls of tools, if it makes any, next to it as JSON."""
+    message = completion.choices[0].message
+    if not message.tool_calls:
+        return message.text
+    calls = [{"name": call.name, "arguments": call.arguments} for call in message.tool_calls]
+    return {"content": message.text, "tool_calls": calls}
 
 
 @attrs.frozen
@@ -110,7 +119,7 @@ class JudgeScorer:
         if call.reply is None:
             return ScoreResult(None, f"the judge failed: {call.error}", scored=False)
         try:
-            result = to_score_result(self.rule.read(call.reply.output))
+            result = to_score_result(self.rule.read(text_of(call.reply.output)))
         except Unscored as why:
             result = ScoreResult(None, str(why))
         used = call.reply

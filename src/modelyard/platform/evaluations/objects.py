@@ -9,7 +9,7 @@ import attrs
 from modelyard.domain.canonical import TableDigest, digest
 from modelyard.domain.evaluation.objects import LATEST, ObjectAlias, ObjectKind, ObjectVersion
 from modelyard.domain.evaluation.references import ObjectRef, object_id
-from modelyard.domain.evaluation.scorers import rule_of
+from modelyard.domain.evaluation.scorer_rules import rule_of
 from modelyard.domain.identity import Principal
 from modelyard.domain.promotion import check_alias
 from modelyard.errors import InvalidInput, NotFound, ObjectDeleted, Problem

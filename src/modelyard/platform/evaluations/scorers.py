@@ -10,7 +10,8 @@ from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.objects import ObjectKind, ObjectVersion
 from modelyard.domain.evaluation.references import ObjectRef, RefKind, object_id
 from modelyard.domain.evaluation.running_totals import RunningTotals
-from modelyard.domain.evaluation.scorers import RULES, DeclarativeScorer, LlmJudge, OwnRule, rule_of
+from modelyard.domain.evaluation.scorer_rules import RULES, rule_of
+from modelyard.domain.evaluation.scorers import DeclarativeScorer, LlmJudge, OwnRule
 from modelyard.domain.identity import Principal
 from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput
