@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard import open_platform
+from modelyard import Example, Message, Role, open_platform
 from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.backends.echo import EchoBackend
 from modelyard.clock import SystemClock
@@ -21,7 +21,7 @@ from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.identity import Principal, Scope, host
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.schema import RECORDS
-from modelyard.errors import ArtifactMissing, Forbidden, InvalidInput, ModelNotFound
+from modelyard.errors import ArtifactMissing, Forbidden, InvalidInput, JobFailed, ModelNotFound
 from modelyard.platform.catalogue.service import Catalogue, resolve
 from modelyard.platform.chat.service import Chat
 from modelyard.protocols import Store
@@ -342,3 +342,16 @@ def test_a_scope_that_is_lacking_is_refused_in_the_same_words_whether_anything_i
     with pytest.raises(Forbidden):
         resolve(runtime, "acme/p/m", held)
     assert resolve(runtime, "rival/p/m", HOST).checkpoint is not None
+
+
+def test_a_checkpoint_whose_bytes_were_altered_neither_answers_nor_is_trained_on() -> None:
+    rows = [Example((Message(Role.USER, "ping"), Message(Role.ASSISTANT, "pong")))] * 4
+    with open_platform(artifacts=(artifacts := MemoryArtifacts())) as platform:
+        model = platform.models.create("m", project="p", base_model="tabular-mini")
+        (file,) = platform.training.sft(model.id, rows).result().files.values()
+        data = artifacts._kept[file["artifact"]]
+        artifacts._kept[file["artifact"]] = data[:-1] + bytes([data[-1] ^ 1])
+        with pytest.raises(ArtifactMissing, match="altered"):
+            platform.chat.complete(model="local/p/m", messages="ping")
+        with pytest.raises(JobFailed, match="altered"):
+            platform.training.sft(model.id, rows).wait()

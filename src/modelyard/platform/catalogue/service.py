@@ -216,7 +216,7 @@ def _opener(runtime: Runtime, checkpoint: "models.Checkpoint") -> Callable[[str]
     def open_file(name: str) -> BinaryIO:
         if name not in checkpoint.files:
             raise ArtifactMissing(f"checkpoint {checkpoint.id} has no file {name!r}")
-        return runtime.artifacts.open(checkpoint.files[name]["artifact"])
+        return runtime.artifacts.open(checkpoint.files[name]["artifact"], checkpoint.files[name]["digest"])
 
     return open_file
 
