@@ -28,6 +28,7 @@ CLIENTS = {
     "use-the-trace-client.md": "weave",
     "serve-a-local-model.md": "torch",
     "train-a-local-model.md": "torch",
+    "keep-artifacts-in-an-object-store.md": "moto",
 }
 LONG_RUNNING = ("modelyard serve", "modelyard work")
 READY = ("Uvicorn running on", "waits for jobs")

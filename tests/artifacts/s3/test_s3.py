@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from modelyard.errors import Conflict
 from modelyard.testing import ArtifactStoreContract
 
 MIB = 2**20
+ROOT = Path(__file__).parents[3]
 
 
 class TestS3(ArtifactStoreContract):
@@ -80,6 +82,19 @@ def test_parts_come_to_their_addresses_in_any_order(
     stored = artifacts.finish(upload, hashlib.sha256(data).hexdigest())
     with artifacts.open(stored.name, stored.digest) as file:
         assert file.read() == data
+
+
+def test_the_page_runs(server: Server, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lane has no installed modelyard, so its command is made here."""
+    server.client().create_bucket(Bucket="yard")
+    command = tmp_path / "bin" / "modelyard"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m modelyard.cli "$@"\n')
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{command.parent}{os.pathsep}{os.environ['PATH']}")
+    docs = runpy.run_path(str(ROOT / "tests" / "docs" / "test_docs.py"))
+    page = ROOT / "docs" / "how-to" / "keep-artifacts-in-an-object-store.md"
+    docs["test_the_code_of_a_page_runs"](page, tmp_path, monkeypatch)
 
 
 KILLED = """
