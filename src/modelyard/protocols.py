@@ -5,7 +5,7 @@ contract tests.
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import Any, BinaryIO, Generic, Protocol, TypeVar
 
 import attrs
 
@@ -24,6 +24,8 @@ __all__ = [
     "Clock",
     "Deltas",
     "DirectUpload",
+    "Domain",
+    "DomainStep",
     "Ended",
     "Executor",
     "ExecutorState",
@@ -125,6 +127,26 @@ class Tx(Snapshot, Protocol):
         ...
 
 
+Domain = tuple[str, str]
+"""A kind of domain and the name of one: ("job", its id)."""
+
+
+@attrs.frozen
+class DomainStep(Generic[T]):
+    """A step that stays in some domains, so that a store may run it at the same time as steps of other domains.
+
+    It reads and writes records of these `domains` (`Record.domain`). Of records that belong to no domain it may only
+    read. A store that makes no use of it runs it like any other step.
+    """
+
+    step: Callable[[Tx], T]
+    domains: Collection[Domain]
+
+    def __call__(self, tx: Tx) -> T:
+        """Run the step."""
+        return self.step(tx)
+
+
 class Store(Protocol):
     """Keeps records: mainly `transact` and `read` (docs/explanation/store.md).
 
@@ -137,7 +159,8 @@ class Store(Protocol):
     6. The laws hold for all who share the records, from any object, process or machine. 7. A record with a
     sequence gets its number when it is added: no record appears before one that any reader can have seen, so a
     reader who continues after the last record misses none, and a number is never used again. 8. A string in a key, a
-    unique key or an index has at most `stores.columns.MAX_INDEXED` bytes in UTF-8; a longer one is a ValueError.
+    unique key or an index has at most `stores.columns.MAX_INDEXED` bytes in UTF-8; a longer one is a ValueError. 9. The
+    laws also hold among `DomainStep`s of different domains, if each stays in its own.
 
     A store may add `settings_version()`, a number that never blocks an event loop and is another one after every commit
     that adds or removes a record with `settings` or changes one of these (`domain.record.Record`), whoever made it. The

@@ -339,5 +339,6 @@ RECORDS = (
             "by_project": Index(("entity", "project")),
         },
         sequence="seq",
+        domain=("entity", "entity"),
     ),
 )

@@ -303,6 +303,11 @@ class WorkerRecord:
     process: str = ""
 
 
+JOB = "job"
+"""The kind of domain to which the events and the progress of a job belong."""
+WORKER = "worker"
+"""The kind of domain to which the record of a worker belongs."""
+
 RECORDS = (
     Record(
         Job,
@@ -323,13 +328,14 @@ RECORDS = (
         },
         sequence="seq",
     ),
-    Record(JobProgress, "job_progress", ("job_id",), indexes={"by_held": Index(("held",))}),
+    Record(JobProgress, "job_progress", ("job_id",), indexes={"by_held": Index(("held",))}, domain=(JOB, "job_id")),
     Record(
         JobEvent,
         "job_events",
         ("job_id", "seq"),
         unique={"id": ("id",), "identity": ("job_id", "type", "step")},
         indexes={"by_job": Index(("job_id",), ("seq",))},
+        domain=(JOB, "job_id"),
     ),
     Record(
         SupersededEvent,
@@ -337,5 +343,5 @@ RECORDS = (
         ("event_id", "epoch"),
         indexes={"by_event": Index(("event_id",), ("epoch",))},
     ),
-    Record(WorkerRecord, "workers", ("id",), indexes={"all": Index(("kind",))}),
+    Record(WorkerRecord, "workers", ("id",), indexes={"all": Index(("kind",))}, domain=(WORKER, "id")),
 )

@@ -43,4 +43,7 @@ class ProcessRecord:
         return self.silent_at is not None and time - self.silent_at >= lease
 
 
-RECORDS = (Record(ProcessRecord, "processes", ("id",), indexes={"all": Index(())}),)
+PROCESS = "process"
+"""The kind of domain to which the record of a process belongs."""
+
+RECORDS = (Record(ProcessRecord, "processes", ("id",), indexes={"all": Index(())}, domain=(PROCESS, "id")),)

@@ -65,6 +65,9 @@ class Record:
     `settings` names fields that decide how requests are answered, such as the price of a catalogue entry. Stores count
     the commits that add or remove such a record or change one of these fields (`Store.settings_version`).
 
+    `domain` is the kind of domain to which each record belongs, and the field that names it: ("job", "job_id"). A step
+    may declare in which domains it stays (`modelyard.protocols.DomainStep`).
+
     A declaration equals only itself, so that values computed from it can be cached by it.
     """
 
@@ -75,13 +78,14 @@ class Record:
     indexes: Mapping[str, Index] = attrs.field(factory=dict)
     sequence: str | None = None
     settings: tuple[str, ...] = ()
+    domain: tuple[str, str] | None = None
 
     def __attrs_post_init__(self) -> None:
         fields = attrs.fields(self.cls)
         names = {f.name for f in fields}
         if self.sequence is not None and self.sequence != fields[-1].name:
             raise TypeError(f"the sequence of {self.cls.__name__} must be its last field, {fields[-1].name!r}")
-        used = [*self.key, *self.settings]
+        used = [*self.key, *self.settings, *([self.domain[1]] if self.domain else [])]
         for columns in self.unique.values():
             used += columns
         for index in self.indexes.values():

@@ -249,6 +249,10 @@ class RateLimit:
 
 _CLOCK_ROUNDING = 1e-5
 
+ENTITY = "entity"
+"""The kind of domain to which belongs what an entity uses."""
+KEY_OF_API = "key"
+"""The kind of domain to which belongs what is counted for one API key."""
 
 RECORDS = (
     Record(
@@ -257,14 +261,23 @@ RECORDS = (
         ("id",),
         indexes={"all": Index(()), "by_entity": Index(("entity",)), "by_time": Index(("entity",), ("created_at",))},
         sequence="seq",
+        domain=(ENTITY, "entity"),
     ),
     Record(
         UsageTotal,
         "usage_totals",
         ("entity", "day", "project", "key_id", "model"),
         indexes={"by_entity": Index(("entity",), ("day",)), "entities": Index((), ("entity",))},
+        domain=(ENTITY, "entity"),
     ),
-    Record(Budget, "budgets", ("id",), indexes={"by_entity": Index(("entity",))}, settings=("limit",)),
+    Record(
+        Budget,
+        "budgets",
+        ("id",),
+        indexes={"by_entity": Index(("entity",))},
+        settings=("limit",),
+        domain=(ENTITY, "entity"),
+    ),
     Record(
         Admission,
         "admissions",
@@ -274,6 +287,7 @@ RECORDS = (
             "by_entity": Index(("entity",), ("created_at",)),
             "all": Index(()),
         },
+        domain=(ENTITY, "entity"),
     ),
-    Record(RateLimit, "rate_limits", ("key_id",)),
+    Record(RateLimit, "rate_limits", ("key_id",), domain=(KEY_OF_API, "key_id")),
 )

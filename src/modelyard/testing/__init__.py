@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from modelyard.testing.contracts.artifacts import ArtifactStoreContract
     from modelyard.testing.contracts.authenticator import AuthenticatorContract
     from modelyard.testing.contracts.backend import BackendContract
+    from modelyard.testing.contracts.domain_store import DomainStore, LeftDomain
     from modelyard.testing.contracts.executor import ExecutorContract
     from modelyard.testing.contracts.executor_trials import Trials, TrialsElsewhere, TrialsHere
     from modelyard.testing.contracts.run_twice_store import RunTwiceStore
@@ -54,6 +55,7 @@ else:
             "testing.contracts.authenticator": ("AuthenticatorContract",),
             "testing.contracts.backend": ("BackendContract",),
             "testing.contracts.backend_client": ("backend_client",),
+            "testing.contracts.domain_store": ("DomainStore", "LeftDomain"),
             "testing.contracts.executor": ("ExecutorContract",),
             "testing.contracts.executor_trials": ("Trials", "TrialsElsewhere", "TrialsHere"),
             "testing.contracts.run_twice_store": ("RunTwiceStore",),
@@ -91,6 +93,7 @@ __all__ = [
     "Cut",
     "CutConnection",
     "Disconnect",
+    "DomainStore",
     "ExecutorContract",
     "FakeVllm",
     "FallSilent",
@@ -101,6 +104,7 @@ __all__ = [
     "Httpx2Transport",
     "HttpxTransport",
     "Killed",
+    "LeftDomain",
     "LeftLoopback",
     "LoopbackGuard",
     "Malformed",
@@ -137,6 +141,7 @@ if "pytest" in sys.modules:
                 "backend",
                 "executor",
                 "store",
+                "store_domains",
                 "store_machine",
                 "store_records",
                 "store_steps",

@@ -13,7 +13,7 @@ import pytest
 from modelyard.errors import OutcomeUnknown, StorageFull, StoreBusy, StoreCorrupt, StoreError, UsedAfterFork
 from modelyard.protocols import Tx
 from modelyard.stores.postgres import PostgresStore
-from modelyard.stores.postgres.schema import lock_key
+from modelyard.stores.postgres.locks import lock_key
 from modelyard.stores.postgres.wire import Abandoned, Wire
 from modelyard.testing import CONTRACT_RECORDS
 from modelyard.testing.contracts.store_records import all_items

@@ -26,7 +26,7 @@ from modelyard.platform.chat.capability_checks import (
 from modelyard.platform.chat.plan import CompletionPlan, known_plan, make_plan
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.admission import reserve
-from modelyard.platform.usage.booking import CompletionBooking, RecordUsage
+from modelyard.platform.usage.booking import CompletionBooking, RecordUsage, of_entity
 from modelyard.protocols import ServedModel
 
 _UNINTERRUPTED = 256
@@ -287,7 +287,9 @@ class CompletionPipeline:
 
     def _write(self, booking: CompletionBooking) -> Flow[None]:
         """Commit a booking. A caller who leaves meanwhile does so after the commit."""
-        effect = RecordUsage(self.runtime.store, booking.step, on_committed=booking.on_committed)
+        store = self.runtime.store
+        step = of_entity(booking.step, self.attribution.entity) if store.blocking else booking.step
+        effect = RecordUsage(store, step, on_committed=booking.on_committed)
         try:
             yield effect
         except CallerDisconnected:

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from modelyard.domain.events import JobEventRecorded
-from modelyard.domain.job import Claim, Job, JobEvent, JobProgress, NewEvent
+from modelyard.domain.job import JOB, Claim, Job, JobEvent, JobProgress, NewEvent
 from modelyard.platform.jobs.events import record_events
 from modelyard.platform.jobs.leases import claim_of
 from modelyard.platform.runtime import Runtime
-from modelyard.protocols import Tx
+from modelyard.protocols import DomainStep, Tx
 
 
 class ClaimedJob:
@@ -44,10 +44,14 @@ class ClaimedJob:
         """Record one event of a type, durably."""
         event, now = NewEvent(self.runtime.ids(), kind, data, step), self.runtime.clock.now()
         last_seq = self.progress.last_seq
-        progress = self.write(lambda tx: record_events(tx, self.claim, [event], now, total))
+        progress = self.write(self._alone(lambda tx: record_events(tx, self.claim, [event], now, total)))
         if self.runtime.observer is not None:
             seq = progress.last_seq if progress.last_seq > last_seq else self._seq_of(kind, step)
             self.runtime.observe(JobEventRecorded(progress.job_id, kind, seq))
+
+    def _alone(self, step: Callable[[Tx], JobProgress]) -> Callable[[Tx], JobProgress]:
+        """Return the step as one that stays in this job, unless it may have to keep data of an earlier attempt."""
+        return DomainStep(step, [(JOB, self.job.id)]) if self.claim.epoch == 1 else step
 
     def _seq_of(self, kind: str, step: int) -> int:
         """Return the place of a step that ran again: that of its first recording."""

@@ -4,11 +4,12 @@ import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
+from functools import partial
 
 import attrs
 
 from modelyard.clock import backoff
-from modelyard.domain.job import Claim, Job, JobProgress, Needs
+from modelyard.domain.job import JOB, Claim, Job, JobProgress, Needs
 from modelyard.domain.record import truncate_for_storage
 from modelyard.errors import (
     ArtifactMissing,
@@ -41,7 +42,7 @@ from modelyard.platform.jobs.queue import WorkerLoss, announce, crash, fail, req
 from modelyard.platform.periodic import Periodic
 from modelyard.platform.runtime import Runtime
 from modelyard.process_identity import process_here
-from modelyard.protocols import Snapshot, Tx
+from modelyard.protocols import DomainStep, Snapshot, Tx
 
 BEATS_PER_LEASE = 3
 
@@ -232,7 +233,8 @@ class Runner:
             self._give_back_hung(claimed)
         claims, now = {claimed.claim: claimed for claimed in self.claimed_jobs}, self.runtime.clock.now()
         loose = {token: tuple(claimed.loose) for token, claimed in claims.items()}
-        for progress in self.runtime.store.transact(lambda tx: _beats(tx, loose, now), durable=False):
+        beats = DomainStep(partial(_beats, loose=loose, now=now), [(JOB, token.job_id) for token in claims])
+        for progress in self.runtime.store.transact(beats, durable=False):
             claimed = claims[claim_of(progress)]
             if progress.cancelled_by and self._ignores_cancellation(claimed):
                 self._settle(claimed, requeue)

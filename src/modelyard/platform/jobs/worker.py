@@ -5,7 +5,7 @@ from typing import Self
 
 import attrs
 
-from modelyard.domain.job import WorkerRecord
+from modelyard.domain.job import WORKER, WorkerRecord
 from modelyard.errors import ModelyardError, RecordNotFound, StoreError
 from modelyard.lazy import log
 from modelyard.platform.jobs.announced import forget_dead
@@ -15,7 +15,7 @@ from modelyard.platform.jobs.process_monitor import ProcessMonitor
 from modelyard.platform.jobs.runner import BEATS_PER_LEASE, Runner
 from modelyard.platform.periodic import Periodic
 from modelyard.platform.runtime import Runtime
-from modelyard.protocols import Executor, Tx
+from modelyard.protocols import DomainStep, Executor, Tx
 
 
 class Worker:
@@ -72,7 +72,7 @@ class Worker:
 
     def start(self) -> None:
         """Announce itself, and take jobs from now on."""
-        self.runtime.store.transact(self._announce, durable=False)
+        self.runtime.store.transact(self._sign, durable=False)
         self._watcher.reattach()
         self._pulse.start()
         self._loop.start()
@@ -101,8 +101,12 @@ class Worker:
 
     def beat(self) -> None:
         """Show that the worker and its jobs are alive."""
-        self.runtime.store.transact(self._announce, durable=False)
+        self.runtime.store.transact(self._sign, durable=False)
         self._runner.beat()
+
+    @property
+    def _sign(self) -> DomainStep[None]:
+        return DomainStep(self._announce, [(WORKER, self.id)])
 
     def _announce(self, tx: Tx) -> None:
         try:
@@ -135,7 +139,7 @@ class Worker:
         declines = tuple(str(needs) for needs in ready if not self._runner.can_run(needs))
         if declines != self._record.declines:
             self._record = attrs.evolve(self._record, declines=declines)
-            self.runtime.store.transact(self._announce, durable=False)
+            self.runtime.store.transact(self._sign, durable=False)
 
     def _submit(self, claimed: ClaimedJob) -> bool:
         try:

@@ -11,14 +11,15 @@ from functools import partial
 import attrs
 
 from modelyard.domain.identity import Limits
+from modelyard.domain.process import PROCESS
 from modelyard.domain.record import KEY
-from modelyard.domain.usage import Admission, Budget, RateLimit
+from modelyard.domain.usage import ENTITY, KEY_OF_API, Admission, Budget, RateLimit
 from modelyard.errors import BudgetExceeded, RateLimited
 from modelyard.flow import Call, Flow, Transact
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage import presence
 from modelyard.platform.usage.booking import budgets_of
-from modelyard.protocols import Tx
+from modelyard.protocols import DomainStep, Tx
 
 _ROUNDING = 1e-5
 _NOTHING = Decimal(0)
@@ -36,7 +37,10 @@ def reserve(
     """
     store, here = runtime.store, presence.presence_of(runtime)
     threads = runtime.store_threads(admission.entity)
-    step = partial(admit, admission=attrs.evolve(admission, owner=here.id), limits=limits, least=least, here=here)
+    step = DomainStep(
+        partial(admit, admission=attrs.evolve(admission, owner=here.id), limits=limits, least=least, here=here),
+        [(ENTITY, admission.entity), (KEY_OF_API, admission.key_id), (PROCESS, here.id)],
+    )
     try:
         held = yield Transact(store, step, durable=False)
     except (RateLimited, BudgetExceeded):

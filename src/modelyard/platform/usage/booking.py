@@ -9,12 +9,12 @@ import attrs
 from modelyard.domain import events
 from modelyard.domain.completion import StoredCompletion
 from modelyard.domain.record import KEY
-from modelyard.domain.usage import Admission, Budget, LedgerEntry, UsageTotal, day_of, empty_total
+from modelyard.domain.usage import ENTITY, Admission, Budget, LedgerEntry, UsageTotal, day_of, empty_total
 from modelyard.errors import RecordConflict, RecordNotFound, StoreClosed, StoreError
 from modelyard.flow import AsyncDriver, Driver, Transact
 from modelyard.lazy import log
 from modelyard.platform.runtime import Booking, Runtime
-from modelyard.protocols import Snapshot, Tx
+from modelyard.protocols import DomainStep, Snapshot, Tx
 
 _NOTHING = Decimal(0)
 
@@ -73,6 +73,11 @@ class CompletionBooking:
                     entry.cost,
                 )
             )
+
+
+def of_entity(step: Callable[[Tx], None], entity: str) -> DomainStep[None]:
+    """Return the step as one that touches only what an entity uses."""
+    return DomainStep(step, [(ENTITY, entity)])
 
 
 def book(tx: Tx, entry: LedgerEntry, held: Admission | None, stored: StoredCompletion | None) -> None:

@@ -52,10 +52,13 @@ class _Write:
 
 
 class Batch:
-    """The knowledge and the writes of a transaction of one or more steps."""
+    """The knowledge and the writes of a transaction of one or more steps.
 
-    def __init__(self, wire: Wire) -> None:
-        self.wire = wire
+    Unless it is `alone`, transactions of other domains run at the same time.
+    """
+
+    def __init__(self, wire: Wire, alone: bool = True) -> None:
+        self.wire, self._alone = wire, alone
         self.known: dict[At, Known | None] = {}
         self.ahead: dict[Statement, list[Row]] = {}
         self.wrote = False
@@ -156,8 +159,23 @@ class Batch:
         last = [writes[-1].step for writes in self._writes.values() if writes]
         self.sent_by_step = self.sent_by_step or self._step in last or bool(self._merged)
         self.wrote = self.wrote or bool(last)
+        self.wire.extend(self._number_locks())
         self.wire.extend(self._statements())
         self._writes, self._last, self._merged = {}, {}, {}
+
+    def _number_locks(self) -> list[Statement]:
+        """Return the statements that lock the numbers of added records, where other steps run at the same time.
+
+        So numbers are committed in their order.
+        """
+        if self._alone:
+            return []
+        numbered = [
+            lock
+            for plan, writes in self._writes.items()
+            if (lock := plan.number_lock) and any(write.row is not None for write in writes)
+        ]
+        return sorted(numbered)
 
     def _statements(self) -> Iterator[Statement]:
         for plan, some in self._writes.items():

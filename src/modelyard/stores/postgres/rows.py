@@ -12,6 +12,7 @@ import attrs
 from modelyard.domain.record import KEY, Record
 from modelyard.errors import StoreCorrupt
 from modelyard.stores.columns import Column, Convert, Projection, columns_of
+from modelyard.stores.postgres.locks import LOCK, lock_key
 from modelyard.stores.postgres.pages import IndexPages, Row, Statement, quoted
 from modelyard.stores.postgres.values import array_type, dumping, load_of, packing
 
@@ -70,6 +71,8 @@ class RecordPlan:
         self._restore = (
             f"INSERT INTO {self.table} ({self.selected}) SELECT * FROM unnest({whole}) ON CONFLICT DO NOTHING"
         )
+        numbers = lock_key(schema, "numbers", record.table)
+        self.number_lock: Statement | None = (LOCK, (numbers,)) if record.sequence else None
         self._pack_whole, self._whole_row = packing(self.columns), dumping(self.columns)
         self.find: Mapping[str, KeyLookup] = {
             name: self._lookup([columns[c] for c in chosen]) for name, chosen in record.unique.items()

@@ -6,12 +6,12 @@ so two versions never write the same tables.
 
 # ruff: noqa: S608 - the names come from declarations, and every value is bound
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from modelyard.errors import StoreCorrupt, StoreError, StoreTooNew
+from modelyard.stores.postgres.locks import LOCK, lock_key
 from modelyard.stores.postgres.pages import quoted
 from modelyard.stores.postgres.rows import RecordPlan
 from modelyard.stores.postgres.values import SQL_TYPES, sql_type
@@ -26,19 +26,13 @@ _COLUMNS = "SELECT table_name, column_name FROM information_schema.columns WHERE
 _EXISTS = "SELECT to_regclass($1) IS NOT NULL"
 
 
-def lock_key(schema: str, *names: object) -> int:
-    """Return the number of the advisory lock with this name: the same for all who share the records."""
-    digest = hashlib.sha256(repr((schema, *names)).encode()).digest()
-    return int.from_bytes(digest[:8], "big", signed=True)
-
-
 def open_schema(connection: Any, schema: str, plans: Mapping[type, RecordPlan], migrations: Sequence[str]) -> None:
     """Create the schema if the database has none; else refuse an unfit one.
 
     Raises `StoreTooNew`, `StoreCorrupt` or `StoreError`.
     """
     with connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock($1)", (lock_key(schema, "schema"),))
+        connection.execute(LOCK, (lock_key(schema, "schema"),))
         if not _has_table(connection, schema, MIGRATIONS):
             _create(connection, schema, plans, migrations)
         missing = missing_migrations(connection, schema, migrations)
@@ -63,7 +57,7 @@ def migrate_schema(
     names = versions_of(changes)
     with connection.transaction():
         for lock in ("schema", "steps"):
-            connection.execute("SELECT pg_advisory_xact_lock($1)", (lock_key(schema, lock),))
+            connection.execute(LOCK, (lock_key(schema, lock),))
         connection.execute(f'SET LOCAL search_path TO "{schema}"')
         missing = missing_migrations(connection, schema, names)
         for change in changes:

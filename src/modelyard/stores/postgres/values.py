@@ -150,6 +150,10 @@ _ARRAYS: Mapping[str, tuple[type[_Array], type[Dumper], Any]] = {
 """The class, the dumper and the packing function of the arrays of a type. The numbers are PostgreSQL's."""
 
 
+array_of_integers: Callable[[Sequence[int]], bytes] = _ARRAYS["bigint"][2]
+"""Return the array of integers that SQL binds."""
+
+
 def packing(columns: Sequence[Column]) -> Callable[[Sequence[tuple[Any, ...]]], tuple[Any, ...]]:
     """Return a function that makes an array of each column of rows."""
     packs = [_ARRAYS[sql_type(column)][2] for column in columns]

@@ -1,7 +1,8 @@
 """The connection that writes: it runs one transaction for a group of calls.
 
-A lock is held until the commit, so that the steps of all who share the schema are serial. Each commit has a number,
-kept in a row of its writer: where the connection is lost in the middle of a commit, that row says what became of it.
+Locks are held until the commit, so that the steps of all who share the schema are as serial as they must be. Each
+commit has a number, kept in a row of its writer: where the connection is lost in the middle of a commit, that row says
+what became of it.
 """
 
 # ruff: noqa: S608 - the names come from declarations, and every value is bound
@@ -21,8 +22,9 @@ from modelyard.stores.postgres.ahead import read_ahead
 from modelyard.stores.postgres.batch import Batch
 from modelyard.stores.postgres.connections import Connector
 from modelyard.stores.postgres.errors import TRANSIENT, to_store_error
+from modelyard.stores.postgres.locks import domains_of, lock_statements
 from modelyard.stores.postgres.rows import RecordPlan
-from modelyard.stores.postgres.schema import COMMITS, MIGRATIONS, lock_key
+from modelyard.stores.postgres.schema import COMMITS, MIGRATIONS
 from modelyard.stores.postgres.tx import PostgresTx
 from modelyard.stores.postgres.wire import Abandoned, Wire, ends_group
 
@@ -55,7 +57,7 @@ class GroupWriter:
         self._connection: Any = None
         self._writer, self._number, self._committing = writer, 0, False
         self._wire: Wire | None = None
-        self._begin = [(_BEGIN, ()), ("SELECT pg_advisory_xact_lock($1)", (lock_key(schema, "steps"),))]
+        self._schema = schema
         self._opening = (
             "SELECT extract(epoch FROM clock_timestamp())::float8, $1 / (max(number) = $1)::int"
             f' FROM "{schema}"."{MIGRATIONS}"',
@@ -114,8 +116,10 @@ class GroupWriter:
         self._committing = False
         if self._connection is None:
             self._connection = self._connector.connect(deadline)
-        wire = self._wire = Wire(self._connection, self._begin, self._opening)
-        batch = Batch(wire)
+        domains = domains_of(group)
+        begin = [(_BEGIN, ()), *lock_statements(self._schema, domains)]
+        wire = self._wire = Wire(self._connection, begin, self._opening)
+        batch = Batch(wire, alone=domains is None)
         if len(group) > 1:
             read_ahead(batch, self._plans, [call.step for call in group], self._now)
         for call in group:

@@ -10,7 +10,8 @@
 A store that outlives its object also overrides `reopen(self, store)`: close it and open the same records again. One
 whose records several objects may share overrides `another(self, store)`, which returns a function that opens a second.
 `machine_over` searches longer than the contract does for histories in which a store and a plain dictionary disagree;
-`RunTwiceStore` runs any of it, or a whole service, with every step repeated.
+`RunTwiceStore` runs any of it, or a whole service, with every step repeated; `DomainStore` fails a step that leaves the
+domains in which it says that it stays.
 """
 
 from hypothesis import HealthCheck, settings
@@ -18,9 +19,9 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from modelyard.protocols import Store
 from modelyard.testing.contracts.run_twice_store import RunTwiceStore
+from modelyard.testing.contracts.store_domains import DomainLaws
 from modelyard.testing.contracts.store_machine import StoreMachine, machine_on, machine_over
 from modelyard.testing.contracts.store_order import OrderLaws
-from modelyard.testing.contracts.store_pairs import PairLaws
 from modelyard.testing.contracts.store_records import RecordLaws
 from modelyard.testing.contracts.store_steps import StepLaws
 from modelyard.testing.contracts.store_values import CONTRACT_RECORDS
@@ -37,7 +38,7 @@ _quick = settings(
 )
 
 
-class StoreContract(RecordLaws, StepLaws, OrderLaws, PairLaws):
+class StoreContract(RecordLaws, StepLaws, OrderLaws, DomainLaws):
     """The laws of `modelyard.protocols.Store`. The fixture `store` is opened with `CONTRACT_RECORDS` and empty."""
 
     def test_no_history_tells_it_from_a_dictionary(self, store: Store) -> None:

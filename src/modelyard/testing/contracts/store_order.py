@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from modelyard.errors import RecordConflict
-from modelyard.protocols import Snapshot, Store, Tx
+from modelyard.protocols import DomainStep, Snapshot, Store, Tx
 from modelyard.testing.contracts.store_machine import UndoStep
 from modelyard.testing.contracts.store_records import keep
 from modelyard.testing.contracts.store_steps import at_once
@@ -42,8 +42,11 @@ def follow(store: Store, ended: threading.Event, *listing: str) -> Iterator[Entr
             return
 
 
-def write_entries(store: Store, name: str, times: int) -> list[str]:
-    """Add entries of both topics, alone and several at once, some in steps that are undone; return the ids stored."""
+def write_entries(store: Store, name: str, times: int, within: bool = False) -> list[str]:
+    """Add entries of both topics, alone and several at once, some in steps that are undone; return the ids stored.
+
+    If `within` is true, each step stays in the domains of its entries.
+    """
     stored: list[str] = []
     for number in range(times):
         several = [Entry(f"{name}-{number}-{at}", TOPICS[(number + at) % 2]) for at in range(1 + number % 3)]
@@ -55,7 +58,8 @@ def write_entries(store: Store, name: str, times: int) -> list[str]:
                 raise UndoStep
 
         with suppress(UndoStep):
-            store.transact(step, durable=number % 5 == 0)
+            domains = {("topic", entry.topic) for entry in several}
+            store.transact(DomainStep(step, domains) if within else step, durable=number % 5 == 0)
             stored += [entry.id for entry in several]
     return stored
 
@@ -138,13 +142,13 @@ class OrderLaws:
         check_followers([store] * 3, [store] * 2)
 
 
-def check_followers(writers: Sequence[Store], readers: Sequence[Store], times: int = 12) -> None:
+def check_followers(writers: Sequence[Store], readers: Sequence[Store], times: int = 12, within: bool = False) -> None:
     """Follow every listing in each store of `readers` while `writers` write; raise AssertionError if one differs."""
     ended, left = threading.Event(), threading.Semaphore(0)
 
     def write(at: int) -> list[str]:
         try:
-            return write_entries(writers[at], f"w{at}", times)
+            return write_entries(writers[at], f"w{at}", times, within)
         finally:
             left.release()
 

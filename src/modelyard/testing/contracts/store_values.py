@@ -94,13 +94,14 @@ ITEM = Record(
 CONTRACT_RECORDS: tuple[Record, ...] = (
     Record(Specimen, "specimens", key=("id",), indexes={"by_colour": Index(("maybe_colour",), ("maybe_at", "colour"))}),
     ITEM,
-    Record(Counter, "counters", key=("id",)),
+    Record(Counter, "counters", key=("id",), domain=("counter", "id")),
     Record(
         Entry,
         "entries",
         key=("id",),
         indexes={"all": Index(()), "by_topic": Index(("topic",)), "by_text": Index(("topic",), ("text",))},
         sequence="seq",
+        domain=("topic", "topic"),
     ),
 )
 """The records that a store must be opened with for the contract and the machine."""

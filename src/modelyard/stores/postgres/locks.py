@@ -1,0 +1,52 @@
+"""The locks that make steps serial: one for all steps, or one for each domain in which they stay.
+
+A step of any kind holds the lock of all steps: alone, or together with others that are within domains. Each lock is
+held until the commit, after which its effects can be seen.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+from modelyard.protocols import Domain, DomainStep
+from modelyard.stores.group_commit import PendingStep
+from modelyard.stores.postgres.pages import Statement
+from modelyard.stores.postgres.values import array_of_integers
+
+LOCK = "SELECT pg_advisory_xact_lock($1)"
+_SHARED = "SELECT pg_advisory_xact_lock_shared($1)"
+_EACH = "SELECT pg_advisory_xact_lock(key) FROM unnest($1::bigint[]) AS key"
+
+_MOST_DOMAINS = 32
+"""Domains that a transaction locks one by one: the server has room for a number of locks."""
+
+
+@lru_cache(maxsize=10_000)
+def lock_key(schema: str, *names: str) -> int:
+    """Return the number of the advisory lock with this name: the same for all who share the records."""
+    digest = hashlib.sha256(repr((schema, *names)).encode("utf-8", "backslashreplace")).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
+
+
+def domains_of(group: Iterable[PendingStep[Any]]) -> set[Domain] | None:
+    """Return the domains in which the steps of a group stay; None if one may touch anything."""
+    domains: set[Domain] = set()
+    for call in group:
+        step = call.step
+        if not isinstance(step, DomainStep):
+            return None
+        domains.update(step.domains)
+    return domains if len(domains) <= _MOST_DOMAINS else None
+
+
+def lock_statements(schema: str, domains: set[Domain] | None) -> list[Statement]:
+    """Return the statements that wait until no other step may touch these domains, or anything.
+
+    Locks are taken in one order, so that no two transactions wait for each other.
+    """
+    everything = lock_key(schema, "steps")
+    if domains is None:
+        return [(LOCK, (everything,))]
+    keys = sorted(lock_key(schema, "domain", *domain) for domain in domains)
+    return [(_SHARED, (everything,)), (_EACH, (array_of_integers(keys),))]
