@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,8 +10,9 @@ import attrs
 
 from modelyard import Pricing
 from modelyard.backends import VLLM, Timeouts, UpstreamBackend, offer
+from modelyard.backends.deltas import aone_by_one, one_by_one
 from modelyard.domain.completion import CompletionRequest, Delta, Message, Role, Sampling
-from modelyard.protocols import ServedModel
+from modelyard.protocols import Deltas, ServedModel
 from modelyard.testing.clock import ManualClock
 from modelyard.testing.fake_vllm.misbehaviour import Gate
 
@@ -35,7 +36,7 @@ def served(backend: UpstreamBackend, model: str = "echo") -> ServedModel:
 
 def ask(backend: UpstreamBackend, **fields: Any) -> list[Delta]:
     requested = request_of(**fields)
-    return list(backend.stream(requested, served(backend, requested.model)))
+    return list(one_by_one(backend.stream(requested, served(backend, requested.model))))
 
 
 def ask_on_loop(backend: UpstreamBackend, **fields: Any) -> list[Delta]:
@@ -43,13 +44,13 @@ def ask_on_loop(backend: UpstreamBackend, **fields: Any) -> list[Delta]:
 
     async def main() -> list[Delta]:
         requested = request_of(**fields)
-        return [delta async for delta in backend.astream(requested, served(backend, requested.model))]
+        return [delta async for delta in aone_by_one(backend.astream(requested, served(backend, requested.model)))]
 
     return asyncio.run(main())
 
 
-def text_of(deltas: list[Delta]) -> str:
-    return "".join(delta.text for delta in deltas)
+def text_of(deltas: Iterable[Deltas]) -> str:
+    return "".join(delta.text for delta in one_by_one(iter(deltas)))
 
 
 class Hurried(ManualClock):

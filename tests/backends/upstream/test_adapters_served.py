@@ -24,6 +24,7 @@ from modelyard.protocols import ServedModel
 from modelyard.testing.fake_vllm.adapters import mark_of
 from modelyard.testing.fake_vllm.misbehaviour import Refuse
 from modelyard.testing.fake_vllm.server import FakeVllm
+from upstream_asking import text_of
 
 BASE = "Qwen/Qwen3-8B"
 OFFER = offer(BASE, context_length=1000, pricing=Pricing(), capabilities=VLLM)
@@ -73,12 +74,12 @@ class Noting:
 
 
 def ask(backend: UpstreamBackend, model: ServedModel) -> str:
-    return "".join(delta.text for delta in backend.stream(ASKED, model))
+    return text_of(backend.stream(ASKED, model))
 
 
 def ask_on_loop(backend: UpstreamBackend, model: ServedModel) -> str:
     async def main() -> str:
-        return "".join([delta.text async for delta in backend.astream(ASKED, model)])
+        return text_of([deltas async for deltas in backend.astream(ASKED, model)])
 
     return asyncio.run(main())
 

@@ -15,6 +15,7 @@ import pytest
 
 from modelyard import open_platform
 from modelyard.backends import VLLM, Timeouts, UpstreamBackend, offer
+from modelyard.backends.deltas import aone_by_one, one_by_one
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.completion import Sampling
 from modelyard.engines.tabular.backend import TabularBackend
@@ -381,7 +382,7 @@ class TestTime:
 
         async def main(backend: UpstreamBackend) -> str:
             generated = ""
-            async for delta in backend.astream(request_of(streamed=True), served(backend)):
+            async for delta in aone_by_one(backend.astream(request_of(streamed=True), served(backend))):
                 await clock.aadvance(100)
                 for _ in range(50):
                     await asyncio.sleep(0)  # a turn for whoever would give the server up now
@@ -461,9 +462,9 @@ class TestGivingUp:
     def test_a_stream_that_is_closed_is_closed_there(self, far: Far, taken: int) -> None:
         gate = Gate()
         far.fake.plan(Hold(gate, taken + 1))
-        deltas = far.backend.stream(request_of(streamed=True), served(far.backend))
+        deltas = one_by_one(far.backend.stream(request_of(streamed=True), served(far.backend)))
         assert len([next(deltas) for _ in range(taken)]) == taken
-        deltas.close()  # type: ignore[attr-defined]
+        deltas.close()
         far.fake.chats[-1].ended()
         assert far.fake.chats[-1].disconnected
         assert next(deltas, None) is None
@@ -498,7 +499,7 @@ class TestGivingUp:
     def test_a_token_is_passed_on_before_the_next_is_made(self, far: Far) -> None:
         gate = Gate()
         far.fake.plan(Hold(gate, 2))
-        deltas = far.backend.stream(request_of(streamed=True), served(far.backend))
+        deltas = one_by_one(far.backend.stream(request_of(streamed=True), served(far.backend)))
         assert next(deltas).text == "one"
         gate.reached()
         gate.open()

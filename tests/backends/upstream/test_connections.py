@@ -290,7 +290,7 @@ def resolving() -> set[threading.Thread]:
 
 
 async def drained(backend: Any) -> str:
-    return "".join([delta.text async for delta in backend.astream(request_of(), served(backend))])
+    return text_of([deltas async for deltas in backend.astream(request_of(), served(backend))])
 
 
 # ---- addresses and TLS ---------------------------------------------------------------------------------------------

@@ -13,12 +13,12 @@ from modelyard.backends.upstream.models import COMMON, UpstreamModel, check_mode
 from modelyard.backends.upstream.timeouts import Timeouts
 from modelyard.clock import SystemClock
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
-from modelyard.domain.completion import CompletionRequest, Delta
+from modelyard.domain.completion import CompletionRequest
 from modelyard.domain.record import EMPTY
 from modelyard.errors import BackendError, InvalidInput, ModelNotFound
 from modelyard.flow import aiterate, iterate
 from modelyard.formats.json import loads
-from modelyard.protocols import AsyncBackend, Backend, Capabilities, Clock, ServedModel
+from modelyard.protocols import AsyncBackend, Backend, Capabilities, Clock, Deltas, ServedModel
 
 
 class UpstreamBackend:
@@ -83,12 +83,12 @@ class UpstreamBackend:
 
     # ---- answers
 
-    def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
+    def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Deltas]:
         """Answer over the threads' connections. Closing the iterator closes the request's connection."""
         through = transport.BlockingTransport(self._process_state(), self._upstream)
         return iterate(self._exchange(through, request, model).flow(), [through])
 
-    def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
+    def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Deltas]:
         """Answer over the running event loop's connections. Cancelling the task closes the request's connection."""
         through = transport.AsyncTransport(self._process_state(), self._upstream)
         return aiterate(self._exchange(through, request, model).flow(), [through])

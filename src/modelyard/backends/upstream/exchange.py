@@ -108,7 +108,7 @@ class Exchange:
         self._request = _strict(sent) if upstream_model.capabilities.guided else sent
         self._choices = request.n
         self._limit = self._waited = 0.0
-        self._begun = False
+        self._begun = self._done = False
         self._adapter: str | None = None
 
     def flow(self) -> Flow[None]:
@@ -181,32 +181,43 @@ class Exchange:
     # ---- the answer
 
     def _events(self) -> Flow[None]:
-        """Read a stream of chunks up to its end, so that its connection can be used again."""
-        events, reader, done = EventReader(), AnswerReader(self._request), False
+        """Read a stream of chunks up to its end, so that its connection can be used again.
+
+        The deltas of what has come at once are emitted at once, also before an error that came with them.
+        """
+        events, reader = EventReader(), AnswerReader(self._request)
+        self._done = False
         try:
             while raw := (yield from self._timed(self._transport.read)):
-                for event in events.take(raw):
-                    if event == _DONE:
-                        done, self._limit, self._waited = True, _LAST_READ, 0.0
-                        continue
-                    for delta in reader.take(self._json(event)):
-                        self._begun, self._limit, self._waited = True, self._timeouts.between_tokens, 0.0
-                        for shown in self._choices_of(delta):
-                            yield Emit(shown)
+                ready: list[Delta] = []
+                try:
+                    for event in events.take(raw):
+                        ready += self._deltas(event, reader)
+                finally:
+                    if ready:
+                        yield Emit(ready)
         except (RetryableError, TimeoutError):
-            if not done:
+            if not self._done:
                 raise
-        for shown in self._choices_of(reader.end()):
-            yield Emit(shown)
+        yield Emit(self._choices_of(reader.end()))
+
+    def _deltas(self, event: bytes, reader: AnswerReader) -> Sequence[Delta]:
+        """Return the deltas of an event, and note what the next one may take."""
+        if event == _DONE:
+            self._done, self._limit, self._waited = True, _LAST_READ, 0.0
+            return ()
+        deltas = reader.take(self._json(event))
+        if deltas:
+            self._begun, self._limit, self._waited = True, self._timeouts.between_tokens, 0.0
+        return [shown for delta in deltas for shown in self._choices_of(delta)] if self._greedy else deltas
 
     def _document(self) -> Flow[None]:
         """Read an answer in one piece, as servers that do not stream give it to a streamed request too."""
         reader = AnswerReader(self._request)
         value = self._json((yield from self._whole(MAX_ANSWER)))
-        for delta in (*reader.take(value), reader.end()):
-            self._begun = True
-            for shown in self._choices_of(delta):
-                yield Emit(shown)
+        deltas = [*reader.take(value), reader.end()]
+        self._begun = True
+        yield Emit([shown for delta in deltas for shown in self._choices_of(delta)])
 
     def _choices_of(self, delta: Delta) -> Sequence[Delta]:
         """Return the delta, and of greedy sampling a copy for each choice: vLLM refuses to make equal choices."""
