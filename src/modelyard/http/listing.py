@@ -7,7 +7,6 @@ import attrs
 
 from modelyard.domain.paging import Order, Page
 from modelyard.errors import InvalidInput
-from modelyard.http.message import Answer
 from modelyard.http.route import Parameter, RouteCall
 from modelyard.platform.listing import Listing
 
@@ -43,7 +42,7 @@ def _order(call: RouteCall) -> Order:
 class PageObject:
     """A page of a listing. `after` = `last_id` asks for the next; both ids are "" where the page is empty."""
 
-    item: ClassVar[type[Answer]]
+    show: ClassVar[Callable[[Any], Any]]
 
     object: Literal["list"]
     data: tuple[Any, ...]
@@ -53,18 +52,18 @@ class PageObject:
 
     @classmethod
     def of(cls, page: Page[Any]) -> Self:
-        """Make the page of an interface, with each item as its class shows it."""
-        data: tuple[Any, ...] = tuple(map(cls.item.of, page))
+        """Make the page of an interface, with each item as it is shown there."""
+        data: tuple[Any, ...] = tuple(map(cls.show, page))
         first, last = (data[0].id, data[-1].id) if data else ("", "")
         return cls("list", data, page.has_more, first, last)
 
 
-def page_class(name: str, item: type[Answer], doc: str) -> type[PageObject]:
-    """Make the class of the pages of these items, each with an `id`: what a client sends as `after`."""
+def page_class(name: str, item: type[Any], show: Callable[[Any], Any], doc: str) -> type[PageObject]:
+    """Make the class of the pages of items, which `show` makes, each with an `id`: what a client sends as `after`."""
 
     def in_order(_: type, fields: "list[attrs.Attribute[Any]]") -> "list[attrs.Attribute[Any]]":
         named = {field.name: field for field in fields}
         return [named[field.name] for field in attrs.fields(PageObject)]
 
-    members = {"__doc__": doc, "__annotations__": {"data": tuple[item, ...]}, "item": item}  # type: ignore[valid-type]
+    members = {"__doc__": doc, "__annotations__": {"data": tuple[item, ...]}, "show": staticmethod(show)}  # type: ignore[valid-type]
     return attrs.frozen(type(name, (PageObject,), members), field_transformer=in_order)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from enum import Enum
 from io import BufferedReader, BytesIO, FileIO
 from operator import attrgetter
-from typing import Any, BinaryIO, Self, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 import attrs
 
@@ -123,12 +123,6 @@ def json_response(value: object, status: int = 200, headers: Iterable[Header] = 
     return Response(status, [JSON_HEADER, *headers], dump(value))
 
 
-def answer_from(cls: type[A], value: object, **members: Any) -> A:
-    """Return an instance of an answer class: with these members, and the others from the attributes of `value`."""
-    others = (field.name for field in attrs.fields(cls) if field.name not in members)
-    return cls(**members, **{name: getattr(value, name) for name in others})
-
-
 def answering(cls: type[A], **sources: str | Callable[[Any], Any]) -> Callable[[Any], A]:
     """Return a function that makes an instance of an answer class from a value: each member is the attribute of its
     name, or of the name in `sources`, or what the function there returns for the value.
@@ -138,21 +132,15 @@ def answering(cls: type[A], **sources: str | Callable[[Any], Any]) -> Callable[[
     return lambda value: cls(*[get(value) for get in getters])
 
 
+def constant(value: object) -> Callable[[Any], object]:
+    """Return a source of `answering`: this value, whatever is shown."""
+    return lambda _: value
+
+
 def each(show: Callable[[Any], A], name: str) -> Callable[[Any], tuple[A, ...]]:
     """Return a function that shows every item of an attribute of a value."""
     several = attrgetter(name)
     return lambda value: tuple(map(show, several(value)))
-
-
-class Answer:
-    """Base of an answer class whose members are the attributes of the value that it shows."""
-
-    __slots__ = ()
-
-    @classmethod
-    def of(cls, value: Any) -> Self:
-        """Show a value."""
-        return cast(Self, answer_from(cast("type[attrs.AttrsInstance]", cls), value))
 
 
 @contextmanager

@@ -22,11 +22,11 @@ from modelyard.formats.converter import structure, unstructure
 from modelyard.formats.training_data import read_groups
 from modelyard.formats.trajectories import group_of
 from modelyard.http.message import problems_at
-from modelyard.http.models.schemas import ModelCreate, TrainableModel, TrainableModelPage
+from modelyard.http.models.schemas import ModelCreate, TrainableModelPage, model_object
 from modelyard.http.training.schemas import (
     RLOptionsBody,
-    TrainingEventObject,
-    TrainingJobObject,
+    event_object,
+    job_object,
     options_of,
     rl_request,
     sft_request,
@@ -272,13 +272,13 @@ JOB = TrainingJob(
 
 
 def test_answers_have_the_members_of_the_wire() -> None:
-    assert unstructure(TrainableModel.of(MODEL))["created_at"] == "2026-01-02T12:00:00.000000Z"
-    job = unstructure(TrainingJobObject.of(JOB))
+    assert unstructure(model_object(MODEL))["created_at"] == "2026-01-02T12:00:00.000000Z"
+    job = unstructure(job_object(JOB))
     assert (job["object"], job["kind"], job["status"]) == ("training_job", "rl", "succeeded")
     assert (job["training_end"], job["step"], job["metrics"]) == (None, 3, {"loss": 0.5})
     reported = (job["queue_position"], job["last_heartbeat"], job["estimated_end"])
     assert reported == (7, "2026-01-02T12:00:00.000000Z", None)
-    event = unstructure(TrainingEventObject.of(TrainingEvent(ID, 1, "training_ended", {}, NOON)))
+    event = unstructure(event_object(TrainingEvent(ID, 1, "training_ended", {}, NOON)))
     assert event == {"id": ID, "type": "training_ended", "data": {}, "created_at": "2026-01-02T12:00:00.000000Z"}
 
 
@@ -287,7 +287,7 @@ def test_a_page_names_its_first_and_last_item() -> None:
     page = unstructure(TrainableModelPage.of(Page((MODEL, other), True)))
     assert (page["object"], page["has_more"], page["first_id"], page["last_id"]) == ("list", True, ID, "other")
     assert list(page) == ["object", "data", "has_more", "first_id", "last_id"]
-    assert page["data"] == [unstructure(TrainableModel.of(model)) for model in (MODEL, other)]
+    assert page["data"] == [unstructure(model_object(model)) for model in (MODEL, other)]
     assert unstructure(TrainableModelPage.of(Page((), False))) == {
         "object": "list",
         "data": [],

@@ -314,9 +314,9 @@ def test_each_leaf_of_a_score_has_its_counts_and_bools_are_not_numbers(world: Wo
     world.run("a", [(at, value) for at, value in enumerate({JUDGE: value} for value in values)])
     found = stats(world, "a")
     assert found == {
-        "judge/ok": LeafStats("judge", "ok", MetricKind.BINARY, 4, 1, 3.0, 2, 3),
-        "judge/deep.n": LeafStats("judge", "deep.n", MetricKind.CONTINUOUS, 2, 2, 1.75, 0, 0),
-        "judge/why": LeafStats("judge", "why", MetricKind.TEXT, 1, 0, None, 0, 0),
+        "judge/ok": LeafStats("judge", "ok", MetricKind.BINARY, 4, 1, 3.0, 2, 3, 2 / 3, 0.75),
+        "judge/deep.n": LeafStats("judge", "deep.n", MetricKind.CONTINUOUS, 2, 2, 1.75, 0, 0, None, 0),
+        "judge/why": LeafStats("judge", "why", MetricKind.TEXT, 1, 0, None, 0, 0, None, 0),
     }
     assert (found["judge/ok"].pass_rate, found["judge/ok"].pass_signal_coverage) == (2 / 3, 3 / 4)
     assert (found["judge/deep.n"].pass_rate, found["judge/deep.n"].pass_signal_coverage) == (None, 0.0)
@@ -324,7 +324,9 @@ def test_each_leaf_of_a_score_has_its_counts_and_bools_are_not_numbers(world: Wo
 
 def test_ints_and_floats_are_one_kind_of_number(world: World) -> None:
     world.run("a", [(1, 1), (2, 0.0), (3, 1), (4, 0)])
-    assert stats(world, "a") == {"judge/None": LeafStats("judge", None, MetricKind.CONTINUOUS, 4, 4, 0.5, 0, 0)}
+    assert stats(world, "a") == {
+        "judge/None": LeafStats("judge", None, MetricKind.CONTINUOUS, 4, 4, 0.5, 0, 0, None, 0)
+    }
 
 
 def test_two_versions_of_a_scorer_do_not_overwrite_each_other(world: World) -> None:

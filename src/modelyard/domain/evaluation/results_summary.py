@@ -19,8 +19,8 @@ from modelyard.domain.usage import add
 class LeafStats:
     """One leaf of the values of a scorer, over the trials of a run that have it.
 
-    A bool is not a number: `numeric_mean` is over numbers, `pass_rate` over bools. `pass_signal_coverage` is the share
-    of bools among the values.
+    A bool is not a number: `numeric_mean` is over numbers, `pass_rate`, the share of those that are true, over bools;
+    each is None without any. `pass_signal_coverage` is the share of bools among the values.
     """
 
     scorer_key: str
@@ -31,16 +31,8 @@ class LeafStats:
     numeric_mean: float | None
     pass_true_count: int
     pass_known_count: int
-
-    @property
-    def pass_rate(self) -> float | None:
-        """How many of the bools are true; None without any."""
-        return self.pass_true_count / self.pass_known_count if self.pass_known_count else None
-
-    @property
-    def pass_signal_coverage(self) -> float:
-        """How many of the values are bools."""
-        return self.pass_known_count / self.trial_count
+    pass_rate: float | None
+    pass_signal_coverage: float
 
 
 @attrs.frozen
@@ -73,8 +65,9 @@ class _Leaf:
         count = len(self.numbers)
         most = max(MetricKind, key=lambda kind: self.kinds[kind])
         mean = math.fsum(self.numbers) / count if count else None
-        known = self.kinds[MetricKind.BINARY]
-        return LeafStats(key, ".".join(path) or None, most, self.kinds.total(), count, mean, self.passed, known)
+        known, total = self.kinds[MetricKind.BINARY], self.kinds.total()
+        passed = (self.passed, known, self.passed / known if known else None, known / total)
+        return LeafStats(key, ".".join(path) or None, most, total, count, mean, *passed)
 
 
 @attrs.define

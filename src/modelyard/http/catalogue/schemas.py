@@ -1,6 +1,6 @@
 """The catalogue as clients see it (specification 2.1), and the list of models of the chat interfaces."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from typing import Annotated, Literal, Self
 
@@ -9,7 +9,7 @@ import attrs
 from modelyard.domain.catalogue import CatalogueEntry, Feature, Pricing, Quantization, SamplingParameter
 from modelyard.domain.models import Model
 from modelyard.formats.constraints import Matching
-from modelyard.http.message import Answer, answer_from
+from modelyard.http.message import answering, each
 
 OWNER = "modelyard"
 """Who owns the models of the catalogue in the list of the chat interfaces."""
@@ -29,14 +29,9 @@ class PricingObject:
     request: DecimalText
     input_cache_read: DecimalText
 
-    @classmethod
-    def of(cls, prices: Pricing) -> Self:
-        """Write the prices of an entry."""
-        return cls(**{field.name: decimal(getattr(prices, field.name)) for field in attrs.fields(cls)})
-
 
 @attrs.frozen
-class DatacenterObject(Answer):
+class DatacenterObject:
     """Where a model runs."""
 
     country_code: CountryCode
@@ -61,16 +56,18 @@ class ModelEntry:
     datacenters: tuple[DatacenterObject, ...]
     deprecation_date: OptionalDate = None
 
-    @classmethod
-    def of(cls, entry: CatalogueEntry) -> Self:
-        """Describe an entry of the catalogue."""
-        return answer_from(
-            cls,
-            entry,
-            pricing=PricingObject.of(entry.pricing),
-            datacenters=tuple(map(DatacenterObject.of, entry.datacenters)),
-            deprecation_date=entry.deprecation_date and entry.deprecation_date.isoformat(),
-        )
+
+def _price(name: str) -> Callable[[Pricing], str]:
+    return lambda prices: decimal(getattr(prices, name))
+
+
+_show_pricing = answering(PricingObject, **{field.name: _price(field.name) for field in attrs.fields(PricingObject)})
+_show_entry = answering(
+    ModelEntry,
+    pricing=lambda entry: _show_pricing(entry.pricing),
+    datacenters=each(answering(DatacenterObject), "datacenters"),
+    deprecation_date=lambda entry: entry.deprecation_date and entry.deprecation_date.isoformat(),
+)
 
 
 @attrs.frozen
@@ -82,7 +79,7 @@ class CatalogueBody:
     @classmethod
     def of(cls, entries: Iterable[CatalogueEntry]) -> Self:
         """Describe every entry of the catalogue."""
-        return cls(tuple(map(ModelEntry.of, entries)))
+        return cls(tuple(map(_show_entry, entries)))
 
 
 @attrs.frozen

@@ -12,8 +12,7 @@ from modelyard.domain.evaluation.prediction import Source
 from modelyard.errors import InvalidInput
 from modelyard.flow import Flow
 from modelyard.formats.constraints import Length
-from modelyard.formats.converter import structure
-from modelyard.http.evaluations.route import evaluation_route, namespace_of, problems_in_request
+from modelyard.http.evaluations.route import body_of, evaluation_route, namespace_of, problems_in_request
 from modelyard.http.message import Response, answering, each, json_response
 from modelyard.http.route import Body, Parameter, RouteCall
 from modelyard.report.evaluations.export import Format
@@ -145,7 +144,7 @@ _MEDIA = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
 def compare_runs(call: RouteCall) -> Flow[Response]:
     """Compare two runs, row by row."""
     namespace = namespace_of(call)
-    body = structure(ComparisonRequest, call.body, "body")
+    body = body_of(ComparisonRequest, call)
 
     def answer() -> Response:
         with problems_in_request():

@@ -11,7 +11,6 @@ from modelyard.domain.evaluation.references import EVALUATION_KINDS, MODEL_KINDS
 from modelyard.domain.evaluation.run import RunState, RunStatus
 from modelyard.errors import InvalidInput, NotFound, Problem
 from modelyard.formats.constraints import Length, Matching
-from modelyard.formats.converter import structure
 from modelyard.http.body_schemas import EvaluationRef, ModelRef
 from modelyard.http.evaluations.route import (
     RUNS,
@@ -19,6 +18,7 @@ from modelyard.http.evaluations.route import (
     ListingQuery,
     NamespaceArguments,
     Success,
+    body_of,
     evaluation_route,
     namespace_of,
 )
@@ -165,7 +165,7 @@ def status_answer(status: RunStatus) -> StatusAnswer:
 
 def evaluate_model(call: RouteCall) -> Response:
     """Have a worker evaluate a model as a published evaluation says."""
-    body = structure(EvaluateModel, call.body, "body")
+    body = body_of(EvaluateModel, call)
     namespace = _namespace(call, body.project_id)
     check_references(body)
     key = idempotency_key(call)
@@ -181,7 +181,7 @@ _MEMBERS = {"model": "model_ref", **dict.fromkeys(("evaluation", "rows", "scorer
 
 def rescore(call: RouteCall) -> Response:
     """Have a worker score the outputs of a run again, in a new run."""
-    body = structure(Rescore, call.body, "body")
+    body = body_of(Rescore, call)
     namespace = _namespace(call, body.project_id)
     check_references(body)
     key = idempotency_key(call)
@@ -211,7 +211,7 @@ def list_events(call: RouteCall) -> Response:
 
 def show_status(call: RouteCall) -> Response:
     """Show how far a run has come; for one that does not exist the status is `not_found`."""
-    body = structure(StatusOf, call.body, "body")
+    body = body_of(StatusOf, call)
     namespace = _namespace(call, body.project_id)
     try:
         return json_response(status_answer(call.platform.evaluations.runs.status(body.call_id, **namespace)))

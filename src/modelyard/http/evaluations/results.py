@@ -9,22 +9,22 @@ from typing import Any, Literal
 import attrs
 
 from modelyard.domain.evaluation.filters import Expression
-from modelyard.domain.evaluation.metrics import FullScoredPrediction, MetricKind
+from modelyard.domain.evaluation.metrics import FullScoredPrediction
 from modelyard.domain.evaluation.results import QueryOptions, ResultRow, Sort
-from modelyard.domain.evaluation.results_summary import RunSummary, tokens_of
+from modelyard.domain.evaluation.results_summary import LeafStats, RunSummary, tokens_of
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import Length, Within
-from modelyard.formats.converter import structure
 from modelyard.http.evaluations.filters import parse_query
 from modelyard.http.evaluations.route import (
     FIRST_LINES,
     GenaiSpanRef,
+    body_of,
     evaluation_route,
     namespace_of,
     problems_in_request,
 )
-from modelyard.http.message import JSON_HEADER, Response, answering, dump, json_response
+from modelyard.http.message import JSON_HEADER, Response, dump, json_response
 from modelyard.http.route import Body, Route, RouteCall
 from modelyard.platform.evaluations.query import Results
 
@@ -148,28 +148,12 @@ class EvalResultsRow:
 
 
 @attrs.frozen
-class EvalResultsScorerStats:
-    """One leaf of the values of a scorer, over the trials that have it."""
-
-    scorer_key: str
-    path: str | None
-    value_type: MetricKind
-    trial_count: int
-    numeric_count: int
-    numeric_mean: float | None
-    pass_true_count: int
-    pass_known_count: int
-    pass_rate: float | None
-    pass_signal_coverage: float
-
-
-@attrs.frozen
 class EvalResultsEvaluation:
     """The summary of a run."""
 
     evaluation_call_id: str
     trial_count: int
-    scorer_stats: tuple[EvalResultsScorerStats, ...]
+    scorer_stats: tuple[LeafStats, ...]
     predict_total_tokens: int | None
     predict_total_cost: float | None
     evaluation_ref: str
@@ -201,8 +185,6 @@ class EvalResults:
 
 Names = Mapping[str, Mapping[str, str]]
 """The names of the scorers of each run."""
-
-_show_stats = answering(EvalResultsScorerStats)
 
 
 def show_row(row: ResultRow[FullScoredPrediction], names: Names, body: EvalResultsQuery) -> EvalResultsRow:
@@ -240,7 +222,7 @@ def show_summary(summary: RunSummary, run: EvaluationRun, include_costs: bool) -
     return EvalResultsEvaluation(
         evaluation_call_id=run.id,
         trial_count=summary.trial_count,
-        scorer_stats=tuple(map(_show_stats, summary.stats)),
+        scorer_stats=summary.stats,
         predict_total_tokens=summary.tokens,
         predict_total_cost=_usd(summary.cost) if include_costs else None,
         evaluation_ref=run.evaluation,
@@ -262,7 +244,7 @@ def _usd(cost: Decimal | None) -> float | None:
 def query_results(call: RouteCall) -> Response:
     """Show the rows of runs, joined by their digests: filtered, sorted, in pages and summed up."""
     namespace = namespace_of(call)
-    body = structure(EvalResultsQuery, call.body, "body")
+    body = body_of(EvalResultsQuery, call)
     runs, options = (*body.evaluation_call_ids, *body.evaluation_run_ids), query_options(body)
     with problems_in_request():
         results = call.platform.evaluations.results(runs, check_names=False, **namespace, **options)

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from itertools import islice
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar, cast
 
 import attrs
 
@@ -68,6 +69,34 @@ def namespace_of(call: RouteCall) -> NamespaceArguments:
         return {"entity": check_name(entity, "entity"), "project": check_name(project, "project")}
 
 
+SIMILAR = 0.8
+"""How much a member must be like a known one to count as misspelt: what is less alike is not meant for us."""
+
+
+def body_of(cls: type[T], call: RouteCall) -> T:
+    """Read a body.
+
+    Raises `InvalidInput`, also for a member that is misspelt: it would be ignored, as those are that are unlike any
+    known one.
+    """
+    given = call.body if isinstance(call.body, dict) else {}
+    known = {field.name for field in attrs.fields(cast(type[attrs.AttrsInstance], cls))}
+    missing = sorted(known - given.keys())
+    near = {name: get_close_matches(name, missing, 1, SIMILAR) for name in given.keys() - known}
+    misspelt = [
+        Problem(("body", name), f"is not known; did you mean {found[0]!r}?", "extra_forbidden")
+        for name, found in sorted(near.items())
+        if found
+    ]
+    try:
+        body = structure(cls, call.body, "body")
+    except InvalidInput as wrong:
+        raise InvalidInput([*wrong.problems, *misspelt]) from None
+    if misspelt:
+        raise InvalidInput(misspelt)
+    return body
+
+
 def optional_body(cls: type[T], call: RouteCall) -> T:
     """Read a body that may be left out. Raises `InvalidInput`."""
     return structure(cls, {} if call.body is None else call.body, "body")
@@ -79,7 +108,7 @@ def body_with_references(cls: type[T], call: RouteCall, **kinds: frozenset[RefKi
     A body that does not fit is refused with its wrong references too, so that all problems are reported at once.
     """
     try:
-        return structure(cls, call.body, "body")
+        return body_of(cls, call)
     except InvalidInput as wrong:
         given = call.body if isinstance(call.body, dict) else {}
         mode = RefMode(call.platform.settings.reference_mode)

@@ -29,6 +29,10 @@ from modelyard.http.models.schemas import (
     PromotionPage,
     TrainableModel,
     TrainableModelPage,
+    checkpoints_deleted,
+    model_deleted,
+    model_object,
+    promotion_object,
     promotion_request,
 )
 from modelyard.http.route import Auth, Body, Interface, Route, RouteCall, documented_route
@@ -70,13 +74,13 @@ def list_models(call: RouteCall) -> Response:
 
 def show_model(call: RouteCall) -> Response:
     """Show a model."""
-    return json_response(TrainableModel.of(call.platform.models.get(call.params["model_id"])))
+    return json_response(model_object(call.platform.models.get(call.params["model_id"])))
 
 
 def delete_model(call: RouteCall) -> Response:
     """Delete a model with its checkpoints, logs and files; its jobs end, and stay readable."""
     deleted = call.platform.models.delete(call.params["model_id"])
-    return json_response(ModelDeleted.of(deleted))
+    return json_response(model_deleted(deleted))
 
 
 def list_base_models(call: RouteCall) -> Response:
@@ -99,7 +103,7 @@ def delete_checkpoints(call: RouteCall) -> Response:
     body = structure(CheckpointsDelete, call.body, "body")
     with problems_at("body"):
         deleted = call.platform.models.delete_checkpoints(call.params["model_id"], body.steps)
-    return json_response(CheckpointsDeleted.of(deleted))
+    return json_response(checkpoints_deleted(deleted))
 
 
 def list_files(call: RouteCall) -> Response:
@@ -179,7 +183,7 @@ def promote(call: RouteCall) -> Response:
     with problems_at("body", "require"):
         require = None if body.require is None else body.require.not_worse()
         change = call.platform.models.promote(call.params["model_id"], body.step, alias, require=require)
-    return json_response(PromotionObject.of(change))
+    return json_response(promotion_object(change))
 
 
 def roll_back(call: RouteCall) -> Promotion:
@@ -192,7 +196,7 @@ def remove_alias(call: RouteCall) -> Response:
     """Remove an alias; its history stays."""
     with problems_at("path"):
         change = call.platform.models.remove_alias(call.params["model_id"], call.params["alias"])
-    return json_response(PromotionObject.of(change))
+    return json_response(promotion_object(change))
 
 
 def list_promotions(call: RouteCall) -> Response:
@@ -209,7 +213,7 @@ _ID = {"model_id": "id"}
 ROUTES: tuple[Route, ...] = (
     _creation(
         MODELS,
-        creating(create_model, TrainableModel.of),
+        creating(create_model, model_object),
         body=Body.CONTROL,
         request=ModelCreate,
         response=TrainableModel,
@@ -240,6 +244,6 @@ ROUTES: tuple[Route, ...] = (
     _route("GET", ALIASES, list_aliases, response=AliasPage),
     _route("PUT", ALIAS, promote, body=Body.CONTROL, request=PromotionCreate, response=PromotionObject),
     _route("DELETE", ALIAS, remove_alias, response=PromotionObject),
-    _creation(f"{ALIAS}/rollback", creating(roll_back, PromotionObject.of), response=PromotionObject),
+    _creation(f"{ALIAS}/rollback", creating(roll_back, promotion_object), response=PromotionObject),
     _route("GET", f"{ALIAS}/promotions", list_promotions, query=PAGING, response=PromotionPage),
 )

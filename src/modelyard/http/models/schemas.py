@@ -8,12 +8,12 @@ import attrs
 
 from modelyard.domain.evaluation.statistics import CONFIDENCE
 from modelyard.domain.models import Checkpoint
-from modelyard.domain.promotion import Alias, Change, NotWorse, Promotion, PromotionRuns
+from modelyard.domain.promotion import Change, NotWorse, PromotionRuns
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import ID, NAME, Length, Within
 from modelyard.formats.converter import structure
 from modelyard.http.listing import PageObject, page_class
-from modelyard.http.message import Answer, answer_from
+from modelyard.http.message import answering, constant
 
 # ---- requests
 
@@ -104,7 +104,7 @@ def _unknown(cls: type[attrs.AttrsInstance], value: object, *loc: str) -> list[P
 
 
 @attrs.frozen
-class TrainableModel(Answer):
+class TrainableModel:
     """A model: a name for a sequence of checkpoints."""
 
     id: str
@@ -117,7 +117,7 @@ class TrainableModel(Answer):
 
 
 @attrs.frozen
-class ModelDeleted(Answer):
+class ModelDeleted:
     """What was deleted with a model."""
 
     model_id: str
@@ -126,7 +126,7 @@ class ModelDeleted(Answer):
 
 
 @attrs.frozen
-class CheckpointObject(Answer):
+class CheckpointObject:
     """A checkpoint; step 0 is the untouched base."""
 
     id: str
@@ -136,7 +136,7 @@ class CheckpointObject(Answer):
 
 
 @attrs.frozen
-class CheckpointsDeleted(Answer):
+class CheckpointsDeleted:
     """How many checkpoints were deleted, and which of the steps do not exist."""
 
     deleted_count: int
@@ -174,7 +174,7 @@ class Logged:
 
 
 @attrs.frozen
-class AliasObject(Answer):
+class AliasObject:
     """An alias; its id is its name. A rollback leads to `previous_step`."""
 
     id: str
@@ -184,14 +184,9 @@ class AliasObject(Answer):
     previous_step: int | None
     updated_at: datetime
 
-    @classmethod
-    def of(cls, alias: Alias) -> Self:
-        """Describe an alias."""
-        return answer_from(cls, alias, id=alias.name, object="alias")
-
 
 @attrs.frozen
-class PromotionObject(Answer):
+class PromotionObject:
     """A change of an alias. `step` is null where the alias was removed, `from_step` where there was none."""
 
     id: str
@@ -205,15 +200,23 @@ class PromotionObject(Answer):
     verdict: Mapping[str, Any] | None
     created_at: datetime
 
-    @classmethod
-    def of(cls, promotion: Promotion) -> Self:
-        """Describe a change of an alias."""
-        return answer_from(cls, promotion, object="promotion", verdict=promotion.verdict or None)
 
-
-AliasPage: type[PageObject] = page_class("AliasPage", AliasObject, "All aliases of a model, by name.")
-PromotionPage: type[PageObject] = page_class("PromotionPage", PromotionObject, "Some changes of an alias, in order.")
-TrainableModelPage: type[PageObject] = page_class(
-    "TrainableModelPage", TrainableModel, "Some models, in the order of their creation."
+model_object = answering(TrainableModel)
+model_deleted = answering(ModelDeleted)
+checkpoint_object = answering(CheckpointObject)
+checkpoints_deleted = answering(CheckpointsDeleted)
+alias_object = answering(AliasObject, id="name", object=constant("alias"))
+promotion_object = answering(
+    PromotionObject, object=constant("promotion"), verdict=lambda promotion: promotion.verdict or None
 )
-CheckpointPage: type[PageObject] = page_class("CheckpointPage", CheckpointObject, "Some checkpoints, by step.")
+
+AliasPage: type[PageObject] = page_class("AliasPage", AliasObject, alias_object, "All aliases of a model, by name.")
+PromotionPage: type[PageObject] = page_class(
+    "PromotionPage", PromotionObject, promotion_object, "Some changes of an alias, in order."
+)
+TrainableModelPage: type[PageObject] = page_class(
+    "TrainableModelPage", TrainableModel, model_object, "Some models, in the order of their creation."
+)
+CheckpointPage: type[PageObject] = page_class(
+    "CheckpointPage", CheckpointObject, checkpoint_object, "Some checkpoints, by step."
+)

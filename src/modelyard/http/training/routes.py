@@ -21,7 +21,9 @@ from modelyard.http.training.schemas import (
     TrainingEventPage,
     TrainingJobObject,
     TrainingJobPage,
+    dataset_object,
     dpo_request,
+    job_object,
     options_of,
     rl_request,
     sft_request,
@@ -73,12 +75,12 @@ def _create(
 ) -> Response:
     training, model_id = call.platform.training, model_id.lower()
     job = training.submit(kind, model_id, data, options_of(options), idempotency_key=key, require_worker=True)
-    return json_response(TrainingJobObject.of(job.refresh()))
+    return json_response(job_object(job.refresh()))
 
 
 def show_job(call: RouteCall) -> Response:
     """Show a training job."""
-    return json_response(TrainingJobObject.of(call.platform.training.get(call.params["training_job_id"])))
+    return json_response(job_object(call.platform.training.get(call.params["training_job_id"])))
 
 
 def list_jobs(call: RouteCall) -> Response:
@@ -106,14 +108,14 @@ def list_events(call: RouteCall) -> Response:
 
 def cancel_job(call: RouteCall) -> Response:
     """Cancel a training job: at once while it waits, at its next step while it runs."""
-    return json_response(TrainingJobObject.of(call.platform.training.cancel(call.params["training_job_id"])))
+    return json_response(job_object(call.platform.training.cancel(call.params["training_job_id"])))
 
 
 def resume_job(call: RouteCall) -> Response:
     """Continue a training job that a budget has ended, from its last saved state, as a new job."""
     ended = call.platform.training.get(call.params["training_job_id"])
     call.platform.jobs.require_worker()
-    return json_response(TrainingJobObject.of(call.platform.training.resume(ended.id).refresh()))
+    return json_response(job_object(call.platform.training.resume(ended.id).refresh()))
 
 
 # ---- datasets ------------------------------------------------------------------------------------------------------
@@ -174,7 +176,7 @@ ROUTES: tuple[Route, ...] = (
     _route(
         "POST",
         "/v1/preview/datasets",
-        creating(upload_dataset, DatasetObject.of),
+        creating(upload_dataset, dataset_object),
         body=Body.DATA,
         query=_DATASET,
         headers=(IDEMPOTENCY_KEY,),

@@ -2,18 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_type_hints
 
 import attrs
 
 from modelyard.domain.job import JobKind, JobStatus
-from modelyard.domain.training import TrainingJob
 from modelyard.domain.training_config import DPOOptions, RLOptions, SFTOptions
-from modelyard.errors import InvalidInput, Problem
+from modelyard.errors import InvalidInput, Problem, nearest
 from modelyard.formats.constraints import ID, Length, Within
 from modelyard.formats.converter import structure
 from modelyard.http.listing import PageObject, page_class
-from modelyard.http.message import Answer, answer_from
+from modelyard.http.message import answering, constant
 
 T = TypeVar("T")
 EventType = Literal["training_started", "gradient_step", "training_ended", "training_failed"]
@@ -153,9 +152,12 @@ def _unsupported(body: Any, name: str, supported: type | None = None) -> list[Pr
     if not isinstance(options, dict):
         return []
     known = {field.name for field in attrs.fields(supported)} if supported is not None else set()
-    message = "is not supported; leave it out to train without it"
     return [
-        Problem(("body", name, option), message, "unsupported_option")
+        Problem(
+            ("body", name, option),
+            f"is not supported{nearest(option, known) or '; leave it out to train without it'}",
+            "unsupported_option",
+        )
         for option, value in options.items()
         if option not in known and not _is_neutral(option, value)
     ]
@@ -171,7 +173,7 @@ def _is_neutral(option: str, value: Any) -> bool:
 
 
 @attrs.frozen
-class TrainingJobObject(Answer):
+class TrainingJobObject:
     """A training job. `step` is that of the checkpoint that it made, `config` the configuration in force.
 
     `queue_position` is how many jobs wait ahead of one that waits, up to 100; `waiting_for` what else it waits for.
@@ -197,14 +199,9 @@ class TrainingJobObject(Answer):
     estimated_end: datetime | None
     waiting_for: str | None
 
-    @classmethod
-    def of(cls, job: TrainingJob) -> Self:
-        """Describe a training job."""
-        return answer_from(cls, job, object="training_job")
-
 
 @attrs.frozen
-class TrainingEventObject(Answer):
+class TrainingEventObject:
     """An event of a training job. The data of a `gradient_step` are finite numbers."""
 
     id: str
@@ -214,7 +211,7 @@ class TrainingEventObject(Answer):
 
 
 @attrs.frozen
-class DatasetObject(Answer):
+class DatasetObject:
     """Uploaded training data: the URL by which a job names them, and the SHA-256 of the rows."""
 
     url: str
@@ -222,9 +219,13 @@ class DatasetObject(Answer):
     digest: str
 
 
+job_object = answering(TrainingJobObject, object=constant("training_job"))
+event_object = answering(TrainingEventObject)
+dataset_object = answering(DatasetObject)
+
 TrainingJobPage: type[PageObject] = page_class(
-    "TrainingJobPage", TrainingJobObject, "Some training jobs, in the order of their creation."
+    "TrainingJobPage", TrainingJobObject, job_object, "Some training jobs, in the order of their creation."
 )
 TrainingEventPage: type[PageObject] = page_class(
-    "TrainingEventPage", TrainingEventObject, "Some events of a job, in order."
+    "TrainingEventPage", TrainingEventObject, event_object, "Some events of a job, in order."
 )

@@ -12,7 +12,7 @@ from modelyard.errors import RecordConflict, RecordNotFound
 from modelyard.protocols import Snapshot, Store, Tx
 from modelyard.testing.contracts.store_values import ITEM, Colour, Item, items, shelves
 
-Model = dict[tuple[str, int], Item]
+Expected = dict[tuple[str, int], Item]
 Action = tuple[str, Item]
 
 actions: st.SearchStrategy[Action] = st.tuples(st.sampled_from(["add", "replace", "remove"]), items)
@@ -31,7 +31,7 @@ def sorted_items(chosen: Sequence[Item], index: str, descending: bool = False) -
     return sorted(chosen, key=lambda item: [rank(v) for v in ITEM.cursor(index, item)], reverse=descending)
 
 
-def apply_to_model(model: Model, action: Action) -> type[Exception] | None:
+def apply_to_model(model: Expected, action: Action) -> type[Exception] | None:
     """Apply an action to a dictionary as a store would; return the error if it is refused."""
     verb, item = action
     key = (item.shelf, item.number)
@@ -91,7 +91,7 @@ class Window:
         """Read these columns of them."""
         return snapshot.select(Item, names, self.index, *self.where, **self._after)
 
-    def of(self, model: Model) -> list[Item]:
+    def of(self, model: Expected) -> list[Item]:
         """Return the expected records from a dictionary."""
         group = [i for i in model.values() if [getattr(i, n) for n in ITEM.indexes[self.index].where] == self.where]
         ranked = sorted_items([*group, self.after], self.index, self.descending)
@@ -125,7 +125,7 @@ class StoreMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.store: Store = self.open_store()
-        self.model: Model = {}
+        self.model: Expected = {}
 
     def teardown(self) -> None:
         """Close the store."""
