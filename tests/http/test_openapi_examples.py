@@ -9,6 +9,7 @@ from jsonschema import Draft202012Validator
 
 from http_client import Client
 from modelyard import open_platform
+from modelyard.domain.evaluation.scorer_rules import RULES
 from modelyard.http.endpoint import routes
 from modelyard.http.openapi import document, examples
 from modelyard.platform.runtime import Settings
@@ -156,6 +157,8 @@ def test_the_bounds_of_training_options_are_those_that_are_enforced(client: Clie
         ({"type": "exact_match", "ignorecase": True}, False),
         ({"type": "regular_expression"}, False),
         ({"type": "best_of"}, False),
+        ({"type": "json_path", "path": "$.a[0]"}, True),
+        ({"type": "tool_calls", "names_only": "yes"}, False),
         ({"expected": "answer"}, False),
     ],
 )
@@ -164,7 +167,8 @@ def test_a_scorer_is_described_kind_by_kind_as_it_is_read(client: Client, scorer
     assert (refusals(schema, scorer) == []) is fits
     kinds = schema["anyOf"][0]
     assert kinds["discriminator"]["propertyName"] == "type"
-    assert len(kinds["oneOf"]) == len(kinds["discriminator"]["mapping"]) == 6
+    assert set(kinds["discriminator"]["mapping"]) == set(RULES)
+    assert len(kinds["oneOf"]) == len(RULES)
     answer = client.send("POST", "/v2/acme/bounds/scorers", {"name": "s", "scorer": scorer}, auth="Basic", check=False)
     assert answer.status == (200 if fits else 422), answer.raw
 
