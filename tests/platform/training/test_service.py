@@ -17,8 +17,7 @@ from modelyard.clock import SystemClock
 from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus, estimated_end
 from modelyard.errors import Conflict, Forbidden, InvalidInput, JobFailed, NotFound, RateLimited
 from modelyard.platform.jobs.announced import MAX_WORKERS
-from modelyard.platform.training.handle import JobHandle
-from modelyard.platform.training.lookup import MAX_AHEAD
+from modelyard.platform.training.handle import MAX_AHEAD, JobHandle
 
 UNKNOWN = "00000000-0000-7000-8000-ffffffffffff"
 STORY = ["training_started", "gradient_step", "gradient_step", "training_ended"]

@@ -42,7 +42,7 @@ from modelyard.platform.models.trajectory_logs import read_log, store_log
 from modelyard.platform.paging import get_or_none, index_listing, listed_entity, listed_index, named_place
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.data import GroupData
-from modelyard.platform.training.lookup import model_plot
+from modelyard.platform.training.metrics import model_plot
 from modelyard.protocols import Snapshot, StoredArtifact, Tx
 from modelyard.report.line_plot import Plot
 

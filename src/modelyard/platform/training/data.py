@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, TypeVar
 
 import attrs
@@ -130,3 +131,16 @@ def check_rows(config: TrainingConfig, rows: int) -> None:
     """Refuse so many rows where the configuration does. Raises `InvalidInput`."""
     check_not_empty(rows)
     config.check_rows(rows)
+
+
+def readable_rows(artifacts: ArtifactStore, dataset: Dataset, rows: RowFormat[Any]) -> int:
+    """Count the rows of a dataset. Raises `InvalidInput` naming the line at which it is not of this format.
+
+    The rows of a dataset that was checked when it came are of one format: that of the first.
+    """
+    with artifacts.open(dataset.artifact) as file:
+        try:
+            found = sum(1 for _ in islice(rows.read(file), 1 if dataset.rows else None))
+        except InvalidInput as wrong:
+            raise wrong.below("training_data_url") from None
+    return dataset.rows or found

@@ -1,23 +1,30 @@
-"""A training job in the hands of the program that requested it: wait for it, watch it, cancel it."""
+"""Training jobs as a principal may see them, and the handle of one: wait for it, watch it, cancel it."""
 
-from collections.abc import AsyncIterator, Generator, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, nullcontext
+from datetime import datetime
 from functools import partial
 
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import ENDED, Job, JobStatus
+from modelyard.domain.job import ENDED, Job, JobProgress, JobStatus, QueueState
 from modelyard.domain.models import Checkpoint
 from modelyard.domain.training import TrainingEvent, TrainingJob
 from modelyard.errors import JobFailed, NotFound
+from modelyard.platform.jobs.announced import live_workers, waiting_for
 from modelyard.platform.jobs.events import event_listing, iter_events
 from modelyard.platform.jobs.queue import announce, request_cancel
 from modelyard.platform.jobs.waiting import Followed, afollowed, follow, followed, wait_for_end
+from modelyard.platform.listing import Cursor
+from modelyard.platform.paging import cursor_at, get_or_none, listed_index
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.training.lookup import SHOWN, found_job, job_plot, shown, shown_job
-from modelyard.platform.training.metrics import MetricRow, metric_rows
-from modelyard.protocols import Tx
+from modelyard.platform.training.methods import METHODS
+from modelyard.platform.training.metrics import SHOWN, MetricRow, job_plot, metric_rows
+from modelyard.protocols import Snapshot, Tx
 from modelyard.report.line_plot import Plot
 from modelyard.report.terminal import Show, progress_bar
+
+MAX_AHEAD = 100
 
 
 class JobHandle:
@@ -153,3 +160,70 @@ def cancel_job(runtime: Runtime, principal: Principal, job_id: str) -> TrainingJ
     if job.status is not before.status:
         announce(runtime, job)
     return answer
+
+
+# ---- jobs as their owner sees them -----------------------------------------------------------------------------------
+
+
+def visible(principal: Principal) -> Callable[[Job], bool]:
+    """Return whether a job is a training job in the principal's scope."""
+    return lambda job: job.kind in METHODS and principal.scope.covers(job.entity, job.project)
+
+
+def found_job(snapshot: Snapshot, principal: Principal, job_id: str) -> Job:
+    """Return the training job. Raises `NotFound`."""
+    job = get_or_none(snapshot, Job, job_id)
+    if job is None or not visible(principal)(job):
+        raise NotFound("Training job", job_id)
+    return job
+
+
+def shown(runtime: Runtime, snapshot: Snapshot, jobs: Iterable[Job], now: datetime) -> tuple[TrainingJob, ...]:
+    """Jobs as their owner sees them; one that was read just before its entity was erased looks untouched."""
+    jobs = tuple(jobs)
+    queued = any(job.status is JobStatus.QUEUED for job in jobs)
+    head, workers = (_queue_head(snapshot), live_workers(runtime, snapshot)) if queued else ((), ())
+    return tuple(
+        TrainingJob.of(
+            job,
+            get_or_none(snapshot, JobProgress, job.id) or JobProgress(job.id, job.created_at),
+            now,
+            _position(head, job),
+            waiting_for(job, workers),
+        )
+        for job in jobs
+    )
+
+
+def _queue_head(snapshot: Snapshot) -> Sequence[Cursor]:
+    """Return the places of the first `MAX_AHEAD` jobs that wait, in the order in which one worker would run them."""
+    places = [
+        cursor_at(Job, "by_place", job)
+        for place in (QueueState.READY, QueueState.WAITING)
+        for job in snapshot.page(Job, "by_place", place, limit=MAX_AHEAD)
+    ]
+    return sorted(places)[:MAX_AHEAD]
+
+
+def _position(head: Sequence[Cursor], job: Job) -> int | None:
+    """Return how many jobs of the queue's head come before a job that waits; None for one that does not."""
+    return bisect_left(head, cursor_at(Job, "by_place", job)) if job.status is JobStatus.QUEUED else None
+
+
+def shown_job(runtime: Runtime, principal: Principal, job_id: str) -> TrainingJob:
+    """Return the training job as it is now. Raises `NotFound`."""
+    now = runtime.clock.now()
+    return runtime.store.read(
+        lambda snapshot: shown(runtime, snapshot, [found_job(snapshot, principal, job_id)], now)[0]
+    )
+
+
+def narrowest_index(
+    entity: str | None, project: str | None, lane: str | None, status: JobStatus | None
+) -> tuple[str, ...]:
+    """Return the narrowest index for a listing, and the values to look up in it."""
+    if lane is not None:
+        return "of_lane", lane
+    if status is not None and entity is not None:
+        return "by_status", entity, status
+    return listed_index(entity, project)

@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from itertools import islice
 from typing import Any, TypeVar, Unpack
 
 import attrs
@@ -37,12 +36,20 @@ from modelyard.platform.training.data import (
     check_not_empty,
     check_rows,
     own,
+    readable_rows,
     rows_of,
     store_rows,
     version_of,
 )
-from modelyard.platform.training.handle import JobHandle, cancel_job
-from modelyard.platform.training.lookup import found_job, narrowest_index, shown, shown_job, visible
+from modelyard.platform.training.handle import (
+    JobHandle,
+    cancel_job,
+    found_job,
+    narrowest_index,
+    shown,
+    shown_job,
+    visible,
+)
 from modelyard.platform.training.methods import METHODS, JobRequest, Method, require_offered
 from modelyard.protocols import Snapshot, StoredArtifact, Tx
 
@@ -262,22 +269,10 @@ class Training:
     def _dataset_named(self, request: JobRequest, url: str) -> tuple[Mapping[str, Any], str]:
         """Return the data of a job on a dataset, and the fingerprint of its request."""
         dataset = self._runtime.store.read(lambda snapshot: self._dataset(snapshot, url))
-        rows = self._readable_rows(dataset, request.method.rows)
+        rows = readable_rows(self._runtime.artifacts, dataset, request.method.rows)
         check_rows(request.config, rows)
         data = {"dataset_id": dataset.id, "url": dataset.url, "rows": rows, "digest": dataset.digest}
         return data, digest([request.model.id, dataset.url, attrs.asdict(request.config)])
-
-    def _readable_rows(self, dataset: Dataset, rows: RowFormat[Any]) -> int:
-        """Count the rows of a dataset. Raises `InvalidInput` naming the line at which it is not of this format.
-
-        The rows of a dataset that was checked when it came are of one format: that of the first.
-        """
-        with self._runtime.artifacts.open(dataset.artifact) as file:
-            try:
-                found = sum(1 for _ in islice(rows.read(file), 1 if dataset.rows else None))
-            except InvalidInput as wrong:
-                raise wrong.below("training_data_url") from None
-        return dataset.rows or found
 
     def _dataset(self, snapshot: Snapshot, url: str) -> Dataset:
         named = DatasetName.parse(url)
