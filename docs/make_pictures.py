@@ -1,0 +1,59 @@
+"""Make the pictures of the docs: the pages of the dashboard over what the quickstart leaves. Run by hand.
+
+    python docs/make_pictures.py FOLDER_OF_A_QUICKSTART
+
+It needs Playwright and a Chromium, which the lane `browser` of tests/clients/lanes.py has.
+"""
+
+import shutil
+import sys
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+from modelyard.asgi import dashboard_app
+from modelyard.compose import open_platform
+from modelyard.domain.identity import host
+from modelyard.testing.clients.server import asgi_server
+
+PICTURES = Path(__file__).parent / "pictures"
+SIZE = {"width": 1280, "height": 860}
+
+
+def main(folder: Path) -> None:
+    """Open the store of the quickstart, and keep a picture of each kind of page."""
+    with (
+        open_platform(folder / "yard.db") as platform,
+        asgi_server(dashboard_app(platform, reader=host()), log_level="warning") as server,
+        sync_playwright() as playwright,
+    ):
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page(viewport=SIZE)  # type: ignore[arg-type]
+        model = next(iter(platform.models.list(order="desc")))
+        job = next(one for one in platform.training.list(order="desc") if one.kind == "sft")
+        runs = list(platform.evaluations.runs.list_all(order="desc"))
+        after, before = runs[0], runs[-1]
+        for name, path in (
+            ("home", ""),
+            ("job", f"jobs/{job.id}"),
+            ("model", f"models/{model.id}"),
+            ("runs", "runs"),
+            ("comparison", f"compare?baseline={before.id}&candidate={after.id}"),
+            ("rows", f"runs/{after.id}/rows?baseline={before.id}&show=changed"),
+            ("usage", "usage"),
+            ("catalogue", "catalogue/tabular-mini"),
+        ):
+            shoot(page, f"{server.url}/dashboard/{path}", PICTURES / f"{name}.png")
+        browser.close()
+
+
+def shoot(page: Page, address: str, to: Path) -> None:
+    """Keep a picture of the page at an address."""
+    page.goto(address)
+    page.wait_for_load_state("load")
+    page.screenshot(path=to)
+    print(to.name, f"{to.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,83 @@
+"""A platform that is served with its dashboard, and a browser that logs in to it."""
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import attrs
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from modelyard import Platform, open_platform
+from modelyard.asgi import asgi_app
+from modelyard.testing.clients.server import asgi_server
+
+HOSTILE = "<script>alert('x')</script> \u05e9\u05dc\u05d5\u05dd \u202e" + "long" * 40
+LONG = "word " * 2000
+"""10,000 characters."""
+
+
+@attrs.frozen
+class Yard:
+    """A served platform, its address, and a key for it."""
+
+    platform: Platform
+    url: str
+    key: str
+
+    def page(self, path: str = "") -> str:
+        """The address of a page."""
+        return f"{self.url}/dashboard/{path}"
+
+
+@pytest.fixture(scope="module")
+def yard() -> Iterator[Yard]:
+    with open_platform() as platform:
+        model = platform.models.create("desk", project="bots", base_model="tabular-mini", entity="acme")
+        rows = [{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello there"}]}] * 12
+        for rate in (1e-4, 2e-4):
+            platform.training.sft(model, rows, learning_rate=rate, batch_size=1).wait()
+        platform.models.promote(model, 1)
+        platform.models.promote(model, 2)
+        questions = [{"prompt": HOSTILE, "expected": HOSTILE}, {"prompt": LONG, "expected": LONG}]
+        questions += [{"prompt": f"say {at}", "expected": f"say {at}" if at % 3 else "no"} for at in range(30)]
+        for name in ("echo", "tabular-mini"):
+            platform.evaluations.run("quiz", name, questions, project="bots", entity="acme")
+        platform.usage.set_budget("5", entity="acme")
+        with asgi_server(asgi_app(platform, dashboard=True), log_level="warning") as server:
+            yield Yard(platform, server.url, platform.keys.create("acme", name="ann").secret)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    found = os.environ.get("MODELYARD_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    assert found, "there is no Chromium; install the package `chromium`, or name one in MODELYARD_CHROMIUM"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(chromium: Browser, yard: Yard) -> Iterator[Page]:
+    """A page of a browser that is logged in. Whatever its console complains of fails the test."""
+    complaints: list[str] = []
+    context = chromium.new_context()
+    context.set_default_timeout(60_000)
+    page = context.new_page()
+    page.on(
+        "console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None
+    )
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    log_in(page, yard, yard.key)
+    yield page
+    context.close()
+    assert complaints == []
+
+
+def log_in(page: Page, yard: Yard, key: str) -> None:
+    """Log in with a key."""
+    page.goto(yard.page())
+    page.get_by_label("API key").fill(key)
+    page.get_by_role("button", name="Log in").click()
+    page.wait_for_url(yard.page())
