@@ -171,7 +171,9 @@ def _show_usage(platform: Platform, say: Callable[[str], None]) -> None:
 
 
 def _show_places(file: Path, model: str, say: Callable[[str], None]) -> None:
-    say(f"Everything lies in {file} and {file}-artifacts. Look at it with any SQLite browser, or serve it:")
+    say(f"Everything is stored in {file} and {file}-artifacts. Look at it in a browser:")
+    say(f"  modelyard ui --store {file}")
+    say("or serve it:")
     say(f"  modelyard keys create --store {file} --entity local")
     say(f"  modelyard serve --store {file} --worker")
     say(f"and point an OpenAI client at http://127.0.0.1:8000/inference/v1, model {model}.")

@@ -46,9 +46,9 @@ def commands(group: click.Group, prefix: str = "modelyard") -> dict[str, click.C
 
 
 def takes(command: click.Command) -> set[str]:
-    """Its arguments and options, but for the two of which the page speaks once for all commands."""
+    """Its arguments and options, but for the three of which the page speaks once for all commands."""
     named = {taken.opts[0] if taken.opts[0].startswith("-") else taken.name.upper() for taken in command.params}
-    return named - {"--store", "--json"}
+    return named - {"--store", "--artifacts", "--json"}
 
 
 def test_every_command_is_listed_with_its_arguments_and_options() -> None:

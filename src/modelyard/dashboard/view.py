@@ -30,6 +30,7 @@ NAVIGATION = (
     ("API", "api"),
 )
 
+_OF = {"compare": "runs"}
 _GOOD = frozenset({"succeeded", "completed"})
 _BAD = frozenset({"failed"})
 _LIVE = frozenset({"running"})
@@ -230,7 +231,12 @@ def framed(view: View, page: HtmlPage) -> Html:
 
 def _header(view: View) -> Html:
     links = (
-        tag("a", label, href=view.url(path), aria_current="page" if path == view.section else None)
+        tag(
+            "a",
+            label,
+            href=view.url(path),
+            aria_current="page" if path == _OF.get(view.section, view.section) else None,
+        )
         for label, path in NAVIGATION
     )
     who = tag("span", view.principal.name, kind="quiet")
