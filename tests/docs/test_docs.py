@@ -30,6 +30,7 @@ CLIENTS = {
     "train-a-local-model.md": "torch",
     "keep-artifacts-in-an-object-store.md": "moto",
 }
+ON_POSTGRES = "keep-records-in-postgresql.md"
 LONG_RUNNING = ("modelyard serve", "modelyard work")
 READY = ("Uvicorn running on", "waits for jobs")
 """What they say once they serve or work."""
@@ -56,7 +57,15 @@ def test_no_two_pages_serve_on_one_port() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_of_a_page_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    if page.name == ON_POSTGRES:
+        server = request.getfixturevalue("postgres")
+        monkeypatch.setenv("PGHOST", str(server.folder))
+        monkeypatch.setenv("PGUSER", "yard")
+        for database in ("yard", "yard_moved"):
+            server.execute(f"CREATE DATABASE {database}")
     if page.name in CLIENTS:
         pytest.importorskip(CLIENTS[page.name], reason="the lane of its own runs this page")
     monkeypatch.chdir(tmp_path)
