@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, MutableMapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import lru_cache
 from typing import Any, Self, cast
 
 from modelyard.dashboard import app as pages
@@ -105,17 +106,21 @@ def _request(scope: Scope, incoming: "RequestReceiver") -> Request:
     raw = scope.get("raw_path")
     root = scope.get("root_path", "")
     path = mounted_path(raw and raw.decode("latin-1"), scope["path"], root)
-    headers = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]]
+    headers = [(_header_name(name), value.decode("latin-1")) for name, value in scope["headers"]]
     query = scope["query_string"].decode("latin-1")
     return Request(scope["method"], path, query, headers, incoming, scope.get("scheme", "http"), root)
+
+
+@lru_cache(maxsize=256)
+def _header_name(raw: bytes) -> str:
+    return raw.decode("latin-1").lower()
 
 
 async def _answer(response: Response, incoming: "RequestReceiver", send: Send) -> None:
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
     start = {"type": "http.response.start", "status": response.status, "headers": headers}
     if isinstance(response.body, bytes):
-        await _send(send, start)
-        await _send(send, {"type": "http.response.body", "body": response.body})
+        await _send(send, start, {"type": "http.response.body", "body": response.body})
         return
     incoming.watch()
     pieces = cast(AsyncGenerator[bytes, None], response.body)
@@ -141,10 +146,11 @@ async def _answer(response: Response, incoming: "RequestReceiver", send: Send) -
     await _send(send, {"type": "http.response.body", "body": b""})
 
 
-async def _send(send: Send, message: Message) -> None:
-    """Send a message. Raises `ClientDisconnected`."""
+async def _send(send: Send, *messages: Message) -> None:
+    """Send messages. Raises `ClientDisconnected`."""
     try:
-        await send(message)
+        for message in messages:
+            await send(message)
     except OSError as error:
         raise ClientDisconnected("the client disconnected while it was reading") from error
 

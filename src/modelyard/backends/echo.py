@@ -88,9 +88,8 @@ class EchoBackend:
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Deltas]:
         """Repeat the last user message. Raises `InvalidInput` if no instance of a schema is found."""
         if request.tool_choice.mode is ToolMode.REQUIRED or request.response_format.type is not ResponseType.TEXT:
-            yield from _structured(request)
-        else:
-            yield from _answer(_last_user_text(request.messages), request)
+            return _structured(request)
+        return _answer(_last_user_text(request.messages), request)
 
 
 def _structured(request: CompletionRequest) -> Iterator[Deltas]:

@@ -36,7 +36,8 @@ class MemoryStore:
 
     def transact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
         """Run `step`; undo it if it raises. `durable` has no effect: there is no disk."""
-        self._refuse_reentry()
+        if self._inside is not None:
+            self._refuse_reentry()
         with self._lock:
             tx = _MemoryTx(self._open(), self._clock)
             try:

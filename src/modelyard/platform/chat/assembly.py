@@ -155,11 +155,11 @@ class ResponseAssembler:
 
     def fold(self) -> list[Choice]:
         """Return the choices. Raises `BackendError` for an incomplete answer, and one without counts."""
-        choices = [choice.fold(self.request.logprobs) for choice in self.choices]
-        if self.report is None:
-            for choice in self.choices:
-                if choice.tokens == 0 and choice.produced:
-                    raise BackendError("the backend did not count the tokens of its answer")
+        choices = []
+        for choice in self.choices:
+            choices.append(choice.fold(self.request.logprobs))
+            if choice.tokens == 0 and choice.produced and self.report is None:
+                raise BackendError("the backend did not count the tokens of its answer")
         return choices
 
     @property
@@ -281,26 +281,26 @@ def _shifted(seed: int, by: int) -> int:
 
 def fold_choice(index: int, given: Iterable[Delta], with_logprobs: bool) -> Choice:
     """Fold the deltas of a choice, in order."""
-    deltas = tuple(given)
-    content = "".join([delta.text for delta in deltas])
-    detailed = [delta for delta in deltas if delta.tool_call is not None or delta.token_ids or delta.logprobs]
-    calls = _fold_calls(detailed) if detailed else ()
-    reasons = [delta.finish_reason for delta in deltas if delta.finish_reason is not None]
+    texts: list[str] = []
+    detailed: list[Delta] = []
+    reason = FinishReason.STOP
+    for delta in given:
+        texts.append(delta.text)
+        reason = delta.finish_reason or reason
+        if delta.tool_call is not None or delta.token_ids or delta.logprobs or delta.prompt_token_ids:
+            detailed.append(delta)
+    content = "".join(texts)
+    if not detailed:
+        return Choice(index, Message(Role.ASSISTANT, content), reason, () if with_logprobs else None)
+    calls = _fold_calls(detailed)
     return Choice(
         index,
         Message(Role.ASSISTANT, None if calls and not content else content, tool_calls=calls),
-        reasons[-1] if reasons else FinishReason.STOP,
+        reason,
         tuple([entry for delta in detailed for entry in delta.logprobs]) if with_logprobs else None,
-        tuple([id_ for delta in detailed for id_ in delta.token_ids]) if detailed else (),
-        _first_prompt_ids(deltas),
+        tuple([id_ for delta in detailed for id_ in delta.token_ids]),
+        next((delta.prompt_token_ids for delta in detailed if delta.prompt_token_ids), ()),
     )
-
-
-def _first_prompt_ids(deltas: Iterable[Delta]) -> tuple[int, ...]:
-    for delta in deltas:
-        if delta.prompt_token_ids:
-            return delta.prompt_token_ids
-    return ()
 
 
 def _fold_calls(deltas: Iterable[Delta]) -> tuple[ToolCall, ...]:

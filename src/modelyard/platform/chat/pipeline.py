@@ -303,20 +303,20 @@ class CompletionPipeline:
     def _ledger_entry(self, usage: Usage) -> LedgerEntry:
         model = self.served
         return LedgerEntry(
-            id=self.id,
-            entity=self.attribution.entity,
-            project=self.attribution.project,
-            key_id=self.principal.key_id,
-            model=self.plan.booked_as,
-            base_model=model.base_model,
-            checkpoint_step=None if model.checkpoint is None else model.checkpoint.step,
-            prompt_tokens=usage.prompt_tokens,
-            cached_tokens=usage.cached_tokens,
-            completion_tokens=usage.completion_tokens,
-            images=usage.images,
-            estimated=usage.estimated,
-            cost=cost(usage, model.entry.pricing),
-            created_at=self.runtime.clock.now(),
+            self.id,
+            self.attribution.entity,
+            self.attribution.project,
+            self.principal.key_id,
+            self.plan.booked_as,
+            model.base_model,
+            None if model.checkpoint is None else model.checkpoint.step,
+            usage.prompt_tokens,
+            usage.cached_tokens,
+            usage.completion_tokens,
+            usage.images,
+            usage.estimated,
+            cost(usage, model.entry.pricing),
+            self.runtime.clock.now(),
         )
 
     def _stored(self, completion: Completion) -> StoredCompletion:
