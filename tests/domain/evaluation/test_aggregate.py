@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
+from itertools import combinations
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from modelyard.domain.evaluation.metrics import (
     rows,
 )
 from modelyard.domain.evaluation.prediction import Prediction, Score
+from modelyard.domain.evaluation.reducers import reducer_of
 from modelyard.domain.evaluation.summary import Aggregate, MetricSummary
 from modelyard.errors import InvalidInput
 
@@ -336,9 +339,26 @@ def test_a_missing_trial_is_left_out_of_its_row_and_pessimistically_counted_in_i
     assert (found.mean, found.pessimistic) == (1.0, 0.75)
 
 
-def test_an_unknown_reducer_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="reducer: must be one of mean, median, min, max"):
-        aggregate([], reducer="mode")
+@pytest.mark.parametrize("name", ["mode", "pass@0", "pass@", "pass@-1", "pass@1.5", "xpass@2", "pass@10000", 5])
+def test_an_unknown_reducer_is_refused(name: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"reducer: must be one of mean, median, min, max, pass@k"):
+        aggregate([], reducer=name)
+
+
+@given(st.lists(st.booleans() | st.integers(-3, 3), min_size=1, max_size=6), st.integers(1, 8))
+def test_pass_at_k_is_the_mean_of_the_best_over_all_draws_and_pass_to_the_k_of_the_worst(
+    values: list[float], count: int
+) -> None:
+    draws = list(combinations(values, min(count, len(values))))
+    for name, extreme in ((f"pass@{count}", max), (f"pass^{count}", min)):
+        expected = sum(map(extreme, draws)) / len(draws)
+        assert reducer_of(name)(values) == pytest.approx(expected)
+
+
+def test_pass_at_k_of_bools_is_the_usual_estimate() -> None:
+    judged = with_trials([True, False, False, False], [False] * 4)
+    found = only(aggregate(judged, reducer="pass@2"))
+    assert found.mean == pytest.approx((1 - comb(3, 2) / comb(4, 2)) / 2)
 
 
 def test_rows_out_of_order_are_refused_rather_than_counted_twice() -> None:

@@ -2,7 +2,7 @@
 
 import math
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from itertools import chain, groupby
@@ -12,6 +12,7 @@ import attrs
 
 from modelyard.domain.canonical import canonical_json
 from modelyard.domain.evaluation.prediction import Prediction, PredictionView, Score, ScoreView
+from modelyard.domain.evaluation.reducers import Reducer
 from modelyard.domain.evaluation.references import ObjectRef, same_scheme
 from modelyard.domain.evaluation.run import Outcome
 from modelyard.errors import InvalidInput
@@ -26,9 +27,6 @@ FullScoredPrediction = tuple[Prediction, Sequence[Score]]
 """A prediction and its scores, as whole records."""
 
 Path = tuple[str, ...]
-
-Reducer = Callable[[Sequence[float]], float]
-"""Makes one value of the trials of a row."""
 
 
 # ---- what is measured --------------------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """The numbers of a run as values: how they are made, what they are, and the summary that is stored with the run."""
 
-import math
-import statistics
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any, TypedDict
@@ -9,7 +7,8 @@ from typing import Any, TypedDict
 import attrs
 
 from modelyard.domain import usage as money
-from modelyard.domain.evaluation.metrics import Metric, MetricKind, Reducer, RunRow, shortened
+from modelyard.domain.evaluation.metrics import Metric, MetricKind, RunRow, shortened
+from modelyard.domain.evaluation.reducers import Reducer, reducer_of
 from modelyard.domain.evaluation.references import same_scheme
 from modelyard.domain.evaluation.running_totals import Latency, RoleUsage, total_cost
 from modelyard.domain.evaluation.statistics import CONFIDENCE, Distribution, Interval, Numbers
@@ -18,18 +17,9 @@ from modelyard.errors import InvalidInput
 
 # ---- options -----------------------------------------------------------------------------------------------------
 
-REDUCERS: Mapping[str, Reducer] = {
-    "mean": lambda values: math.fsum(values) / len(values),
-    "median": statistics.median,
-    "min": min,
-    "max": max,
-}
-"""How several trials of a row become one. Of bools, `max` is "passed in some trial", `min` "passed in every one"."""
-
 
 def _known(_: object, __: object, reducer: str) -> None:
-    if reducer not in REDUCERS:
-        raise InvalidInput.at("reducer", msg=f"must be one of {', '.join(REDUCERS)}")
+    reducer_of(reducer)
 
 
 def _sensible(_: object, __: object, confidence: float) -> None:
@@ -43,12 +33,13 @@ def _names(names: str | Iterable[str]) -> frozenset[str]:
 
 @attrs.frozen
 class ReportOptions:
-    """The trials of a row are reduced first, by `reducer`: "mean", "median", "min" or "max".
+    """The trials of a row are reduced first, by `reducer`: "mean", "median", "min", "max", "pass@5" or "pass^5".
 
-    `cluster_by` names an input that rows which go together have in common, such as the text that several questions are
-    about: standard errors, intervals and p then allow for it. `confidence` is that of the intervals. `lower_is_better`
-    names the metrics of which lower values are better, such as a length; the name of a scorer stands for all of its
-    metrics. Raises `InvalidInput`.
+    The last two, for any number k, are the expected best and worst of k trials: of bools, the chances that one of k
+    passes, and that all k do. `cluster_by` names an input that rows which go together have in common, such as the text
+    that several questions are about: standard errors, intervals and p then allow for it. `confidence` is that of the
+    intervals. `lower_is_better` names the metrics of which lower values are better, such as a length; the name of a
+    scorer stands for all of its metrics. Raises `InvalidInput`.
     """
 
     reducer: str = attrs.field(default="mean", validator=_known)
@@ -59,7 +50,7 @@ class ReportOptions:
     @property
     def reduce(self) -> Reducer:
         """The reducer itself."""
-        return REDUCERS[self.reducer]
+        return reducer_of(self.reducer)
 
     @property
     def policy(self) -> str:

@@ -9,9 +9,10 @@ import attrs
 from modelyard import flow
 from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.prediction import Source
+from modelyard.domain.evaluation.reducers import EXPECTED, PATTERN
 from modelyard.errors import InvalidInput
 from modelyard.flow import Flow
-from modelyard.formats.constraints import Length
+from modelyard.formats.constraints import Length, Matching
 from modelyard.http.evaluations.route import body_of, evaluation_route, namespace_of, problems_in_request
 from modelyard.http.message import Response, answering, each, json_response
 from modelyard.http.route import Body, Parameter, RouteCall
@@ -28,7 +29,7 @@ class ComparisonRequest:
 
     baseline: str
     candidate: str
-    reducer: Literal["mean", "median", "min", "max"] = "mean"
+    reducer: str = attrs.field(default="mean", validator=Matching(PATTERN, EXPECTED))
     cluster_by: str | None = None
     confidence: float = 0.95
     lower_is_better: tuple[str, ...] = attrs.field(default=(), validator=Length(0, 200))

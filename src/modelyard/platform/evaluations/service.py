@@ -274,10 +274,10 @@ class Evaluations:
     ) -> RunReport:
         """Report a run in numbers, to print, to show in a notebook, and to save (`RunReport.save`).
 
-        The trials of a row are reduced first, by `reducer`: "mean", "median", "min" or "max". `cluster_by` names an
-        input that related rows share, such as the text that several questions are about: standard errors and intervals
-        then allow for it. `confidence` is that of the intervals. `lower_is_better` names metrics, or scorers, of which
-        lower values are better. Raises `NotFound`, `InvalidInput`.
+        The trials of a row are reduced first, by `reducer` (`ReportOptions`). `cluster_by` names an input that related
+        rows share, such as the text that several questions are about: standard errors and intervals then allow for it.
+        `confidence` is that of the intervals. `lower_is_better` names metrics, or scorers, of which lower values are
+        better. Raises `NotFound`, `InvalidInput`.
         """
         return compare.report_of(self._runtime, self._run(run, project, entity), **options)
 
