@@ -12,7 +12,6 @@ from modelyard.domain.evaluation.metrics import (
     MetricColumn,
     MetricKind,
     Reading,
-    Reducer,
     RunRow,
     ScoredPrediction,
     check_lower_is_better,
@@ -21,6 +20,7 @@ from modelyard.domain.evaluation.metrics import (
     rows,
     shortened,
 )
+from modelyard.domain.evaluation.reducers import Reducer
 from modelyard.domain.evaluation.run import Outcome
 from modelyard.domain.evaluation.running_totals import NSmallest, UsageSummary
 from modelyard.domain.evaluation.statistics import (
