@@ -51,7 +51,7 @@ class NameShards:
     def _lines(self, shard: int) -> Iterator[bytes]:
         if shard in self._files:
             self._files[shard].seek(0)
-            yield from self._files[shard]
+            yield from self._files[shard].read().splitlines()  # a scratch file has no buffer to read lines from
         yield from self._pending.pop(shard, ())
 
     def _spill(self) -> None:
