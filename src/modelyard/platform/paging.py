@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
 from typing import Any, TypeVar
 
 from modelyard.domain.identity import Principal, check_name
@@ -77,11 +76,6 @@ def iter_columns(
         if len(batch) < MANY:
             return
         cursor = tuple(batch[-1][at] for at in places)
-
-
-def slice_listing(found: Iterator[R], limit: int | None, offset: int) -> Iterator[R]:
-    """Return at most `limit` of the items (all if None), after the first `offset`."""
-    return islice(found, offset, None if limit is None else offset + limit)
 
 
 def check_slice(limit: int | None, offset: int) -> None:
