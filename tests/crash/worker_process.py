@@ -61,9 +61,9 @@ class LeavingExecutor(ThreadExecutor):
         super().__init__()
         self._leaving = leaving
 
-    def close(self) -> None:
+    def close(self, leave: bool = False) -> None:
         self._leaving.set()
-        super().close()
+        super().close(leave)
 
 
 class PollClock(SystemClock):
