@@ -80,8 +80,15 @@ class FakeJob:
 class FakeKubernetes:
     """The server, with `room` for so many pods at a time. `requests` are the methods and paths that it was asked."""
 
-    def __init__(self, folder: Path, room: int = 8, pem: Path | None = None) -> None:
-        self.folder, self.room = folder, room
+    def __init__(
+        self,
+        folder: Path,
+        room: int = 8,
+        pem: Path | None = None,
+        token: str | None = TOKEN,
+        namespace: str = "ml",
+    ) -> None:
+        self.folder, self.room, self.token, self.namespace = folder, room, token, namespace
         self.jobs: dict[str, FakeJob] = {}
         self.requests: list[str] = []
         self._lock = threading.Lock()
@@ -128,17 +135,17 @@ class FakeKubernetes:
 
     def answer(self, method: str, target: str, authorization: str | None, body: Any) -> tuple[int, Any]:
         self.requests.append(f"{method} {target.partition('?')[0]}")
-        if authorization != f"Bearer {TOKEN}":
+        if self.token is not None and authorization != f"Bearer {self.token}":
             return _status(401, "Unauthorized", "Unauthorized")
         self._schedule()
         parts = urlsplit(target)
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
         match parts.path.strip("/").split("/"):
-            case ["apis", "batch", "v1", "namespaces", namespace, "jobs", *rest] if namespace == "ml":
+            case ["apis", "batch", "v1", "namespaces", self.namespace, "jobs", *rest]:
                 return self._answer_jobs(method, rest, query, body)
-            case ["api", "v1", "namespaces", "ml", "pods"]:
+            case ["api", "v1", "namespaces", self.namespace, "pods"]:
                 return 200, {"items": [job.pod for job in self.jobs.values() if _fits(job.pod, query)]}
-            case ["api", "v1", "namespaces", "ml", "pods", pod, "log"]:
+            case ["api", "v1", "namespaces", self.namespace, "pods", pod, "log"]:
                 found = [job for job in self.jobs.values() if job.pod["metadata"]["name"] == pod]
                 lines = found[0].log.read_text().splitlines()[-int(query["tailLines"]) :]
                 return 200, "\n".join(lines)

@@ -13,6 +13,7 @@ import click
 
 from modelyard import quickstart as quickstart_job
 from modelyard.asgi import Application, asgi_app, dashboard_app
+from modelyard.cli.clusters import ON_HELP, CheckedCluster, ClusterType, check_cluster_options
 from modelyard.cli.terminal import (
     STORE_HELP,
     StoreName,
@@ -25,6 +26,7 @@ from modelyard.cli.terminal import (
 )
 from modelyard.domain.identity import host as host_principal
 from modelyard.errors import MissingExtra
+from modelyard.executors.cluster import ClusterExecutor
 from modelyard.executors.fork_server import can_fork
 from modelyard.executors.isolating import IsolatingExecutor
 from modelyard.executors.subprocess import SubprocessExecutor
@@ -116,12 +118,24 @@ def _run_server(app: Application, host: str, port: int) -> None:
 @click.option("--store", type=StoreType(), metavar="FILE|ADDRESS", help=STORE_HELP)
 @artifacts_option
 @click.option("--factory", metavar="MODULE:FUNCTION", help="Code that returns your own platform, instead of --store.")
-@click.option("--concurrency", default=1, show_default=True, type=click.IntRange(1, 64), help="Jobs at a time.")
+@click.option("--concurrency", default=1, show_default=True, type=click.IntRange(1, 1000), help="Jobs at a time.")
 @click.option("--isolate", is_flag=True, help="Run each job in a process of its own.")
-def work(store: StoreName | None, factory: str | None, concurrency: int, isolate: bool) -> None:
-    """Run queued jobs until interrupted; running jobs then return to the queue."""
+@click.option("--on", "cluster", type=ClusterType(), metavar="CLUSTER", help=ON_HELP)
+@click.option("--python", default="python", show_default=True, help="Python on the machines of the cluster.")
+def work(
+    store: StoreName | None,
+    factory: str | None,
+    concurrency: int,
+    isolate: bool,
+    cluster: CheckedCluster | None,
+    python: str,
+) -> None:
+    """Run queued jobs until interrupted; running jobs then return to the queue, or continue in their cluster."""
     if (store is None) is (factory is None):
         raise click.UsageError("give either --store or --factory")
+    if cluster is not None:
+        check_cluster_options(store, isolate)
+        cluster.check()
     if factory is not None and named_artifacts() is not None:
         raise click.UsageError("--artifacts goes with --store; a factory opens its own artifacts")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -129,9 +143,13 @@ def work(store: StoreName | None, factory: str | None, concurrency: int, isolate
     with ExitStack() as stack:
         platform = stack.enter_context(_worked(store, factory))
         _set_up_torch(platform)
-        executor = _executor(platform, store, factory, concurrency, isolate)
+        if cluster is None:
+            executor = _executor(platform, store, factory, concurrency, isolate)
+        else:
+            executor = ClusterExecutor(cluster, factory or DEFAULT_FACTORY, _arguments(store), python=python)
         worker = stack.enter_context(platform.worker(concurrency, executor))
-        click.echo(f"worker {worker.id} waits for jobs; Ctrl-C stops it", err=True)
+        does = "waits for jobs" if cluster is None else f"submits jobs to {cluster.name}, where they outlive it"
+        click.echo(f"worker {worker.id} {does}; Ctrl-C stops it", err=True)
         try:
             threading.Event().wait()
         except KeyboardInterrupt:
@@ -174,12 +192,17 @@ def _executor(
 
     Unless every job is to be isolated, those alone are that were in a process that died.
     """
-    arguments = [] if store is None else [str(store), *filter(None, [named_artifacts()])]
-    factory = factory or DEFAULT_FACTORY
+    arguments, factory = _arguments(store), factory or DEFAULT_FACTORY
     if not isolate:
         return IsolatingExecutor(ThreadExecutor(concurrency), SubprocessExecutor(factory, arguments))
     preload = SLOW_TO_IMPORT if platform.base_models() else ()
     return SubprocessExecutor(factory, arguments, preload=preload, fork=bool(preload) and can_fork())
+
+
+def _arguments(store: StoreName | None) -> list[str]:
+    """Return what opens the same platform in another process, which may run in another folder."""
+    named = [] if store is None else [store, *filter(None, [named_artifacts()])]
+    return [str(one) if "://" in str(one) else str(Path(one).absolute()) for one in named]
 
 
 def _worked(store: StoreName | None, factory: str | None) -> AbstractContextManager[Platform]:
