@@ -6,7 +6,7 @@ point, None first, enums by their value.
 
 import sys
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
@@ -255,17 +255,17 @@ class _Conversion:
     """Converts values of known types. Strings and integers, the most frequent, are checked all at once."""
 
     def __init__(self, converts: Mapping[int, Convert]) -> None:
-        self._checks = [
-            (check_all, _picker(positions))
-            for check, check_all in _CHECKS.items()
-            if (positions := [at for at, convert in converts.items() if convert is check])
-        ]
+        self._texts = _picker_of(converts, json_values.encodable)
+        self._indexed = _picker_of(converts, _within_index)
+        self._integers = _picker_of(converts, json_values.within_63_bits)
+        self._checks = [(at, convert) for at, convert in converts.items() if convert in _CHECKS]
         self._others = [(at, convert) for at, convert in converts.items() if convert not in _CHECKS]
 
     def of(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the converted values: the same tuple object if nothing changes. Raises `ValueError`."""
-        for check_all, pick in self._checks:
-            check_all(pick(values))
+        if not self._are_usual(values):
+            for at, check in self._checks:
+                check(values[at])
         changed: list[Any] | None = None
         for at, convert in self._others:
             value = values[at]
@@ -275,37 +275,29 @@ class _Conversion:
                 changed[at] = converted
         return values if changed is None else tuple(changed)
 
-
-def _check_texts(texts: Sequence[str]) -> None:
-    """Check each string with `encodable`, quickly if all are ASCII."""
-    if not "".join(texts).isascii():
-        for text in texts:
-            json_values.encodable(text)
-
-
-def _check_indexed_texts(texts: Sequence[str]) -> None:
-    """Check each string with `_within_index`, quickly if they are ASCII and short together."""
-    together = "".join(texts)
-    if len(together) > _SHORT or not together.isascii():
-        for text in texts:
-            _within_index(text)
+    def _are_usual(self, values: tuple[Any, ...]) -> bool:
+        """Return whether all strings are ASCII, those of an index short, and all integers in range."""
+        if self._texts is not None and not "".join(self._texts(values)).isascii():
+            return False
+        if self._indexed is not None:
+            together = "".join(self._indexed(values))
+            if len(together) > _SHORT or not together.isascii():
+                return False
+        if self._integers is None:
+            return True
+        integers = self._integers(values)
+        return bool(min(integers) >= _LEAST and max(integers) <= _MOST)
 
 
 _LEAST, _MOST = -json_values.MAX_INT, json_values.MAX_INT - 1
 
-
-def _check_integers(numbers: Sequence[int]) -> None:
-    """Check each number with `within_63_bits`, quickly if all are in range."""
-    if min(numbers) < _LEAST or max(numbers) > _MOST:
-        for number in numbers:
-            json_values.within_63_bits(number)
+_CHECKS: Collection[Convert] = (json_values.encodable, _within_index, json_values.within_63_bits)
+"""Conversions that return the value as it is, or raise."""
 
 
-_CHECKS: Mapping[Convert, Callable[[Any], None]] = {
-    json_values.encodable: _check_texts,
-    _within_index: _check_indexed_texts,
-    json_values.within_63_bits: _check_integers,
-}
+def _picker_of(converts: Mapping[int, Convert], check: Convert) -> Callable[[tuple[Any, ...]], tuple[Any, ...]] | None:
+    positions = [at for at, convert in converts.items() if convert is check]
+    return _picker(positions) if positions else None
 
 
 def _picker(positions: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:

@@ -85,19 +85,14 @@ class _Listing:
         return [key for _, key in chosen]
 
     def move(self, key: Key, old: object | None, new: object | None) -> None:
-        after = None if new is None else self._values(new)
+        values = None if new is None else self._values(new)
         if old is not None:
             before = self._values(old)
-            if before == after:
+            if before == values:
                 return
             self._drop(before)
-        if after is not None:
-            self._insert(after, key)
-
-    def clear(self) -> None:
-        self._groups.clear()
-
-    def _insert(self, values: Key, key: Key) -> None:
+        if values is None:
+            return
         where, position = values[: self._width], values[self._width :]
         entry = self._order.converted(position) if self._ranked else position, key
         group = self._groups.get(where)
@@ -107,6 +102,9 @@ class _Listing:
             group.append(entry)
         else:
             insort(group, entry, key=_position)
+
+    def clear(self) -> None:
+        self._groups.clear()
 
     def _drop(self, values: Key) -> None:
         where, position = values[: self._width], self._order.converted(values[self._width :])
