@@ -61,6 +61,7 @@ class ThisMachine:
 
 class TestClusterExecutor(ExecutorContract):
     detached = True
+    leaves = True
 
     @pytest.fixture
     def trials(self, tmp_path: Path) -> Trials:

@@ -86,6 +86,7 @@ def half_a_processor(needs: Needs) -> Mapping[str, Any]:
 
 class TestRayJobs(ExecutorContract):
     detached = True
+    leaves = True
 
     @pytest.fixture
     def trials(self, tmp_path: Path) -> Trials:

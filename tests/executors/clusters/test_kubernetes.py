@@ -70,6 +70,7 @@ def executor_of(fake: FakeKubernetes, factory: str = FACTORY) -> ClusterExecutor
 
 class TestKubernetesJobs(ExecutorContract):
     detached = True
+    leaves = True
 
     @pytest.fixture
     def trials(self, tmp_path: Path) -> Trials:

@@ -46,6 +46,7 @@ def executor(folder: Path, factory: str, cluster: SlurmJobs | None = None) -> Cl
 
 class TestSlurmJobs(ExecutorContract):
     detached = True
+    leaves = True
 
     @pytest.fixture
     def trials(self, tmp_path: Path) -> Trials:

@@ -249,6 +249,16 @@ def test_a_process_that_begins_before_its_worker_looks_runs(crowded: Site) -> No
     assert crowded.job.status is JobStatus.SUCCEEDED
 
 
+def test_a_job_that_has_begun_is_not_queued_again_by_a_list_that_is_late(crowded: Site) -> None:
+    steps = crowded.process(2)
+    crowded.worker.look()
+    assert crowded.job.status is JobStatus.RUNNING
+    for _ in steps:
+        pass
+    crowded.worker.look()
+    assert crowded.job.status is JobStatus.SUCCEEDED
+
+
 def test_a_job_that_is_cancelled_while_it_waits_for_room_ends_at_once(crowded: Site) -> None:
     crowded.worker.look()
     assert crowded.yard.training.cancel(crowded.job_id).status is JobStatus.CANCELLED

@@ -40,11 +40,13 @@ class ExecutorContract:
     """The laws of `modelyard.protocols.Executor`. The fixture `executor` is an executor without jobs.
 
     An executor that runs jobs inside `submit` sets `inline`. One that runs them outside of this process sets `detached`
-    and provides its own fixture `trials`. One that isolates those jobs alone that need it sets `isolates`.
+    and provides its own fixture `trials`; if they can outlive this process, it sets `leaves`. One that isolates those
+    jobs alone that need it sets `isolates`.
     """
 
     inline = False
     detached = False
+    leaves = False
     isolates: bool | None = None
 
     @pytest.fixture
@@ -129,4 +131,17 @@ class ExecutorContract:
         executor.close()
         assert isinstance(state(executor, handle), Ended)
         assert self.detached or trials.ended() == ["slow-1"]
+        executor.close()
+
+    def test_closing_leaves_those_jobs_that_can_outlive_this_process(self, executor: Executor, trials: Trials) -> None:
+        """They run as before; all others have ended or returned to the queue."""
+        if not self.detached:
+            trials.release()
+        handle = executor.submit(Claim("waiting-1", 1, "worker"), trials.run, NEEDS)
+        until(lambda: "waiting-1" in trials.begun())
+        executor.close(leave=True)
+        assert isinstance(state(executor, handle), Ended) is not self.leaves
+        assert executor.reattach(handle, alive=False) is self.leaves
+        trials.release()
+        assert not self.leaves or outcome(executor, handle) == Ended()
         executor.close()
