@@ -14,7 +14,7 @@ import attrs
 
 from modelyard.protocols import ArtifactStore
 
-SHARDS = 32
+SHARDS = 64
 SPILLED_AT = 20_000
 """How many facts are kept in memory before they are spilled."""
 
@@ -23,7 +23,7 @@ Fact = tuple[str, ...]
 
 @attrs.define
 class NameShards:
-    """Facts about names. A million names take a thirty-second of their memory, and room in scratch files."""
+    """Facts about names. A million names take a sixty-fourth of their memory, and room in scratch files."""
 
     _artifacts: ArtifactStore
     _pending: dict[int, list[bytes]] = attrs.field(factory=lambda: defaultdict(list))
