@@ -19,8 +19,9 @@ from typing import Any
 
 from modelyard.domain.job import Claim, Job, JobKind, JobProgress, NewEvent
 from modelyard.domain.schema import RECORDS
+from modelyard.platform.jobs.events import record_events
 from modelyard.platform.jobs.leases import Claimant, claim, claim_of, oldest_ready, ready_needs
-from modelyard.platform.jobs.queue import enqueue, record_events
+from modelyard.platform.jobs.queue import enqueue
 from modelyard.protocols import Store, Tx
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
