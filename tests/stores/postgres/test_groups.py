@@ -17,7 +17,7 @@ from modelyard.stores.postgres.wire import Wire
 from modelyard.testing import CONTRACT_RECORDS
 from modelyard.testing.contracts.store_machine import (
     Action,
-    Model,
+    Expected,
     UndoStep,
     actions,
     apply_to_model,
@@ -52,7 +52,7 @@ def test_a_group_is_as_its_steps_one_after_the_other(store: PostgresStore) -> No
     @given(st.lists(st.lists(steps, min_size=1, max_size=4), min_size=1, max_size=3))
     def compare(groups: list[list[Plan]]) -> None:
         store.transact(lambda tx: [tx.remove(Item, i.shelf, i.number) for i in tx.page(Item, "by_label", limit=1000)])
-        model: Model = {}
+        model: Expected = {}
         for group in groups:
             answers = run(store, *[_step(*plan) for plan in group])
             for (chosen, undone), answer in zip(group, answers, strict=True):
@@ -83,7 +83,7 @@ def _listed(tx: Tx) -> list[Item]:
     return tx.page(Item, "by_label", limit=1000)
 
 
-def _expected(model: Model, action: Action | str) -> object:
+def _expected(model: Expected, action: Action | str) -> object:
     return sorted_items([*model.values()], "by_label") if action == LISTED else apply_to_model(model, action)
 
 

@@ -15,8 +15,10 @@ from modelyard.stores.postgres.pages import Statement
 from modelyard.stores.postgres.values import array_of_integers
 
 LOCK = "SELECT pg_advisory_xact_lock($1)"
+_NOW = "extract(epoch FROM clock_timestamp())::float8"
+_ALONE = f"SELECT pg_advisory_xact_lock($1), {_NOW}"
 _SHARED = "SELECT pg_advisory_xact_lock_shared($1)"
-_EACH = "SELECT pg_advisory_xact_lock(key) FROM unnest($1::bigint[]) AS key"
+_EACH = f"SELECT (SELECT count(pg_advisory_xact_lock(key)) FROM unnest($1::bigint[]) AS key), {_NOW}"  # noqa: S608 - constants
 
 _MOST_DOMAINS = 32
 """Domains that a transaction locks one by one: the server has room for a number of locks."""
@@ -43,10 +45,11 @@ def domains_of(group: Iterable[PendingStep[Any]]) -> set[Domain] | None:
 def lock_statements(schema: str, domains: set[Domain] | None) -> list[Statement]:
     """Return the statements that wait until no other step may touch these domains, or anything.
 
-    Locks are taken in one order, so that no two transactions wait for each other.
+    Locks are taken in one order, so that no two transactions wait for each other. The last statement also returns the
+    server's time, as its second column.
     """
     everything = lock_key(schema, "steps")
     if domains is None:
-        return [(LOCK, (everything,))]
+        return [(_ALONE, (everything,))]
     keys = sorted(lock_key(schema, "domain", *domain) for domain in domains)
     return [(_SHARED, (everything,)), (_EACH, (array_of_integers(keys),))]

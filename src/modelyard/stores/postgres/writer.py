@@ -58,14 +58,11 @@ class GroupWriter:
         self._writer, self._number, self._committing = writer, 0, False
         self._wire: Wire | None = None
         self._schema = schema
-        self._opening = (
-            "SELECT extract(epoch FROM clock_timestamp())::float8, $1 / (max(number) = $1)::int"
-            f' FROM "{schema}"."{MIGRATIONS}"',
-            (version,),
-        )
         self._commits = f'"{schema}"."{COMMITS}"'
         self._count = (
-            f"INSERT INTO {self._commits} AS mine (writer, number, at) VALUES ($1, $2, now()) ON CONFLICT (writer)"
+            f"INSERT INTO {self._commits} AS mine (writer, number, at)"
+            f' SELECT $1, $2 / (max(number) = {version})::int, now() FROM "{schema}"."{MIGRATIONS}"'
+            " ON CONFLICT (writer)"
             " DO UPDATE SET number = excluded.number / (mine.number < excluded.number)::int, at = now()"
         )
         self.unsynced: bool = False
@@ -117,8 +114,8 @@ class GroupWriter:
         if self._connection is None:
             self._connection = self._connector.connect(deadline)
         domains = domains_of(group)
-        begin = [(_BEGIN, ()), *lock_statements(self._schema, domains)]
-        wire = self._wire = Wire(self._connection, begin, self._opening)
+        *locks, opening = lock_statements(self._schema, domains)
+        wire = self._wire = Wire(self._connection, [(_BEGIN, ()), *locks], opening)
         batch = Batch(wire, alone=domains is None)
         if len(group) > 1:
             read_ahead(batch, self._plans, [call.step for call in group], self._now)
@@ -174,7 +171,7 @@ class GroupWriter:
         return time.perf_counter() - started
 
     def _now(self) -> float:
-        seconds: float = self._wire.opening_row()[0]  # type: ignore[union-attr]  # a step is running
+        seconds: float = self._wire.opening_row()[1]  # type: ignore[union-attr]  # a step is running
         return seconds
 
     # ---- what went wrong ----
