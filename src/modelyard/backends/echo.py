@@ -154,15 +154,14 @@ def prompt_ids(messages: Sequence[Message]) -> tuple[int, ...]:
 
 def _answer(text: str, request: CompletionRequest) -> Iterator[Deltas]:
     """Stream this content; as one piece, without splitting it, if no token details are requested."""
-    if request.streamed:
+    if request.streamed or request.logprobs or request.return_token_ids:
         yield from _word_by_word(text, request)
-        return
-    if not (request.logprobs or request.return_token_ids):
+    else:
         tokens = count(text)
         if request.max_tokens is None or tokens <= request.max_tokens:
             yield Delta(text, tokens, finish_reason=FinishReason.STOP)
-            return
-    yield from _deltas([_Piece(word) for word in split_tokens(text)], request, FinishReason.STOP)
+        else:
+            yield from _deltas([_Piece(word) for word in split_tokens(text)], request, FinishReason.STOP)
 
 
 def stream_text(text: str, request: CompletionRequest) -> Iterator[Delta]:
@@ -170,9 +169,12 @@ def stream_text(text: str, request: CompletionRequest) -> Iterator[Delta]:
     return one_by_one(_answer(text, request))
 
 
-def _word_by_word(text: str, request: CompletionRequest) -> Iterator[list[Delta]]:
-    """Stream a string token by token, several at once; what is not read yet is not split yet."""
-    found, left, first, size = _TOKEN.finditer(text), request.max_tokens, True, 1
+def _word_by_word(text: str, request: CompletionRequest) -> Iterator[Deltas]:
+    """Stream a string token by token, several at once, or as one delta of them where nothing is streamed.
+
+    What is not read yet is not split yet.
+    """
+    found, left, first, size = _TOKEN.finditer(text), request.max_tokens, True, 1 if request.streamed else AT_ONCE
     words = [word[0] for word in islice(found, size)]
     while words or first:
         size = min(2 * size, AT_ONCE)
@@ -185,10 +187,10 @@ def _word_by_word(text: str, request: CompletionRequest) -> Iterator[list[Delta]
         words, first = following, False
 
 
-def _deltas_of(
-    words: Sequence[str], request: CompletionRequest, first: bool, ending: FinishReason | None
-) -> list[Delta]:
-    """Return a delta for each of these tokens."""
+def _deltas_of(words: Sequence[str], request: CompletionRequest, first: bool, ending: FinishReason | None) -> Deltas:
+    """Return a delta for each of these tokens, or one where nothing is streamed."""
+    if not request.streamed:
+        return _delta([_Piece(word) for word in words], request, first, ending)
     if request.logprobs or request.return_token_ids or not words:
         pieces, last = [[_Piece(word)] for word in words] or [[]], max(len(words) - 1, 0)
         return [

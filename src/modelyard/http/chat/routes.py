@@ -5,7 +5,7 @@ from functools import partial
 
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import Completion
-from modelyard.flow import CallerDisconnected, Emit, Flow, OnEmit
+from modelyard.flow import Call, CallerDisconnected, Emit, Flow, OnEmit
 from modelyard.formats.chat.plain import ParsedRequest, read_plain
 from modelyard.formats.chat.request import ChatRequest, read_request
 from modelyard.formats.chat.response import ChatCompletion, completion_json
@@ -17,6 +17,9 @@ from modelyard.http.message import EVENT_STREAM, JSON_HEADER, STREAMED, Header, 
 from modelyard.http.route import Auth, Body, ErrorFormat, Handler, Interface, Route, RouteCall
 from modelyard.platform.chat.pipeline import CompletionResult, StreamStarted
 from modelyard.protocols import Clock
+
+LONG = 1000
+"""Tokens from which an answer with details is written off the event loop."""
 
 JOINED = 2**14
 """Bytes of events that are joined at most, where nothing has to be awaited between them."""
@@ -32,7 +35,9 @@ def complete(call: RouteCall, training: bool) -> Flow[Response | None]:
         yield from _streamed(completion, Events(parsed, clock))
         return None
     result = yield from completion
-    body = completion_json(result.completion, parsed.with_logprobs, parsed.with_ids)
+    write = partial(completion_json, result.completion, parsed.with_logprobs, parsed.with_ids)
+    long = (parsed.with_logprobs or parsed.with_ids) and result.completion.usage.completion_tokens > LONG
+    body = (yield Call(write, threads=call.threads)) if long else write()
     return Response(200, [JSON_HEADER, *_deprecation(result.entry, clock)], body)
 
 

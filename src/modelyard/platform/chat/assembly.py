@@ -100,6 +100,9 @@ def _check_usage(usage: Usage) -> None:
         raise BackendError("the backend gave more cached tokens than the prompt has")
 
 
+UNINTERRUPTED = 256
+"""Deltas or log-probabilities of a backend that never waits, after which others have their turn."""
+
 MAX_TEXT = 2**24
 """The most characters that a choice may have."""
 
@@ -113,7 +116,8 @@ def check_length(assemblers: "Sequence[ResponseAssembler]") -> None:
 class ResponseAssembler:
     """Takes the deltas of one call of a backend, which makes all choices of the request, or one of them.
 
-    `report` is the last usage that the backend reported. `shown` is what a streamed request has yet to emit. `done` is
+    `report` is the last usage that the backend reported. `details` counts the log-probabilities that came since the
+    caller last set it to 0. `shown` is what a streamed request has yet to emit. `done` is
     True when every choice has ended.
     """
 
@@ -123,6 +127,7 @@ class ResponseAssembler:
         self.report: Usage | None = None
         self.shown: list[Delta] = []
         self.done: bool = False
+        self.details: int = 0
 
     def take(self, given: Delta | Sequence[Delta]) -> bool:
         """Take a delta, or several. Return whether there is something to do: to show, or to stop.
@@ -135,12 +140,14 @@ class ResponseAssembler:
                     self._take(delta)
         else:
             self._take(cast(Delta, given))
-        return self.done or bool(self.shown)
+        return self.done or bool(self.shown) or self.details >= UNINTERRUPTED
 
     def _take(self, delta: Delta) -> None:
         validate_delta(delta, len(self.choices))
         if delta.usage is not None:
             self.report = delta.usage
+        if delta.logprobs:
+            self.details += len(delta.logprobs)
         choice = self.choices[delta.index]
         shown = choice.take(delta)
         if choice.ended:

@@ -14,7 +14,7 @@ from modelyard.domain.usage import Admission, LedgerEntry, cost, most
 from modelyard.errors import BackendError, ModelyardError, StoreClosed
 from modelyard.flow import Call, CallerDisconnected, Emit, Flow, GiveWay
 from modelyard.formats import converter
-from modelyard.platform.chat.assembly import ResponseAssembler, assemblers_of, check_length
+from modelyard.platform.chat.assembly import UNINTERRUPTED, ResponseAssembler, assemblers_of, check_length
 from modelyard.platform.chat.backend_stream import BackendStream, Close, Open, Pull
 from modelyard.platform.chat.capability_checks import (
     check_supported,
@@ -28,9 +28,6 @@ from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.admission import reserve
 from modelyard.platform.usage.booking import CompletionBooking, RecordUsage, of_entity
 from modelyard.protocols import ServedModel
-
-_UNINTERRUPTED = 256
-"""Deltas of a backend that never waits, after which others have their turn."""
 
 
 @attrs.frozen
@@ -196,8 +193,8 @@ class CompletionPipeline:
                 if assembler.shown:
                     taken += len(assembler.shown)
                     yield from self._emit(assembler)
-                if taken >= _UNINTERRUPTED and not waits:
-                    taken = 0
+                if taken + assembler.details >= UNINTERRUPTED and not waits:
+                    taken = assembler.details = 0
                     yield GiveWay()
         finally:
             if not waits:
