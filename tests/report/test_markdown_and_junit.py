@@ -56,10 +56,10 @@ def test_a_long_text_is_cut() -> None:
     assert markdown.code("x" * 1000) == f"`{'x' * (markdown.LONGEST - 1)}…`"
 
 
-def test_a_run_and_a_comparison_as_a_comment(platform: Platform, judged_runs: Any, tmp_path: Path) -> None:
-    before = judged_runs.add(platform, judged_runs.questions([True] * 10))
-    failed = judged_runs.answer(EVIL, scores={}, error=EVIL)
-    after = judged_runs.add(platform, [*judged_runs.questions([False] * 9 + [True]), failed], "support:step2")
+def test_a_run_and_a_comparison_as_a_comment(platform: Platform, scored_runs: Any, tmp_path: Path) -> None:
+    before = scored_runs.add(platform, scored_runs.questions([True] * 10))
+    failed = scored_runs.answer(EVIL, scores={}, error=EVIL)
+    after = scored_runs.add(platform, [*scored_runs.questions([False] * 9 + [True]), failed], "support:step2")
     platform.evaluations.report(after).save(tmp_path / "run.md")
     text = (tmp_path / "run.md").read_text()
     heading, counts, table, *_ = text.split("\n\n")
@@ -79,14 +79,14 @@ def test_a_run_and_a_comparison_as_a_comment(platform: Platform, judged_runs: An
 # ---- JUnit ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_row_is_a_case_that_fails_with_a_false_score(platform: Platform, judged_runs: Any, tmp_path: Path) -> None:
+def test_a_row_is_a_case_that_fails_with_a_false_score(platform: Platform, scored_runs: Any, tmp_path: Path) -> None:
     answers = [
-        judged_runs.answer("good", scores={"exact": True, "length": 3}),
-        judged_runs.answer("bad", EVIL, scores={"exact": False, "polite": False}),
-        judged_runs.answer("broke", scores={"exact": ValueError("no such field")}),
-        judged_runs.answer("failed", scores={}, error="timed out"),
+        scored_runs.answer("good", scores={"exact": True, "length": 3}),
+        scored_runs.answer("bad", EVIL, scores={"exact": False, "polite": False}),
+        scored_runs.answer("broke", scores={"exact": ValueError("no such field")}),
+        scored_runs.answer("failed", scores={}, error="timed out"),
     ]
-    platform.evaluations.report(judged_runs.add(platform, answers)).save(tmp_path / "run.xml")
+    platform.evaluations.report(scored_runs.add(platform, answers)).save(tmp_path / "run.xml")
     suite = ElementTree.parse(tmp_path / "run.xml").getroot().find("testsuite")
     assert suite is not None
     assert suite.attrib == {"name": "support:step1 on replies:v0", "tests": "4", "failures": "1", "errors": "2"}
@@ -99,10 +99,10 @@ def test_a_row_is_a_case_that_fails_with_a_false_score(platform: Platform, judge
 
 
 def test_a_metric_of_a_comparison_is_a_case_that_fails_where_it_is_worse(
-    platform: Platform, judged_runs: Any, tmp_path: Path
+    platform: Platform, scored_runs: Any, tmp_path: Path
 ) -> None:
-    before = judged_runs.add(platform, judged_runs.questions([True] * 10))
-    after = judged_runs.add(platform, judged_runs.questions([False] * 9 + [True]))
+    before = scored_runs.add(platform, scored_runs.questions([True] * 10))
+    after = scored_runs.add(platform, scored_runs.questions([False] * 9 + [True]))
     for baseline, candidate, failures in ((before, after, 1), (after, before, 0), (before, before, 0)):
         platform.evaluations.compare(baseline=baseline, candidate=candidate).save(tmp_path / "comparison.xml")
         (suite,) = ElementTree.parse(tmp_path / "comparison.xml").getroot()
