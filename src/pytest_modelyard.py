@@ -39,13 +39,31 @@ def yard_backend() -> "Backend | AsyncBackend | None":
 
 @pytest.fixture
 def yard(yard_backend: "Backend | AsyncBackend | None", request: pytest.FixtureRequest) -> "Iterator[Platform]":
-    """Open a fresh platform in memory, and close it at the end of the test."""
+    """Open a fresh platform in memory, and close it at the end of the test.
+
+    `@pytest.mark.yard(settings=Settings(...), backend=...)` gives arguments of `open_platform` for a test, a class or
+    a module. The nearest mark that names an argument decides, also over `yard_backend`.
+    """
     from modelyard import open_platform
 
     faults = _faults_of(request)
     opener = open_platform if faults is None else faults.open_platform
-    with opener(backend=yard_backend, **_requested(request)) as platform:
+    with opener(**{"backend": yard_backend, **_marked(request), **_requested(request)}) as platform:
         yield platform
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the mark `yard`."""
+    config.addinivalue_line("markers", "yard(**options): arguments of open_platform for the fixture `yard`")
+
+
+def _marked(request: pytest.FixtureRequest) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for mark in request.node.iter_markers("yard"):
+        if mark.args:
+            pytest.fail("the mark yard takes the arguments of open_platform by name: @pytest.mark.yard(settings=...)")
+        options = {**mark.kwargs, **options}
+    return options
 
 
 def _requested(request: pytest.FixtureRequest) -> dict[str, Any]:

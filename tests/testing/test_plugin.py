@@ -3,13 +3,15 @@
 import asyncio
 import sys
 import tomllib
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from modelyard import Platform
+from modelyard import Platform, Pricing, Settings
+from modelyard.backends.echo import EchoBackend
 from modelyard.backends.scripted.backend import ScriptedBackend
 
 pytestmark = pytest.mark.plugin
@@ -44,6 +46,39 @@ class TestABackendOfOnesOwn:
         answer = yard_openai.chat.completions.create(model="scripted", messages=HELLO)
         assert answer.choices[0].message.content == "Paris."
         assert len(yard_backend.requests) == 1
+
+
+@pytest.mark.yard(project="desk", settings=Settings(max_queued_jobs=3))
+class TestAPlatformThatIsMarked:
+    def test_the_mark_of_a_class_opens_the_platform(self, yard: Platform) -> None:
+        assert (yard._runtime.project, yard._runtime.settings.max_queued_jobs) == ("desk", 3)
+
+    @pytest.mark.yard(project="lab", backend=EchoBackend(("dear",), pricing=Pricing(completion=Decimal(2))))
+    def test_the_nearest_mark_decides_and_chooses_models_and_prices(self, yard: Platform, yard_clock: Any) -> None:
+        assert (yard._runtime.project, yard._runtime.settings.max_queued_jobs) == ("lab", 3)
+        assert yard._runtime.clock is yard_clock
+        yard.chat.complete(model="dear", messages="one two three")
+        assert [entry.cost for entry in yard.usage.list()] == [Decimal(6)]
+
+
+def test_a_mark_without_names_or_with_a_wrong_one_fails_the_test(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import pytest
+
+        @pytest.mark.yard("desk")
+        def test_positional(yard): pass
+
+        @pytest.mark.yard(projct="desk")
+        def test_misspelt(yard): pass
+        """,
+        "--strict-markers",
+    )
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(
+        ["*takes the arguments of open_platform by name*", "*unexpected keyword argument*projct*"]
+    )
 
 
 def run(pytester: pytest.Pytester, code: str, *options: str) -> pytest.RunResult:
