@@ -28,7 +28,7 @@ class RayJobs:
     `options` returns what a job with certain needs takes, in Ray's own words: members of the request that submits it,
     such as `entrypoint_num_cpus`, `entrypoint_num_gpus`, `entrypoint_memory`, `entrypoint_resources`, `runtime_env`.
 
-    Whoever reaches the dashboard can run any code in the cluster. Bind it to the loopback, or start Ray with
+    A client that reaches the dashboard can run any code in the cluster. Bind it to the loopback, or start Ray with
     RAY_AUTH_MODE=token, and give the `token`. Raises `InvalidInput`.
     """
 
