@@ -61,8 +61,11 @@ def test_operations_have_names_of_their_own_and_say_who_may_call(shown: Any) -> 
     assert all(operation["summary"] for operation in operations)
     public = [operation["operationId"] for operation in operations if not operation["security"]]
     assert sorted(public) == [
+        "get_health",
         "get_inference_analysis_partner_models",
+        "get_livez",
         "get_openapi_json",
+        "get_readyz",
         "put_uploads_files_file_",
         "put_uploads_manifests_manifest_",
     ]

@@ -95,7 +95,7 @@ def record() -> dict[str, Any]:
         _objects(recorder)
         _runs(recorder, platform)
         _uploads(recorder)
-        for path in ("/v1/health", "/v1/system-check"):
+        for path in ("/v1/health", "/v1/system-check", "/livez", "/readyz", "/health"):
             recorder.send("GET", path)
     return dict(sorted(recorder.examples.items()))
 

@@ -210,7 +210,7 @@ def _responses(route: Route, schemas: Schemas, example: Mapping[str, Any]) -> Js
     }
     content = {"application/json": {"schema": schemas.of(_FAILURES[route.error_format])}}
     refusals = {str(status): {"description": _REFUSED[status], "content": content} for status in _refusals(route)}
-    return shown | refusals | {"default": {"description": "What went wrong.", "content": content}}
+    return refusals | shown | {"default": {"description": "What went wrong.", "content": content}}
 
 
 _REFUSED: Mapping[int, str] = {

@@ -1,9 +1,12 @@
-"""The routes that check the platform (specification 4.3)."""
+"""The routes that check the platform (specification 4.3), and the public probes of load balancers and containers."""
+
+from functools import partial
 
 import attrs
 
+from modelyard.flow import Flow
 from modelyard.http.message import Response, json_response
-from modelyard.http.route import Auth, Interface, Route, RouteCall
+from modelyard.http.route import Auth, Interface, Route, RouteCall, documented_route
 from modelyard.platform.operations.health import SystemCheck
 
 
@@ -19,11 +22,26 @@ def health(call: RouteCall) -> Response:
     return json_response(HealthBody(call.platform.health.check()))
 
 
+def live(call: RouteCall) -> Flow[Response]:
+    """Report that the process answers, whether or not its store does."""
+    yield from ()  # a flow, so that it takes no thread of the store's
+    return json_response(HealthBody("ok"))
+
+
+def ready(call: RouteCall) -> Response:
+    """Report whether requests can be served: 503 while the store or the artifacts cannot be reached."""
+    if call.platform.health.ready():
+        return json_response(HealthBody("ok"))
+    return json_response(HealthBody("unavailable"), 503, [("retry-after", "1")])
+
+
 def system_check(call: RouteCall) -> Response:
     """Try every part of the platform; the status is 503 when one fails."""
     check = call.platform.health.system_check()
     return json_response(attrs.asdict(check), 200 if check.success else 503)
 
+
+_probe = partial(documented_route, Interface.BASE, Auth.PUBLIC, "GET", response=HealthBody)
 
 ROUTES: tuple[Route, ...] = (
     Route(
@@ -45,4 +63,7 @@ ROUTES: tuple[Route, ...] = (
         statuses=(200, 503),
         summary="Try every part of the platform.",
     ),
+    _probe("/livez", live),
+    _probe("/readyz", ready, statuses=(200, 503)),
+    _probe("/health", ready, statuses=(200, 503)),
 )

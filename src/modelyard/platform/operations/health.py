@@ -63,6 +63,16 @@ class Health:
         """Return "ok": the platform answers."""
         return "ok"
 
+    def ready(self) -> bool:
+        """Return whether the store and the artifacts can be reached. A fault is logged in one line."""
+        try:
+            self._runtime.store.check()
+            self._runtime.artifacts.check()
+        except Exception as fault:  # noqa: BLE001 - any fault here means not ready
+            log.warning("this platform is not ready: %s", _words(fault))
+            return False
+        return True
+
     def system_check(self) -> SystemCheck:
         """Check every part. A failure is reported, not raised; the worker's check fails if none is alive."""
         api, _ = self._tried(self.check)
