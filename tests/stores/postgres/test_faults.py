@@ -72,8 +72,9 @@ def test_a_backend_that_ends_before_a_round_trip_costs_no_step(
     assert value(store) == 1
 
 
+@pytest.mark.parametrize("noticed", [True, False])
 def test_a_connection_lost_after_the_commit_is_a_success_and_no_step_runs_again(
-    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+    store: PostgresStore, yard_address: str, monkeypatch: pytest.MonkeyPatch, noticed: bool
 ) -> None:
     ran = []
     send = Wire.send
@@ -81,7 +82,10 @@ def test_a_connection_lost_after_the_commit_is_a_success_and_no_step_runs_again(
     def losing(self: Wire) -> None:
         send(self)
         monkeypatch.setattr(Wire, "send", send)
-        self._connection.close()
+        if noticed:
+            self._connection.close()
+        else:
+            end_backend(store, yard_address)
         self.fault = psycopg.OperationalError("lost")
         raise Abandoned
 

@@ -182,8 +182,8 @@ class GroupWriter:
         Returns whether that should be careful.
         """
         fault = self._wire.fault  # type: ignore[union-attr]  # it was abandoned
-        lost = self._connection.closed
-        stored = self._drop() if lost else self._roll_back()
+        stored = self._roll_back()
+        lost = self._connection is None
         if stored is None:
             _fail(group, OutcomeUnknown("the connection was lost during the commit; look before you try again"))
         elif stored:
@@ -198,13 +198,15 @@ class GroupWriter:
             self._run_alone(group, fault)
         return careful or isinstance(fault, pg.UniqueViolation)
 
-    def _roll_back(self) -> bool:
-        """End a transaction that the server has refused; so it was not stored."""
+    def _roll_back(self) -> bool | None:
+        """End a transaction that has failed. Returns whether it was stored after all; None if that is unknown.
+
+        It was not if the connection lives. One that the server has ended may be noticed only now.
+        """
         try:
             self._connection.execute("ROLLBACK")
         except psycopg.Error:
-            self._connection.close()
-            self._connection = None
+            return self._drop()
         return False
 
     def _drop(self) -> bool | None:
