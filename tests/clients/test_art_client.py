@@ -672,4 +672,4 @@ def test_the_page_about_this_client_runs(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.delenv("WANDB_API_KEY")
     monkeypatch.setenv("PATH", f"{command.parent}{os.pathsep}{os.environ['PATH']}")
     docs = runpy.run_path(str(ROOT / "tests" / "docs" / "test_docs.py"))
-    docs["test_the_code_of_a_page_runs"](ROOT / "docs" / "how-to" / "use-the-rl-client.md", tmp_path, monkeypatch)
+    docs["run_page"](ROOT / "docs" / "how-to" / "use-the-rl-client.md", tmp_path, monkeypatch)

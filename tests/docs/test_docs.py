@@ -68,6 +68,11 @@ def test_the_code_of_a_page_runs(
             server.execute(f"CREATE DATABASE {database}")
     if page.name in CLIENTS:
         pytest.importorskip(CLIENTS[page.name], reason="the lane of its own runs this page")
+    run_page(page, tmp_path, monkeypatch)
+
+
+def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run every block of a page in order. The lanes do it too, for pages of their own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTEST_PLUGINS", "pytest_modelyard")

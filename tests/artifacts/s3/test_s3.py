@@ -94,7 +94,7 @@ def test_the_page_runs(server: Server, address: str, tmp_path: Path, monkeypatch
     monkeypatch.setenv("PATH", f"{command.parent}{os.pathsep}{os.environ['PATH']}")
     docs = runpy.run_path(str(ROOT / "tests" / "docs" / "test_docs.py"))
     page = ROOT / "docs" / "how-to" / "keep-artifacts-in-an-object-store.md"
-    docs["test_the_code_of_a_page_runs"](page, tmp_path, monkeypatch)
+    docs["run_page"](page, tmp_path, monkeypatch)
 
 
 KILLED = """

@@ -19,4 +19,4 @@ def test_a_page_about_local_models_runs(page: str, tmp_path: Path, monkeypatch: 
     command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{command.parent}{os.pathsep}{os.environ['PATH']}")
     docs = runpy.run_path(str(ROOT / "tests" / "docs" / "test_docs.py"))
-    docs["test_the_code_of_a_page_runs"](ROOT / "docs" / "how-to" / page, tmp_path, monkeypatch)
+    docs["run_page"](ROOT / "docs" / "how-to" / page, tmp_path, monkeypatch)
