@@ -206,6 +206,23 @@ def test_a_server_killed_under_load_loses_nothing_that_was_acknowledged(own_serv
     store.close()
 
 
+@pytest.mark.parametrize("statements", [1, 2])
+def test_a_read_whose_backend_ends_runs_again(store: PostgresStore, yard_address: str, statements: int) -> None:
+    ended = []
+
+    def query(snapshot: Any) -> list[int]:
+        values = [snapshot.get(Counter, "c").value for _ in range(statements)]
+        if not ended:
+            ended.append(1)
+            with psycopg.connect(yard_address, autocommit=True) as connection:
+                others = "application_name = 'modelyard' AND datname = current_database()"
+                connection.execute(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE {others}")
+        return [*values, snapshot.get(Counter, "c").value]
+
+    assert store.read(query) == [0] * (statements + 1)
+    assert store.transact(increment) == 1
+
+
 def test_more_readers_than_connections_wait_for_each_other(yard_address: str) -> None:
     with closing(PostgresStore(yard_address, CONTRACT_RECORDS, readers=1, patience=IMPATIENT)) as store:
         entered, leave = threading.Event(), threading.Event()

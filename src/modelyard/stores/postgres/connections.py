@@ -12,7 +12,7 @@ from psycopg.raw_cursor import RawCursor
 
 from modelyard.errors import StoreBusy, StoreClosed, StoreError
 from modelyard.protocols import Snapshot
-from modelyard.stores.postgres.errors import connection_error, to_store_error
+from modelyard.stores.postgres.errors import connection_error, is_loss, to_store_error
 from modelyard.stores.postgres.pages import Row
 from modelyard.stores.postgres.rows import RecordPlan
 from modelyard.stores.postgres.tx import PostgresSnapshot
@@ -108,8 +108,9 @@ class ReadPool:
                 except _SecondStatement:
                     self._of_several.add(code)
                 except psycopg.Error as error:
-                    if not connection.closed or time.monotonic() > deadline:
+                    if not is_loss(error) or time.monotonic() > deadline:
                         raise to_store_error(error) from error
+                    connection.close()
 
     def rows(self, sql: str, values: Row = ()) -> list[Row]:
         """Return the rows of a statement of the store's own. Raises `StoreError`."""

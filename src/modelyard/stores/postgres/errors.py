@@ -14,6 +14,12 @@ _CORRUPT = (pg.DataCorrupted, pg.IndexCorrupted, pg.UndefinedTable, pg.Undefined
 _TOO_LONG = "has a key or an index entry of more than PostgreSQL can hold (2,704 bytes): shorten its strings"
 
 
+def is_loss(error: psycopg.Error) -> bool:
+    """Return whether this error says that the connection has ended, whether or not the connection shows it yet."""
+    lost = error.sqlstate is None or error.sqlstate.startswith(("57P", "08"))
+    return isinstance(error, psycopg.OperationalError) and lost
+
+
 def to_store_error(error: psycopg.Error) -> Exception:
     """Return a new error of the store for this error of the server or of the connection, which is its cause."""
     message = _first_line(error)
