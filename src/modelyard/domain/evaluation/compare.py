@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
 import attrs
 
@@ -26,8 +26,10 @@ from modelyard.domain.evaluation.metrics import (
     ScoredPrediction,
     check_lower_is_better,
     is_lower_better,
+    kind_of,
     merged,
     metric_names,
+    metric_of,
     rows,
     shortened,
 )
@@ -103,14 +105,37 @@ class _Both:
 
     def take(self, number: int, pair: Pair, values: Sequence[Sequence[float]]) -> None:
         """Take the numbers of a pair of rows: none, one or several of each, one for each trial that has one."""
-        before = self._put(0, number, pair[0], values[0])
-        after = self._put(1, number, pair[1], values[1])
+        self._rank(pair, self._put(0, number, pair[0], values[0]), self._put(1, number, pair[1], values[1]))
+
+    def take_single(self, number: int, pair: Pair, before: float, after: float) -> None:
+        """Take the one number of each row of a pair."""
+        self.columns[0].put_single(number, before)
+        self.columns[1].put_single(number, after)
+        self._rank(pair, before, after)
+
+    def _rank(self, pair: Pair, before: float | None, after: float | None) -> None:
+        """Keep the pair if it is among those that differ most."""
         if before is not None and after is None:
             self.lost.offer(before if self.lower_is_better else -before, (pair, float(before)))
         if before is None or after is None or before == after:
             return
         side = self.best if (after < before) is self.lower_is_better else self.worst
         side.offer(-abs(after - before), (pair, float(before), float(after)))
+
+
+def _single_number(row: RunRow) -> tuple[Metric, MetricKind, float] | None:
+    """Return the metric, kind and number of a row that has one trial with one score, as most have; None for another.
+
+    It is what `readings` returns for the row, without a list of them.
+    """
+    if len(row.trials) != 1:
+        return None
+    prediction, scores = row.trials[0]
+    if prediction.error is not None or len(scores) != 1:
+        return None
+    value: Any = scores[0].value.get("value")
+    kind = kind_of(value)
+    return None if kind is None or kind is MetricKind.TEXT else (metric_of(scores[0].scorer), kind, value)
 
 
 @attrs.define
@@ -133,11 +158,28 @@ class _Pairing:
         pair = (baseline, candidate)
         if self.options.cluster_by is not None:
             self.clusters.append(baseline.cluster(self.options.cluster_by))
+        if not self._took_single(pair):
+            self._take(pair)
+        self.rows += 1
+
+    def _took_single(self, pair: Pair) -> bool:
+        """Take a pair of rows of which each has one number, of the same metric and kind. Returns whether it is one."""
+        one, other = map(_single_number, pair)
+        if one is None or other is None or one[:2] != other[:2]:
+            return False
+        for seen in self.seen:
+            seen.add(one[0])
+        key = one[:2]
+        if key in self.both or len(self.both) < MAX_METRICS:
+            self._both(key).take_single(self.rows, pair, one[2], other[2])
+        return True
+
+    def _take(self, pair: Pair) -> None:
+        """Take a pair of any rows."""
         self._note_failures(pair)
         for key, values in self._numbers(pair).items():
             if key in self.both or len(self.both) < MAX_METRICS:
                 self._both(key).take(self.rows, pair, values)
-        self.rows += 1
 
     def _numbers(self, pair: Pair) -> dict[tuple[Metric, MetricKind], tuple[list[float], list[float]]]:
         found: dict[tuple[Metric, MetricKind], tuple[list[float], list[float]]] = {}

@@ -104,7 +104,7 @@ def readings(scores: Sequence[Score | ScoreView]) -> list[Reading]:
     """Read the scores of one prediction. Of several by one version of a scorer the last counts."""
     found: list[Reading] = []
     for score in scores if len(scores) < 2 else _last_of_each(scores):
-        whole, value = _whole(score.scorer), score.value.get("value")
+        whole, value = metric_of(score.scorer), score.value.get("value")
         kind = kind_of(value)
         if kind is not None:
             found.append(_new(Reading, (whole, _SCORED, kind, value, "")))
@@ -122,19 +122,18 @@ _SCORED = Outcome.SCORED
 
 
 def _last_of_each(scores: Sequence[Score | ScoreView]) -> Iterable[Score | ScoreView]:
-    return {_whole(score.scorer): score for score in scores}.values()
+    return {metric_of(score.scorer): score for score in scores}.values()
 
 
 @lru_cache(maxsize=256)
-def _whole(scorer: str) -> Metric:
+def metric_of(scorer: str) -> Metric:
     """Return the metric of a scorer as a whole, under the one scheme of its reference."""
     return Metric(same_scheme(scorer))
 
 
 def trial_readings(scored: ScoredPrediction) -> list[Reading]:
     """Read the scores of a trial. Where the model failed, its scores do not count."""
-    prediction, scores = scored
-    return [] if prediction.error is not None else readings(scores)
+    return [] if scored[0].error is not None else readings(scored[1])
 
 
 def _reading(metric: Metric, value: Any, error: str | None) -> Reading:
@@ -211,8 +210,6 @@ class RunRow:
     @property
     def readings(self) -> list[Reading]:
         """The readings of all trials."""
-        if len(self.trials) == 1:
-            return trial_readings(self.trials[0])
         return list(chain.from_iterable(map(trial_readings, self.trials)))
 
     def cluster(self, key: str) -> str:
@@ -286,18 +283,23 @@ class MetricColumn:
 
     def put(self, row: int, values: Sequence[float], missing: int) -> float:
         """Take the values of the trials of a row, in the order of the rows. Returns their one value."""
-        if row > len(self.values):
-            self.fill(row)
-        reduced = values[0] if len(values) == 1 else self.reduce(values)
-        self.values.append(reduced)
-        self.trials += len(values)
+        reduced = self.put_single(row, values[0] if len(values) == 1 else self.reduce(values))
+        self.trials += len(values) - 1
         if missing:
             self.incomplete[row] = (values, missing)
         return reduced
 
+    def put_single(self, row: int, value: float) -> float:
+        """Take the value of the one trial of a row, in the order of the rows, and return it."""
+        self.fill(row)
+        self.values.append(value)
+        self.trials += 1
+        return value
+
     def fill(self, row: int) -> None:
         """Record for all rows before this one without an entry that they have no value."""
-        self.values.extend([NAN] * (row - len(self.values)))
+        if row > len(self.values):
+            self.values.extend([NAN] * (row - len(self.values)))
 
     @property
     def present(self) -> "array[float]":

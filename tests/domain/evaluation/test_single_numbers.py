@@ -1,0 +1,64 @@
+"""Comparing rows with one number each takes a short way, which comes to the same as the general one."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelyard.domain.canonical import digest
+from modelyard.domain.evaluation import compare as comparing
+from modelyard.domain.evaluation.compare import compare
+from modelyard.domain.evaluation.comparison import Comparison
+from modelyard.domain.evaluation.metrics import ScoredPrediction
+from modelyard.domain.evaluation.prediction import Prediction, Score
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SCORERS = ("weave:///local/p/object/tone:v0", "wandb-artifact:///local/p/tone:v0", "weave:///local/p/object/facts:v0")
+
+values = st.sampled_from([0.0, 0.5, 1, 3, True, False, None, "text", float("nan"), 1e200, [1], {"a": 0.5}, {}])
+scores = st.tuples(st.sampled_from(SCORERS), st.sampled_from([0.25, 0.5, 1.0]) | values)
+trials = st.tuples(st.sampled_from([None, None, None, "failed"]), st.lists(scores, min_size=0, max_size=2))
+rows = st.lists(trials, min_size=1, max_size=2)
+runs = st.dictionaries(st.integers(0, 6), rows, max_size=6)
+
+
+def scored(run_id: str, given: dict[int, list[Any]]) -> list[ScoredPrediction]:
+    """The predictions of a run with their scores, in the order of the row digests."""
+    found: list[ScoredPrediction] = []
+    for number, of_row in given.items():
+        key = digest({"number": number})
+        for trial, (error, made) in enumerate(of_row):
+            id = f"{run_id}-{number}-{trial}"
+            prediction = Prediction(
+                id, "local", "p", "m", {"number": number}, key, NOW, run_id, number, trial, error=error
+            )
+            found.append(
+                (
+                    prediction,
+                    [
+                        Score(f"{id}-{at}", "local", "p", id, scorer, NOW, run_id, {"value": value}, row_digest=key)
+                        for at, (scorer, value) in enumerate(made)
+                    ],
+                )
+            )
+    return sorted(found, key=lambda one: (one[0].row_digest, one[0].trial))
+
+
+def compared(baseline: Any, candidate: Any) -> Comparison:
+    return compare(scored("a", baseline), scored("b", candidate))
+
+
+@given(runs, runs)
+def test_the_short_way_comes_to_the_same_as_the_general_one(baseline: Any, candidate: Any) -> None:
+    short = compared(baseline, candidate)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparing, "_single_number", lambda row: None)
+        assert repr(compared(baseline, candidate)) == repr(short)
+
+
+def test_rows_with_one_number_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparing._Pairing, "_take", None)
+    run = {number: [(None, [(SCORERS[0], number / 7)])] for number in range(6)}
+    assert compared(run, run).rows == 6
