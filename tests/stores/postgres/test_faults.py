@@ -206,6 +206,25 @@ def test_a_server_killed_under_load_loses_nothing_that_was_acknowledged(own_serv
     store.close()
 
 
+def test_a_connection_that_is_lost_as_soon_as_it_was_opened_is_opened_again(
+    store: PostgresStore, yard_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, opened = psycopg.connect, []
+
+    def losing(*arguments: Any, **options: Any) -> Any:
+        connection = connect(*arguments, **options)
+        opened.append(1)
+        if len(opened) == 1:
+            with connect(yard_address, autocommit=True) as other:
+                other.execute("SELECT pg_terminate_backend(%s, 5000)", [connection.info.backend_pid])
+        return connection
+
+    end_backend(store, yard_address)
+    monkeypatch.setattr(psycopg, "connect", losing)
+    assert store.transact(increment) == 1
+    assert len(opened) == 2
+
+
 @pytest.mark.parametrize("statements", [1, 2])
 def test_a_read_whose_backend_ends_runs_again(store: PostgresStore, yard_address: str, statements: int) -> None:
     ended = []

@@ -74,11 +74,15 @@ class Connector:
             raise StoreError(f"PostgreSQL {version} is too old; {OLDEST // 10000} or newer is needed")
         connection.prepared_max = _STATEMENTS
         adapt(connection.adapters)
-        connection.execute(
-            "SELECT set_config('lock_timeout', $1, false), set_config('jit', 'off', false),"
-            " set_config('idle_in_transaction_session_timeout', $2, false)",
-            (str(milliseconds), str(milliseconds + 1000)),
-        )
+        try:
+            connection.execute(
+                "SELECT set_config('lock_timeout', $1, false), set_config('jit', 'off', false),"
+                " set_config('idle_in_transaction_session_timeout', $2, false)",
+                (str(milliseconds), str(milliseconds + 1000)),
+            )
+        except psycopg.Error as error:
+            connection.close()
+            raise connection_error(error) from None
         return connection
 
 
