@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from example_counts import PLAIN
 from modelyard import Platform, open_platform
@@ -40,8 +41,14 @@ settings.load_profile("same")
 
 
 def pytest_collection_finish() -> None:
-    """Take the modules and the collected tests, which live until the end, out of every later garbage collection."""
+    """Take the modules and the collected tests, which live until the end, out of every later garbage collection.
+
+    Where each run looks at the same examples, none are made of constants in the source: they would change with every
+    change of it and with the modules that a process has loaded, and to parse these takes a process 5 to 10 seconds.
+    """
     gc.freeze()
+    if settings.default.derandomize:
+        providers.is_local_module_file = lambda _: False
 
 
 EVALUATION = "weave:///local/demo/object/replies:v0"

@@ -104,7 +104,7 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
 NAPS = {"sleep", "timeout", "timeout_at", "call_later", "call_at", "Timer", "monotonic", "time_ns", "perf_counter"}
 LOOKS = {"datetime": {"now", "utcnow", "today"}, "date": {"today"}, "loop": {"time"}, "asyncio": {"wait_for"}}
 ENDS = {"wait", "join", "acquire", "result"}
-NOT_TIMED = {"engine", "driver", "limiter", "result", "self", "path", "shlex"}
+NOT_TIMED = {"engine", "driver", "limiter", "result", "self", "path", "shlex", "evaluations"}
 """Whose `wait` or `acquire` takes no time, or whose it is to say what it does with it."""
 
 
