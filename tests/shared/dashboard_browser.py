@@ -48,7 +48,7 @@ def yard() -> Iterator[Yard]:
             yield Yard(platform, server.url, platform.keys.create("acme", name="ann").secret)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     found = os.environ.get("MODELYARD_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     assert found, "there is no Chromium; install the package `chromium`, or name one in MODELYARD_CHROMIUM"

@@ -83,7 +83,7 @@ class PageExchange:
     def __init__(self, shared: DashboardParts, request: Request) -> None:
         self._shared, self._request = shared, request
         self._platform, self._sessions, self._reader = shared.platform, shared.sessions, shared.reader
-        self._headers, self._doubled = headers_of(request.headers)
+        self._headers, _ = headers_of(request.headers)
         self._query = dict(parse_qsl(request.query, max_num_fields=100)) if request.query.isascii() else {}
         self._path = tuple(unquote(segment) for segment in request.raw_path.split("/")[2:])
 

@@ -11,7 +11,6 @@ from urllib.parse import quote, urlencode
 import attrs
 
 from modelyard.domain.identity import Principal
-from modelyard.errors import Forbidden
 from modelyard.platform.platform import Platform
 from modelyard.report.html import Html, chip, html, joined, shortened, tag
 from modelyard.report.numbers import NONE, id_text
@@ -123,11 +122,6 @@ class View:
         """Return a form that is posted to an address of ours."""
         token = tag("input", type="hidden", name="token", value=self.token)
         return tag("form", token, *content, method="post", action=self.url(*segments))
-
-    def require_change(self) -> None:
-        """Raise `Forbidden` where nothing may be changed."""
-        if not self.token:
-            raise Forbidden("this dashboard is read-only")
 
 
 Handler = Callable[[View], HtmlPage | Redirect | Iterator[bytes]]
