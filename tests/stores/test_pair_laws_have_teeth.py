@@ -1,8 +1,8 @@
 """A store that is sound alone and broken as soon as there is a second one: the laws about two must catch it."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,12 +14,15 @@ from modelyard.stores.memory import MemoryStore
 from modelyard.testing import CONTRACT_RECORDS, StoreContract
 from modelyard.testing.contracts.run_twice_store import RunTwiceStore
 
+ALONE = 5.0
+"""Seconds after which a store that waits for the other one is alone; then no meeting takes place any more."""
+
 
 class UnlockedTx:
     """Reads what is committed at each moment (READ COMMITTED), and keeps its own writes until the commit."""
 
-    def __init__(self, store: Store) -> None:
-        self._store, self.writes, self._own = store, [], {}
+    def __init__(self, store: Store, meeting: threading.Barrier | None) -> None:
+        self._store, self._meeting, self.writes, self._own = store, meeting, [], {}
 
     def get(self, cls: Any, *key: Any) -> Any:
         return self._own.get((cls, key)) or self._seen(lambda view: view.get(cls, *key))
@@ -36,8 +39,11 @@ class UnlockedTx:
         return lambda *args, **more: self._seen(lambda view: getattr(view, verb)(*args, **more))
 
     def _seen(self, query: Any) -> Any:
+        """Read, and go on when the other store has read too, or when it reads no more."""
         seen = self._store.read(query)
-        time.sleep(0.0005)  # now another store has its turn, as a network would give it
+        if self._meeting is not None:
+            with suppress(threading.BrokenBarrierError):
+                self._meeting.wait(ALONE)
         return seen
 
     def _write(self, verb: str, record: Any) -> None:
@@ -55,10 +61,11 @@ class ReadCommittedStore(RunTwiceStore):
     def __init__(self, shared: Store) -> None:
         super().__init__(shared)
         self._mine = threading.Lock()
+        self.meeting: threading.Barrier | None = None
 
     def transact(self, step: Any, durable: bool = True) -> Any:
         with self._mine:
-            tx = UnlockedTx(self._store)
+            tx = UnlockedTx(self._store, self.meeting)
             answer = step(tx)
             self._store.transact(lambda real: [getattr(real, verb)(record) for verb, record in tx.writes])
             return answer
@@ -71,7 +78,12 @@ class Pair(StoreContract):
     """The contract as an author runs it, on a pair of broken stores."""
 
     def another(self, store: Store) -> Callable[[], Store]:
-        return lambda: ReadCommittedStore(store._store)  # type: ignore[attr-defined]
+        def second() -> ReadCommittedStore:
+            other = ReadCommittedStore(store._store)  # type: ignore[attr-defined]
+            other.meeting = store.meeting = threading.Barrier(2)  # type: ignore[attr-defined]
+            return other
+
+        return second
 
 
 @pytest.fixture
