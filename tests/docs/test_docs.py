@@ -116,6 +116,10 @@ def begun(command: str) -> subprocess.Popen[str]:
     raise AssertionError(f"{command} ended:\n{''.join(reply)}")
 
 
+WITHIN = 60
+"""Seconds within which a worker ends that waits for its lease of 30 seconds, on a machine that is busy."""
+
+
 @contextlib.contextmanager
 def ended_with_the_page() -> Iterator[list[subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
@@ -124,7 +128,7 @@ def ended_with_the_page() -> Iterator[list[subprocess.Popen[str]]]:
     finally:
         for process in started:
             os.killpg(process.pid, signal.SIGINT)
-            sys.stderr.write(process.communicate(timeout=20)[1])
+            sys.stderr.write(process.communicate(timeout=WITHIN)[1])
 
 
 EXAMPLES = sorted(set((ROOT / "examples").glob("*.py")) - set((ROOT / "examples").glob("*_local.py")))
