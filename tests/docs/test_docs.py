@@ -127,7 +127,7 @@ def ended_with_the_page() -> Iterator[list[subprocess.Popen[str]]]:
         yield started
     finally:
         for process in started:
-            os.killpg(process.pid, signal.SIGINT)
+            os.killpg(process.pid, signal.SIGTERM)  # what runs in the background may ignore SIGINT
             sys.stderr.write(process.communicate(timeout=WITHIN)[1])
 
 
