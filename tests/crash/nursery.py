@@ -52,7 +52,7 @@ class Nursery:
 
 
 class Child:
-    """One worker process. `said` is all that was heard of it so far."""
+    """One worker process. `printed` is all that it has printed so far."""
 
     def __init__(self, nursery: Nursery, pid: int) -> None:
         self._nursery, self.pid = nursery, pid

@@ -44,7 +44,7 @@ def test_a_job_killed_between_two_saved_states_continues_from_the_first_and_is_c
     evidence.ask()
     child = nursery.start(evidence.path, acts={"train 6": "die"}, save_every=2, lease=1.0)
     child.hear_until("gone")
-    assert evidence.wrong_after_death(child.generated) == []
+    assert evidence.wrong_after_death(child.printed) == []
     child = nursery.start(evidence.path, mutant=mutant, save_every=2, lease=1.0)
     child.hear_until("closed")
     child.stop()
