@@ -95,4 +95,4 @@ async def _offloaded(pieces: Iterator[bytes], threads: TenantThreads) -> AsyncIt
             yield piece
     finally:
         if isinstance(pieces, Generator):
-            pieces.close()
+            await threads.to_close.run(pieces.close)

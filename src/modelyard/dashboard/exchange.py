@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, cached_property
 from hashlib import sha256
 from hmac import compare_digest
 from importlib.resources import files
@@ -16,6 +16,7 @@ from modelyard.dashboard.view import PREFIX, Handler, HtmlPage, Kept, Redirect, 
 from modelyard.domain.identity import Principal, Scope
 from modelyard.errors import Forbidden, InvalidInput, ModelyardError, NotFound, Unauthenticated
 from modelyard.http.error_responses import report
+from modelyard.http.errors import ClientDisconnected
 from modelyard.http.message import Header, Request, Response, headers_of
 from modelyard.platform.keys.sessions import Sessions
 from modelyard.platform.platform import Platform
@@ -84,28 +85,32 @@ class PageExchange:
         self._shared, self._request = shared, request
         self._platform, self._sessions, self._reader = shared.platform, shared.sessions, shared.reader
         self._headers, _ = headers_of(request.headers)
-        self._query = dict(parse_qsl(request.query, max_num_fields=100)) if request.query.isascii() else {}
         self._path = tuple(unquote(segment) for segment in request.raw_path.split("/")[2:])
 
     @property
     def follows(self) -> bool:
         """Whether the browser wants to be sent the page whenever it changes."""
-        return self._request.method == "GET" and "live" in self._query and self._path[:1] != (STATIC,)
+        wanted = "live=1" in self._request.query.split("&")
+        return self._request.method == "GET" and wanted and self._path[:1] != (STATIC,)
+
+    @cached_property
+    def _query(self) -> Mapping[str, str]:
+        """The parameters of the address. Raises `InvalidInput`."""
+        return _fields(self._request.query, "query")
 
     def answer(self, body: Callable[[], bytes]) -> Response:
         """Return the response."""
         try:
-            if self._reader is not None:
-                self._require_local()
             if self._path[:1] == (STATIC,):
                 return _static(self._path[1:])
             if self.follows:
                 return _response(204, ())
-            return self._respond(dict(parse_qsl(body().decode("utf-8"), keep_blank_values=True, max_num_fields=100)))
-        except ValueError:
-            return self.failed(InvalidInput.at("body", msg="must be a form in UTF-8 with at most 100 fields"))
+            return self._respond(_fields(body().decode("utf-8", "replace"), "body"))
+        except ClientDisconnected:
+            raise
         except Unauthenticated:
-            return self._redirect(self._view(_NOBODY, "", {}).url("login", to=self._request.raw_path))
+            view = self._view(_NOBODY, "", {}, {})
+            return self._redirect(view.url("login", to=self._request.raw_path))
         except Exception as error:  # noqa: BLE001 - whatever it is, the reader gets a page
             return self.failed(error)
 
@@ -125,7 +130,7 @@ class PageExchange:
         if status >= 500:
             report(error, "of the dashboard")
         message = str(error) if isinstance(error, ModelyardError) else "this page failed; the server's log says why"
-        view = self._view(_NOBODY, "", {})
+        view = self._view(_NOBODY, "", {}, {})
         content = joined([tag("p", message), tag("p", view.link("To the first page", ""))])
         return _response(status, (_PAGE,), framed(view, HtmlPage("This did not work", content)))
 
@@ -158,7 +163,9 @@ class PageExchange:
             raise NotFound("Page", self._request.raw_path)
         return handler
 
-    def _view(self, principal: Principal, token: str, form: Mapping[str, str]) -> View:
+    def _view(
+        self, principal: Principal, token: str, form: Mapping[str, str], query: Mapping[str, str] | None = None
+    ) -> View:
         _, params = self._shared.find(self._method, self._path)
         changes = _form_token(token) if token else ""
         acting, section = self._platform.acting_as(principal), self._path[0] if self._path else ""
@@ -167,7 +174,7 @@ class PageExchange:
             principal=principal,
             root=self._request.root,
             params=params,
-            query=self._query,
+            query=self._query if query is None else query,
             form=form,
             now=self._platform.clock.now(),
             token=changes,
@@ -180,6 +187,7 @@ class PageExchange:
 
     def _caller(self) -> tuple[Principal, str]:
         if self._reader is not None:
+            self._require_local()
             return self._reader, ""
         token = _cookie(self._headers.get("cookie", ""))
         return self._sessions.principal(token), token
@@ -222,6 +230,14 @@ class PageExchange:
 
     def _redirect(self, to: str, *headers: Header) -> Response:
         return _response(303, (("location", to), *headers))
+
+
+def _fields(text: str, place: str) -> Mapping[str, str]:
+    """Return the fields of a form or a query. Raises `InvalidInput` for more than 100."""
+    try:
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=100))
+    except ValueError:
+        raise InvalidInput.at(place, msg="must have at most 100 fields") from None
 
 
 def _cookie(header: str) -> str:

@@ -11,6 +11,7 @@ from urllib.parse import quote, urlencode
 import attrs
 
 from modelyard.domain.identity import Principal
+from modelyard.errors import InvalidInput
 from modelyard.platform.platform import Platform
 from modelyard.report.html import Html, chip, html, joined, shortened, tag
 from modelyard.report.numbers import NONE, id_text
@@ -185,6 +186,13 @@ def money(amount: Decimal) -> str:
         if abs(amount) >= Decimal("0.0001")
         else (f"${amount:.{-amount.adjusted() + 2}f}")
     )
+
+
+def whole_number(text: str, name: str) -> int:
+    """Return the number that a form or an address has. Raises `InvalidInput`."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        raise InvalidInput.at(name, msg="must be a whole number of at most 9 digits")
+    return int(text)
 
 
 def short_id(id: str) -> Html:

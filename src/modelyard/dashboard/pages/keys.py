@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from datetime import timedelta
 
-from modelyard.dashboard.view import HtmlPage, Redirect, View, empty, short_id, when
+from modelyard.dashboard.view import HtmlPage, Redirect, View, empty, short_id, when, whole_number
 from modelyard.domain.identity import ApiKey, NewKey
-from modelyard.errors import InvalidInput
 from modelyard.report.html import Html, chip, joined, section, table, tag
 from modelyard.report.numbers import NONE
 
@@ -95,9 +94,7 @@ def create(view: View) -> HtmlPage:
 
 def _number(view: View, name: str) -> int | None:
     text = view.form.get(name, "").strip()
-    if text and not (text.isascii() and text.isdigit() and len(text) <= 9):
-        raise InvalidInput.at(name, msg="must be a whole number")
-    return int(text) if text else None
+    return whole_number(text, name) if text else None
 
 
 def revoke(view: View) -> Redirect:

@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from modelyard.dashboard.view import HtmlPage, Redirect, View, empty, short_id, verdict_chip, when
+from modelyard.dashboard.view import HtmlPage, Redirect, View, empty, short_id, verdict_chip, when, whole_number
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.promotion import NotWorse
-from modelyard.errors import InvalidInput
 from modelyard.report.html import Html, chip, facts, folded, joined, plots, section, table, tag
 from modelyard.report.line_plot import Panel, Plot, Series
 from modelyard.report.numbers import NONE, ref_text
@@ -186,12 +185,10 @@ def _score(value: object) -> str:
 
 def promote(view: View) -> Redirect:
     """Point an alias at a checkpoint."""
-    step = view.form.get("step", "")
-    if not (step.isascii() and step.isdigit()):
-        raise InvalidInput.at("step", msg="must be a whole number")
+    step = whole_number(view.form.get("step", ""), "step")
     evaluation = view.form.get("evaluation", "").strip()
     require = NotWorse(evaluation) if evaluation else None
-    view.platform.models.promote(view.params["model"], int(step), view.form.get("alias", "prod"), require=require)
+    view.platform.models.promote(view.params["model"], step, view.form.get("alias", "prod"), require=require)
     return Redirect(view.url("models", view.params["model"]))
 
 
@@ -203,10 +200,7 @@ def roll_back(view: View) -> Redirect:
 
 def download(view: View) -> Iterator[bytes]:
     """Send a file of a checkpoint."""
-    step, name = view.params["step"], view.params["file"]
-    if not (step.isascii() and step.isdigit()):
-        raise InvalidInput.at("step", msg="must be a whole number")
-    return _chunks(view, int(step), name)
+    return _chunks(view, whole_number(view.params["step"], "step"), view.params["file"])
 
 
 def _chunks(view: View, step: int, name: str) -> Iterator[bytes]:

@@ -6,7 +6,7 @@ from difflib import SequenceMatcher
 from itertools import islice
 from typing import Any
 
-from modelyard.dashboard.view import HtmlPage, View, bar, empty, lasted, short_id, status_chip, when
+from modelyard.dashboard.view import HtmlPage, View, bar, empty, lasted, short_id, status_chip, when, whole_number
 from modelyard.domain.canonical import canonical_json
 from modelyard.domain.evaluation.run import EvaluationRun, Outcome, RowResult, RunState
 from modelyard.report.evaluations.comparison_page import comparison_content
@@ -136,7 +136,9 @@ def run(view: View) -> HtmlPage:
         return HtmlPage(
             title, joined([facts([*pairs, ("started", when(found.started_at)), ("id", found.id)]), links]), live=True
         )
-    return HtmlPage(title, joined([links, view.kept(("run", found.id), lambda: _report(view, found))]))
+    return HtmlPage(
+        title, joined([links, view.kept(("run", found.id, found.finished_at), lambda: _report(view, found))])
+    )
 
 
 def _report(view: View, run: EvaluationRun) -> Html:
@@ -149,7 +151,9 @@ def compared(view: View) -> HtmlPage:
     title = f"{ref_text(after.model)} compared with {ref_text(before.model)}"
     rows = view.link("Rows side by side", "runs", after.id, "rows", baseline=before.id, show="changed")
     key = ("compared", before.id, after.id, before.finished_at, after.finished_at)
-    return HtmlPage(title, joined([tag("p", rows), view.kept(key, lambda: _comparison(view, before, after))]))
+    running = RunState.RUNNING in (before.state, after.state)
+    found = _comparison(view, before, after) if running else view.kept(key, lambda: _comparison(view, before, after))
+    return HtmlPage(title, joined([tag("p", rows), found]))
 
 
 def _comparison(view: View, before: EvaluationRun, after: EvaluationRun) -> Html:
@@ -166,7 +170,7 @@ def rows(view: View) -> HtmlPage:
     baseline = view.query.get("baseline")
     before = _by_row(view, baseline) if baseline else {}
     show, text = view.query.get("show", "all"), view.query.get("q", "")
-    start = int(view.query["from"]) if view.query.get("from", "").isdigit() else 0
+    start = whole_number(view.query.get("from", "0"), "from")
     kept = _kept(view, run, before, show, text)
     found = list(islice(kept, start, start + SHOWN_ROWS + 1))
     shown = [_row(row, before.get(_identity(row)), bool(baseline)) for row in found[:SHOWN_ROWS]]
