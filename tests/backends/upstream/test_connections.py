@@ -18,7 +18,7 @@ from modelyard.backends import Timeouts
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.upstream import connections
 from modelyard.backends.upstream.address import Address
-from modelyard.backends.upstream.connections import MOST_BUFFERED, AsyncConnection, IdleConnections
+from modelyard.backends.upstream.connections import MOST_BUFFERED, MOST_WHOLE, AsyncConnection, IdleConnections
 from modelyard.backends.upstream.response import MOST_OF_A_HEAD, ConnectionBroken, UpstreamResponse
 from modelyard.errors import BackendError
 from modelyard.testing.clients.server import asgi_server
@@ -182,6 +182,27 @@ def test_a_server_has_to_wait_for_a_slow_reader() -> None:
     assert not pipe.reading
     assert len(connection.take()) == MOST_BUFFERED + 1
     assert pipe.reading
+
+
+def test_an_answer_that_is_wanted_whole_is_read_on_up_to_a_limit() -> None:
+    async def ended(pieces: int) -> int:
+        connection, pipe = AsyncConnection(), Pipe()
+        connection.connection_made(pipe)
+        connection.send(b"")
+        connection.data_received(f"HTTP/1.1 200 OK\r\ncontent-length: {pieces * MOST_BUFFERED}\r\n\r\n".encode())
+        whole = asyncio.ensure_future(connection.end())
+        for _ in range(pieces):
+            await asyncio.sleep(0)  # the reader has its turn
+            if whole.done():
+                break
+            assert pipe.reading
+            connection.data_received(b"x" * MOST_BUFFERED)
+        await whole
+        return len(connection.take())
+
+    assert asyncio.run(ended(4)) == 4 * MOST_BUFFERED
+    with pytest.raises(ConnectionBroken, match="longer than"):
+        asyncio.run(ended(2 + MOST_WHOLE // MOST_BUFFERED))
 
 
 # ---- names ---------------------------------------------------------------------------------------------------------

@@ -17,8 +17,16 @@ KEPT = 3.0
 when a request is sent."""
 MOST_BUFFERED = 2**18
 """Bytes of a body that may wait for their reader; then the server has to wait."""
+MOST_WHOLE = 2**24
+"""Bytes that a body may have that is not read in pieces."""
 _HEAD_START = 0.25
 """Seconds that the connection to an address gets before the next address of the host is tried as well (RFC 8305)."""
+
+
+def check_size(answer: UpstreamResponse) -> None:
+    """Raise `ConnectionBroken` for a body that is too long to be kept whole."""
+    if answer.buffered > MOST_WHOLE:
+        raise ConnectionBroken(f"the answer is longer than {MOST_WHOLE:,} bytes")
 
 
 class Connection(Protocol):
@@ -153,6 +161,8 @@ class AsyncConnection(asyncio.Protocol):
     async def end(self) -> None:
         """Wait for the end of an answer that is not read in pieces."""
         while not self.response.complete:
+            check_size(self.response)
+            self._resume()
             await self._more()
 
     def take(self) -> bytes:
@@ -160,10 +170,13 @@ class AsyncConnection(asyncio.Protocol):
         found = self.response.take()
         if not found and not self.response.complete and self._broken is not None:
             raise self._broken
+        self._resume()
+        return found
+
+    def _resume(self) -> None:
         if self._paused and self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
-        return found
 
     async def _more(self) -> None:
         if self._broken is not None:

@@ -9,7 +9,7 @@ from functools import partial
 import attrs
 
 from modelyard.backends.upstream.address import Address
-from modelyard.backends.upstream.connections import BlockingConnection, LoopConnections
+from modelyard.backends.upstream.connections import BlockingConnection, LoopConnections, check_size
 from modelyard.backends.upstream.response import ConnectionBroken, UpstreamResponse
 from modelyard.errors import BackendError
 from modelyard.flow import Await
@@ -44,6 +44,7 @@ class Server:
             with closing(BlockingConnection(self.address, self.timeout)) as connection:
                 connection.send(request, self.timeout)
                 while not connection.response.complete:
+                    check_size(connection.response)
                     connection.receive(self.timeout)
         except (OSError, ConnectionBroken) as error:
             raise _unreachable(path, error) from error
