@@ -256,6 +256,19 @@ def test_what_does_not_exist_is_a_page_that_says_so(browser: Browser, path: str)
     assert "This did not work" in text
 
 
+def test_a_dashboard_alone_has_nothing_elsewhere(dashboard: Dashboard, browser: Browser) -> None:
+    cookie = [("cookie", f"{COOKIE}={browser.cookie}")]
+    for path, status in (
+        ("/v1/jobs", 404),
+        ("/x", 404),
+        ("", 303),
+        ("/", 303),
+        ("/dashboard", 303),
+        ("/dashboard/", 200),
+    ):
+        assert dashboard.handle(Request("GET", path, "", cookie, iter(()))).status == status, path
+
+
 # ---- what is changed
 
 

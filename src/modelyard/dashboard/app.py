@@ -18,7 +18,8 @@ MAX_FOLLOWERS = 200
 """How many pages at most are kept up to date by a stream; others look again every few seconds."""
 
 LIVE_SECONDS = 1.0
-TENANT = "dashboard"
+TENANT = "(dashboard)"
+"""The tenant on whose account pages are made; no entity has this name."""
 
 
 class Dashboard:

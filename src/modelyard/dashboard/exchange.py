@@ -38,6 +38,9 @@ HEADERS: tuple[Header, ...] = (
 
 _TYPES = {"style.css": "text/css; charset=utf-8", "live.js": "text/javascript; charset=utf-8"}
 _PAGE: Header = ("content-type", "text/html; charset=utf-8")
+_ELSEWHERE = ("", "")
+"""A path that no page has."""
+
 _NOBODY = Principal("", "", Scope(""))
 _LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -85,7 +88,8 @@ class PageExchange:
         self._shared, self._request = shared, request
         self._platform, self._sessions, self._reader = shared.platform, shared.sessions, shared.reader
         self._headers, _ = headers_of(request.headers)
-        self._path = tuple(unquote(segment) for segment in request.raw_path.split("/")[2:])
+        first, *segments = request.raw_path.removeprefix("/").split("/")
+        self._path = tuple(map(unquote, segments)) if first in ("", PREFIX) else _ELSEWHERE
 
     @property
     def follows(self) -> bool:
