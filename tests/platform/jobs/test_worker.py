@@ -438,18 +438,18 @@ def test_a_worker_leaves_a_job_alone_whose_trainer_it_lacks_and_another_runs_it(
 def test_a_waiting_job_names_the_workers_that_could_run_it_or_that_none_can(yard: Any) -> None:
     job = yard.sft(2)
     assert job.refresh().waiting_for == "a worker: none is alive"
-    with without_trainer(yard) as unable:
-        unable.look()
-        none = "a worker that can run sft of 'base-model': none that is alive has the trainer or the model for it"
-        assert job.refresh().waiting_for == none
-        assert yard.jobs.get(job.id).waiting_for == none
-        assert [one.waiting_for for one in yard.jobs.list()] == [none]
-        able = yard.worker()
-        yard.runtime.store.transact(able._announce)
-        assert job.refresh().waiting_for == f"one of the workers that can run sft of 'base-model': {able.id}"
-        able.run_until_idle()
-        unable.look()
-        assert (job.refresh().waiting_for, unable._record.declines) == (None, ())
+    unable = without_trainer(yard)
+    unable.look()
+    none = "a worker that can run sft of 'base-model': none that is alive has the trainer or the model for it"
+    assert job.refresh().waiting_for == none
+    assert yard.jobs.get(job.id).waiting_for == none
+    assert [one.waiting_for for one in yard.jobs.list()] == [none]
+    able = yard.worker()
+    yard.runtime.store.transact(able._announce)
+    assert job.refresh().waiting_for == f"one of the workers that can run sft of 'base-model': {able.id}"
+    able.run_until_idle()
+    unable.look()
+    assert (job.refresh().waiting_for, unable._record.declines) == (None, ())
 
 
 def test_a_worker_passes_over_jobs_that_it_cannot_run_without_reading_each(yard: Any) -> None:
