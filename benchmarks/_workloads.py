@@ -28,7 +28,7 @@ from modelyard.backends.echo import EchoBackend
 from modelyard.clock import SystemClock
 
 HERE = Path(__file__).parent
-SUPPORT = HERE.parent / "examples" / "support" / "train.jsonl"
+SUPPORT = HERE.parent / "src" / "modelyard" / "examples" / "support" / "train.jsonl"
 MESSAGES = [{"role": "user", "content": "hello there"}]
 TOKENS = 200
 LONG = [{"role": "user", "content": " ".join(["word"] * TOKENS)}]

@@ -9,15 +9,14 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from modelyard import open_platform
+from modelyard import examples, open_platform
 from modelyard.domain.completion import Message, Role
 from modelyard.domain.training import History, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.platform.platform import Platform
 
-DATA = Path(__file__).parent.parent / "examples" / "support" / "train.jsonl"
+DATA = examples.support().train
 ROUNDS = 5
 SAMPLES = 6
 BASE = "tabular-mini"

@@ -7,15 +7,12 @@ rewarded for each word that it shares with the reference answer. Nothing is kept
 nothing is downloaded.
 """
 
-import json
 import sys
-from pathlib import Path
 
-from modelyard import Rollout, gather, open_platform
+from modelyard import Rollout, examples, gather, open_platform
 
-LINES = Path(__file__).with_name("support").joinpath("train.jsonl").read_text(encoding="utf-8").splitlines()
-EXAMPLES = [json.loads(line) for line in LINES]
-QUESTIONS = EXAMPLES[::36][:8]
+TRAIN = examples.support().train
+QUESTIONS = examples.tasks(TRAIN)[::36][:8]
 ROUNDS, SAMPLES = 6, 6
 
 
@@ -26,18 +23,17 @@ def reward(said, reference):
     return 2 * common / (len(ours) + len(theirs)) if ours else 0.0
 
 
-def attempt(platform, example, seed):
+def attempt(platform, task, seed):
     """One answer to a question, with its reward."""
-    *asked, reference = example["messages"]
     rollout = Rollout(platform.chat, model="local/demo/support", project="demo", max_tokens=80, seed=seed)
-    answer = rollout.ask(asked)
-    return rollout.trajectory(reward(answer.message.text, reference["content"]))
+    answer = rollout.ask(task["messages"])
+    return rollout.trajectory(reward(answer.message.text, task["expected"]))
 
 
 def main():
     with open_platform() as platform:
         model = platform.models.create("support", project="demo", base_model="tabular-mini")
-        platform.training.sft(model, EXAMPLES).wait()
+        platform.training.sft(model, TRAIN).wait()
         for round_ in range(ROUNDS):
             seeds = range(round_ * SAMPLES, (round_ + 1) * SAMPLES)
             groups = [gather(lambda seed, task=task: attempt(platform, task, seed), seeds) for task in QUESTIONS]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from modelyard.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from modelyard import errors
+    from modelyard import errors, examples
     from modelyard.asgi import asgi_app
     from modelyard.backends.echo import EchoBackend
     from modelyard.backends.fallback import Fallback
@@ -87,6 +87,7 @@ else:
             "domain.training": ("Example", "History", "Preference", "SampledChoice", "Trajectory", "TrajectoryGroup"),
             "domain.usage": ("Budget",),
             "errors": ("errors",),
+            "examples": ("examples",),
             "platform.evaluations.result": ("EvaluationResult",),
             "platform.listing": ("Listing",),
             "platform.platform": ("Platform",),
@@ -145,6 +146,7 @@ __all__ = [
     "__version__",
     "asgi_app",
     "errors",
+    "examples",
     "field",
     "gather",
     "offer",
