@@ -35,7 +35,14 @@ if TYPE_CHECKING:
     from modelyard.domain.evaluation.filters import field
     from modelyard.domain.evaluation.results import Sort
     from modelyard.domain.evaluation.scorers import Unscored
-    from modelyard.domain.events import CompletionBooked, CompletionFailed, JobChanged, JobEventRecorded, LeaseTaken
+    from modelyard.domain.events import (
+        CompletionBooked,
+        CompletionFailed,
+        JobChanged,
+        JobEventRecorded,
+        LeaseTaken,
+        RequestAnswered,
+    )
     from modelyard.domain.identity import Principal, Scope
     from modelyard.domain.models import Checkpoint, Model
     from modelyard.domain.paging import Page
@@ -79,7 +86,14 @@ else:
             "domain.evaluation.filters": ("field",),
             "domain.evaluation.results": ("Sort",),
             "domain.evaluation.scorers": ("Unscored",),
-            "domain.events": ("CompletionBooked", "CompletionFailed", "JobChanged", "JobEventRecorded", "LeaseTaken"),
+            "domain.events": (
+                "CompletionBooked",
+                "CompletionFailed",
+                "JobChanged",
+                "JobEventRecorded",
+                "LeaseTaken",
+                "RequestAnswered",
+            ),
             "domain.identity": ("Principal", "Scope"),
             "domain.models": ("Checkpoint", "Model"),
             "domain.paging": ("Page",),
@@ -127,6 +141,7 @@ __all__ = [
     "Preference",
     "Pricing",
     "Principal",
+    "RequestAnswered",
     "Role",
     "Rollout",
     "Router",

@@ -1,4 +1,8 @@
-"""The typed events that a platform's `observer` receives: what happened, for logs, metrics and progress displays."""
+"""The typed events that a platform's `observer` receives: what happened, for logs, metrics and progress displays.
+
+Durations are in seconds. `request_id` is the `x-request-id` of the HTTP request that asked, and "" where none did;
+`key_id` is the id of the caller's API key, and "" for the host.
+"""
 
 from decimal import Decimal
 
@@ -7,11 +11,18 @@ import attrs
 from modelyard.domain.frozen import quick_init
 from modelyard.domain.job import JobKind, JobStatus
 
+LEFT = 499
+"""The status of a request whose caller left before its end."""
+
 
 @quick_init
 @attrs.frozen(weakref_slot=False)
 class CompletionBooked:
-    """A completion was answered and recorded in the ledger."""
+    """A completion was answered and recorded in the ledger.
+
+    `status` is 200 for a whole answer. Where only a part was made, it is the status of the error, or `LEFT`.
+    `first_token` is how long the caller of a stream waited for its first token; None without a stream.
+    """
 
     completion_id: str
     entity: str
@@ -20,16 +31,42 @@ class CompletionBooked:
     prompt_tokens: int
     completion_tokens: int
     cost: Decimal
+    key_id: str = ""
+    request_id: str = ""
+    duration: float = 0.0
+    first_token: float | None = None
+    status: int = 200
 
 
 @attrs.frozen
 class CompletionFailed:
-    """A completion failed; `code` is the exception's stable code."""
+    """A completion failed; `code` is the exception's stable code, `status` its HTTP status."""
 
     entity: str
     project: str
     model: str
     code: str
+    key_id: str = ""
+    request_id: str = ""
+    duration: float = 0.0
+    first_token: float | None = None
+    status: int = 500
+
+
+@attrs.frozen
+class RequestAnswered:
+    """An HTTP request was answered. `route` is the path with its parameters' names, and "" for a path without a route.
+
+    `status` is `LEFT` where the client left before the end of the answer.
+    """
+
+    request_id: str
+    method: str
+    route: str
+    status: int
+    entity: str
+    key_id: str
+    duration: float
 
 
 @attrs.frozen

@@ -12,6 +12,7 @@ from modelyard.errors import InvalidInput
 from modelyard.flow import Flow
 from modelyard.http.message import Headers, Request, Response
 from modelyard.platform.artifacts import Spool
+from modelyard.platform.chat.measured import Asking
 from modelyard.platform.platform import Platform
 from modelyard.threads import TenantThreads
 
@@ -83,6 +84,7 @@ class RouteCall:
 
     `platform` acts as the `principal` who calls. `params` are the path's, decoded. `body` is parsed JSON (None when
     absent); of a `Body.DATA` route `data` are the raw bytes as a file, which is closed when the handler has returned.
+    `asking` is what a completion reports to.
     """
 
     principal: Principal
@@ -94,6 +96,7 @@ class RouteCall:
     request: Request
     body: Any = None
     data: BinaryIO | None = None
+    asking: Asking | None = None
 
     @property
     def threads(self) -> TenantThreads:

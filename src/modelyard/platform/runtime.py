@@ -12,6 +12,7 @@ from modelyard.domain.usage import Admission
 from modelyard.errors import StorageFull, StoreClosed
 from modelyard.lazy import log
 from modelyard.platform.liveness import LivenessMonitor
+from modelyard.platform.meters import Meters
 from modelyard.protocols import (
     ArtifactStore,
     AsyncBackend,
@@ -83,7 +84,8 @@ class ProcessCache:
     `running` are the requests under way, by their ids: each is removed by the one who records its usage, itself or
     `close`. `bookings` are those that are not committed yet. `plans` are how requests are
     answered (`platform.chat.plan`). `presence` is the process as others see it
-    (`platform.usage.presence`), once it was needed.
+    (`platform.usage.presence`), once it was needed. `meters` count what happens, once
+    metrics were asked for.
     """
 
     offered: tuple[CatalogueEntry, ...] = ()
@@ -94,6 +96,7 @@ class ProcessCache:
     plans: dict[Any, Any] = attrs.field(factory=dict)
     closed: bool = False
     presence: Any = None
+    meters: Meters | None = None
     lock: Any = attrs.field(factory=threading.Lock)
 
     def begin(self, id: str, request: RunningRequest) -> None:

@@ -962,7 +962,7 @@ def test_an_observer_hears_of_what_was_booked_and_what_failed() -> None:
         of.complete(model="nothing", messages="x")
     assert seen == [
         CompletionBooked(answer.id, "acme", "p", "m", 4, 1, Decimal("0.014")),
-        CompletionFailed("acme", "", "nothing", "model_not_found"),
+        CompletionFailed("acme", "", "nothing", "model_not_found", status=404),
     ]
 
 

@@ -6,7 +6,6 @@ from itertools import chain
 
 import attrs
 
-from modelyard.domain import events
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import Completion, CompletionRequest, Delta, StoredCompletion, ToolMode, Usage
 from modelyard.domain.identity import Attribution, Principal
@@ -23,6 +22,7 @@ from modelyard.platform.chat.capability_checks import (
     resolve_max_tokens,
     with_details,
 )
+from modelyard.platform.chat.measured import Asking, MeasuredCompletion
 from modelyard.platform.chat.plan import CompletionPlan, known_plan, make_plan
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.admission import reserve
@@ -48,7 +48,7 @@ class CompletionResult:
     entry: CatalogueEntry
 
 
-class CompletionPipeline:
+class CompletionPipeline(MeasuredCompletion):
     """Answers one request and records its usage on `attribution`.
 
     A streamed request emits its `StreamStarted`, its deltas, and its `Completion` when its usage is recorded. What can
@@ -68,8 +68,11 @@ class CompletionPipeline:
         request: CompletionRequest,
         attribution: Attribution,
         details: bool = False,
+        asking: Asking | None = None,
     ) -> None:
         self.runtime: Runtime = runtime
+        self.asking: Asking | None = asking
+        self.began: float = runtime.clock.monotonic()
         self.principal: Principal = principal
         self.given: CompletionRequest = request
         self.attribution: Attribution = attribution
@@ -95,7 +98,7 @@ class CompletionPipeline:
         except CallerDisconnected:
             raise
         except Exception as error:
-            self._report(error)
+            self._report(error, self.given.model)
             raise
         finally:
             if self.runtime.cache.running.pop(self.id, None) is not None:
@@ -120,7 +123,8 @@ class CompletionPipeline:
             for assembler in self.assemblers:
                 yield from self._read(assembler)
             completion = self._completion()
-        except Exception:
+        except Exception as failure:
+            self.failure = None if isinstance(failure, CallerDisconnected) else failure
             yield from self._record_what_was_produced()
             raise
         yield from self._record_usage(completion.usage, completion)
@@ -134,13 +138,6 @@ class CompletionPipeline:
             self.runtime.cache.bookings[self.id] = rest
         if self.reserved is not None:
             self.runtime.cache.presence.release(self.id)
-
-    def _report(self, error: Exception) -> None:
-        """Notify the observer of a completion that failed."""
-        if self.runtime.observer is not None:
-            code = error.code if isinstance(error, ModelyardError) else ModelyardError.code
-            entity, project = self.attribution.entity, self.attribution.project
-            self.runtime.observe(events.CompletionFailed(entity, project, self.given.model, code))
 
     # ---- before the backend answers
 
@@ -210,6 +207,7 @@ class CompletionPipeline:
         """Emit the deltas that may be shown, all at once; the choices begin in the order of their indexes."""
         if not self.started:
             self.started = True
+            self.first_token = self.runtime.clock.monotonic() - self.began
             yield Emit(StreamStarted(self.id, self.created, self.given.model, self.served.entry))
         shown, assembler.shown = assembler.shown, []
         if self.request.n > 1:
@@ -247,7 +245,10 @@ class CompletionPipeline:
 
     def _record_usage(self, usage: Usage, completion: Completion) -> Flow[None]:
         stored = self._stored(completion) if self.given.store else None
-        booking = CompletionBooking(self.runtime, self.id, self._ledger_entry(usage), self.reserved, stored)
+        booking = CompletionBooking(
+            self.runtime, self.id, self._ledger_entry(usage), self.reserved, self._booked, stored
+        )
+        self.whole = True
         if not self._claim(booking):
             raise self.cut_by or StoreClosed("this platform was closed while the request ran")
         if self.runtime.store.blocking:
@@ -262,8 +263,14 @@ class CompletionPipeline:
     def remainder(self) -> CompletionBooking | None:
         """Return what records what was produced so far, and releases what was reserved."""
         if any(assembler.produced for assembler in self.assemblers):
-            return CompletionBooking(self.runtime, self.id, self._ledger_entry(self._usage()), self.reserved)
-        return None if self.reserved is None else CompletionBooking(self.runtime, self.id, None, self.reserved)
+            return CompletionBooking(
+                self.runtime, self.id, self._ledger_entry(self._usage()), self.reserved, self._booked
+            )
+        return (
+            None
+            if self.reserved is None
+            else CompletionBooking(self.runtime, self.id, None, self.reserved, self._booked)
+        )
 
     def _claim(self, booking: CompletionBooking) -> bool:
         """Claim the right to record this request. Returns False where who has cut it off does so."""
@@ -278,7 +285,7 @@ class CompletionPipeline:
 
     def cut(self, error: Exception) -> None:
         """End with this error at the next delta."""
-        self.cut_by = error
+        self.cut_by = self.failure = error
         if self.stream is not None:
             self.stream.stop()
 

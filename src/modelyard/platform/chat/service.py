@@ -15,6 +15,7 @@ from modelyard.domain.record import EMPTY, KEY
 from modelyard.errors import ModelNotFound, NotFound
 from modelyard.flow import Flow, aiterate, arun, iterate, run
 from modelyard.platform import lineage, paging
+from modelyard.platform.chat.measured import Asking
 from modelyard.platform.chat.pipeline import CompletionPipeline, CompletionResult
 from modelyard.platform.chat.request import ChatOptions, build_request
 from modelyard.platform.listing import Cursor, Listing
@@ -56,9 +57,14 @@ class Chat:
         return AsyncCompletionStream(aiterate(self._flow(request, options, streamed=True)))
 
     def _pipeline(
-        self, request: CompletionRequest, attribution: Attribution, *, details: bool = False
+        self,
+        request: CompletionRequest,
+        attribution: Attribution,
+        *,
+        details: bool = False,
+        asking: Asking | None = None,
     ) -> Flow[CompletionResult]:
-        return CompletionPipeline(self._runtime, self._principal, request, attribution, details).flow()
+        return CompletionPipeline(self._runtime, self._principal, request, attribution, details, asking).flow()
 
     def list(
         self,

@@ -57,6 +57,8 @@ class ExpiredClaims:
         most = self.runtime.settings.max_crashes
         job = self.runtime.store.transact(lambda tx: expire(tx, self.runtime.job_types, seen, event_id, now, most))
         if job is not None:
+            if self.runtime.cache.meters is not None:
+                self.runtime.cache.meters.lease_lost()
             self.runtime.observe(LeaseTaken(job.id, seen.worker_id))
             announce(self.runtime, job)
         return job

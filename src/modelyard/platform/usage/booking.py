@@ -6,7 +6,6 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain import events
 from modelyard.domain.completion import StoredCompletion
 from modelyard.domain.record import KEY
 from modelyard.domain.usage import ENTITY, Admission, Budget, LedgerEntry, UsageTotal, day_of, empty_total
@@ -42,12 +41,16 @@ class RecordUsage(Transact):
 
 @attrs.define(eq=False)
 class CompletionBooking:
-    """What records a completion and settles what it has `reserved`; without an `entry` it only settles."""
+    """What records a completion and settles what it has `reserved`; without an `entry` it only settles.
+
+    `booked` is called with the entry once it is committed.
+    """
 
     runtime: Runtime
     id: str
     entry: LedgerEntry | None
     reserved: Admission | None
+    booked: Callable[[LedgerEntry], None]
     stored: StoredCompletion | None = None
 
     def step(self, tx: Tx) -> None:
@@ -58,21 +61,10 @@ class CompletionBooking:
             settle(tx, self.reserved)
 
     def on_committed(self) -> None:
-        """Forget it, and notify the observer, once."""
-        runtime, entry = self.runtime, self.entry
-        first = runtime.cache.bookings.pop(self.id, None) is not None
-        if first and entry is not None and runtime.observer is not None:
-            runtime.observe(
-                events.CompletionBooked(
-                    entry.id,
-                    entry.entity,
-                    entry.project,
-                    entry.model,
-                    entry.prompt_tokens,
-                    entry.completion_tokens,
-                    entry.cost,
-                )
-            )
+        """Forget it, and report it, once."""
+        first = self.runtime.cache.bookings.pop(self.id, None) is not None
+        if first and self.entry is not None:
+            self.booked(self.entry)
 
 
 def of_entity(step: Callable[[Tx], None], entity: str) -> DomainStep[None]:

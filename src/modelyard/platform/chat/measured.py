@@ -1,0 +1,79 @@
+"""What is measured of a completion: for the observer, the platform's meters, and the HTTP request that asked for it."""
+
+from typing import Any, Protocol
+
+from modelyard.domain import events
+from modelyard.domain.identity import Attribution, Principal
+from modelyard.domain.usage import LedgerEntry
+from modelyard.errors import ModelyardError
+from modelyard.platform.runtime import Runtime
+
+
+class Asking(Protocol):
+    """The request of a client that a completion answers: its id, and then what was booked for it."""
+
+    id: str
+    booked: LedgerEntry | None
+
+
+class MeasuredCompletion:
+    """A completion on its way: when it began, when its caller got the first token, how it ended."""
+
+    runtime: Runtime
+    principal: Principal
+    attribution: Attribution
+    plan: Any
+    asking: Asking | None
+    began: float
+    first_token: float | None = None
+    whole: bool = False
+    failure: Exception | None = None
+
+    def _booked(self, entry: LedgerEntry) -> None:
+        """Report a completion, or the part of it that was made, now that it is in the ledger."""
+        runtime, asking, meters = self.runtime, self.asking, self.runtime.cache.meters
+        if asking is not None:
+            asking.booked = entry
+        if meters is None and runtime.observer is None:
+            return
+        seconds = runtime.clock.monotonic() - self.began
+        if meters is not None:
+            tokens = entry.prompt_tokens, entry.completion_tokens
+            meters.booked(entry.model, *tokens, float(entry.cost), seconds if self.whole else -1.0, self.first_token)
+            if not self.whole and self.failure is None:
+                meters.ended(entry.model, events.LEFT, None)
+        if runtime.observer is not None:
+            runtime.observe(
+                events.CompletionBooked(
+                    entry.id,
+                    entry.entity,
+                    entry.project,
+                    entry.model,
+                    entry.prompt_tokens,
+                    entry.completion_tokens,
+                    entry.cost,
+                    entry.key_id,
+                    "" if asking is None else asking.id,
+                    seconds,
+                    self.first_token,
+                    self._status(),
+                )
+            )
+
+    def _status(self) -> int:
+        if self.failure is None:
+            return 200 if self.whole else events.LEFT
+        return self.failure.status if isinstance(self.failure, ModelyardError) else ModelyardError.status
+
+    def _report(self, error: Exception, model: str) -> None:
+        """Report a completion that failed; `model` is as the caller named it."""
+        runtime, self.failure = self.runtime, error
+        code, status = getattr(error, "code", ModelyardError.code), self._status()
+        if runtime.cache.meters is not None:
+            plan = getattr(self, "plan", None)  # without one, any word may have been sent as a model's name
+            runtime.cache.meters.ended("" if plan is None else plan.booked_as, status, code)
+        if runtime.observer is not None:
+            of = self.attribution.entity, self.attribution.project, model, code
+            asked = self.principal.key_id, "" if self.asking is None else self.asking.id
+            seconds = runtime.clock.monotonic() - self.began
+            runtime.observe(events.CompletionFailed(*of, *asked, seconds, self.first_token, status))

@@ -1,0 +1,112 @@
+"""What a process counts while it answers: requests, tokens, cost and times, for `Platform.metrics`.
+
+Labels are bounded: models and routes beyond `MOST` are counted together.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from threading import Lock
+from typing import TypeVar
+
+import attrs
+
+BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+"""The upper bounds of a histogram's buckets, in seconds."""
+
+MOST = 500
+"""How many models are counted each on its own, and how many routes."""
+
+OTHER = "other"
+"""The label of what is beyond."""
+
+K = TypeVar("K")
+M = TypeVar("M")
+
+
+@attrs.define(eq=False)
+class TimeHistogram:
+    """How many times fell into each bucket, the last of which has no bound, and their sum in seconds."""
+
+    counts: list[int] = attrs.field(factory=lambda: [0] * (len(BOUNDS) + 1))
+    total: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count one time."""
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.total += seconds
+
+
+@attrs.define(eq=False)
+class ModelMeter:
+    """What was counted of one model: requests by status, tokens, cost in USD, and times of whole answers."""
+
+    requests: dict[int, int] = attrs.field(factory=dict)
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float = 0.0
+    seconds: TimeHistogram = attrs.field(factory=TimeHistogram)
+    first_token: TimeHistogram = attrs.field(factory=TimeHistogram)
+
+
+@attrs.define(eq=False)
+class RouteMeter:
+    """What was counted of one route: requests by status, and their times."""
+
+    requests: dict[int, int] = attrs.field(factory=dict)
+    seconds: TimeHistogram = attrs.field(factory=TimeHistogram)
+
+
+@attrs.define(eq=False)
+class Meters:
+    """The counts of one process since it began to count. Thread-safe.
+
+    `refusals` are the completions that failed, by the code of their error. `lost_leases` are jobs that were taken from
+    a worker, to be run again.
+    """
+
+    models: dict[str, ModelMeter] = attrs.field(factory=dict)
+    routes: dict[tuple[str, str], RouteMeter] = attrs.field(factory=dict)
+    refusals: dict[str, int] = attrs.field(factory=dict)
+    lost_leases: int = 0
+    lock: Lock = attrs.field(factory=Lock)
+
+    def booked(
+        self, model: str, prompt_tokens: int, completion_tokens: int, cost: float, seconds: float, first: float | None
+    ) -> None:
+        """Count what a completion has used, and how long a whole one took; `seconds` is negative for a part."""
+        with self.lock:
+            meter = self.models.get(model) or _meter(self.models, model, OTHER, ModelMeter)
+            meter.prompt_tokens += prompt_tokens
+            meter.completion_tokens += completion_tokens
+            meter.cost += cost
+            if seconds >= 0:
+                meter.requests[200] = meter.requests.get(200, 0) + 1
+                meter.seconds.add(seconds)
+            if first is not None:
+                meter.first_token.add(first)
+
+    def ended(self, model: str, status: int, code: str | None) -> None:
+        """Count a completion that was not answered as a whole; `code` is that of its error."""
+        with self.lock:
+            meter = self.models.get(model) or _meter(self.models, model, OTHER, ModelMeter)
+            meter.requests[status] = meter.requests.get(status, 0) + 1
+            if code is not None:
+                self.refusals[code] = self.refusals.get(code, 0) + 1
+
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count an HTTP request."""
+        with self.lock:
+            key = method, route
+            meter = self.routes.get(key) or _meter(self.routes, key, (OTHER, OTHER), RouteMeter)
+            meter.requests[status] = meter.requests.get(status, 0) + 1
+            meter.seconds.add(seconds)
+
+    def lease_lost(self) -> None:
+        """Count a job that was taken from a worker."""
+        with self.lock:
+            self.lost_leases += 1
+
+
+def _meter(meters: dict[K, M], key: K, other: K, make: Callable[[], M]) -> M:
+    """Return the meter of a key that is new, or of the rest."""
+    return meters.setdefault(key if len(meters) < MOST else other, make())
