@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from modelyard.domain.evaluation.results import Sort
     from modelyard.domain.evaluation.scorers import Unscored
     from modelyard.domain.events import (
+        BudgetWarning,
         CompletionBooked,
         CompletionFailed,
         JobChanged,
@@ -87,6 +88,7 @@ else:
             "domain.evaluation.results": ("Sort",),
             "domain.evaluation.scorers": ("Unscored",),
             "domain.events": (
+                "BudgetWarning",
                 "CompletionBooked",
                 "CompletionFailed",
                 "JobChanged",
@@ -115,6 +117,7 @@ else:
 
 __all__ = [
     "Budget",
+    "BudgetWarning",
     "Checkpoint",
     "Choice",
     "Completion",

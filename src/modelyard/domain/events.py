@@ -54,6 +54,17 @@ class CompletionFailed:
 
 
 @attrs.frozen
+class BudgetWarning:
+    """The share of a budget is spent at which its owner wants to be warned. `key_id` is "" for a whole entity's."""
+
+    entity: str
+    key_id: str
+    spent: Decimal
+    limit: Decimal
+    period: str
+
+
+@attrs.frozen
 class RequestAnswered:
     """An HTTP request was answered. `route` is the path with its parameters' names, and "" for a path without a route.
 

@@ -107,7 +107,10 @@ def host(entity: str = "local") -> Principal:
 
 @attrs.frozen
 class ApiKey:
-    """An API key without its secret. `projects` empty means all projects of the entity; `prefix` may be shown."""
+    """An API key without its secret. `projects` empty means all projects of the entity; `prefix` may be shown.
+
+    A `host` key acts for the host: its scope covers every entity, and `entity` is the one that it uses by default.
+    """
 
     id: str
     prefix: str
@@ -120,6 +123,7 @@ class ApiKey:
     revoked_at: datetime | None = None
     requests_per_minute: int | None = None
     concurrent_requests: int | None = None
+    host: bool = False
     seq: int = sequence_field()
 
     def alive(self, now: datetime) -> bool:
@@ -129,7 +133,7 @@ class ApiKey:
     @property
     def scope(self) -> Scope:
         """What this key gives access to."""
-        return Scope(self.entity, frozenset(self.projects) if self.projects else None)
+        return Scope(None if self.host else self.entity, frozenset(self.projects) if self.projects else None)
 
     @property
     def limits(self) -> Limits:

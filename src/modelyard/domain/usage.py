@@ -1,8 +1,9 @@
 """Usage and its cost: the ledger, budgets, and what a running request has reserved. All amounts are Decimal."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Context, Decimal, Inexact, InvalidOperation
+from enum import StrEnum
 from typing import Any
 
 import attrs
@@ -166,13 +167,28 @@ def _sum(totals: Sequence[UsageTotal], apart: Mapping[str, Any]) -> UsageSum:
     return UsageSum(**apart, **counts, cost=add(total.cost for total in totals))
 
 
+class BudgetPeriod(StrEnum):
+    """How long a budget lasts before it begins again: for ever, for a day or for a calendar month, in UTC."""
+
+    TOTAL = "total"
+    DAY = "day"
+    MONTH = "month"
+
+    def since(self, day: date) -> str:
+        """Return the first day of the period that a day is in, as YYYY-MM-DD; "" for a period without an end."""
+        if self is BudgetPeriod.TOTAL:
+            return ""
+        return (day if self is BudgetPeriod.DAY else day.replace(day=1)).isoformat()
+
+
 @quick_init
 @attrs.frozen(weakref_slot=False)
 class Budget:
-    """What an entity, or one key of it, may spend in USD. `id` is "entity" or "entity/key id".
+    """What an entity, or one key of it, may spend in USD in each `period`. `id` is "entity" or "entity/key id".
 
     It counts requests that were admitted after it was set. No commit makes `spent + reserved` exceed the limit, so
-    concurrent requests cannot overrun it.
+    concurrent requests cannot overrun it. What runs while a new period begins is spent in the new one. `since` is the
+    first day of the period. The observer is warned, once a period, when the share `warn_at` of the limit is spent.
     """
 
     id: str
@@ -180,21 +196,45 @@ class Budget:
     limit: Decimal
     reserved: Decimal = Decimal(0)
     spent: Decimal = Decimal(0)
+    period: BudgetPeriod = BudgetPeriod.TOTAL
+    since: str = ""
+    warn_at: Decimal | None = None
+    warned: bool = False
+
+    @property
+    def key_id(self) -> str | None:
+        """The id of the key that it is for; None for a whole entity."""
+        return self.id.partition("/")[2] or None
 
     @property
     def remaining(self) -> Decimal:
         """What a new request may still reserve."""
         return EXACT.subtract(self.limit, EXACT.add(self.spent, self.reserved))
 
+    @property
+    def alarming(self) -> bool:
+        """Whether as much is spent as its owner wants to be warned of."""
+        return self.warn_at is not None and self.spent >= EXACT.multiply(self.limit, self.warn_at)
+
+    def at(self, time: float) -> "Budget":
+        """Return this budget at a time in seconds since the epoch: with nothing spent yet if a new period has begun."""
+        if self.period is BudgetPeriod.TOTAL:
+            return self
+        since = self.period.since(datetime.fromtimestamp(time, UTC).date())
+        return self if since <= self.since else attrs.evolve(self, since=since, spent=Decimal(0), warned=False)
+
     def reserve(self, amount: Decimal) -> "Budget":
         """Return this budget with `amount` more reserved."""
-        return Budget(self.id, self.entity, self.limit, EXACT.add(self.reserved, amount), self.spent)
+        return self._with(EXACT.add(self.reserved, amount), self.spent)
 
     def settle(self, reserved: Decimal, spent: Decimal) -> "Budget":
         """Return this budget with a reservation released and its real cost spent."""
-        return Budget(
-            self.id, self.entity, self.limit, EXACT.subtract(self.reserved, reserved), EXACT.add(self.spent, spent)
-        )
+        return self._with(EXACT.subtract(self.reserved, reserved), EXACT.add(self.spent, spent))
+
+    def _with(self, reserved: Decimal, spent: Decimal) -> "Budget":
+        """Return a copy. Written out for its speed."""
+        own = self.period, self.since, self.warn_at, self.warned
+        return Budget(self.id, self.entity, self.limit, reserved, spent, *own)
 
 
 @quick_init
@@ -274,7 +314,7 @@ RECORDS = (
         Budget,
         "budgets",
         ("id",),
-        indexes={"by_entity": Index(("entity",))},
+        indexes={"by_entity": Index(("entity",)), "all": Index(())},
         settings=("limit",),
         domain=(ENTITY, "entity"),
     ),

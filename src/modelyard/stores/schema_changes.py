@@ -173,5 +173,16 @@ CHANGES: tuple[SchemaChange, ...] = (
             AddIndex(_SESSIONS, f"{_SESSIONS}_by_expiry", ["expires_at", "id"]),
         ],
     ),
+    SchemaChange(
+        "0013_budget_periods",
+        "budgets",
+        [
+            AddColumn("budgets", "period", str, "total"),
+            AddColumn("budgets", "since", str, ""),
+            AddColumn("budgets", "warn_at", str),
+            AddColumn("budgets", "warned", bool, False),
+        ],
+    ),
+    SchemaChange("0014_host_keys", "api_keys", [AddColumn("api_keys", "host", bool, False)]),
 )
 """Every change since the stores share them, oldest first."""

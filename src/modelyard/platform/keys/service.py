@@ -52,8 +52,11 @@ class Keys:
         expires_at: datetime | None = None,
         requests_per_minute: int | None = None,
         concurrent_requests: int | None = None,
+        host: bool = False,
     ) -> NewKey:
         """Create a key for an entity and some of its projects; None means all that the caller has.
+
+        A `host` key acts for the host: it sees every entity, reads the metrics, and administers keys and budgets.
 
         No key can create one with a wider scope, wider limits or a later expiry. Raises `InvalidInput`, `Forbidden`.
         """
@@ -70,6 +73,7 @@ class Keys:
             expires_at=_expiry(now, expires_in, expires_at),
             requests_per_minute=requests_per_minute,
             concurrent_requests=concurrent_requests,
+            host=host,
         )
         _check(key)
         self._runtime.store.transact(lambda tx: self._add(tx, key))
@@ -188,6 +192,8 @@ def _after(now: datetime, expires_in: timedelta) -> datetime:
 def _check(key: ApiKey) -> None:
     """Check the strings and numbers of a key. Raises `InvalidInput` naming all that are out of bounds."""
     problems = []
+    if key.host and key.projects:
+        problems.append(Problem(("projects",), "must be left out of a host key, which has every project"))
     if len(key.name) > MAX_NAME or not key.name.isprintable():
         problems.append(Problem(("name",), f"must be at most {MAX_NAME} printable characters"))
     for field in ("requests_per_minute", "concurrent_requests"):

@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 
+from modelyard.domain import events
 from modelyard.domain.completion import StoredCompletion
 from modelyard.domain.record import KEY
 from modelyard.domain.usage import ENTITY, Admission, Budget, LedgerEntry, UsageTotal, day_of, empty_total
@@ -52,11 +53,13 @@ class CompletionBooking:
     reserved: Admission | None
     booked: Callable[[LedgerEntry], None]
     stored: StoredCompletion | None = None
+    warnings: list[Budget] = attrs.field(factory=list)
 
     def step(self, tx: Tx) -> None:
         """Record it. Repeating it changes nothing."""
+        self.warnings.clear()
         if self.entry is not None:
-            book(tx, self.entry, self.reserved, self.stored)
+            book(tx, self.entry, self.reserved, self.stored, self.warnings)
         elif self.reserved is not None:
             settle(tx, self.reserved)
 
@@ -65,6 +68,8 @@ class CompletionBooking:
         first = self.runtime.cache.bookings.pop(self.id, None) is not None
         if first and self.entry is not None:
             self.booked(self.entry)
+            for budget in self.warnings:
+                _warn(self.runtime, budget)
 
 
 def of_entity(step: Callable[[Tx], None], entity: str) -> DomainStep[None]:
@@ -72,7 +77,13 @@ def of_entity(step: Callable[[Tx], None], entity: str) -> DomainStep[None]:
     return DomainStep(step, [(ENTITY, entity)])
 
 
-def book(tx: Tx, entry: LedgerEntry, held: Admission | None, stored: StoredCompletion | None) -> None:
+def book(
+    tx: Tx,
+    entry: LedgerEntry,
+    held: Admission | None,
+    stored: StoredCompletion | None,
+    warnings: list[Budget] | None = None,
+) -> None:
     """Add a completion to the ledger and its totals, settle what it reserved, and store it if requested.
 
     Repeating it changes nothing.
@@ -83,13 +94,16 @@ def book(tx: Tx, entry: LedgerEntry, held: Admission | None, stored: StoredCompl
         return
     _count(tx, entry)
     if held is not None:
-        settle(tx, held, entry.cost)
+        settle(tx, held, entry.cost, warnings)
     if stored is not None:
         tx.add(stored)
 
 
-def settle(tx: Tx, held: Admission, spent: Decimal = _NOTHING) -> None:
-    """Release what a request has reserved, and add what it spent. A second call releases nothing."""
+def settle(tx: Tx, held: Admission, spent: Decimal = _NOTHING, warnings: list[Budget] | None = None) -> None:
+    """Release what a request has reserved, and add what it spent. A second call releases nothing.
+
+    Budgets of which it is time to warn are added to `warnings`, once.
+    """
     try:
         tx.remove(Admission, held.id)
         reserved = held.reserved
@@ -98,7 +112,19 @@ def settle(tx: Tx, held: Admission, spent: Decimal = _NOTHING) -> None:
     for id_ in held.budgets:
         budget = find_budget(tx, id_)
         if budget is not None and (reserved or spent):
-            tx.replace(budget.settle(reserved, spent))
+            budget = budget.settle(reserved, spent)
+            if warnings is not None and budget.alarming and not budget.warned:
+                budget = attrs.evolve(budget, warned=True)
+                warnings.append(budget)
+            tx.replace(budget)
+
+
+def _warn(runtime: Runtime, budget: Budget) -> None:
+    """Warn the host of a budget."""
+    words = "the budget of %s (%s USD, %s) has %s USD spent"
+    log.warning(words, budget.id, f"{budget.limit:f}", budget.period, f"{budget.spent:f}")
+    key = budget.key_id or ""
+    runtime.observe(events.BudgetWarning(budget.entity, key, budget.spent, budget.limit, budget.period))
 
 
 def _count(tx: Tx, entry: LedgerEntry) -> None:
@@ -160,5 +186,6 @@ def budget_id(entity: str, key_id: str | None) -> str:
 
 
 def find_budget(snapshot: Snapshot, id: str) -> Budget | None:
-    """Return the budget, or None where there is none."""
-    return snapshot.find(Budget, KEY, id)
+    """Return the budget as it is now, or None where there is none."""
+    budget = snapshot.find(Budget, KEY, id)
+    return None if budget is None else budget.at(snapshot.time)

@@ -16,6 +16,7 @@ from modelyard.domain.usage import (
     SUM_BY,
     Admission,
     Budget,
+    BudgetPeriod,
     LedgerEntry,
     UsageSum,
     UsageTotal,
@@ -35,6 +36,7 @@ R = TypeVar("R", LedgerEntry, UsageTotal)
 _BATCH = 1000
 _DAY = timedelta(days=1)
 _MAX_LIMIT = Decimal(10**15)
+_NOTHING = Decimal(0)
 _BEHIND_ALL = chr(0x10FFFF)
 _RECORD = {record.cls: record for record in RECORDS}
 
@@ -96,15 +98,45 @@ class Ledger:
 
     # ---- budgets
 
-    def set_budget(self, limit: Decimal | int | str, *, entity: str | None = None, key_id: str | None = None) -> Budget:
-        """Let an entity, or one key of it, spend `limit` USD in total. A changed budget keeps what was spent.
+    def list_budgets(self, *, entity: str | None = None) -> Listing[Budget]:
+        """List the budgets of an entity and its keys, or all that the caller may see, by their ids.
 
-        Only the host may call this. Raises `InvalidInput`, `NotFound` for an unknown key, `Forbidden`.
+        Raises `Forbidden`.
+        """
+        entity = self._principal.scope.entity if entity is None else entity
+        if entity is not None:
+            self._principal.require(entity)
+        index, *where = ("all",) if entity is None else ("by_entity", entity)
+
+        def now(snapshot: Snapshot, found: Sequence[Budget]) -> Sequence[Budget]:
+            return [budget.at(snapshot.time) for budget in found]
+
+        place = partial(_budget_place, index)
+        return index_listing(self._runtime, Budget, index, *where, place=place, shown=now)
+
+    def set_budget(
+        self,
+        limit: Decimal | int | str,
+        *,
+        entity: str | None = None,
+        key_id: str | None = None,
+        period: BudgetPeriod | str = BudgetPeriod.TOTAL,
+        warn_at: Decimal | str | None = None,
+    ) -> Budget:
+        """Let an entity, or one key of it, spend `limit` USD in total, or in each day or calendar month, in UTC.
+
+        A changed budget keeps what was spent, unless its period changes. The observer is warned when the share
+        `warn_at` of it is spent, such as "0.8". Only the host may call this. Raises `InvalidInput`, `Forbidden`,
+        `NotFound` for an unknown key.
         """
         self._require_host()
-        amount = _amount(limit)
+        if period not in tuple(BudgetPeriod):
+            raise InvalidInput.at("period", msg=f"must be one of {', '.join(BudgetPeriod)}")
         entity = self._principal.entity if entity is None else check_name(entity, "entity")
-        return self._runtime.store.transact(lambda tx: _set_budget(tx, amount, entity, key_id))
+        asked = Budget(
+            budget_id(entity, key_id), entity, _amount(limit), period=BudgetPeriod(period), warn_at=_share(warn_at)
+        )
+        return self._runtime.store.transact(lambda tx: _set_budget(tx, asked))
 
     def remove_budget(self, *, entity: str | None = None, key_id: str | None = None) -> None:
         """Remove a budget with its record of what was spent. Idempotent. Only the host may call this."""
@@ -253,17 +285,34 @@ def _fits(amount: Decimal) -> bool:
     return 0 <= amount <= _MAX_LIMIT and len(digits) <= 60 and int(exponent) >= -30
 
 
-def _set_budget(tx: Tx, limit: Decimal, entity: str, key_id: str | None) -> Budget:
-    if key_id is not None:
-        _require_key(tx, key_id, entity)
-    found = find_budget(tx, budget_id(entity, key_id))
-    if found is not None:
-        budget = attrs.evolve(found, limit=limit)
-        tx.replace(budget)
+def _share(share: Decimal | str | None) -> Decimal | None:
+    try:
+        found = None if share is None else Decimal(share)
+    except InvalidOperation:
+        found = Decimal(0)
+    if found is not None and (not found.is_finite() or not 0 < found <= 1 or not _fits(found)):
+        raise InvalidInput.at("warn_at", msg="must be a share above 0 and at most 1, such as '0.8'")
+    return found
+
+
+def _budget_place(index: str, id: str, snapshot: Snapshot) -> Cursor:
+    budget = find_budget(snapshot, id)
+    if budget is None:
+        raise NotFound("budget", id)
+    return cursor_at(Budget, index, budget)
+
+
+def _set_budget(tx: Tx, asked: Budget) -> Budget:
+    if asked.key_id is not None:
+        _require_key(tx, asked.key_id, asked.entity)
+    found, budget = find_budget(tx, asked.id), asked.at(tx.time)
+    if found is None:
+        budget = attrs.evolve(budget, reserved=add(held.reserved for held in _holding(tx, asked.entity, asked.id)))
+        tx.add(budget)
         return budget
-    id_ = budget_id(entity, key_id)
-    budget = Budget(id_, entity, limit, reserved=add(held.reserved for held in _holding(tx, entity, id_)))
-    tx.add(budget)
+    spent = found.spent if found.period is asked.period else _NOTHING
+    budget = attrs.evolve(budget, reserved=found.reserved, spent=spent)
+    tx.replace(budget)
     return budget
 
 
