@@ -161,10 +161,6 @@ class Store(Protocol):
     reader who continues after the last record misses none, and a number is never used again. 8. A string in a key, a
     unique key or an index has at most `stores.columns.MAX_INDEXED` bytes in UTF-8; a longer one is a ValueError. 9. The
     laws also hold among `DomainStep`s of different domains, if each stays in its own.
-
-    A store may add `settings_version()`, a number that never blocks an event loop and is another one after every commit
-    that adds or removes a record with `settings` or changes one of these (`domain.record.Record`), whoever made it. The
-    platform then finds what answers a model once, not at each request.
     """
 
     @property
@@ -192,6 +188,15 @@ class Store(Protocol):
 
     def read(self, query: Callable[[Snapshot], T]) -> T:
         """Run `query`, a pure function, on one consistent snapshot. The store may run it again from the start."""
+        ...
+
+    def settings_version(self) -> int | None:
+        """Return a number that changes with every commit which changes how requests are answered, without waiting.
+
+        These are the commits that add or remove a record with `settings`, or change one of these
+        (`domain.record.Record`). A commit of this object counts at once, one of another within a second. None means
+        that it is not known. A value of before counts no commit that a later read does not see.
+        """
         ...
 
     def check(self) -> Mapping[str, object]:

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from modelyard.protocols import Store
-from modelyard.stores.postgres import PostgresStore
+from modelyard.stores.postgres import PostgresStore, writer
 from modelyard.testing import CONTRACT_RECORDS, RunTwiceStore, StoreContract, machine_over
 from postgres_server import PostgresServer
 
@@ -17,7 +17,8 @@ QUICK = settings(max_examples=10, stateful_step_count=20, deadline=None, databas
 
 class TestPostgresStore(StoreContract):
     @pytest.fixture
-    def store(self, yard_address: str) -> Iterator[Store]:
+    def store(self, yard_address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+        monkeypatch.setattr(writer, "SETTINGS_KNOWN", 0.05)
         self.address = yard_address
         store = PostgresStore(self.address, CONTRACT_RECORDS)
         yield store

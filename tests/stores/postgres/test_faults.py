@@ -14,6 +14,7 @@ from modelyard.errors import OutcomeUnknown, StorageFull, StoreBusy, StoreCorrup
 from modelyard.protocols import Tx
 from modelyard.stores.postgres import PostgresStore
 from modelyard.stores.postgres.locks import lock_key
+from modelyard.stores.postgres.pages import Row, Statement
 from modelyard.stores.postgres.wire import Abandoned, Wire
 from modelyard.testing import CONTRACT_RECORDS
 from modelyard.testing.contracts.store_records import all_items
@@ -62,10 +63,10 @@ def test_a_backend_that_ends_before_a_round_trip_costs_no_step(
     at = iter(range(1, 100))
     many = Wire.many
 
-    def ending(self: Wire, statements: Any) -> Any:
+    def ending(self: Wire, *statements: Any) -> Any:
         if next(at) == trip:
             end_backend(store, yard_address)
-        return many(self, statements)
+        return many(self, *statements)
 
     monkeypatch.setattr(Wire, "many", ending)
     assert store.transact(increment) == 1
@@ -77,11 +78,11 @@ def test_a_connection_lost_after_the_commit_is_a_success_and_no_step_runs_again(
     store: PostgresStore, yard_address: str, monkeypatch: pytest.MonkeyPatch, noticed: bool
 ) -> None:
     ran = []
-    send = Wire.send
+    commit = Wire.commit
 
-    def losing(self: Wire) -> None:
-        send(self)
-        monkeypatch.setattr(Wire, "send", send)
+    def losing(self: Wire, asked: Statement) -> None:
+        commit(self, asked)
+        monkeypatch.setattr(Wire, "commit", commit)
         if noticed:
             self._connection.close()
         else:
@@ -89,7 +90,7 @@ def test_a_connection_lost_after_the_commit_is_a_success_and_no_step_runs_again(
         self.fault = psycopg.OperationalError("lost")
         raise Abandoned
 
-    monkeypatch.setattr(Wire, "send", losing)
+    monkeypatch.setattr(Wire, "commit", losing)
     assert store.transact(lambda tx: ran.append(1) or increment(tx)) == 1
     assert value(store) == 1
     assert len(ran) == 1
@@ -137,13 +138,13 @@ def test_an_outcome_that_cannot_be_found_out_is_unknown(
 ) -> None:
     store = PostgresStore(own_server.create_database(), CONTRACT_RECORDS, patience=IMPATIENT)
     store.transact(lambda tx: tx.add(Counter("c")))
-    send = Wire.send
+    commit = Wire.commit
 
-    def crashing(self: Wire) -> None:
+    def crashing(self: Wire, asked: Statement) -> Row:
         own_server.stop("immediate")
-        send(self)
+        return commit(self, asked)
 
-    monkeypatch.setattr(Wire, "send", crashing)
+    monkeypatch.setattr(Wire, "commit", crashing)
     with pytest.raises(OutcomeUnknown, match="look before"):
         store.transact(increment)
     monkeypatch.undo()

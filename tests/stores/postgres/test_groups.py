@@ -188,5 +188,5 @@ def test_a_missing_record_is_not_asked_for_twice(store: PostgresStore, monkeypat
 def _count_trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     trips: list[int] = []
     many = Wire.many
-    monkeypatch.setattr(Wire, "many", lambda self, statements: (trips.append(1), many(self, statements))[1])
+    monkeypatch.setattr(Wire, "many", lambda self, *statements: (trips.append(1), many(self, *statements))[1])
     return trips

@@ -41,7 +41,7 @@ def known_plan(runtime: Runtime, principal: Principal, attribution: Attribution,
     plan: CompletionPlan | None = runtime.cache.plans.get(_key(principal, attribution, model))
     if plan is None or plan.offers is not offered(runtime):
         return None
-    return plan if runtime.store.settings_version() == plan.settings_version else None  # type: ignore[attr-defined]
+    return plan if runtime.store.settings_version() == plan.settings_version else None
 
 
 def make_plan(runtime: Runtime, principal: Principal, attribution: Attribution, model: str) -> CompletionPlan:
@@ -52,7 +52,7 @@ def make_plan(runtime: Runtime, principal: Principal, attribution: Attribution, 
     """
     entity, project = attribution.entity, attribution.project
     principal.require(check_name(entity, "entity"), project and check_name(project, "project"))
-    version = getattr(runtime.store, "settings_version", lambda: None)()  # before what it is the version of
+    version = runtime.store.settings_version()  # before what it is the version of
     offers = offered(runtime)
 
     def query(snapshot: Snapshot) -> tuple[ServedModel, bool]:

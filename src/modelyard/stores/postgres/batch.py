@@ -61,7 +61,7 @@ class Batch:
         self.wire, self._alone = wire, alone
         self.known: dict[At, Known | None] = {}
         self.ahead: dict[Statement, list[Row]] = {}
-        self.wrote = False
+        self.wrote = self.changed_settings = False
         self.sent_by_step = False
         self._step = 0
         self._writes: dict[RecordPlan, list[_Write]] = {}
@@ -81,6 +81,7 @@ class Batch:
     def add(self, plan: RecordPlan, key: Row, row: Row) -> None:
         """Hold back the insertion of a row."""
         self._hold(plan, _Write(self._step, key, row, None))
+        self.count_settings(plan)
         self._know(plan, key, Known(plan, row))
 
     def replace(self, plan: RecordPlan, key: Row, known: Known, changes: dict[int, Any]) -> None:
@@ -90,18 +91,24 @@ class Batch:
             self._hold(plan, _Write(self._step, key, None, changes))
         else:
             self._merge(plan, at, changes)
+        self.changed_settings = self.changed_settings or not plan.settings.isdisjoint(changes)
         self._know(plan, key, known.changed(changes))
 
     def remove(self, plan: RecordPlan, key: Row) -> None:
         """Hold back the removal of a row."""
         self._hold(plan, _Write(self._step, key, None, None))
         del self._last[plan, key]
+        self.count_settings(plan)
         self._know(plan, key, None)
 
     def write(self, statement: Statement) -> None:
         """Send a statement of a step that writes nothing else, with the commit."""
         self.wrote = True
         self.wire.later(*statement)
+
+    def count_settings(self, plan: RecordPlan) -> None:
+        """Note that records appear or disappear, which counts where they have settings."""
+        self.changed_settings = self.changed_settings or bool(plan.settings)
 
     def _hold(self, plan: RecordPlan, write: _Write) -> None:
         writes = self._writes.setdefault(plan, [])

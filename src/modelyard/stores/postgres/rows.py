@@ -50,6 +50,7 @@ class RecordPlan:
             name: [names.index(column) for column in chosen] for name, chosen in record.unique.items()
         }
         self._unique_columns = {at for positions in self.unique.values() for at in positions}
+        self.settings: frozenset[int] = frozenset(names.index(name) for name in record.settings)
         self._row = dumping([columns[name] for name in given])
         self._names, self._width = names, len(given)
         self._sequence = f'"{schema}"."{record.table}_{record.sequence}_seq"'

@@ -101,6 +101,11 @@ class PostgresStore:
         self._refuse_misuse()
         return self._readers.read(query)
 
+    def settings_version(self) -> int | None:
+        """Return how often a setting was changed, as the last commit found it; None a second after that."""
+        self._refuse_misuse()
+        return self._writer.settings_version()
+
     def check(self) -> Mapping[str, object]:
         """Return engine, version, durability, and None as the warning."""
         self._refuse_misuse()

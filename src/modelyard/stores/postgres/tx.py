@@ -192,7 +192,9 @@ class PostgresTx(PostgresSnapshot):
 
     def restore(self, records: Sequence[object]) -> None:
         """Store records of one class with the numbers that they have; leave out those that are there already."""
-        self._batch.write(self._plans[type(records[0])].restore(records))
+        plan = self._plans[type(records[0])]
+        self._batch.write(plan.restore(records))
+        self._batch.count_settings(plan)
 
     def retire_numbers(self, cls: type[Any], last: int) -> None:
         """Keep the numbers up to this one from being used again."""

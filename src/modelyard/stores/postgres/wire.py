@@ -60,13 +60,14 @@ class Wire:
         """Return the rows of a statement, in one round trip with all that waits."""
         return self.many([(sql, values)])[0]
 
-    def many(self, statements: Sequence[Statement]) -> list[list[Row]]:
-        """Return the rows of several statements, in one round trip with all that waits."""
+    def many(self, statements: Sequence[Statement], then: Sequence[Statement] = ()) -> list[list[Row]]:
+        """Return the rows of several statements, in one round trip with all that waits and what comes `then`."""
         cursors: list[Any] = []
         try:
             with self._connection.pipeline():
                 try:
                     cursors = self._send(statements)
+                    self._execute(then)
                 except Error as error:  # the pipeline would log it if it went further
                     self.fault = error
             if self.fault is None:
@@ -91,6 +92,10 @@ class Wire:
 
     def _ask(self, statement: Statement) -> Any:
         return self._connection.execute(statement[0], statement[1] or None, prepare=True, binary=True)
+
+    def commit(self, asked: Statement) -> Row:
+        """Commit after a statement that returns one row, in one round trip with all that waits. Returns the row."""
+        return self.many([asked], [("COMMIT", ())])[0][0]
 
     def send(self) -> None:
         """Send what waits, and wait for its end."""

@@ -33,6 +33,10 @@ _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _MOST_ATTEMPTS = 8
 _BETWEEN_QUESTIONS = 0.05
 """Seconds between two questions about a commit."""
+SETTINGS_KNOWN = 1.0
+"""Seconds for which the version of the settings is taken for known after a commit, which returns it."""
+_SETTINGS = ":settings"
+"""The writer whose number counts the commits that change settings."""
 
 
 class GroupWriter:
@@ -64,7 +68,13 @@ class GroupWriter:
             f' SELECT $1, $2 / (max(number) = {version})::int, now() FROM "{schema}"."{MIGRATIONS}"'
             " ON CONFLICT (writer)"
             " DO UPDATE SET number = excluded.number / (mine.number < excluded.number)::int, at = now()"
+            f" RETURNING (SELECT number FROM {self._commits} WHERE writer = '{_SETTINGS}')"
         )
+        self._count_settings = (
+            f"INSERT INTO {self._commits} AS mine (writer, number, at) VALUES ('{_SETTINGS}', 1, 'infinity')"
+            " ON CONFLICT (writer) DO UPDATE SET number = mine.number + 1"
+        )
+        self._settings: tuple[int, float] | None = None
         self.unsynced: bool = False
 
     def run(self, group: Sequence[PendingStep[Any]]) -> float:
@@ -99,6 +109,11 @@ class GroupWriter:
                 return 0.0
         self._fail_impatient(group, StoreBusy(f"others were in the way {_MOST_ATTEMPTS} times; try again"))
         return 0.0
+
+    def settings_version(self) -> int | None:
+        """Return how many commits had changed settings at the last commit here; None if that is long ago."""
+        known = self._settings
+        return known[0] if known is not None and time.monotonic() < known[1] else None
 
     def close(self) -> None:
         """Close the connection, and forget the number of its commits."""
@@ -153,20 +168,25 @@ class GroupWriter:
     def _commit(self, batch: Batch, durable: bool) -> float:
         """End the transaction. Returns how many seconds that took, if it had written."""
         batch.send()
-        wire, started = batch.wire, time.perf_counter()
         if batch.wrote:
-            self._number += 1
-            self._committing = True
-            wire.later(self._count, (self._writer, self._number))
-            if level := (self._level if durable else "off"):
-                wire.later(f"SET LOCAL synchronous_commit TO {level}")
-        elif not wire.begun:
-            return 0.0
-        wire.later("COMMIT")
-        wire.send()
+            return self._commit_writes(batch, durable)
+        if batch.wire.begun:
+            batch.wire.later("COMMIT")
+            batch.wire.send()
+        return 0.0
+
+    def _commit_writes(self, batch: Batch, durable: bool) -> float:
+        wire, started, until = batch.wire, time.perf_counter(), time.monotonic() + SETTINGS_KNOWN
+        if level := (self._level if durable else "off"):
+            wire.later(f"SET LOCAL synchronous_commit TO {level}")
+        if batch.changed_settings:
+            wire.later(self._count_settings)
+            self._settings = None
+        self._number += 1
+        self._committing = True
+        (version,) = wire.commit((self._count, (self._writer, self._number)))
         self._committing = False
-        if not batch.wrote:
-            return 0.0
+        self._settings = version or 0, until
         self.unsynced = not durable
         return time.perf_counter() - started
 

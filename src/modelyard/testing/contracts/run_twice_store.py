@@ -50,6 +50,10 @@ class RunTwiceStore:
         """Run `query` once: it changes nothing."""
         return self._store.read(query)
 
+    def settings_version(self) -> int | None:
+        """Return what the inner store does."""
+        return self._store.settings_version()
+
     def check(self) -> Mapping[str, object]:
         """Check the inner store."""
         return self._store.check()

@@ -23,6 +23,7 @@ from modelyard.testing.contracts.store_domains import DomainLaws
 from modelyard.testing.contracts.store_machine import StoreMachine, machine_on, machine_over
 from modelyard.testing.contracts.store_order import OrderLaws
 from modelyard.testing.contracts.store_records import RecordLaws
+from modelyard.testing.contracts.store_settings import SettingsLaws
 from modelyard.testing.contracts.store_steps import StepLaws
 from modelyard.testing.contracts.store_values import CONTRACT_RECORDS
 
@@ -38,7 +39,7 @@ _quick = settings(
 )
 
 
-class StoreContract(RecordLaws, StepLaws, OrderLaws, DomainLaws):
+class StoreContract(RecordLaws, StepLaws, OrderLaws, DomainLaws, SettingsLaws):
     """The laws of `modelyard.protocols.Store`. The fixture `store` is opened with `CONTRACT_RECORDS` and empty."""
 
     def test_no_history_tells_it_from_a_dictionary(self, store: Store) -> None:

@@ -82,6 +82,7 @@ ITEM = Record(
     Item,
     "items",
     key=("shelf", "number"),
+    settings=("weight",),
     unique={"label": ("shelf", "label")},
     indexes={
         "by_shelf": Index(("shelf",)),

@@ -42,6 +42,10 @@ class FaultyStore:
         self._plan.raises(READ)
         return self._inner.read(query)
 
+    def settings_version(self) -> int | None:
+        """Return what the wrapped store does."""
+        return self._inner.settings_version()
+
     def check(self) -> Mapping[str, object]:
         """Check the wrapped store."""
         return self._inner.check()
