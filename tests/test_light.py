@@ -107,6 +107,25 @@ except MissingExtra as error:
     assert "pip install 'modelyard[upstream]'" in str(probe(missing)["says"])
 
 
+def test_fixtures_and_clients_need_no_hypothesis_and_a_contract_says_how_to_get_it() -> None:
+    without = """
+import sys, json
+sys.modules["hypothesis"] = None
+from modelyard import open_platform
+from modelyard.errors import MissingExtra
+from modelyard.testing import Faults, FakeVllm, ManualClock, openai_client, served, use_cassette
+with open_platform() as platform, openai_client(platform) as client:
+    models = [model.id for model in client.models.list()]
+try:
+    from modelyard.testing import StoreContract
+except MissingExtra as error:
+    print(json.dumps({"models": models, "says": str(error)}))
+"""
+    found = probe(without)
+    assert "echo" in found["models"]  # type: ignore[operator]
+    assert "pip install 'modelyard[contracts]'" in str(found["says"])
+
+
 def test_a_missing_extra_says_which_command_installs_it() -> None:
     missing = """
 import sys, json

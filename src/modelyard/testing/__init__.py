@@ -3,8 +3,9 @@ clients wired to a platform in process.
 """
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from modelyard.errors import MissingExtra
 from modelyard.lazy import lazy_exports
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from modelyard.testing.network_guard import LeftLoopback, LoopbackGuard
     from modelyard.testing.tiny_model import build_tiny_model
 else:
-    __getattr__, __dir__ = lazy_exports(
+    _load, __dir__ = lazy_exports(
         __name__,
         {
             "testing.cassette.cassette": ("use_cassette",),
@@ -81,6 +82,14 @@ else:
             "testing.tiny_model": ("build_tiny_model",),
         },
     )
+
+    def __getattr__(name: str) -> Any:
+        try:
+            return _load(name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "hypothesis":
+                raise
+            raise MissingExtra("hypothesis", "contracts") from error
 
 __all__ = [
     "CONTRACT_RECORDS",
