@@ -91,6 +91,7 @@ else:
                 raise
             raise MissingExtra("hypothesis", "contracts") from error
 
+
 __all__ = [
     "CONTRACT_RECORDS",
     "LOAD_ADAPTER",
