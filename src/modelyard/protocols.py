@@ -122,6 +122,10 @@ class Tx(Snapshot, Protocol):
         """Replace the whole record that has this record's key. Raises `RecordNotFound`, `RecordConflict`."""
         ...
 
+    def accumulate(self, record: object) -> None:
+        """Add the `Record.sums` of this record to those of the record that has its key; keep it where none has."""
+        ...
+
     def remove(self, cls: type[Any], *key: object) -> None:
         """Remove the record with this key. Raises `RecordNotFound`."""
         ...

@@ -65,6 +65,9 @@ class Record:
     `settings` names fields that decide how requests are answered, such as the price of a catalogue entry. Stores count
     the commits that add or remove such a record or change one of these fields (`Store.settings_version`).
 
+    `sums` names the integers and amounts (`Decimal`) that `Tx.accumulate` adds up. The class adds these fields of two
+    records of one key with `+`, exactly, and leaves the others. They are in no key and no index.
+
     `domain` is the kind of domain to which each record belongs, and the field that names it: ("job", "job_id"). A step
     may declare in which domains it stays (`modelyard.protocols.DomainStep`).
 
@@ -78,6 +81,7 @@ class Record:
     indexes: Mapping[str, Index] = attrs.field(factory=dict)
     sequence: str | None = None
     settings: tuple[str, ...] = ()
+    sums: tuple[str, ...] = ()
     domain: tuple[str, str] | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -92,7 +96,9 @@ class Record:
             used += [*index.where, *index.order, *index.also]
         if KEY in self.unique:
             raise TypeError(f"{self.cls.__name__} has a unique key named {KEY!r}, which stands for its own key")
-        unknown = set(used) - names
+        if self.sums and (self.sequence or self.unique or self.settings or not set(self.sums).isdisjoint(used)):
+            raise TypeError(f"{self.cls.__name__} has sums, so that it can have no sequence, unique key or settings")
+        unknown = {*used, *self.sums} - names
         if unknown:
             raise TypeError(f"{self.cls.__name__} has no field {sorted(unknown)}")
 

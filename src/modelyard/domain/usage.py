@@ -95,21 +95,21 @@ class UsageTotal:
     cost: Decimal = Decimal(0)
     trained_tokens: int = 0
 
-    def plus(self, entry: LedgerEntry) -> "UsageTotal":
-        """Return this total with one more entry."""
+    def __add__(self, other: "UsageTotal") -> "UsageTotal":
+        """Return the sum of two totals of the same day, entity, project, key and model."""
         return UsageTotal(
             self.entity,
             self.day,
             self.project,
             self.key_id,
             self.model,
-            self.requests + (not entry.trained_tokens),
-            self.prompt_tokens + entry.prompt_tokens,
-            self.cached_tokens + entry.cached_tokens,
-            self.completion_tokens + entry.completion_tokens,
-            self.images + entry.images,
-            EXACT.add(self.cost, entry.cost),
-            self.trained_tokens + entry.trained_tokens,
+            self.requests + other.requests,
+            self.prompt_tokens + other.prompt_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.images + other.images,
+            EXACT.add(self.cost, other.cost),
+            self.trained_tokens + other.trained_tokens,
         )
 
 
@@ -120,12 +120,20 @@ def day_of(moment: datetime) -> str:
 
 def total_of(entry: LedgerEntry) -> UsageTotal:
     """Return the total of one entry."""
-    return empty_total(entry, day_of(entry.created_at)).plus(entry)
-
-
-def empty_total(entry: LedgerEntry, day: str) -> UsageTotal:
-    """Return an empty total that an entry of this day belongs to."""
-    return UsageTotal(entry.entity, day, entry.project, entry.key_id, entry.model)
+    return UsageTotal(
+        entry.entity,
+        day_of(entry.created_at),
+        entry.project,
+        entry.key_id,
+        entry.model,
+        0 if entry.trained_tokens else 1,
+        entry.prompt_tokens,
+        entry.cached_tokens,
+        entry.completion_tokens,
+        entry.images,
+        entry.cost,
+        entry.trained_tokens,
+    )
 
 
 @attrs.frozen
@@ -308,6 +316,15 @@ RECORDS = (
         "usage_totals",
         ("entity", "day", "project", "key_id", "model"),
         indexes={"by_entity": Index(("entity",), ("day",)), "entities": Index((), ("entity",))},
+        sums=(
+            "requests",
+            "prompt_tokens",
+            "cached_tokens",
+            "completion_tokens",
+            "images",
+            "cost",
+            "trained_tokens",
+        ),
         domain=(ENTITY, "entity"),
     ),
     Record(

@@ -153,7 +153,7 @@ class _MemorySnapshot:
         if limit < 0:
             raise ValueError(f"the limit {limit} is negative")
         rows = table.rows
-        return [rows[key] for key in table.listings[index].keys(where, after, limit, descending)]
+        return [rows[key] for key in table.listing(index).keys(where, after, limit, descending)]
 
     def select(
         self,
@@ -169,7 +169,7 @@ class _MemorySnapshot:
         return list(map(self._tables[cls].reader(columns), page))
 
     def count(self, cls: type[Any], index: str, *where: object) -> int:
-        return len(self._tables[cls].listings[index].group(where))
+        return len(self._tables[cls].listing(index).group(where))
 
 
 class _MemoryTx(_MemorySnapshot):
@@ -199,6 +199,17 @@ class _MemoryTx(_MemorySnapshot):
         if table.unique:
             table.refuse_taken(record, key)
         self._put(table, key, old, record)
+
+    def accumulate(self, record: Any) -> None:
+        table = self._tables[type(record)]
+        record = table.shared(record)
+        key = table.key.raw(record)
+        old = table.rows.get(key)
+        if old is None:
+            self._put(table, key, None, record)
+        else:
+            self._before.append((table, key, old))
+            table.place(key, old + record)
 
     def remove(self, cls: type[Any], *key: object) -> None:
         table, old = self._tables[cls], self.get(cls, *key)

@@ -3,7 +3,7 @@
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any
 
 from modelyard.domain.record import Record
 from modelyard.errors import RecordConflict
@@ -14,14 +14,8 @@ _Entry = tuple[Key, Key]
 _position: Callable[[_Entry], Key] = itemgetter(0)
 
 
-class _View(Protocol):
-    """A secondary access path to the records of a table, kept in step with them."""
-
-    def move(self, key: Key, old: object | None, new: object | None) -> None:
-        """Note that the record with this key was `old` and is now `new`; None means no record."""
-        ...
-
-    def clear(self) -> None: ...
+_UNLISTED = 256
+"""Added records that may wait to be listed: listing many at once takes less time."""
 
 
 class _Unique:
@@ -129,11 +123,11 @@ class Table:
         self.unique: dict[str, _Unique] = {
             name: _Unique([columns[c] for c in names]) for name, names in record.unique.items()
         }
-        self.listings: dict[str, _Listing] = {
+        self._listings: dict[str, _Listing] = {
             name: _Listing([columns[c] for c in index.where], [columns[c] for c in record.order_of(name)])
             for name, index in record.indexes.items()
         }
-        self._views: list[_View] = [*self.unique.values(), *self.listings.values()]
+        self._added: list[tuple[Key, Any]] = []
 
     def shared(self, record: Any, number: int | None = None) -> Any:
         """Return the record in a form that may be shared: itself, unless something in it is mutable.
@@ -161,14 +155,35 @@ class Table:
             if unique.taken(record, key):
                 raise RecordConflict(f"{self._cls.__name__}.{name} of {key} is taken")
 
+    def listing(self, index: str) -> _Listing:
+        """Return an index, which holds every record."""
+        self._catch_up()
+        return self._listings[index]
+
     def put(self, key: Key, old: object | None, new: object | None) -> None:
         """Replace `old` by `new` as the record with this key; None means no record."""
-        if new is None:
-            self.rows.pop(key, None)
-        else:
-            self.rows[key] = new
-        for view in self._views:
-            view.move(key, old, new)
+        self.place(key, new)
+        for unique in self.unique.values():
+            unique.move(key, old, new)
+        if old is None and new is not None and len(self._added) < _UNLISTED:
+            self._added.append((key, new))
+            return
+        self._catch_up()
+        for listing in self._listings.values():
+            listing.move(key, old, new)
+
+    def _catch_up(self) -> None:
+        """List the records that were added since the last time."""
+        if not self._added:
+            return
+        try:
+            for listing in self._listings.values():
+                for key, new in self._added:
+                    listing.move(key, None, new)
+            self._added = []
+        except BaseException:
+            self.rebuild()
+            raise
 
     def place(self, key: Key, new: object | None) -> None:
         """Set the record with this key without updating the views."""
@@ -185,7 +200,8 @@ class Table:
 
     def rebuild(self) -> None:
         """Build every view again from the records."""
-        for view in self._views:
+        self._added = []
+        for view in (*self.unique.values(), *self._listings.values()):
             view.clear()
             for key, record in self.rows.items():
                 view.move(key, None, record)

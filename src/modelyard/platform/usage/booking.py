@@ -9,7 +9,7 @@ import attrs
 from modelyard.domain import events
 from modelyard.domain.completion import StoredCompletion
 from modelyard.domain.record import KEY
-from modelyard.domain.usage import ENTITY, Admission, Budget, LedgerEntry, UsageTotal, day_of, empty_total
+from modelyard.domain.usage import ENTITY, Admission, Budget, LedgerEntry, total_of
 from modelyard.errors import RecordConflict, RecordNotFound, StoreClosed, StoreError
 from modelyard.flow import AsyncDriver, Driver, Transact
 from modelyard.lazy import log
@@ -92,7 +92,7 @@ def book(
         tx.add(entry)
     except RecordConflict:
         return
-    _count(tx, entry)
+    tx.accumulate(total_of(entry))
     if held is not None:
         settle(tx, held, entry.cost, warnings)
     if stored is not None:
@@ -125,15 +125,6 @@ def _warn(runtime: Runtime, budget: Budget) -> None:
     log.warning(words, budget.id, f"{budget.limit:f}", budget.period, f"{budget.spent:f}")
     key = budget.key_id or ""
     runtime.observe(events.BudgetWarning(budget.entity, key, budget.spent, budget.limit, budget.period))
-
-
-def _count(tx: Tx, entry: LedgerEntry) -> None:
-    day = day_of(entry.created_at)
-    total = tx.find(UsageTotal, KEY, entry.entity, day, entry.project, entry.key_id, entry.model)
-    if total is None:
-        tx.add(empty_total(entry, day).plus(entry))
-    else:
-        tx.replace(total.plus(entry))
 
 
 # ---- what runs when a platform is closed -------------------------------------------------------------------------

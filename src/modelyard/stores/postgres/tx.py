@@ -182,6 +182,15 @@ class PostgresTx(PostgresSnapshot):
             self._refuse_taken(plan, key, row, changed)
         self._batch.replace(plan, key, known, changes)
 
+    def accumulate(self, record: object) -> None:
+        """Add the sums of this record to those of the record with its key, or store it. Raises `ValueError`."""
+        plan = self._open_plan(record)
+        known = self._look_up(plan, plan.key.accept(plan.key.raw(record)))
+        if known is None:
+            self.add(record)
+        else:
+            self.replace(known.record + record)
+
     def remove(self, cls: type[Any], *key: object) -> None:
         """Delete the record with this key. Raises `RecordNotFound`."""
         plan = self._plans[cls]

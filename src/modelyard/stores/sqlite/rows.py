@@ -3,6 +3,7 @@
 # ruff: noqa: S608 - the names come from declarations, and every value is bound
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from functools import cache
 from itertools import compress
 from operator import is_not, itemgetter
@@ -11,6 +12,7 @@ from typing import Any, Never
 import attrs
 
 from modelyard.domain.record import KEY, Record
+from modelyard.domain.usage import EXACT
 from modelyard.errors import StoreCorrupt
 from modelyard.stores.columns import Column, Convert, Projection, columns_of
 from modelyard.stores.sqlite.appearance import next_number, retire_number
@@ -20,6 +22,15 @@ Row = tuple[Any, ...]
 
 def _dumping(columns: Sequence[Column]) -> Projection:
     return Projection(columns, [column.kind.dump for column in columns])
+
+
+EXACT_SUM = "modelyard_sum"
+"""The SQL function `exact_sum`: SQLite's own sum would go through floats."""
+
+
+def exact_sum(one: str, other: str) -> str:
+    """Add two amounts as they are stored."""
+    return str(EXACT.add(Decimal(one), Decimal(other)))
 
 
 def _quoted(names: Iterable[str]) -> str:
@@ -160,6 +171,7 @@ class StatementPlan:
         if record.sequence:
             marks += f", {next_number(record.table, record.sequence)}"
         self.insert: str = f'INSERT INTO "{self._table}" ({selected}) VALUES ({marks}) ON CONFLICT DO NOTHING'
+        self.accumulate: str = self.insert.replace("DO NOTHING", self._adding(columns)) if record.sums else ""
         self.retire: str | None = record.sequence and retire_number(record.table, record.sequence)
         self.key: Projection = _dumping(self._key)
         self.get: str = f'SELECT {selected} FROM "{self._table}" WHERE {_equal(self._key)}'
@@ -175,6 +187,16 @@ class StatementPlan:
         self.whole_row: Projection = _dumping(self.columns)
         self._selections: dict[tuple[str, tuple[str, ...]], ColumnSelection] = {}
         self._updates: dict[tuple[int, ...], str] = {}
+
+    def _adding(self, columns: Mapping[str, Column]) -> str:
+        """Return what an insertion does where there is a record with the key: add the sums."""
+        sums = (
+            f'"{name}" = {EXACT_SUM}("{name}", excluded."{name}")'
+            if columns[name].kind.load is Decimal
+            else f'"{name}" = "{name}" + excluded."{name}"'
+            for name in self.record.sums
+        )
+        return f"DO UPDATE SET {', '.join(sums)}"
 
     def _lookup(self, columns: Sequence[Column]) -> Lookup:
         condition = " AND ".join(f'"{column.name}" = ?' for column in columns)

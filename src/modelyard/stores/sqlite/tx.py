@@ -174,6 +174,13 @@ class SqliteTx(SqliteSnapshot):
         if not plan.settings.isdisjoint(changes):
             self._write(COUNT_SETTINGS, ())
 
+    def accumulate(self, record: object) -> None:
+        """Add the sums of this record to those of the record with its key, or store it. Raises `ValueError`."""
+        plan = self._plans[type(record)]
+        row = plan.row_of(record)
+        self._write(plan.accumulate, row)
+        self._seen.pop((plan, plan.key_of(row)), None)
+
     def remove(self, cls: type[Any], *key: object) -> None:
         """Delete the record with this key. Raises `RecordNotFound`."""
         plan = self._plans[cls]

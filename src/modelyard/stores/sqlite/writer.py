@@ -11,7 +11,7 @@ from modelyard.protocols import Clock
 from modelyard.stores.group_commit import PendingStep, interrupts_leader
 from modelyard.stores.sqlite.errors import SqliteError, to_store_error
 from modelyard.stores.sqlite.fair_lock import FairLock
-from modelyard.stores.sqlite.rows import StatementPlan
+from modelyard.stores.sqlite.rows import EXACT_SUM, StatementPlan, exact_sum
 from modelyard.stores.sqlite.tx import SqliteTx
 
 
@@ -25,6 +25,7 @@ class Writer:
     def __init__(
         self, connection: Any, plans: Mapping[type, StatementPlan], clock: Clock, fair_lock: FairLock, power: bool
     ) -> None:
+        connection.create_function(EXACT_SUM, 2, exact_sum, deterministic=True)
         self._connection = connection
         self._execute = connection.cursor().execute
         self._plans = plans

@@ -90,6 +90,10 @@ class _WatchedTx:
         self._write(record)
         self._tx.replace(record)
 
+    def accumulate(self, record: object) -> None:
+        self._write(record)
+        self._tx.accumulate(record)
+
     def remove(self, cls: type[Any], *key: object) -> None:
         self._write(self._tx.get(cls, *key))
         self._tx.remove(cls, *key)

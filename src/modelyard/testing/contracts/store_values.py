@@ -10,6 +10,7 @@ import attrs
 from hypothesis import strategies as st
 
 from modelyard.domain.record import Index, Record, frozen_mapping, sequence_field
+from modelyard.domain.usage import EXACT
 
 
 class Colour(Enum):
@@ -69,6 +70,19 @@ class Counter:
 
 
 @attrs.frozen
+class Tally:
+    """Sums by a key of two columns."""
+
+    name: str
+    day: str
+    count: int = 0
+    amount: Decimal = Decimal(0)
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(self.name, self.day, self.count + other.count, EXACT.add(self.amount, other.amount))
+
+
+@attrs.frozen
 class Entry:
     """Something in a log that readers follow: the store numbers it."""
 
@@ -96,6 +110,14 @@ CONTRACT_RECORDS: tuple[Record, ...] = (
     Record(Specimen, "specimens", key=("id",), indexes={"by_colour": Index(("maybe_colour",), ("maybe_at", "colour"))}),
     ITEM,
     Record(Counter, "counters", key=("id",), domain=("counter", "id")),
+    Record(
+        Tally,
+        "tallies",
+        key=("name", "day"),
+        indexes={"by_day": Index(("day",))},
+        sums=("count", "amount"),
+        domain=("tally", "name"),
+    ),
     Record(
         Entry,
         "entries",
