@@ -6,12 +6,12 @@ point, None first, enums by their value.
 
 import sys
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
 from functools import cache, lru_cache
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any
 
@@ -21,6 +21,7 @@ from modelyard.domain.record import Record
 from modelyard.stores import json_values
 
 Convert = Callable[[Any], Any]
+Conversion = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 MAX_INDEXED = 1000
 """Bytes of UTF-8 that a string in a key or an index may have: what the index of any database can hold."""
@@ -204,7 +205,7 @@ class Projection:
         self._columns, self._nones = columns, nones
         self._converts = {at: convert for at, convert in enumerate(converts) if convert is not None}
         self.raw: Callable[[object], tuple[Any, ...]] = _reader([column.name for column in columns])
-        self._conversions: dict[tuple[type, ...], _Conversion] = {}
+        self._conversions: dict[tuple[type, ...], Conversion] = {}
 
     def of(self, record: object) -> tuple[Any, ...]:
         """Return the converted values of a record that has been checked before."""
@@ -212,7 +213,7 @@ class Projection:
 
     def converted(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """Convert values that have been checked before."""
-        return self._conversion(values).of(values) if self._converts else values
+        return self._conversion(values)(values) if self._converts else values
 
     def admitted(self, record: object) -> tuple[Any, ...]:
         """Return the raw values of a record. Raises `TypeError` if the type of a value does not fit its column."""
@@ -226,20 +227,19 @@ class Projection:
         Raises `TypeError` or `ValueError` for a value that its column cannot hold.
         """
         types = tuple(map(type, values))
-        conversion = self._conversions.get(types) or self._admit(types)
-        return conversion.of(values) if self._converts else values
+        return (self._conversions.get(types) or self._admit(types))(values)
 
     def convert_one(self, at: int, value: Any) -> Any:
         """Convert one value for its column. Raises `ValueError`."""
         convert = None if value is None and not self._nones else self._converts.get(at)
         return value if convert is None else convert(value)
 
-    def _conversion(self, values: tuple[Any, ...]) -> "_Conversion":
+    def _conversion(self, values: tuple[Any, ...]) -> Conversion:
         """Return the conversion for values of these types; a class of records has few combinations."""
         types = tuple(map(type, values))
         return self._conversions.get(types) or self._admit(types)
 
-    def _admit(self, types: tuple[type, ...]) -> "_Conversion":
+    def _admit(self, types: tuple[type, ...]) -> Conversion:
         """Cache the conversion for this combination of types, unless it does not fit the columns."""
         if len(types) != len(self._columns):
             raise TypeError(f"expected {len(self._columns)} values, got {len(types)}")
@@ -247,63 +247,66 @@ class Projection:
             if not column.admits(type_):
                 raise TypeError(f"{column.name} cannot be of type {type_.__name__}")
         apply = {at: c for at, c in self._converts.items() if self._nones or types[at] is not NoneType}
-        self._conversions[types] = conversion = _Conversion(apply)
+        self._conversions[types] = conversion = _conversion_of(len(types), apply)
         return conversion
 
 
-class _Conversion:
-    """Converts values of known types. Strings and integers, the most frequent, are checked all at once."""
+def _conversion_of(width: int, converts: Mapping[int, Convert]) -> Conversion:
+    """Make the function that converts so many values of known types; it returns the same tuple if nothing changes.
 
-    def __init__(self, converts: Mapping[int, Convert]) -> None:
-        self._texts = _picker_of(converts, json_values.encodable)
-        self._indexed = _picker_of(converts, _within_index)
-        self._integers = _picker_of(converts, json_values.within_63_bits)
-        self._checks = [(at, convert) for at, convert in converts.items() if convert in _CHECKS]
-        self._others = [(at, convert) for at, convert in converts.items() if convert not in _CHECKS]
-
-    def of(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the converted values: the same tuple object if nothing changes. Raises `ValueError`."""
-        if not self._are_usual(values):
-            for at, check in self._checks:
-                check(values[at])
-        changed: list[Any] | None = None
-        for at, convert in self._others:
-            value = values[at]
-            converted = convert(value)
-            if converted is not value:
-                changed = changed or list(values)
-                changed[at] = converted
-        return values if changed is None else tuple(changed)
-
-    def _are_usual(self, values: tuple[Any, ...]) -> bool:
-        """Return whether all strings are ASCII, those of an index short, and all integers in range."""
-        if self._texts is not None and not "".join(self._texts(values)).isascii():
-            return False
-        if self._indexed is not None:
-            together = "".join(self._indexed(values))
-            if len(together) > _SHORT or not together.isascii():
-                return False
-        if self._integers is None:
-            return True
-        integers = self._integers(values)
-        return bool(min(integers) >= _LEAST and max(integers) <= _MOST)
+    Every record that is stored passes one, so its source is written out: what most values need is done in place, and
+    checked for all of them together.
+    """
+    if not converts:
+        return lambda values: values
+    names = [f"v{at}" for at in range(width)]
+    checks = [at for at, convert in converts.items() if convert in _USUAL]
+    changes = {at: convert for at, convert in converts.items() if convert not in _USUAL}
+    lines = ["def convert(values):", f" {', '.join(names)}, = values"]
+    if checks:
+        usual = [
+            condition([names[at] for at in checks if converts[at] is check])
+            for check, condition in _USUAL.items()
+            if check in converts.values()
+        ]
+        lines += [f" if not ({' and '.join(usual)}):", *(f"  convert{at}(v{at})" for at in checks)]
+    for at, convert in changes.items():
+        names[at] = f"c{at}"
+        lines.append(f" c{at} = {_IN_PLACE.get(convert, 'convert{at}(v{at})').format(at=at)}")
+    same = " and ".join([f"c{at} is v{at}" for at in changes]) or "True"
+    lines.append(f" return values if {same} else ({', '.join(names)},)")
+    known: dict[str, Any] = {"utc": UTC, "utc_text": _utc_text}
+    known |= {f"convert{at}": convert for at, convert in converts.items()}
+    exec("\n".join(lines), known)  # noqa: S102 - of positions alone
+    return known["convert"]  # type: ignore[no-any-return]
 
 
-_LEAST, _MOST = -json_values.MAX_INT, json_values.MAX_INT - 1
-
-_CHECKS: Collection[Convert] = (json_values.encodable, _within_index, json_values.within_63_bits)
-"""Conversions that return the value as it is, or raise."""
+def _all_ascii(names: Sequence[str]) -> str:
+    return f"({' + '.join(names)}).isascii()"
 
 
-def _picker_of(converts: Mapping[int, Convert], check: Convert) -> Callable[[tuple[Any, ...]], tuple[Any, ...]] | None:
-    positions = [at for at, convert in converts.items() if convert is check]
-    return _picker(positions) if positions else None
+def _all_short(names: Sequence[str]) -> str:
+    return f"len(text := {' + '.join(names)}) <= {_SHORT} and text.isascii()"
 
 
-def _picker(positions: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
-    if len(positions) > 1:
-        return itemgetter(*positions)
-    return itemgetter(slice(positions[0], positions[0] + 1))
+def _all_in_range(names: Sequence[str]) -> str:
+    return " and ".join([f"{-json_values.MAX_INT} <= {name} < {json_values.MAX_INT}" for name in names])
+
+
+_USUAL: Mapping[Convert, Callable[[Sequence[str]], str]] = {
+    json_values.encodable: _all_ascii,
+    _within_index: _all_short,
+    json_values.within_63_bits: _all_in_range,
+}
+"""Conversions that return the value as it is, or raise; and a condition under which none of them raises."""
+
+_IN_PLACE: Mapping[Convert, str] = {
+    _decimal: "v{at} if v{at}.is_finite() else convert{at}(v{at})",
+    _dump_decimal: "str(v{at}) if v{at}.is_finite() else convert{at}(v{at})",
+    _utc: "v{at} if v{at}.tzinfo is utc else convert{at}(v{at})",
+    _dump_time: "utc_text(v{at}) if v{at}.tzinfo is utc else convert{at}(v{at})",
+}
+"""Conversions as expressions."""
 
 
 def _reader(names: Sequence[str]) -> Callable[[object], tuple[Any, ...]]:

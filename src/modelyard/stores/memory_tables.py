@@ -201,7 +201,8 @@ class Table:
     def rebuild(self) -> None:
         """Build every view again from the records."""
         self._added = []
-        for view in (*self.unique.values(), *self._listings.values()):
+        views: list[_Unique | _Listing] = [*self.unique.values(), *self._listings.values()]
+        for view in views:
             view.clear()
             for key, record in self.rows.items():
                 view.move(key, None, record)
