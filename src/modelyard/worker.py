@@ -1,7 +1,8 @@
-"""One job in a process of its own: `python -m modelyard.worker MODULE:FUNCTION JOB_ID [ARGUMENT...]`.
+"""One job in a process of its own: `python -m modelyard.worker MODULE:FUNCTION JOB_ID[:ATTEMPT] [ARGUMENT...]`.
 
 The function is the host's; called with the arguments it returns the platform. A worker has claimed the job; this
 process takes it over under a claim of its own. So starting it twice does no harm: the older one writes nothing more.
+With the number of an ATTEMPT it leaves the job alone once that attempt is over, however late it is started.
 
 Where JOB_ID is `-`, the process waits for it as a spare: lines of its standard input name what to import until then
 (`import MODULE`), and then the job. `python -m modelyard.worker fork [MODULE...]` imports the modules, and forks a
@@ -51,10 +52,10 @@ class Departure:
         self._lock = threading.Lock()
         self._held: tuple[Runner, ClaimedJob] | None = None
 
-    def begin(self, runner: Runner, job_id: str) -> ClaimedJob | None:
+    def begin(self, runner: Runner, job_id: str, attempt: int) -> ClaimedJob | None:
         """Adopt the job, which has to be given back from now on; None where no worker has claimed it any more."""
         with self._lock:
-            claimed = runner.adopt(job_id)
+            claimed = runner.adopt(job_id, attempt)
             self._held = None if claimed is None else (runner, claimed)
         return claimed
 
@@ -128,12 +129,13 @@ def main(words: Sequence[str]) -> int:
     factory, job_id, *arguments = words
     if job_id == "-" and not (job_id := awaited(sys.stdin)):
         return 0
+    job_id, _, attempt = job_id.partition(":")
     departure = Departure()
     leave_on_signals(departure)
     with platform_of(factory, arguments) as platform:
         runner = Runner(platform._runtime)
         try:
-            claimed = departure.begin(runner, job_id)
+            claimed = departure.begin(runner, job_id, int(attempt or 0))
         except RecordNotFound:
             print(f"there is no job {job_id} in the platform that {factory} returns", file=sys.stderr)
             return 1

@@ -11,12 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 from fake_kubernetes import FakeKubernetes
-from modelyard import open_platform
+from modelyard import Platform, open_platform
 from modelyard.cli import main
 from modelyard.cli.clusters import ClusterType
 from modelyard.domain.job import JobKind, Needs
 from modelyard.executors import kubernetes
 from modelyard.executors.ray_jobs import RayJobs
+from modelyard.executors.slurm import SlurmJobs
 
 
 def refused(*words: object, status: int = 1) -> str:
@@ -64,6 +65,27 @@ def test_a_cluster_that_is_not_there_is_stated_before_a_job_is_claimed(
     for named, message in answers.items():
         assert message in refused("--store", store, "--on", named)
     assert not store.exists()
+
+
+def test_a_worker_gives_the_accelerators_that_its_command_names_and_one_of_a_cluster_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, Any]] = []
+
+    def note(self: Platform, *_: Any, **capacity: Any) -> Any:
+        given.append(capacity)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Platform, "worker", note)
+    monkeypatch.setattr(SlurmJobs, "check", lambda self: None)
+    open_platform(tmp_path / "yard.db").close()
+    for words in ([], ["--accelerators", "2", "--memory", "64"], ["--on", "slurm"]):
+        CliRunner().invoke(main, ["work", "--store", str(tmp_path / "yard.db"), *words])
+    assert given == [
+        {"accelerators": 0, "memory": None},
+        {"accelerators": 2, "memory": 64},
+        {"accelerators": None, "memory": None},
+    ]
 
 
 def test_what_a_ray_job_takes_is_in_the_address(monkeypatch: pytest.MonkeyPatch) -> None:

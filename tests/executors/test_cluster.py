@@ -14,6 +14,7 @@ import pytest
 from modelyard import Settings, open_platform
 from modelyard.domain.job import Claim, JobKind, JobStatus, Needs
 from modelyard.errors import ClusterError, InvalidInput
+from modelyard.executors import kubernetes, ray_jobs, slurm
 from modelyard.executors.cluster import ClusterExecutor
 from modelyard.protocols import Ended, ExecutorState, Running, Waiting
 from modelyard.testing import ExecutorContract, Trials, TrialsElsewhere
@@ -152,6 +153,21 @@ def test_a_job_is_the_worker_s_module_with_the_factory_and_what_the_job_needs(si
     assert (requested, len(name) < 64) == (needs, True)
     with pytest.raises(InvalidInput, match=r"package\.module:function"):
         ClusterExecutor(site.cluster, "not a factory")
+
+
+def test_the_command_names_the_attempt(site: Site) -> None:
+    site.executor.submit(Claim("job", 7, "worker", attempt=3), lambda _: None, NEEDS)
+    ((_, command, _),) = site.cluster.started
+    assert command[-2:] == ["job:3", "file"]
+
+
+def test_what_a_request_has_named_is_in_the_words_of_each_cluster() -> None:
+    needs = Needs(JobKind.SFT, accelerators=2, memory=64)
+    assert ray_jobs._amounts(needs) == {"entrypoint_num_gpus": 2, "entrypoint_memory": 64 * 2**30}
+    assert slurm._amounts(needs) == ["--gpus=2", "--mem=64G"]
+    assert kubernetes._limits(needs, "amd.com/gpu") == {"amd.com/gpu": "2", "memory": "64Gi"}
+    for none in (ray_jobs._amounts(NEEDS), slurm._amounts(NEEDS), kubernetes._limits(NEEDS, "nvidia.com/gpu")):
+        assert not none
 
 
 def test_one_list_is_read_for_all_jobs_and_not_more_often_than_the_interval(site: Site) -> None:

@@ -119,6 +119,8 @@ def _run_server(app: Application, host: str, port: int) -> None:
 @artifacts_option
 @click.option("--factory", metavar="MODULE:FUNCTION", help="Code that returns your own platform, instead of --store.")
 @click.option("--concurrency", default=1, show_default=True, type=click.IntRange(1, 1000), help="Jobs at a time.")
+@click.option("--accelerators", type=click.IntRange(0), help="How many this worker gives to its jobs; by default none.")
+@click.option("--memory", type=click.IntRange(0), help="GiB that it gives to its jobs; by default any number.")
 @click.option("--isolate", is_flag=True, help="Run each job in a process of its own.")
 @click.option("--on", "cluster", type=ClusterType(), metavar="CLUSTER", help=ON_HELP)
 @click.option("--python", default="python", show_default=True, help="Python on the machines of the cluster.")
@@ -126,6 +128,8 @@ def work(
     store: StoreName | None,
     factory: str | None,
     concurrency: int,
+    accelerators: int | None,
+    memory: int | None,
     isolate: bool,
     cluster: CheckedCluster | None,
     python: str,
@@ -145,9 +149,10 @@ def work(
         _set_up_torch(platform)
         if cluster is None:
             executor = _executor(platform, store, factory, concurrency, isolate)
+            accelerators = accelerators or 0
         else:
             executor = ClusterExecutor(cluster, factory or DEFAULT_FACTORY, _arguments(store), python=python)
-        worker = stack.enter_context(platform.worker(concurrency, executor))
+        worker = stack.enter_context(platform.worker(concurrency, executor, accelerators=accelerators, memory=memory))
         does = "waits for jobs" if cluster is None else f"submits jobs to {cluster.name}, where they outlive it"
         click.echo(f"worker {worker.id} {does}; Ctrl-C stops it", err=True)
         try:

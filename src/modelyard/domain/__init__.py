@@ -11,6 +11,7 @@ defer_modules(
     "lineage",
     "models",
     "promotion",
+    "resources",
     "retention",
     "training",
     "training_config",

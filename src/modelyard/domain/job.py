@@ -66,16 +66,22 @@ class QueueState(StrEnum):
 class Needs:
     """What a job needs of its worker: that it does this kind of job, with this base model; "" where any will do.
 
-    A job that needs to be `alone` was in a process that died: it is to have a process of its own, or one without other
-    jobs, so that its next death is its own.
+    `accelerators` are how many it is to have for itself, and `memory` how much of the main memory, in GiB; 0 where none
+    was requested. A job that needs to be `alone` was in a process that died: it is to have a process of its own, or one
+    without other jobs, so that its next death is its own.
     """
 
     kind: JobKind
     base_model: str = ""
     alone: bool = False
+    accelerators: int = 0
+    memory: int = 0
 
     def __str__(self) -> str:
-        return f"{self.kind} of {self.base_model!r}" if self.base_model else f"{self.kind}"
+        of = f"{self.kind} of {self.base_model!r}" if self.base_model else f"{self.kind}"
+        amounts = [f"{self.accelerators} accelerators"] if self.accelerators else []
+        amounts += [f"{self.memory} GiB of memory"] if self.memory else []
+        return f"{of} with {' and '.join(amounts)}" if amounts else of
 
 
 @attrs.frozen
@@ -87,7 +93,8 @@ class Job:
     one, unique in its project. `resume` names the files of the saved state to resume from, at step `resume_step`.
     `handle` names what runs the job outside of its worker's process, if anything does (`protocols.Executor`). What
     changes with every write of its worker is its `JobProgress`. A job that is queued and claimed waits for room in its
-    worker's executor. `base_model` is the one that its worker must have, "" where any worker will do.
+    worker's executor. `base_model` is the one that its worker must have, "" where any worker will do. It is to have so
+    many `accelerators`, and GiB of `memory`, for itself.
     """
 
     id: str
@@ -110,12 +117,14 @@ class Job:
     resume_step: int = 0
     handle: str = ""
     base_model: str = ""
+    accelerators: int = 0
+    memory: int = 0
     seq: int = sequence_field()
 
     @property
     def needs(self) -> Needs:
-        """What its worker must be able to do."""
-        return Needs(self.kind, self.base_model)
+        """What its worker must be able to do, and give."""
+        return Needs(self.kind, self.base_model, accelerators=self.accelerators, memory=self.memory)
 
     @property
     def ended(self) -> bool:
@@ -189,66 +198,22 @@ class JobProgress:
 
 
 @attrs.frozen
-class JobSummary:
-    """A job of any kind in short. `subject` is the id of what it works on: a model, or an evaluation run. `progress` is
-    its last recorded step, or row, of `total`. `waiting_for` is what a job waits for besides its turn, or None.
-    """
-
-    id: str
-    kind: JobKind
-    status: JobStatus
-    entity: str
-    project: str
-    subject: str
-    progress: int
-    total: int | None
-    attempts: int
-    created_at: datetime
-    started_at: datetime | None
-    ended_at: datetime | None
-    error_message: str | None
-    waiting_for: str | None = None
-
-    @classmethod
-    def of(cls, job: Job, progress: JobProgress, waiting_for: str | None = None) -> "JobSummary":
-        """Return what is known of a job of any kind."""
-        return cls(
-            job.id,
-            job.kind,
-            job.status,
-            job.entity,
-            job.project,
-            job.lane,
-            progress.step,
-            progress.total,
-            job.attempts,
-            job.created_at,
-            job.started_at,
-            job.ended_at,
-            job.error_message,
-            waiting_for,
-        )
-
-
-def estimated_end(job: Job, progress: JobProgress, now: datetime) -> datetime | None:
-    """When a running job will end at the rate since its first start; None while that is unknown."""
-    if job.status is not JobStatus.RUNNING or not (progress.step and progress.total and job.started_at):
-        return None
-    now = progress.time(now)
-    left = max(progress.total - progress.step, 0) / progress.step
-    try:
-        return now + (now - job.started_at) * left
-    except OverflowError:
-        return None
-
-
-@attrs.frozen
 class Claim:
-    """A worker's claim of a job. Every write of the worker carries it; a newer epoch makes it worthless."""
+    """A worker's claim of a job. Every write of the worker carries it; a newer epoch makes it worthless.
+
+    `attempt` is the number of the claim from the queue, which a takeover within the attempt keeps; 0 where it is not
+    known.
+    """
 
     job_id: str
     epoch: int
     worker_id: str
+    attempt: int = attrs.field(default=0, eq=False)
+
+    @property
+    def address(self) -> str:
+        """What a process of its own is given to take the job up in this attempt, and in no later one."""
+        return f"{self.job_id}:{self.attempt}" if self.attempt else self.job_id
 
 
 @attrs.frozen
@@ -317,8 +282,8 @@ RECORDS = (
         indexes={
             "all": Index(()),
             "by_place": Index(("place",)),
-            "needs": Index(("place",), ("kind", "base_model")),
-            "by_needs": Index(("place", "kind", "base_model")),
+            "needs": Index(("place",), ("kind", "base_model", "accelerators", "memory")),
+            "by_needs": Index(("place", "kind", "base_model", "accelerators", "memory")),
             "by_lane": Index(("lane", "place")),
             "of_lane": Index(("lane",)),
             "by_entity": Index(("entity",)),

@@ -8,7 +8,8 @@ from typing import Any
 import attrs
 
 from modelyard.domain.completion import Choice, FinishReason, Message, Role, Tool
-from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus, estimated_end
+from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus
+from modelyard.domain.job_summary import estimated_end
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.models import ARTIFACT_NAME
 from modelyard.domain.record import Index, Record, frozen_mapping

@@ -51,7 +51,7 @@ class Cluster(Protocol):
 
 
 class ClusterExecutor:
-    """Runs each job in a cluster, as `PYTHON -m modelyard.worker FACTORY JOB_ID [ARGUMENT...]`.
+    """Runs each job in a cluster, as `PYTHON -m modelyard.worker FACTORY JOB_ID:ATTEMPT [ARGUMENT...]`.
 
     `factory` and `arguments` are those of `SubprocessExecutor`; the machines of the cluster must have them, and reach
     the same store and artifacts. Jobs outlive this process when it is closed with `leave`; their handles are enough to
@@ -93,7 +93,7 @@ class ClusterExecutor:
 
     def submit(self, claim: Claim, run: Callable[[Claim], None], needs: Needs) -> str:
         """Submit the job. It is submitted again where no answer has come. Raises `ClusterError`."""
-        name, command = f"modelyard-{uuid4().hex}", [*self._before, claim.job_id, *self._after]
+        name, command = f"modelyard-{uuid4().hex}", [*self._before, claim.address, *self._after]
         try:
             job = self._cluster.start(name, command, needs)
         except ClusterError:

@@ -4,6 +4,7 @@ import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 from modelyard.domain.job import Needs
@@ -35,7 +36,8 @@ class KubernetesJobs:
     """The Kubernetes cluster whose server is at `address`; jobs are made in `namespace`.
 
     `template` returns a manifest of a `batch/v1` Job for a job with certain needs: its image, resources, volumes,
-    secrets. Its first container gets the command. The name of a Job is its id, so that a request that is sent again
+    secrets. Its first container gets the command, and as limits the memory and the accelerators, counted as
+    `accelerator`, that a request has named. The name of a Job is its id, so that a request that is sent again
     makes no second one. It never restarts its pod (`backoffLimit` 0): the platform claims the job again.
 
     `token` returns the bearer token of now, and `certificates` verify the server. The account must be allowed to
@@ -50,7 +52,9 @@ class KubernetesJobs:
         *,
         token: Callable[[], str] | None = None,
         certificates: ssl.SSLContext | None = None,
+        accelerator: str = "nvidia.com/gpu",
     ) -> None:
+        self._accelerator = accelerator
         self._http = ClusterHttp("kubernetes", address, token, certificates)
         self._namespace, self._template = namespace, template
         self._jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
@@ -76,7 +80,8 @@ class KubernetesJobs:
 
     def start(self, name: str, command: Sequence[str], needs: Needs) -> str:
         """Make a Job of this name."""
-        self._http.request("POST", self._jobs, manifest(self._template(needs), name, command), allowed=(409,))
+        limits = _limits(needs, self._accelerator)
+        self._http.request("POST", self._jobs, manifest(self._template(needs), name, command, limits), allowed=(409,))
         return name
 
     def states(self, ids: Collection[str]) -> Mapping[str, ExecutorState]:
@@ -102,8 +107,19 @@ class KubernetesJobs:
         return self._http.request("GET", log, allowed=(400, 404)).text
 
 
-def manifest(template: Manifest, name: str, command: Sequence[str]) -> Manifest:
-    """Return the Job to make. Raises `InvalidInput` for a template without a container."""
+def _limits(needs: Needs, accelerator: str) -> Mapping[str, Any]:
+    """Return the accelerators and the memory that a request has named, as limits of a container."""
+    named = {accelerator: f"{needs.accelerators}", "memory": f"{needs.memory}Gi"}
+    return {word: amount for word, amount in named.items() if amount not in ("0", "0Gi")}
+
+
+def manifest(
+    template: Manifest, name: str, command: Sequence[str], limits: Mapping[str, Any] = MappingProxyType({})
+) -> Manifest:
+    """Return the Job to make; its first container gets these limits besides its own.
+
+    Raises `InvalidInput` for a template without a container.
+    """
     spec = template.get("spec", {})
     pod = spec.get("template", {})
     containers = pod.get("spec", {}).get("containers")
@@ -111,6 +127,8 @@ def manifest(template: Manifest, name: str, command: Sequence[str]) -> Manifest:
         raise InvalidInput.at("template", msg="must be a batch/v1 Job with a container in spec.template.spec")
     first = {**containers[0], "command": list(command)}
     first.pop("args", None)
+    if limits:
+        first["resources"] = _limited(first.get("resources", {}), limits)
     return {
         **template,
         "apiVersion": "batch/v1",
@@ -127,6 +145,12 @@ def manifest(template: Manifest, name: str, command: Sequence[str]) -> Manifest:
             },
         },
     }
+
+
+def _limited(resources: Mapping[str, Any], limits: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return resources with these limits; a request of the same resource must not be more, so it is the same."""
+    requests = {**resources.get("requests", {}), **limits}
+    return {**resources, "requests": requests, "limits": {**resources.get("limits", {}), **limits}}
 
 
 def _labelled(metadata: Mapping[str, Any], **more: str) -> Mapping[str, Any]:

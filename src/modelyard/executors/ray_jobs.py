@@ -17,16 +17,26 @@ KILLED = (-9, -15)
 """Exit statuses of a process that was ended from outside."""
 
 
+GIBIBYTE = 2**30
+
+
 def one_processor(needs: Needs) -> Mapping[str, Any]:
     """Return the options of a Ray job that takes one processor. One that takes nothing runs on the head node."""
     return {"entrypoint_num_cpus": 1}
+
+
+def _amounts(needs: Needs) -> Mapping[str, Any]:
+    """Return the accelerators and the memory that a request has named, in Ray's words."""
+    named = {"entrypoint_num_gpus": needs.accelerators, "entrypoint_memory": needs.memory * GIBIBYTE}
+    return {word: amount for word, amount in named.items() if amount}
 
 
 class RayJobs:
     """The Ray cluster whose dashboard is at `address`, such as http://127.0.0.1:8265.
 
     `options` returns what a job with certain needs takes, in Ray's own words: members of the request that submits it,
-    such as `entrypoint_num_cpus`, `entrypoint_num_gpus`, `entrypoint_memory`, `entrypoint_resources`, `runtime_env`.
+    such as `entrypoint_num_cpus`, `entrypoint_resources`, `runtime_env`. The accelerators (Ray's GPUs) and the memory
+    that a request has named are added.
 
     A client that reaches the dashboard can run any code in the cluster. Bind it to the loopback, or start Ray with
     RAY_AUTH_MODE=token, and give the `token`. Raises `InvalidInput`.
@@ -53,7 +63,7 @@ class RayJobs:
 
     def start(self, name: str, command: Sequence[str], needs: Needs) -> str:
         """Submit a job with this name as its submission id."""
-        body = {"entrypoint": shlex.join(command), "submission_id": name, **self._options(needs)}
+        body = {"entrypoint": shlex.join(command), "submission_id": name, **self._options(needs), **_amounts(needs)}
         try:
             self._http.request("POST", JOBS, body)
         except ClusterError as error:

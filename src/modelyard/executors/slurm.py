@@ -44,10 +44,17 @@ def no_options(needs: Needs) -> Sequence[str]:
     return ()
 
 
+def _amounts(needs: Needs) -> Sequence[str]:
+    """Return the accelerators and the memory that a request has named, as options of sbatch."""
+    gpus = [f"--gpus={needs.accelerators}"] if needs.accelerators else []
+    return [*gpus, f"--mem={needs.memory}G"] if needs.memory else gpus
+
+
 class SlurmJobs:
     """The Slurm cluster whose commands are installed here; all jobs go to `partition`, or to the default one.
 
-    `options` returns further options of sbatch for a job with certain needs, such as ("--gpus=1", "--time=4:00:00").
+    `options` returns further options of sbatch for a job with certain needs, such as ("--time=4:00:00",). The
+    accelerators (--gpus) and the memory (--mem) that a request has named are added.
     Outputs are written into the folder `logs`, which the nodes share with this machine.
 
     A job that is cancelled or preempted, or reaches its time limit, gets SIGTERM first, `notice` seconds before a
@@ -82,7 +89,9 @@ class SlurmJobs:
         """Submit a batch job, which becomes the command."""
         where = (f"--job-name={name}", f"--output={self._logs / 'slurm-%j.out'}")
         script = f"#!/bin/sh\nexec {shlex.join(command)}\n"
-        answer = _run("sbatch", *self._always, *self._partition, *where, *self._options(needs), input=script)
+        answer = _run(
+            "sbatch", *self._always, *self._partition, *where, *self._options(needs), *_amounts(needs), input=script
+        )
         return answer.strip().partition(";")[0]
 
     def states(self, ids: Collection[str]) -> Mapping[str, ExecutorState]:

@@ -76,8 +76,8 @@ class SubprocessExecutor:
 
     def submit(self, claim: Claim, run: Callable[[Claim], None], needs: Needs) -> str:
         """Start the process; returns at once."""
-        words = [self._factory, claim.job_id, *self._arguments]
-        child = self._from_fork(words) or self._from_spare(claim.job_id) or _Child.start(words)
+        words = [self._factory, claim.address, *self._arguments]
+        child = self._from_fork(words) or self._from_spare(claim.address) or _Child.start(words)
         self._prepare()
         handle = f"{machine()}/{this_process()}/{ProcessName.of(child.process.pid)}"
         self._children[handle] = child

@@ -10,9 +10,25 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import attrs
 
 from modelyard.domain.evaluation.references import EVALUATION_KINDS, MAX_REF, MODEL_KINDS, reference_pattern
+from modelyard.domain.resources import MOST, Resources, check_resources
 from modelyard.formats.constraints import Length, Matching, Unsupported, Within
 
 JsonSchema = dict[str, Any]
+
+
+@attrs.frozen
+class NeedsBody:
+    """What a job is to have for itself: accelerators, and GiB of main memory. A worker that has less leaves it."""
+
+    accelerators: int | None = attrs.field(default=None, validator=Within(0, MOST))
+    memory: int | None = attrs.field(default=None, validator=Within(0, MOST))
+
+
+def resources_of(body: NeedsBody | None) -> Resources:
+    """Return what a body needs, without what it left out."""
+    given = {} if body is None else attrs.asdict(body)
+    return check_resources({name: amount for name, amount in given.items() if amount is not None})
+
 
 _PRIMITIVES: Mapping[Any, JsonSchema] = {
     str: {"type": "string"},

@@ -8,6 +8,7 @@ from typing import Self, TypeVar
 import attrs
 
 from modelyard.domain import base_model as base_model_domain
+from modelyard.domain import resources
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.identity import Principal, check_name
 from modelyard.errors import Forbidden, StoreClosed, UsedAfterFork
@@ -172,10 +173,23 @@ class Platform:
         self._require_host()
         return browser.Sessions(self._runtime, self.keys, authenticator)
 
-    def worker(self, concurrency: int = 1, executor: Executor | None = None) -> "worker_service.Worker":
-        """Make a worker for the queue: a context manager that runs up to `concurrency` jobs at a time."""
+    def worker(
+        self,
+        concurrency: int = 1,
+        executor: Executor | None = None,
+        *,
+        accelerators: int | None = 0,
+        memory: int | None = None,
+    ) -> "worker_service.Worker":
+        """Make a worker for the queue: a context manager that runs up to `concurrency` jobs at a time.
+
+        It gives its jobs so many `accelerators`, and so many GiB of `memory`, at a time, and leaves those that need
+        more to other workers; None means any number.
+        """
         self._require_host()
-        return worker_service.Worker(self._runtime, executor or self._life.executor(concurrency), concurrency)
+        capacity = resources.Capacity(accelerators, memory)
+        executor = executor or self._life.executor(concurrency)
+        return worker_service.Worker(self._runtime, executor, concurrency, capacity)
 
     def add_base_model(
         self,

@@ -26,13 +26,15 @@ def sql_literal(value: object) -> str:
 class Dialect:
     """How a store writes SQL: its types, its name for a table or an index, and its literals.
 
-    `orders_nulls` is whether an index says where None sorts, as it must where that is not first.
+    `orders_nulls` is whether an index says where None sorts, as it must where that is not first. `implied` is the
+    column with which every index ends without saying so.
     """
 
     types: Mapping[type, str]
     name: Callable[[str], str]
     literal: Callable[[object], str]
     orders_nulls: bool = False
+    implied: str = ""
 
 
 @attrs.frozen
@@ -85,6 +87,7 @@ class AddIndex:
         columns = [
             f'"{name}"{" NULLS FIRST" if dialect.orders_nulls and name in self.nullable else ""}'
             for name in self.columns
+            if name != dialect.implied
         ]
         kind = "UNIQUE INDEX" if self.unique else "INDEX"
         yield f'CREATE {kind} "{self.name}" ON {dialect.name(self.table)} ({", ".join(columns)})'
@@ -184,5 +187,15 @@ CHANGES: tuple[SchemaChange, ...] = (
         ],
     ),
     SchemaChange("0014_host_keys", "api_keys", [AddColumn("api_keys", "host", bool, False)]),
+    SchemaChange(
+        "0015_accelerators_of_jobs",
+        "jobs",
+        [
+            AddColumn("jobs", "accelerators", int, 0),
+            AddColumn("jobs", "memory", int, 0),
+            DropIndex("jobs", "jobs_by_needs"),
+            AddIndex("jobs", "jobs_by_needs", ["place", "kind", "base_model", "accelerators", "memory", "seq"]),
+        ],
+    ),
 )
 """Every change since the stores share them, oldest first."""

@@ -132,6 +132,18 @@ def test_a_job_s_needs_choose_its_template(fake: FakeKubernetes) -> None:
     assert asked == [needs]
 
 
+def test_the_accelerators_and_the_memory_of_a_request_are_limits_of_the_first_container(fake: FakeKubernetes) -> None:
+    needs = Needs(JobKind.SFT, accelerators=2, memory=64)
+    KubernetesJobs(fake.address, "ml", lambda _: TEMPLATE, token=lambda: TOKEN).start("name", ["true"], needs)
+    (made,) = fake.jobs.values()
+    resources = made.manifest["spec"]["template"]["spec"]["containers"][0]["resources"]
+    wanted = {"nvidia.com/gpu": "2", "memory": "64Gi"}
+    assert (resources["limits"].items() >= wanted.items(), resources["requests"].items() >= wanted.items()) == (
+        True,
+        True,
+    )
+
+
 # ---- jobs --------------------------------------------------------------------------------------------------------
 
 

@@ -576,6 +576,15 @@ def test_an_sft_job_that_cannot_be_is_refused(
     assert loc is None or answer.locs == [loc]
 
 
+def test_needs_are_stored_with_the_job_and_checked(worked: Trainee) -> None:
+    body = {"model_id": worked.model()["id"], "training_data_url": worked.dataset()}
+    job = worked.ok("POST", SFT_JOBS, body | {"needs": {"accelerators": 1}})
+    worked.run_jobs()
+    assert worked.ok("GET", f"{JOBS}/{job['id']}")["status"] == "queued"
+    answer = worked.send("POST", SFT_JOBS, body | {"needs": {"memory": -1}})
+    assert (answer.status, answer.locs) == (422, [["body", "needs", "memory"]])
+
+
 def test_a_path_is_never_read_for_any_caller(worked: Trainee) -> None:
     body = {"model_id": worked.model()["id"], "training_data_url": "/etc/passwd"}
     answer = worked.send("POST", SFT_JOBS, body)

@@ -11,6 +11,7 @@ from modelyard.domain.schema import RECORDS
 from modelyard.errors import LeaseLost, RecordNotFound, StoreBusy
 from modelyard.platform.jobs.leases import heartbeat
 from modelyard.platform.jobs.process_monitor import LEASES_TO_BEGIN
+from modelyard.platform.jobs.queue import LOSSES_PER_CRASH
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.jobs.worker import Worker
 from modelyard.protocols import Ended, ExecutorState, Running, Waiting
@@ -36,11 +37,13 @@ class Engine:
     submitted: int = 0
     closed: bool = False
     leaves: bool = False
+    claimed: list[str] = attrs.field(factory=list)
 
     isolates = True
 
     def submit(self, claim: Claim, run: Callable[[Claim], None], needs: Needs) -> str:
         self.submitted += 1
+        self.claimed.append(claim.address)
         self.running.append(f"process-{self.submitted}")
         self.own.add(self.running[-1])
         return self.running[-1]
@@ -132,6 +135,22 @@ def test_a_process_holds_the_job_in_the_same_attempt_and_the_worker_s_claim_is_w
     with pytest.raises(LeaseLost):
         site.yard.runtime.store.transact(lambda tx: heartbeat(tx, old, now))
     site.yard.runtime.store.transact(lambda tx: heartbeat(tx, hold.claim, now))
+
+
+def test_a_process_of_an_attempt_that_is_over_leaves_the_job_of_the_next_one_alone(site: Site) -> None:
+    """Its submission waited in a cluster that no worker watched any more."""
+    site.engine.die("process-1", "lost")
+    site.worker.look()
+    assert site.job.attempts == 2
+    assert site.yard.runner().adopt(site.job_id, attempt=1) is None
+    hold = site.yard.runner().adopt(site.job_id, attempt=2)
+    assert (hold.job.attempts, site.yard.runner().adopt(site.job_id, attempt=1)) == (2, None)
+
+
+def test_the_executor_is_given_the_number_of_the_attempt(site: Site) -> None:
+    site.engine.die("process-1", "lost")
+    site.worker.look()
+    assert site.engine.claimed == [f"{site.job_id}:1", f"{site.job_id}:2"]
 
 
 def test_a_process_that_is_started_twice_does_no_harm(site: Site, undisturbed: str) -> None:
@@ -298,6 +317,15 @@ def test_a_process_that_dies_before_it_takes_the_job_up_counts_too(site: Site) -
     site.engine.die("process-1", "fell over")
     site.worker.look()
     assert (site.job.attempts, site.crashes) == (2, 1)
+
+
+def test_a_process_that_leaves_in_order_before_it_takes_the_job_up_is_a_tenth_of_a_death(site: Site) -> None:
+    """So three preemptions while it loads fail no job; one that never begins fails in the end."""
+    for number in range(1, LOSSES_PER_CRASH * site.yard.runtime.settings.max_crashes + 1):
+        assert (site.job.status, site.crashes, site.progress.losses) == (JobStatus.RUNNING, 0, number - 1)
+        site.engine.die(f"process-{number}")
+        site.worker.look()
+    assert site.job.status is JobStatus.FAILED
 
 
 def test_three_deaths_without_progress_fail_the_job_with_the_last_one_s_reason(site: Site) -> None:

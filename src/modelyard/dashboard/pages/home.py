@@ -6,7 +6,8 @@ from itertools import islice
 
 from modelyard.dashboard.pages.jobs import running_line, subject
 from modelyard.dashboard.view import HtmlPage, View, bar, empty, money, verdict_chip, when
-from modelyard.domain.job import JobStatus, JobSummary
+from modelyard.domain.job import JobStatus
+from modelyard.domain.job_summary import JobSummary
 from modelyard.domain.models import Model
 from modelyard.domain.promotion import Alias
 from modelyard.report.html import Html, chip, facts, joined, section, table, tag

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from modelyard.dashboard.view import HtmlPage, Redirect, View, bar, duration, empty, lasted, short_id, status_chip, when
-from modelyard.domain.job import JobKind, JobStatus, JobSummary
+from modelyard.domain.job import JobKind, JobStatus
+from modelyard.domain.job_summary import JobSummary
 from modelyard.domain.training import GRADIENT_STEP, TrainingJob
 from modelyard.errors import NotFound
 from modelyard.platform.training.metrics import MetricRow

@@ -8,6 +8,7 @@ from modelyard.domain.job import JobKind, JobStatus
 from modelyard.domain.training import Dataset
 from modelyard.errors import InvalidInput
 from modelyard.formats.training_data import read_dataset
+from modelyard.http.body_schemas import NeedsBody, resources_of
 from modelyard.http.idempotency import IDEMPOTENCY_KEY, creating, idempotency_key
 from modelyard.http.listing import NAMESPACE, PAGING, requested_page
 from modelyard.http.message import Response, json_response, problems_at
@@ -44,7 +45,7 @@ def create_rl_job(call: RouteCall) -> Response:
     with groups_body(call) as (rest, stored):
         body = rl_request(rest)
         with problems_at("body", "experimental_config", model="model_id"):
-            return _create(call, JobKind.RL, body.model_id, stored, body.experimental_config, key)
+            return _create(call, JobKind.RL, body.model_id, stored, body.experimental_config, key, body.needs)
 
 
 def create_sft_job(call: RouteCall) -> Response:
@@ -62,7 +63,7 @@ def _create_on_dataset(call: RouteCall, kind: JobKind, body: SFTJobCreate | DPOJ
     with problems_at("body", "config", data=url, training_data_url=url, model="model_id"):
         if "://" not in body.training_data_url:
             raise InvalidInput.at("data", msg="must be the URL that the upload of a dataset returned")
-        return _create(call, kind, body.model_id, body.training_data_url, body.config, key)
+        return _create(call, kind, body.model_id, body.training_data_url, body.config, key, body.needs)
 
 
 def _create(
@@ -72,9 +73,11 @@ def _create(
     data: str | StoredArtifact,
     options: OptionsBody | None,
     key: str | None,
+    needs: NeedsBody | None,
 ) -> Response:
     training, model_id = call.platform.training, model_id.lower()
-    job = training.submit(kind, model_id, data, options_of(options), idempotency_key=key, require_worker=True)
+    asked, wanted = options_of(options), resources_of(needs)
+    job = training.submit(kind, model_id, data, asked, idempotency_key=key, needs=wanted, require_worker=True)
     return json_response(job_object(job.refresh()))
 
 

@@ -11,6 +11,7 @@ from modelyard.domain.training_config import DPOOptions, RLOptions, SFTOptions
 from modelyard.errors import InvalidInput, Problem, nearest
 from modelyard.formats.constraints import ID, Length, Within
 from modelyard.formats.converter import structure
+from modelyard.http.body_schemas import NeedsBody
 from modelyard.http.listing import PageObject, page_class
 from modelyard.http.message import answering, constant
 
@@ -76,6 +77,7 @@ class RLJobCreate:
     model_id: str = attrs.field(validator=ID)
     trajectory_groups: tuple[Mapping[str, Any], ...]
     experimental_config: RLOptionsBody | None = None
+    needs: NeedsBody | None = None
 
 
 @attrs.frozen(field_transformer=_fields_of(SFTOptions, learning_rate=_RATES))
@@ -93,6 +95,7 @@ class SFTJobCreate:
     training_data_url: str = attrs.field(validator=Length(1, 1024))
     config: SFTOptionsBody | None = None
     experimental_config: Mapping[str, Any] | None = attrs.field(default=None, metadata={"schema": OTHER_OPTIONS})
+    needs: NeedsBody | None = None
 
 
 @attrs.frozen(field_transformer=_fields_of(DPOOptions, learning_rate=_RATES))
@@ -109,6 +112,7 @@ class DPOJobCreate:
     model_id: str = attrs.field(validator=ID)
     training_data_url: str = attrs.field(validator=Length(1, 1024))
     config: DPOOptionsBody | None = None
+    needs: NeedsBody | None = None
 
 
 OptionsBody = RLOptionsBody | SFTOptionsBody | DPOOptionsBody

@@ -37,7 +37,8 @@ def waiting_for(job: Job, workers: Sequence[WorkerRecord]) -> str | None:
     if len(able) == len(workers):
         return None if workers else "a worker: none is alive"
     if not able:
-        return f"a worker that can run {job.needs}: none that is alive has the trainer or the model for it"
+        have = "what it needs" if job.accelerators or job.memory else "the trainer or the model for it"
+        return f"a worker that can run {job.needs}: none that is alive has {have}"
     return f"one of the workers that can run {job.needs}: {', '.join(able[:SHOWN])}"
 
 

@@ -22,13 +22,14 @@ from modelyard.platform.paging import get_or_none
 from modelyard.protocols import Tx
 
 
-def adopt(tx: Tx, job_id: str, now: datetime, process: str = "") -> tuple[Job, JobProgress] | None:
+def adopt(tx: Tx, job_id: str, now: datetime, process: str = "", attempt: int = 0) -> tuple[Job, JobProgress] | None:
     """Claim a job again in the same attempt, which fences off the claim before. None unless it is claimed.
 
-    `process` is the job's own from now on. Raises `RecordNotFound`.
+    Nor where it is in another attempt than the one of this number; 0 stands for any. `process` is the job's own from
+    now on. Raises `RecordNotFound`.
     """
     job, progress = tx.get(Job, job_id), tx.get(JobProgress, job_id)
-    if not progress.held:
+    if not progress.held or attempt not in (0, job.attempts):
         return None
     process = f"{progress.process} {process}".strip()
     progress = attrs.evolve(progress, epoch=progress.epoch + 1, process=process, alone=True)
@@ -73,7 +74,7 @@ def take_over(tx: Tx, attempt: Job, claimant: Claimant, now: datetime) -> tuple[
     The worker that takes it over keeps it alive until its process adopts it.
     """
     job, progress = get_or_none(tx, Job, attempt.id), get_or_none(tx, JobProgress, attempt.id)
-    if job is None or progress is None or not is_current(job, attempt) or _has_begun(job, progress):
+    if job is None or progress is None or not is_current(job, attempt) or has_begun(job, progress):
         return None
     progress = attrs.evolve(
         progress,
@@ -86,7 +87,7 @@ def take_over(tx: Tx, attempt: Job, claimant: Claimant, now: datetime) -> tuple[
     return job, progress
 
 
-def _has_begun(job: Job, progress: JobProgress) -> bool:
+def has_begun(job: Job, progress: JobProgress) -> bool:
     """Return whether a process of its own has adopted the job: then it is named besides its worker's."""
     return job.status is not JobStatus.QUEUED and len(progress.process.split()) != 1
 

@@ -18,8 +18,8 @@ from modelyard.errors import LeaseLost
 from modelyard.platform.paging import get_or_none
 from modelyard.protocols import Snapshot, Tx
 
-_NEXT = "\0"
-"""What makes of a name the least one after it."""
+_BEYOND = 2**62
+"""A number in the order of appearance that no job has."""
 
 # ---- a worker's claim --------------------------------------------------------------------------------------------
 
@@ -29,8 +29,9 @@ def ready_needs(snapshot: Snapshot) -> list[Needs]:
     found: list[Needs] = []
     after: tuple[object, ...] | None = None
     while page := snapshot.page(Job, "needs", QueueState.READY, after=after, limit=1):
-        found.append(page[0].needs)
-        after = (page[0].kind, page[0].base_model + _NEXT, 0)
+        job = page[0]
+        found.append(job.needs)
+        after = (job.kind, job.base_model, job.accelerators, job.memory, _BEYOND)
     return found
 
 
@@ -39,7 +40,9 @@ def oldest_ready(snapshot: Snapshot, needs: Iterable[Needs]) -> Job | None:
     found = [
         job
         for one in needs
-        for job in snapshot.page(Job, "by_needs", QueueState.READY, one.kind, one.base_model, limit=1)
+        for job in snapshot.page(
+            Job, "by_needs", QueueState.READY, one.kind, one.base_model, one.accelerators, one.memory, limit=1
+        )
     ]
     return min(found, key=lambda job: job.seq, default=None)
 

@@ -12,6 +12,7 @@ from modelyard.lazy import log
 from modelyard.platform.jobs.announced import live_workers
 from modelyard.platform.jobs.attempts import (
     end_attempt,
+    has_begun,
     is_adopted,
     is_current,
     note_handle,
@@ -152,12 +153,20 @@ class ProcessMonitor:
     def _settle(self, watch: MonitoredProcess, ended: Ended | None) -> None:
         types, event_id, now = self.runtime.job_types, self.runtime.ids(), self.runtime.clock.now()
         most = self.runtime.settings.max_crashes
-        loss = None if ended is None else _loss(ended, watch)
+        loss = None if ended is None else self._loss(ended, watch)
         job = self.runtime.store.transact(lambda tx: end_attempt(tx, types, watch.attempt, event_id, now, most, loss))
         self._forget(watch)
         if job is not None:
             log.warning("job %s was given back by its worker: %s", job.id, loss.reason if loss else "the worker stops")
             announce(self.runtime, job)
+
+    def _loss(self, ended: Ended, watch: MonitoredProcess) -> WorkerLoss:
+        job, progress = self.runtime.store.read(lambda snapshot: _seen(snapshot, watch.attempt.id))
+        begun = job is None or progress is None or has_begun(job, progress)
+        orphaned = watch.claimed is None and ended.preempted
+        reason = truncate_for_storage(ended.fault or UNFINISHED)
+        left = not ended.fault and not begun
+        return WorkerLoss(reason, ended.preempted, alone=True, with_worker=orphaned, left=left)
 
     def _forget(self, watch: MonitoredProcess) -> None:
         self._watches.remove(watch)
@@ -182,12 +191,6 @@ class ProcessMonitor:
             except StoreError:
                 log.warning("job %s could not be given back", watch.attempt.id, exc_info=True)
                 self._forget(watch)
-
-
-def _loss(ended: Ended, watch: MonitoredProcess) -> WorkerLoss:
-    orphaned = watch.claimed is None and ended.preempted
-    reason = truncate_for_storage(ended.fault or UNFINISHED)
-    return WorkerLoss(reason, ended.preempted, alone=True, with_worker=orphaned)
 
 
 def _seen(snapshot: Snapshot, job_id: str) -> tuple[Job | None, JobProgress | None]:

@@ -200,13 +200,15 @@ class WorkerLoss:
     """How a job lost its worker: the `reason`, where it is known.
 
     `preempted` means that the worker may have been ended from outside. `alone` means that the job had a process of its
-    own, or was lost by its own doing. `with_worker` means that it had, and that its worker has died too.
+    own, or was lost by its own doing. `with_worker` means that it had, and that its worker has died too. `left` means
+    that its process left in an orderly way before it had taken the job up, as it does when it is asked to.
     """
 
     reason: str = ""
     preempted: bool = True
     alone: bool = False
     with_worker: bool = False
+    left: bool = False
 
 
 def crash(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime, max_crashes: int, loss: WorkerLoss) -> Job:
@@ -233,7 +235,7 @@ def _charged(progress: JobProgress, loss: WorkerLoss) -> JobProgress:
         return attrs.evolve(progress, suspect=True)
     if progress.gain is Gain.NEW:
         return progress
-    if loss.with_worker or (loss.preempted and progress.gain is Gain.REPEATED):
+    if loss.with_worker or loss.left or (loss.preempted and progress.gain is Gain.REPEATED):
         return attrs.evolve(progress, losses=progress.losses + 1)
     return attrs.evolve(progress, crashes=progress.crashes + 1)
 

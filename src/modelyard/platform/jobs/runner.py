@@ -11,6 +11,7 @@ import attrs
 from modelyard.clock import backoff
 from modelyard.domain.job import JOB, Claim, Job, JobProgress, Needs
 from modelyard.domain.record import truncate_for_storage
+from modelyard.domain.resources import Capacity
 from modelyard.errors import (
     ArtifactMissing,
     LeaseLost,
@@ -63,15 +64,21 @@ class Runner:
     """Runs jobs under the name `id`. Thread-safe; starts no thread but the one of `beating`."""
 
     def __init__(
-        self, runtime: Runtime, job_types: JobTypes | None = None, interrupted: End = requeue, alone: bool = True
+        self,
+        runtime: Runtime,
+        job_types: JobTypes | None = None,
+        interrupted: End = requeue,
+        alone: bool = True,
+        capacity: Capacity = Capacity(),  # noqa: B008 - frozen
     ) -> None:
         """Run jobs of these types, by default those of the runtime; `interrupted` settles one whose run stopped.
 
-        `alone` means that it runs one job at a time.
+        `alone` means that it runs one job at a time. What its jobs need is never more than `capacity` at a time.
         """
         self.runtime: Runtime = runtime
         self.id: str = runtime.ids()
         self._job_types, self._interrupted = runtime.job_types if job_types is None else job_types, interrupted
+        self._capacity = capacity
         self.claimant: Claimant = Claimant(self.id, process_here(), alone)
         self._claimed: dict[Claim, ClaimedJob] = {}
         self._unsettled: dict[Claim, End] = {}
@@ -88,9 +95,15 @@ class Runner:
     # ---- claiming and running
 
     def can_run(self, needs: Needs) -> bool:
-        """Return whether this platform has what a job needs, and this runner runs jobs of its kind."""
+        """Return whether this platform has what a job needs, and this runner the capacity for jobs of its kind."""
         job_type = self._job_types.get(needs.kind)
-        return job_type is not None and job_type.can_run(self.runtime, needs.base_model)
+        able = job_type is not None and job_type.can_run(self.runtime, needs.base_model)
+        return able and self._capacity.gives(needs)
+
+    def _can_run_now(self, needs: Needs) -> bool:
+        """Return whether it can run a job next to those that it runs."""
+        left = self._capacity.without(claimed.job.needs for claimed in self.claimed_jobs)
+        return left.gives(needs) and self.can_run(needs)
 
     def claim(self, lane: str | None = None, suspects: bool = True) -> ClaimedJob | None:
         """Claim the oldest ready job that it can run, of one lane or of all; None when there is none.
@@ -110,12 +123,12 @@ class Runner:
 
     def _oldest(self) -> Callable[[Snapshot], Job | None] | None:
         """Return how to find the oldest job that is ready and can be run here; None where none is."""
-        able = [needs for needs in self.runtime.store.read(ready_needs) if self.can_run(needs)]
+        able = [needs for needs in self.runtime.store.read(ready_needs) if self._can_run_now(needs)]
         return (lambda snapshot: oldest_ready(snapshot, able)) if able else None
 
     def _first_of(self, lane: str) -> Callable[[Snapshot], Job | None] | None:
         ready = self.runtime.store.read(lambda snapshot: ready_in_lane(snapshot, lane))
-        if ready is None or not self.can_run(ready.needs):
+        if ready is None or not self._can_run_now(ready.needs):
             return None
 
         def find(snapshot: Snapshot) -> Job | None:
@@ -124,13 +137,14 @@ class Runner:
 
         return find
 
-    def adopt(self, job_id: str) -> ClaimedJob | None:
+    def adopt(self, job_id: str, attempt: int = 0) -> ClaimedJob | None:
         """Adopt a job that a worker has claimed and handed to this process; None where no worker has claimed it.
 
-        Whoever held it before writes nothing more. Raises `RecordNotFound`.
+        Nor is it adopted in another attempt than the one of this number, unless that is 0. Its holder before writes
+        nothing more. Raises `RecordNotFound`.
         """
         now = self.runtime.clock.now()
-        taken = self.runtime.store.transact(lambda tx: adopt(tx, job_id, now, self.claimant.process))
+        taken = self.runtime.store.transact(lambda tx: adopt(tx, job_id, now, self.claimant.process, attempt))
         return None if taken is None else self.track(*taken)
 
     def track(self, job: Job, progress: JobProgress) -> ClaimedJob:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import Job, JobProgress, JobStatus, JobSummary, QueueState
+from modelyard.domain.job import Job, JobProgress, JobStatus, QueueState
+from modelyard.domain.job_summary import JobSummary
 from modelyard.domain.paging import Order
 from modelyard.errors import NotFound, NoWorker
 from modelyard.platform.jobs.announced import alive, live_workers, waiting_for

@@ -6,6 +6,7 @@ from typing import Self
 import attrs
 
 from modelyard.domain.job import WORKER, WorkerRecord
+from modelyard.domain.resources import Capacity
 from modelyard.errors import ModelyardError, RecordNotFound, StoreError
 from modelyard.lazy import log
 from modelyard.platform.jobs.announced import forget_dead
@@ -28,14 +29,21 @@ class Worker:
         with platform.worker():
             job.wait()
 
-    Without entering it, `run_next` and `run_until_idle` run jobs in the calling thread.
+    Without entering it, `run_next` and `run_until_idle` run jobs in the calling thread. Jobs that need more than its
+    `capacity` are left to other workers.
     """
 
-    def __init__(self, runtime: Runtime, executor: Executor, concurrency: int = 1) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        executor: Executor,
+        concurrency: int = 1,
+        capacity: Capacity = Capacity(),  # noqa: B008 - frozen
+    ) -> None:
         self.runtime: Runtime = runtime
         self.executor: Executor = executor
         self.concurrency: int = concurrency
-        self._runner = Runner(runtime, alone=concurrency == 1 and not executor.isolates)
+        self._runner = Runner(runtime, alone=concurrency == 1 and not executor.isolates, capacity=capacity)
         self._watcher = ProcessMonitor(runtime, executor, self._runner)
         self._stopping = threading.Event()
         self._loop = Periodic(runtime.clock, runtime.settings.poll, self.look, "modelyard-worker")
@@ -144,7 +152,8 @@ class Worker:
     def _submit(self, claimed: ClaimedJob) -> bool:
         try:
             needs = attrs.evolve(claimed.job.needs, alone=claimed.progress.suspect)
-            handle = self.executor.submit(claimed.claim, lambda _: self._run(claimed), needs)
+            claim = attrs.evolve(claimed.claim, attempt=claimed.job.attempts)
+            handle = self.executor.submit(claim, lambda _: self._run(claimed), needs)
         except Exception as error:  # noqa: BLE001 - it is logged, and the job goes back into the queue
             self._runner.give_back(claimed)
             unforeseen, seconds = not isinstance(error, ModelyardError), self._runner.rest()

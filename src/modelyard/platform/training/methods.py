@@ -7,6 +7,7 @@ import attrs
 
 from modelyard.domain.job import JobKind
 from modelyard.domain.models import Model
+from modelyard.domain.resources import Resources
 from modelyard.domain.training_config import (
     DPOConfig,
     DPOOptions,
@@ -44,6 +45,7 @@ class JobRequest:
     model: Model
     config: TrainingConfig
     idempotency_key: str | None
+    needs: Resources
 
 
 METHODS: Mapping[JobKind, Method] = {

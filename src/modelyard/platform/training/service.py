@@ -14,6 +14,7 @@ from modelyard.domain.job import Job, JobKind, JobStatus, check_idempotency_key
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.paging import Order
 from modelyard.domain.record import EMPTY
+from modelyard.domain.resources import Resources, check_resources
 from modelyard.domain.training import Dataset, DatasetName, TrainingEvent, TrainingJob
 from modelyard.domain.training_config import DPOOptions, RLOptions, SFTOptions, TrainingConfig
 from modelyard.errors import Conflict, InvalidInput, NotFound, nearest
@@ -77,6 +78,7 @@ class Training:
         data: ExampleData | str | os.PathLike[str],
         *,
         idempotency_key: str | None = None,
+        needs: Resources | None = None,
         **options: Unpack[SFTOptions],
     ) -> JobHandle:
         """Fine-tune a model on examples, in their order. `options` are the fields of `SFTConfig`.
@@ -85,10 +87,12 @@ class Training:
         or plain dicts; the URL of a dataset; or, for the host alone, the path of a JSON Lines file. Rows are checked
         now. The same model, URL and configuration requested again while the first job has not ended is that job. With
         an `idempotency_key` (1 to 255 visible ASCII characters) the same request is the same job for ever, whether it
-        has ended or not; another request with the key is refused. Raises `InvalidInput`, `NotFound`, `Forbidden`,
-        `RateLimited`, `Conflict`, `StorageFull` before the disk is, and TypeError for an unknown option.
+        has ended or not; another request with the key is refused. `needs` is what the job is to have for itself, such
+        as `{"accelerators": 1, "memory": 64}` (GiB): a worker that cannot give it leaves the job to others. Raises
+        `InvalidInput`, `NotFound`, `Forbidden`, `RateLimited`, `Conflict`, `StorageFull` before the disk is, and
+        TypeError for an unknown option.
         """
-        return self.submit(JobKind.SFT, model, data, options, idempotency_key=idempotency_key)
+        return self.submit(JobKind.SFT, model, data, options, idempotency_key=idempotency_key, needs=needs)
 
     def rl(
         self,
@@ -96,15 +100,16 @@ class Training:
         groups: GroupData | StoredArtifact,
         *,
         idempotency_key: str | None = None,
+        needs: Resources | None = None,
         **options: Unpack[RLOptions],
     ) -> JobHandle:
         """Train a model on the rewards of its own trajectories. `options` are the fields of `RLConfig`.
 
         `groups` are values or plain dicts, read as they come; or an artifact with them as `formats.training_data`
-        writes them, which belongs to the job unless this raises. `idempotency_key` is as for `sft`. Raises as `sft`
-        does.
+        writes them, which belongs to the job unless this raises. `idempotency_key` and `needs` are as for `sft`. Raises
+        as `sft` does.
         """
-        return self.submit(JobKind.RL, model, groups, options, idempotency_key=idempotency_key)
+        return self.submit(JobKind.RL, model, groups, options, idempotency_key=idempotency_key, needs=needs)
 
     def dpo(
         self,
@@ -112,6 +117,7 @@ class Training:
         data: PreferenceData | str | os.PathLike[str],
         *,
         idempotency_key: str | None = None,
+        needs: Resources | None = None,
         **options: Unpack[DPOOptions],
     ) -> JobHandle:
         """Train a model to prefer one answer to another (DPO), on pairs in their order.
@@ -120,7 +126,7 @@ class Training:
         measured against the checkpoint that the model has when the job begins: an answer's reward is `beta` times the
         log-ratio of its probabilities. Raises as `sft` does.
         """
-        return self.submit(JobKind.DPO, model, data, options, idempotency_key=idempotency_key)
+        return self.submit(JobKind.DPO, model, data, options, idempotency_key=idempotency_key, needs=needs)
 
     def submit(
         self,
@@ -130,6 +136,7 @@ class Training:
         options: Mapping[str, Any] = EMPTY,
         *,
         idempotency_key: str | None = None,
+        needs: Resources | None = None,
         require_worker: bool = False,
     ) -> JobHandle:
         """Train a model by the method of this kind, as the method of that name does.
@@ -138,7 +145,7 @@ class Training:
         """
         method = METHODS[kind]
         _check_options(method, options)
-        request = self._request(method, model, method.config.resolve(options), idempotency_key)
+        request = self._request(method, model, method.config.resolve(options), idempotency_key, needs)
         if require_worker:
             Jobs(self._runtime, self._principal).require_worker()
         if isinstance(data, StoredArtifact):
@@ -245,13 +252,13 @@ class Training:
     # ---- how a job is made
 
     def _request(
-        self, method: Method, model: Model | str, config: TrainingConfig, idempotency_key: str | None
+        self, method: Method, model: Model | str, config: TrainingConfig, key: str | None, needs: Resources | None
     ) -> JobRequest:
         """Check what is requested before any data are read."""
-        key, target = check_idempotency_key(idempotency_key), self._model(model)
+        key, needs, target = check_idempotency_key(key), check_resources(needs), self._model(model)
         self._runtime.require_room()
         require_offered(self._runtime, target.base_model, method.kind)
-        return JobRequest(method, target, config, key)
+        return JobRequest(method, target, config, key, needs)
 
     def _model(self, model: Model | str) -> Model:
         return self._runtime.store.read(lambda snapshot: named_model(snapshot, self._principal, model))
@@ -291,7 +298,7 @@ class Training:
         spec = {"config": attrs.asdict(request.config), "seed": seed, **billing, **data}
         place = (request.model.entity, request.model.project, request.model.id)
         head = (self._runtime.ids(), request.method.kind, *place, self._runtime.clock.now(), spec, fingerprint)
-        requested = Job(*head, request.idempotency_key, base_model=request.model.base_model)
+        requested = Job(*head, request.idempotency_key, base_model=request.model.base_model, **request.needs)
         job = self._runtime.store.transact(lambda tx: self._enqueue(tx, requested))
         if job.id == requested.id:
             announce(self._runtime, job)
@@ -319,14 +326,9 @@ class Training:
         result = {name: value for name, value in ended.result.items() if name != OVER_BUDGET}
         tx.replace(attrs.evolve(ended, result=result, resume={}))
         kept = (ended.kind, ended.entity, ended.project, ended.lane, now, ended.spec)
-        job = Job(
-            new_id,
-            *kept,
-            base_model=ended.base_model,
-            resume=ended.resume,
-            resume_step=ended.resume_step,
-            result=result,
-        )
+        job = Job(new_id, *kept, resume=ended.resume, resume_step=ended.resume_step, result=result)
+        needs = ended.needs
+        job = attrs.evolve(job, base_model=needs.base_model, accelerators=needs.accelerators, memory=needs.memory)
         return self._enqueue(tx, job)
 
     def _lane(self, model: Model | str) -> str:

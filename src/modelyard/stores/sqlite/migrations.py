@@ -138,6 +138,7 @@ _SQLITE = Dialect(
     {str: "TEXT", int: "INTEGER", bool: "INTEGER", float: "REAL", bytes: "BLOB", datetime: "TEXT"},
     name='"{}"'.format,
     literal=lambda value: sql_literal(int(value) if isinstance(value, bool) else value),
+    implied="seq",
 )
 
 

@@ -1,0 +1,61 @@
+"""Jobs as they are shown: the summary of any kind, and when one that runs will end."""
+
+from datetime import datetime
+
+import attrs
+
+from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus
+
+
+@attrs.frozen
+class JobSummary:
+    """A job of any kind in short. `subject` is the id of what it works on: a model, or an evaluation run. `progress` is
+    its last recorded step, or row, of `total`. `waiting_for` is what a job waits for besides its turn, or None.
+    """
+
+    id: str
+    kind: JobKind
+    status: JobStatus
+    entity: str
+    project: str
+    subject: str
+    progress: int
+    total: int | None
+    attempts: int
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    error_message: str | None
+    waiting_for: str | None = None
+
+    @classmethod
+    def of(cls, job: Job, progress: JobProgress, waiting_for: str | None = None) -> "JobSummary":
+        """Return what is known of a job of any kind."""
+        return cls(
+            job.id,
+            job.kind,
+            job.status,
+            job.entity,
+            job.project,
+            job.lane,
+            progress.step,
+            progress.total,
+            job.attempts,
+            job.created_at,
+            job.started_at,
+            job.ended_at,
+            job.error_message,
+            waiting_for,
+        )
+
+
+def estimated_end(job: Job, progress: JobProgress, now: datetime) -> datetime | None:
+    """When a running job will end at the rate since its first start; None while that is unknown."""
+    if job.status is not JobStatus.RUNNING or not (progress.step and progress.total and job.started_at):
+        return None
+    now = progress.time(now)
+    left = max(progress.total - progress.step, 0) / progress.step
+    try:
+        return now + (now - job.started_at) * left
+    except OverflowError:
+        return None
