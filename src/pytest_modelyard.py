@@ -132,6 +132,21 @@ def yard_url(yard: "Platform") -> Iterator[str]:
         yield url
 
 
+@pytest.fixture
+def yard_hosts() -> tuple[str, ...]:
+    """Return the hosts for which `yard_intercepts` answers: that of OpenAI. Override it to name others."""
+    return ("api.openai.com",)
+
+
+@pytest.fixture
+def yard_intercepts(yard: "Platform", yard_hosts: tuple[str, ...], request: pytest.FixtureRequest) -> Iterator[None]:
+    """Answer from `yard` what clients of the application's own, wherever they were made, ask of `yard_hosts`."""
+    from modelyard.testing import intercept
+
+    with intercept(yard, yard_hosts, faults=_faults_of(request)):
+        yield
+
+
 # ---- recordings --------------------------------------------------------------------------------------------------
 
 

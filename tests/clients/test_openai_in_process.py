@@ -12,10 +12,10 @@ import pytest
 from modelyard import Platform, open_platform
 from modelyard.backends.scripted.backend import ScriptedBackend
 from modelyard.domain.completion import Delta, FinishReason
-from modelyard.errors import Overloaded
+from modelyard.errors import Overloaded, RateLimited
 from modelyard.formats.chat.stream import Chunks
 from modelyard.http.chat import routes as completion
-from modelyard.testing import LeftLoopback, LoopbackGuard, async_openai_client, openai_client
+from modelyard.testing import LeftLoopback, LoopbackGuard, ManualClock, async_openai_client, intercept, openai_client
 from modelyard.testing.clients import in_process
 from openapi_check import CheckedEndpoint
 
@@ -241,3 +241,36 @@ class TestInAsyncUnittest(unittest.IsolatedAsyncioTestCase):
     async def test_it_answers(self) -> None:
         answer = await self.client.chat.completions.create(model="echo", messages=HELLO)
         assert text(answer) == "hello from the other side"
+
+
+# ---- retries -------------------------------------------------------------------------------------------------------
+
+
+def busy() -> Platform:
+    answers = [Overloaded("busy", retry_after=20), RateLimited("slow down", retry_after=20), "at last"]
+    return open_platform(clock=ManualClock(), backend=ScriptedBackend(answers, ["m"]))
+
+
+def test_its_retries_pass_on_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", refuse_to_sleep)
+    with busy() as platform, openai_client(platform) as client:
+        assert text(client.chat.completions.create(model="m", messages=HELLO)) == "at last"
+        assert platform.clock.monotonic() == 40
+
+
+def test_its_retries_on_a_loop_pass_on_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anyio.sleep", refuse_to_sleep)
+    with busy() as platform:
+        answer = asyncio.run(async_openai_client(platform).chat.completions.create(model="m", messages=HELLO))
+        assert (text(answer), platform.clock.monotonic()) == ("at last", 40)
+
+
+def test_retries_of_a_client_of_the_application_pass_on_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", refuse_to_sleep)
+    with busy() as platform, openai.OpenAI(api_key="sk-mine") as client, intercept(platform):
+        assert text(client.chat.completions.create(model="m", messages=HELLO)) == "at last"
+        assert platform.clock.monotonic() == 40
+
+
+def refuse_to_sleep(seconds: float) -> None:
+    raise AssertionError(f"slept for {seconds} s")

@@ -13,6 +13,7 @@ import pytest
 from modelyard import Platform, Pricing, Settings
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.scripted.backend import ScriptedBackend
+from modelyard.testing import Disconnect
 
 pytestmark = pytest.mark.plugin
 
@@ -276,3 +277,17 @@ def entry_points() -> str:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     ((name, module),) = project["entry-points"]["pytest11"].items()
     return f"[pytest11]\n{name} = {module}\n"
+
+
+class TestAnApplicationWithAClientOfItsOwn:
+    @pytest.fixture
+    def yard_hosts(self) -> tuple[str, ...]:
+        return ("models.example",)
+
+    def test_its_hosts_are_answered_with_the_faults_of_the_test(
+        self, yard: Platform, yard_intercepts: None, yard_faults: Any
+    ) -> None:
+        yard_faults.connection(Disconnect())
+        with openai.OpenAI(api_key="sk-mine", base_url="https://models.example/v1") as client:
+            answer = client.chat.completions.create(model="echo", messages=HELLO)
+        assert answer.choices[0].message.content == "hello from the other side"

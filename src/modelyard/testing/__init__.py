@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from modelyard.testing.fake_vllm.server import LOAD_ADAPTER, FakeVllm
     from modelyard.testing.faults.faults import Faults
     from modelyard.testing.faults.kinds import Cut, Disconnect, Killed, Malformed, Slow, TakenOver, Timeout
+    from modelyard.testing.intercept.interception import intercept
     from modelyard.testing.network_guard import LeftLoopback, LoopbackGuard
     from modelyard.testing.tiny_model import build_tiny_model
 else:
@@ -78,6 +79,7 @@ else:
             "testing.fake_vllm.server": ("LOAD_ADAPTER", "FakeVllm"),
             "testing.faults.faults": ("Faults",),
             "testing.faults.kinds": ("Cut", "Disconnect", "Killed", "Malformed", "Slow", "TakenOver", "Timeout"),
+            "testing.intercept.interception": ("intercept",),
             "testing.network_guard": ("LeftLoopback", "LoopbackGuard"),
             "testing.tiny_model": ("build_tiny_model",),
         },
@@ -133,6 +135,7 @@ __all__ = [
     "async_openai_client",
     "backend_client",
     "build_tiny_model",
+    "intercept",
     "machine_over",
     "openai_client",
     "served",

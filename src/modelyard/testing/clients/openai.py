@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from modelyard.errors import MissingExtra
 from modelyard.platform.platform import Platform
 from modelyard.testing.clients import httpx, httpx2
+from modelyard.testing.clients.retries import without_sleep
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
@@ -24,14 +25,16 @@ def openai_client(
     The path of `base_url` selects the interface; its host does not matter. `options` are the client's own. An `api_key`
     among them is used, otherwise a key is created for the platform's entity, so that every request is authenticated,
     limited and recorded as usual. The client still reads its environment variables, such as `OPENAI_PROJECT_ID`.
-    `faults` disturb its connection. Raises `MissingExtra`.
+    `faults` disturb its connection. Its retries take no real time: a `ManualClock` of the platform passes instead.
+    Raises `MissingExtra`.
 
         with openai_client(platform) as client:
             client.chat.completions.create(model="echo", messages=[{"role": "user", "content": "hello"}])
     """
     openai = _openai()
     http_client = openai.DefaultHttpxClient(transport=_transport(openai, platform, faults))
-    return openai.OpenAI(base_url=base_url, http_client=http_client, **_with_key(platform, options))  # type: ignore[no-any-return]
+    client, _ = without_sleep(openai, platform)
+    return client(base_url=base_url, http_client=http_client, **_with_key(platform, options))  # type: ignore[no-any-return]
 
 
 def async_openai_client(
@@ -43,7 +46,8 @@ def async_openai_client(
     """
     openai = _openai()
     http_client = openai.DefaultAsyncHttpxClient(transport=_transport(openai, platform, faults))
-    return openai.AsyncOpenAI(base_url=base_url, http_client=http_client, **_with_key(platform, options))  # type: ignore[no-any-return]
+    _, client = without_sleep(openai, platform)
+    return client(base_url=base_url, http_client=http_client, **_with_key(platform, options))  # type: ignore[no-any-return]
 
 
 def _openai() -> ModuleType:

@@ -1,0 +1,54 @@
+"""The pauses between a client's retries: they pass on the platform's manual clock, and take no real time.
+
+A client that retries sleeps by itself, which a test would have to wait for. On a `ManualClock` the pause moves the
+clock; a platform with a real clock is asked again at once.
+"""
+
+from types import ModuleType
+from typing import Any
+
+from modelyard.platform.platform import Platform
+from modelyard.testing.clock import ManualClock
+
+SLEEP_OF_OPENAI = "_sleep_for_retry"
+"""The method with which the `openai` client sleeps. It is private, and the same in the versions that are tested."""
+
+
+class RetryPauses:
+    """Pauses of clients of one platform."""
+
+    def __init__(self, platform: Platform) -> None:
+        self._clock = platform.clock if isinstance(platform.clock, ManualClock) else None
+
+    def sleep(self, seconds: float) -> None:
+        """Let a pause pass."""
+        if self._clock is not None:
+            self._clock.sleep(seconds)
+
+    async def asleep(self, seconds: float) -> None:
+        """Let a pause pass, on an event loop."""
+        if self._clock is not None:
+            await self._clock.asleep(seconds)
+
+
+def pause_of_openai(client: Any, *, retries_taken: int, max_retries: int, options: Any, response: Any) -> float:
+    """Return how many seconds an `openai` client would have slept, given the arguments of its own sleep."""
+    headers = None if response is None else response.headers
+    seconds: float = client._calculate_retry_timeout(max_retries - retries_taken, options, headers)
+    return seconds
+
+
+def without_sleep(openai: ModuleType, platform: Platform) -> tuple[type, type]:
+    """Return the `OpenAI` and the `AsyncOpenAI` of a version of the library, retrying in no real time."""
+    pauses = RetryPauses(platform)
+
+    def pause(client: Any, **retry: Any) -> None:
+        pauses.sleep(pause_of_openai(client, **retry))
+
+    async def apause(client: Any, **retry: Any) -> None:
+        await pauses.asleep(pause_of_openai(client, **retry))
+
+    return (
+        type("OpenAI", (openai.OpenAI,), {SLEEP_OF_OPENAI: pause}),
+        type("AsyncOpenAI", (openai.AsyncOpenAI,), {SLEEP_OF_OPENAI: apause}),
+    )

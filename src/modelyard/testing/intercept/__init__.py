@@ -1,0 +1,1 @@
+"""Requests of clients that the application makes itself, answered by a platform in process."""
