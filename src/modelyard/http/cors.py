@@ -41,8 +41,6 @@ class AllowedOrigins:
 
     def headers(self, headers: Headers) -> list[Header]:
         """Return the headers of the response to a request."""
-        if not self._origins:
-            return []
         if not self.allows(headers):
             return [_VARY]
         return [("access-control-allow-origin", headers["origin"]), _EXPOSED, _VARY]

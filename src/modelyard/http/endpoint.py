@@ -111,7 +111,7 @@ class Endpoint:
                 Body.CHAT: settings.max_chat_body,
                 Body.DATA: settings.max_data_body,
             },
-            AllowedOrigins(cors_origins),
+            AllowedOrigins(origins) if (origins := tuple(cors_origins)) else None,
         )
         self._prefix, self._count = f"req-{platform.randomness(8).hex()}", count(1)
 
@@ -162,7 +162,7 @@ class Served:
     callers: CallerCache
     spool: Spool
     limits: Mapping[Body, int]
-    origins: AllowedOrigins
+    origins: AllowedOrigins | None
 
 
 @attrs.define(eq=False)
@@ -201,7 +201,8 @@ class HttpExchange:
         """Return the response with the headers that every answer has."""
         self.started = True
         response.headers.append(("x-request-id", self.id))
-        response.headers += self.served.origins.headers(self.headers)
+        if self.served.origins is not None:
+            response.headers += self.served.origins.headers(self.headers)
         if self.match.auth is not Auth.PUBLIC:
             response.headers.append(_NO_STORE)
         if type(response.body) is bytes and response.status not in (204, 304):
@@ -221,7 +222,7 @@ class HttpExchange:
         if self.doubled and self.match.auth is not Auth.PUBLIC:
             check_singular(self.doubled)
         method = self.request.method
-        if method == "OPTIONS":
+        if method == "OPTIONS" and self.served.origins is not None:
             preflight = self.served.origins.preflight(self.headers, self.match.allowed)
             if preflight is not None:
                 return preflight
