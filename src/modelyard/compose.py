@@ -1,7 +1,7 @@
 """`open_platform`: the one place where concrete adapters are named."""
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Literal, Never
 
@@ -39,7 +39,6 @@ from modelyard.protocols import (
 )
 from modelyard.stores import postgres, sqlite
 from modelyard.stores.memory import MemoryStore
-from modelyard.trainers import methods as learner_methods
 
 _MOST_BASE_MODELS = 1000
 _ADDRESSES = ("postgresql://", "postgres://")
@@ -85,12 +84,13 @@ def open_platform(
             opened_store.close()
         raise
     base_models = [] if backend is not None or (path is None and store is None) else _kept_base_models(opened_store)
-    served_locally, close_networks = _local_backend(base_models)
+    offer = LocalOffer(base_models)
+    served_locally, close_networks = _local_backend(offer)
     runtime = Runtime(
         store=opened_store,
         artifacts=kept,
         backend=backend or Router([EchoBackend(), _tabular_backend(), served_locally]),
-        trainers=tuple(trainers) if trainers is not None else _trainers(base_models),
+        trainers=tuple(trainers) if trainers is not None else _trainers(base_models, offer),
         clock=clock_in_use,
         ids=ids or (uuid7_ids(randomness=randomness) if clock is None else ids_by(clock, randomness)),
         randomness=randomness,
@@ -178,10 +178,9 @@ def _kept_base_models(store: Store) -> "list[base_model.BaseModel]":
     return store.read(query)
 
 
-def _local_backend(base_models: "list[base_model.BaseModel]") -> tuple[Backend, Callable[[], None]]:
+def _local_backend(offer: LocalOffer) -> tuple[Backend, Callable[[], None]]:
     """Make the backend of base models in local folders, and the function that closes it; torch loads on first use."""
     made: list[local.LocalBackend] = []
-    offer = LocalOffer(base_models)
 
     def make() -> Backend:
         made.append(local.LocalBackend(offer))
@@ -194,13 +193,9 @@ def _local_backend(base_models: "list[base_model.BaseModel]") -> tuple[Backend, 
     return deferred(make, entries=offer.entries), close
 
 
-def _trainers(base_models: "list[base_model.BaseModel]") -> tuple[Trainer, ...]:
+def _trainers(base_models: "list[base_model.BaseModel]", offer: LocalOffer) -> tuple[Trainer, ...]:
     """Make the trainers of the tabular models and of base models in local folders."""
-
-    def methods(model: str) -> Collection[str]:
-        return learner_methods.LEARNER_METHODS if any(base.id == model for base in base_models) else ()
-
     return (
         deferred(lambda: tabular_training.TabularTrainer()),
-        deferred(lambda: local_training.LocalTrainer(base_models), methods=methods),
+        deferred(lambda: local_training.LocalTrainer(base_models), methods=offer.methods),
     )

@@ -1,6 +1,6 @@
 """Catalogue entries of base models in local folders; listing them does not load torch."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from importlib.util import find_spec
 
@@ -13,6 +13,7 @@ from modelyard.domain.completion import SAMPLING_PARAMETERS
 from modelyard.errors import ModelNotFound
 from modelyard.formats import model_folder
 from modelyard.protocols import Capabilities
+from modelyard.trainers import methods
 
 
 class LocalOffer:
@@ -34,6 +35,10 @@ class LocalOffer:
         if self._limits.get(id) != tokens:
             self._limits[id] = tokens
             self._entries = ()
+
+    def methods(self, id: str) -> Collection[str]:
+        """Return the training methods for a base model: none for one that is not in the list."""
+        return methods.LEARNER_METHODS if any(base.id == id for base in self._base_models) else ()
 
     def base_model(self, id: str) -> "base_model.BaseModel":
         """Return the base model of this id. Raises `ModelNotFound`."""
