@@ -32,12 +32,27 @@ pytest_plugins = [
 # Tests start processes by the hundred, each of which imports the package: compiled once, and not again by each.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# To load all certificates that a system trusts takes tens of milliseconds a client, and no test needs one of them.
+os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "shared" / "trusted_certificate.pem")
+
 # A slow machine is no fault of the code: no example has a deadline, and slow generation fails nothing. Each run looks
 # at the same examples; `--hypothesis-profile=search` looks for new ones.
 slow = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", slow, max_examples=PLAIN, derandomize=True, database=None)
 settings.register_profile("search", slow, max_examples=1000)
 settings.load_profile("same")
+
+
+SERVERS = {"postgres", "slurm"}
+"""The fixtures that start a server."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Mark the tests that start a server, before the plain run leaves them out."""
+    for item in items:
+        if not SERVERS.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker("servers")
 
 
 def pytest_collection_finish() -> None:

@@ -131,6 +131,7 @@ def real_time(tree: ast.Module) -> Iterator[str]:
                 yield f"{receiver}.{method}"
 
 
+@pytest.mark.slow
 def test_only_these_modules_know_real_time() -> None:
     found = {
         path.relative_to(SOURCE).as_posix(): set(real_time(tree_of(path))) for path in sorted(SOURCE.rglob("*.py"))

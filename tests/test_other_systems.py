@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PROBE = '''
 """The standard library and others are loaded as on this system; modelyard then finds what Windows has."""
 import builtins, json, os, select, signal, socket, sys

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from modelyard import open_platform
 from modelyard.clock import SystemClock
 from modelyard.domain.base_model import Tuning
@@ -34,6 +36,7 @@ with open_platform(sys.argv[1]) as platform:
 TOLD = "torch is not installed; run: pip install 'modelyard[torch]'"
 
 
+@pytest.mark.slow
 def test_the_extra_is_named_by_all_that_needs_it(base_folder: Path, tmp_path: Path) -> None:
     base = read_base_folder(base_folder).base_model("tiny", "Tiny", Tuning.LORA, SystemClock().now(), {})
     with open_platform(tmp_path / "yard.db") as platform:

@@ -152,6 +152,7 @@ def test_a_factory_that_cannot_be_loaded_is_one_clear_line() -> None:
     assert "no_such_module:platform cannot be loaded" in reported
 
 
+@pytest.mark.servers
 def test_a_worker_runs_each_job_in_its_own_process_until_it_is_terminated(store: Path) -> None:
     words = [sys.executable, "-m", "modelyard.cli", "work", "--isolate", "--store", str(store)]
     worker = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

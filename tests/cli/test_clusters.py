@@ -99,6 +99,7 @@ def test_what_a_ray_job_takes_is_in_the_address(monkeypatch: pytest.MonkeyPatch)
     assert taken("ray://127.0.0.1:9000?num_gpus=2&memory=1e9") == ("ray http://127.0.0.1:9000", both)
 
 
+@pytest.mark.servers
 def test_a_worker_submits_jobs_to_a_cluster_where_they_outlive_it(tmp_path: Path) -> None:
     """The commands of a cluster that are on the path answer for it: each job is a process of this machine."""
     store = tmp_path / "yard.db"

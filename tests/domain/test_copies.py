@@ -169,6 +169,7 @@ def _raise(failure: Exception) -> None:
     raise failure
 
 
+@pytest.mark.slow
 def test_what_the_platform_returns_crosses_to_another_process_and_back() -> None:
     with open_platform() as platform, ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         model = platform.models.create("support", base_model="tabular-mini")

@@ -60,6 +60,7 @@ class ThisMachine:
         return (self.folder / id).read_text()
 
 
+@pytest.mark.servers
 class TestClusterExecutor(ExecutorContract):
     detached = True
     leaves = True
@@ -302,6 +303,7 @@ def test_a_refused_submission_returns_the_job_and_claims_rest_longer_and_longer(
         assert (job.status, len(cluster.started)) == (JobStatus.RUNNING, 19)
 
 
+@pytest.mark.servers
 def test_a_job_runs_in_the_cluster_while_its_worker_is_replaced(tmp_path: Path) -> None:
     """The process is real; the first worker stops while it runs, the second sees its end."""
     cluster = ThisMachine(tmp_path)

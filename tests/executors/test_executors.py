@@ -71,6 +71,7 @@ def forking(folder: Path) -> SubprocessExecutor:
     return made
 
 
+@pytest.mark.servers
 class TestIsolatingExecutorWithJobsThatNeedIt(ExecutorContract):
     detached = True
 
@@ -85,6 +86,7 @@ class TestIsolatingExecutorWithJobsThatNeedIt(ExecutorContract):
         made.close()
 
 
+@pytest.mark.servers
 class TestSubprocessExecutor(ExecutorContract):
     detached = True
 

@@ -23,6 +23,7 @@ def test_the_catalogue_needs_no_key_and_ignores_one(client: Any) -> None:
         assert client.send("GET", PATH, key="", headers=[("authorization", authorization)]).raw == plain.raw
 
 
+@pytest.mark.slow
 def test_ten_thousand_entries_are_listed_in_order_and_each_one_answers(client_for: Any) -> None:
     names = [f"model-{number:05d}" for number in range(10_000)]
     with open_platform(backend=EchoBackend(names)) as platform:

@@ -144,6 +144,7 @@ def counted(one: MetricSummary) -> tuple[Any, ...]:
     return one.scored, one.unscored, one.scorer_errors, one.model_errors, one.mean
 
 
+@pytest.mark.slow
 @examples(15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.data(), st.integers(1, 3))
 def test_a_runs_summary_report_export_and_results_say_the_same(

@@ -22,6 +22,8 @@ from modelyard.http.message import IN_MEMORY, Request, Response
 from modelyard.protocols import ServedModel
 from modelyard.threads import FairPool
 
+pytestmark = pytest.mark.slow
+
 MANY = 64
 UPLOAD = "project=p&name=d"
 

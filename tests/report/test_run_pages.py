@@ -243,6 +243,7 @@ def browse(folder: Path, *options: str) -> str:
 
 
 @in_a_browser
+@pytest.mark.servers
 def test_a_browser_opens_the_page_and_nothing_hostile_runs(reports: Any, tmp_path: Path) -> None:
     reports[1].save(tmp_path / "comparison.html")
     dom = browse(tmp_path, "--dump-dom")
@@ -265,6 +266,7 @@ document.title = `overlaps ${overlaps.length}, role ${align("role")}, calls ${al
 
 
 @in_a_browser
+@pytest.mark.servers
 @pytest.mark.parametrize("width", [640, 1100])
 def test_in_a_notebook_text_is_left_aligned_and_nothing_overlaps(
     platform: Platform, scored_runs: Any, tmp_path: Path, width: int
@@ -276,6 +278,7 @@ def test_in_a_notebook_text_is_left_aligned_and_nothing_overlaps(
 
 
 @in_a_browser
+@pytest.mark.servers
 @pytest.mark.parametrize(("preference", "dark"), [(0, True), (1, False)])
 def test_a_browser_shows_the_page_as_dark_or_as_light_as_its_reader_likes(
     reports: Any, tmp_path: Path, preference: int, dark: bool

@@ -21,6 +21,8 @@ from modelyard.protocols import StoredArtifact
 from modelyard.stores.sqlite import connection as readers
 from modelyard.stores.sqlite import store
 
+pytestmark = pytest.mark.slow
+
 _spec = importlib.util.spec_from_file_location("scale", Path(__file__).parents[2] / "benchmarks" / "scale.py")
 assert _spec is not None
 assert _spec.loader is not None

@@ -81,7 +81,7 @@ class Kind:
     migrate: Callable[[], object] = attrs.field(default=lambda: None)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.servers)])
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
     if request.param == "sqlite":
         path = tmp_path / "yard.db"

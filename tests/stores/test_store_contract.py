@@ -56,10 +56,12 @@ class TestSqliteStoreRunningEveryStepTwice(StoreContract):
         store.close()
 
 
+@pytest.mark.slow
 def test_no_history_distinguishes_memory_from_a_dictionary() -> None:
     run_state_machine_as_test(machine_over(lambda: MemoryStore(CONTRACT_RECORDS)), settings=QUICK)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("twice", [False, True])
 def test_no_history_distinguishes_sqlite_from_a_dictionary(tmp_path: Path, twice: bool) -> None:
     numbers = iter(range(10**6))

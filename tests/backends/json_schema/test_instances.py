@@ -160,6 +160,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", HOSTILE)
 def test_a_hostile_schema_is_refused_within_bounded_work(schema: Any) -> None:
     with pytest.raises(InvalidInput):

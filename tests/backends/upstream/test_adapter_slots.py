@@ -203,7 +203,7 @@ class Server(RuleBasedStateMachine):
 
 
 Server.TestCase.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
-TestEveryHistory = Server.TestCase
+TestEveryHistory = pytest.mark.slow(Server.TestCase)
 
 
 # ---- the same in examples

@@ -73,6 +73,7 @@ def test_another_field_of_the_row_may_hold_what_is_expected() -> None:
         Contains("answer").score("yes!", {"expected": "yes"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*$", "(a*)*b", "a*a*a*a*a*a*b", "(.*a){9}$"])
 def test_no_pattern_and_output_keep_a_worker_busy(pattern: str) -> None:
     for output in ("a" * 1000 + "!", "a" * (MAX_OUTPUT - 1) + "!"):
@@ -80,6 +81,7 @@ def test_no_pattern_and_output_keep_a_worker_busy(pattern: str) -> None:
             RegularExpression(pattern).score(output, {})
 
 
+@pytest.mark.slow
 def test_a_search_that_takes_too_many_steps_is_given_up() -> None:
     with pytest.raises(Unscored, match="steps"):
         RegularExpression("(.*a){20}$").score("a" * (MAX_OUTPUT - 1) + "!", {})

@@ -296,6 +296,7 @@ def test_one_pass_at_the_default_rate_lowers_the_loss_on_seen_and_on_held_out_qu
     assert mean_loss(model, held_out) < mean_loss(BASE, held_out) / 3
 
 
+@pytest.mark.slow
 def test_held_out_loss_does_not_fall_when_answers_are_shuffled_among_prompts():
     """From a model that knows all answers, but not yet which one is whose."""
     held_out, knows_answers = rows([HELD_OUT]), BASE
@@ -423,6 +424,7 @@ def mean_reward_after(sign, config=RATE, jobs=6):
     return sum(rewards) / len(rewards)
 
 
+@pytest.mark.slow
 def test_rewards_are_learnt_and_negated_rewards_teach_the_opposite():
     before = mean_reward_after(1, jobs=0)
     assert mean_reward_after(1) > 1.5 * before
@@ -434,6 +436,7 @@ def test_equal_rewards_teach_nothing():
     assert credit_trajectories([[(0.5, 2)] * len(group) for group in groups], RATE) == []
 
 
+@pytest.mark.slow
 def test_ppo_learns_too():
     config = RLConfig(ppo=True, learning_rate=2e-5, packed_sequence_length=128)
     assert mean_reward_after(1, config) > 1.3 * mean_reward_after(1, jobs=0)

@@ -21,6 +21,8 @@ from modelyard.testing.contracts.executor import NEEDS, outcome, state
 from modelyard.testing.contracts.executor_trials import until
 from server_pem import SERVER_PEM
 
+pytestmark = pytest.mark.servers
+
 TEMPLATE = {
     "metadata": {"labels": {"team": "ml"}},
     "spec": {

@@ -127,6 +127,7 @@ def test_what_is_listed_always_answers(runtime: Any) -> None:
         assert Chat(runtime, READER).complete(model=entry.id, messages="hi").text == "hi"
 
 
+@pytest.mark.slow
 def test_ten_thousand_entries_are_listed() -> None:
     runtime = make(store=MemoryStore(RECORDS))
     catalogue = Catalogue(runtime, HOST)

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,6 +43,7 @@ def left_of(stored: Stored, reported: Any, trials: int, total: int, width: int) 
     return remaining_rows(stored, "run", reported, places, width, tally.add), tally  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @examples(100)
 @given(st.data(), st.integers(1, 40), st.integers(1, 3), st.integers(1, 5))
 def test_whenever_it_is_killed_just_what_is_not_stored_is_left(

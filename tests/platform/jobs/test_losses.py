@@ -196,6 +196,7 @@ def test_waiting_for_a_job_with_a_silent_worker_warns_once(yard: Any, caplog: py
     assert yard.clock.monotonic() < 2 * yard.runtime.settings.lease
 
 
+@pytest.mark.slow
 def test_every_job_that_is_held_is_watched_however_many_there_are(yard: Any) -> None:
     now, runner = yard.clock.now(), yard.runner()
     names = [f"job-{number:04}" for number in range(10 * PAGE + 1)]

@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Any
 
 import attrs
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -245,5 +246,5 @@ class QueueMachine(RuleBasedStateMachine):
             assert times == sorted(times)
 
 
-TestQueue = QueueMachine.TestCase
+TestQueue = pytest.mark.slow(QueueMachine.TestCase)
 TestQueue.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -101,6 +101,7 @@ def test_a_foreign_file_and_a_newer_cassette_are_refused(path: Path) -> None:
         use_cassette(path)
 
 
+@pytest.mark.slow
 def test_threads_record_whole_lines_into_one_file(path: Path) -> None:
     backends = [use_cassette(path, EchoBackend(), mode="new") for _ in range(2)]
     with ThreadPoolExecutor(8) as threads:
@@ -114,6 +115,7 @@ def recorder(*arguments: object) -> list[str]:
     return [sys.executable, recorded_echo.__file__, *map(str, arguments)]
 
 
+@pytest.mark.slow
 def test_processes_record_whole_lines_into_one_file(path: Path) -> None:
     writers = [subprocess.Popen(recorder(path, writer)) for writer in range(3)]
     assert [writer.wait(100) for writer in writers] == [0, 0, 0]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -117,6 +118,7 @@ def aask(backend: Any, request: CompletionRequest) -> list[Delta]:
     return asyncio.run(collect())
 
 
+@pytest.mark.slow
 @examples(50)
 @given(requests, st.lists(deltas, max_size=4))
 def test_record_then_replay_is_the_identity(request: CompletionRequest, answer: list[Delta]) -> None:

@@ -53,6 +53,7 @@ class TestFaultyMemoryStore(StoreContract):
         store.close()
 
 
+@pytest.mark.slow
 class TestFaultySqliteStore(StoreContract):
     @pytest.fixture
     def store(self, contract_file: Path) -> Iterator[Store]:
@@ -78,6 +79,7 @@ class TestFaultyFolderArtifacts(ArtifactStoreContract):
         return Faults().artifacts(FolderArtifacts(tmp_path / "files"))
 
 
+@pytest.mark.slow
 class TestFaultyTrainer(TrainerContract):
     @pytest.fixture
     def trainer(self) -> Trainer:

@@ -230,6 +230,7 @@ def test_another_clock_than_that_of_the_faults_is_refused(faults: Faults) -> Non
         faults.open_platform(clock=ManualClock())
 
 
+@pytest.mark.plugin
 def test_a_test_fails_when_a_fault_did_not_come(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

@@ -8,7 +8,7 @@ import pytest
 from modelyard.errors import RecordConflict
 from modelyard.protocols import DomainStep, Store, Tx
 from modelyard.testing.contracts.store_order import check_followers
-from modelyard.testing.contracts.store_pairs import PairLaws
+from modelyard.testing.contracts.store_pairs import How, PairLaws
 from modelyard.testing.contracts.store_records import keep
 from modelyard.testing.contracts.store_values import Counter, Item
 
@@ -55,8 +55,7 @@ class DomainLaws(PairLaws):
         seen = store.transact(DomainStep(lambda tx: tx.count(Item, "by_shelf", "shelf"), [("counter", "a")]))
         assert (seen, store.read(lambda snapshot: snapshot.get(Counter, "a")).value) == (1, 1)
 
-    @pytest.mark.parametrize("how", ["thread", "process"])
-    def test_steps_of_domains_and_of_everything_are_serial(self, store: Store, how: str) -> None:
+    def test_steps_of_domains_and_of_everything_are_serial(self, store: Store, how: How) -> None:
         with self._workers(store, how) as twice:
             keep(store, *(Counter(name) for name in NAMES))
             assert twice(change_counters) == [None, None]

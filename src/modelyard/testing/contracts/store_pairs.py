@@ -19,6 +19,7 @@ from modelyard.testing.contracts.store_values import Counter, Entry, Item
 
 TIMES = 25
 OpenStore = Callable[[], Store]
+How = str | ProcessPoolExecutor
 
 
 def add_to_empty(number: int, shelf: str) -> Callable[[Tx], None]:
@@ -90,42 +91,50 @@ class PairLaws:
         """
         return None
 
+    @pytest.fixture(scope="class")
+    @classmethod
+    def other_process(cls) -> Iterator[ProcessPoolExecutor]:
+        """Start one process, at its first use, for all laws that need a second one."""
+        with ProcessPoolExecutor(1, get_context("spawn")) as process:
+            yield process
+
+    @pytest.fixture(params=["thread", "process"])
+    def how(self, request: pytest.FixtureRequest, other_process: ProcessPoolExecutor) -> How:
+        """Return where the second store is: in another thread, or in another process."""
+        return "thread" if request.param == "thread" else other_process
+
     @contextmanager
-    def _workers(self, store: Store, how: str) -> Iterator[Callable[[Callable[[int, Store], Any]], list[object]]]:
+    def _workers(self, store: Store, how: How) -> Iterator[Callable[[Callable[[int, Store], Any]], list[object]]]:
         """Yield a function that does work twice at once: on `store`, and on another one."""
         open_store = self.another(store)
         if open_store is None:
             pytest.skip("`another` is not overridden: no second store shares the records of this one")
-        if how == "thread":
+        if isinstance(how, str):
             with closing(open_store()) as second:
                 yield lambda work: at_once([partial(work, 0, store), partial(work, 1, second)])
             return
-        with ProcessPoolExecutor(1, get_context("spawn")) as process:
-            process.submit(run_on_another, open_store, ids_of_all).result()  # it has started
+        how.submit(run_on_another, open_store, ids_of_all).result()  # it has started
 
-            def twice(work: Callable[[int, Store], Any]) -> list[object]:
-                elsewhere = process.submit(run_on_another, open_store, partial(work, 1))
-                here = at_once([partial(work, 0, store)])
-                return [*here, elsewhere.result()]
+        def twice(work: Callable[[int, Store], Any]) -> list[object]:
+            elsewhere = how.submit(run_on_another, open_store, partial(work, 1))
+            here = at_once([partial(work, 0, store)])
+            return [*here, elsewhere.result()]
 
-            yield twice
+        yield twice
 
-    @pytest.mark.parametrize("how", ["thread", "process"])
-    def test_steps_of_two_stores_are_serial(self, store: Store, how: str) -> None:
+    def test_steps_of_two_stores_are_serial(self, store: Store, how: How) -> None:
         with self._workers(store, how) as twice:
             keep(store, Counter("c"))
             assert twice(count_up) == [None, None]
         assert store.read(lambda snapshot: snapshot.get(Counter, "c")).value == 2 * TIMES
 
-    @pytest.mark.parametrize("how", ["thread", "process"])
-    def test_no_two_stores_find_the_same_listing_empty(self, store: Store, how: str) -> None:
+    def test_no_two_stores_find_the_same_listing_empty(self, store: Store, how: How) -> None:
         with self._workers(store, how) as twice:
             assert twice(fill_shelves) == [None, None]
         counts = [store.read(partial(count_items, f"s{shelf}")) for shelf in range(TIMES)]
         assert counts == [1] * TIMES
 
-    @pytest.mark.parametrize("how", ["thread", "process"])
-    def test_no_step_decides_by_what_another_store_is_changing(self, store: Store, how: str) -> None:
+    def test_no_step_decides_by_what_another_store_is_changing(self, store: Store, how: How) -> None:
         """The two write different records, so no conflict of writes reveals it (write skew)."""
         with self._workers(store, how) as twice:
             keep(store, *(Counter(f"{name}{pair}", 1) for pair in range(TIMES) for name in "ab"))
@@ -133,8 +142,7 @@ class PairLaws:
         left = [sum(store.read(partial(value_of, f"{name}{pair}")) for name in "ab") for pair in range(TIMES)]
         assert left == [1] * TIMES
 
-    @pytest.mark.parametrize("how", ["thread", "process"])
-    def test_a_key_is_taken_once_and_both_stores_see_by_whom(self, store: Store, how: str) -> None:
+    def test_a_key_is_taken_once_and_both_stores_see_by_whom(self, store: Store, how: How) -> None:
         with self._workers(store, how) as twice:
             assert twice(take_keys) == [None, None]
         won = store.read(lambda snapshot: snapshot.page(Item, "by_shelf", "won", limit=1000))
@@ -158,8 +166,8 @@ class PairLaws:
         with closing(open_store()) as second:
             check_followers([store, second, store, second], [store, second])
 
-    def test_records_of_two_processes_have_one_order(self, store: Store) -> None:
-        with self._workers(store, "process") as twice:
+    def test_records_of_two_processes_have_one_order(self, store: Store, other_process: ProcessPoolExecutor) -> None:
+        with self._workers(store, other_process) as twice:
             keep(store, Entry("first"))
             stored: Any = twice(write_many)
         assert sorted(ids(store, "all")) == sorted(["first", *stored[0], *stored[1]])
