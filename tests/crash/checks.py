@@ -24,7 +24,7 @@ from modelyard.domain.training import (
 )
 from modelyard.errors import ArtifactMissing
 from modelyard.platform.platform import Platform, artifacts_folder
-from modelyard.platform.training.service import SEED_BYTES
+from modelyard.platform.training.submission import SEED_BYTES
 from modelyard.testing.contracts.trainer import WORDS, rewarded
 
 PROJECT = "crash"

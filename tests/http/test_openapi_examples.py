@@ -117,7 +117,12 @@ def model(client: Client) -> str:
     return str(client.ok("POST", "/v1/preview/models", fields)["id"])
 
 
-JOBS = {"RLOptionsBody": "training-jobs", "SFTOptionsBody": "sft-training-jobs", "DPOOptionsBody": "dpo-training-jobs"}
+JOBS = {
+    "RLOptionsBody": "training-jobs",
+    "SFTOptionsBody": "sft-training-jobs",
+    "DPOOptionsBody": "dpo-training-jobs",
+    "LoopOptionsBody": "training-loops",
+}
 
 
 @pytest.mark.parametrize("options", JOBS)
@@ -136,6 +141,9 @@ def test_the_bounds_of_training_options_are_those_that_are_enforced(client: Clie
                 where: {name: value},
                 "trajectory_groups": [],
                 "training_data_url": "x://a/b/c:v0",
+                "tasks": [{"prompt": "x"}],
+                "reward": {"type": "exact_match"},
+                "held_out": [{"prompt": "x"}],
             }
             answer = client.send("POST", f"/v1/preview/{JOBS[options]}", body, check=False)
             refused = answer.status == 422 and ["body", where, name] in [

@@ -1,7 +1,4 @@
-"""Jobs, the values of the queue: what was requested, where it stands, who has claimed it, what happened.
-
-The rules by which they change are functions of a transaction in `platform.jobs`.
-"""
+"""Jobs, the values of the queue. The rules by which they change are functions of a transaction in `platform.jobs`."""
 
 import re
 from collections.abc import Mapping
@@ -21,6 +18,7 @@ class JobKind(StrEnum):
     SFT = "sft"
     RL = "rl"
     DPO = "dpo"
+    LOOP = "loop"
     EVALUATE = "evaluate"
     RESCORE = "rescore"
 
@@ -125,6 +123,11 @@ class Job:
     def needs(self) -> Needs:
         """What its worker must be able to do, and give."""
         return Needs(self.kind, self.base_model, accelerators=self.accelerators, memory=self.memory)
+
+    @property
+    def subject(self) -> str:
+        """The id of what it works on: a model, or an evaluation run. Loops have lanes of their own."""
+        return str(self.spec.get("model_id", self.lane))
 
     @property
     def ended(self) -> bool:

@@ -37,7 +37,7 @@ class JobSummary:
             job.status,
             job.entity,
             job.project,
-            job.lane,
+            job.subject,
             progress.step,
             progress.total,
             job.attempts,

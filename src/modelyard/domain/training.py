@@ -148,13 +148,17 @@ class TrajectoryGroup:
 
 TRAINING_STARTED = "training_started"
 GRADIENT_STEP = "gradient_step"
+TRAINING_ROUND = "training_round"
 TRAINING_ENDED = "training_ended"
 TRAINING_FAILED = "training_failed"
+
+STEPS = frozenset({GRADIENT_STEP, TRAINING_ROUND})
+"""The types of events that are steps of a job, with metrics: optimizer steps, or the rounds of a loop."""
 
 
 @attrs.frozen
 class TrainingEvent:
-    """An event of a training job, as it is read. `data` of a gradient step holds finite numbers only."""
+    """An event of a training job, as it is read. `data` of a step (`STEPS`) holds finite numbers only."""
 
     id: str
     seq: int
@@ -165,11 +169,12 @@ class TrainingEvent:
 
 @attrs.frozen
 class TrainingJob:
-    """A job of kind sft or rl, as it is read. `step` is the checkpoint that it made.
+    """A training job, or a loop of them, as it is read. `step` is the checkpoint that it made; of a loop, its best.
 
     `queue_position` is how many jobs wait ahead of it, while it waits itself; counting ends at 100.
     `last_heartbeat` is its worker's last sign of life, while one runs it; `estimated_end` is known from its first step
-    on, while it runs. `waiting_for` is what it waits for besides its turn, in words, None for nothing.
+    on, while it runs. `waiting_for` is what it waits for besides its turn, in words, None for nothing. `loop_id` is the
+    loop that it trains for.
     """
 
     id: str
@@ -192,6 +197,7 @@ class TrainingJob:
     last_heartbeat: datetime | None = None
     estimated_end: datetime | None = None
     waiting_for: str | None = None
+    loop_id: str | None = None
 
     @classmethod
     def of(
@@ -206,7 +212,7 @@ class TrainingJob:
         return cls(
             id=job.id,
             kind=job.kind,
-            model_id=job.lane,
+            model_id=job.subject,
             entity=job.entity,
             project=job.project,
             status=job.status,
@@ -224,6 +230,7 @@ class TrainingJob:
             last_heartbeat=progress.updated_at if progress.held else None,
             estimated_end=estimated_end(job, progress, now),
             waiting_for=waiting_for,
+            loop_id=job.spec.get("loop_id"),
         )
 
 

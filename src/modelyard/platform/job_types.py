@@ -3,16 +3,20 @@
 from collections.abc import Generator
 from functools import partial
 
-from modelyard.domain.job import Job, JobKind, JobStatus
+from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus
 from modelyard.domain.training import TRAINING_ENDED, TRAINING_FAILED
 from modelyard.platform.evaluations import job as evaluation_job
 from modelyard.platform.evaluations import runs as evaluation_runs
 from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.job_type import JobType, JobTypes
+from modelyard.platform.jobs.queue import latest_job, request_cancel
+from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime, Settings
+from modelyard.platform.training import rounds
 from modelyard.platform.training.billing import book_rest, is_over_budget
 from modelyard.platform.training.methods import METHODS
 from modelyard.platform.training.run import train
+from modelyard.platform.training.submission import CHILD, RUN
 from modelyard.protocols import Tx
 
 
@@ -22,6 +26,20 @@ def _evaluate(claimed: ClaimedJob) -> Generator[None, None, None]:
 
 def _end_run(tx: Tx, job: Job) -> None:
     evaluation_runs.end_run(tx, job)
+
+
+def _loop(claimed: ClaimedJob) -> Generator[None, None, None]:
+    return rounds.run_loop(claimed)  # loaded by the first loop
+
+
+def _end_loop(tx: Tx, job: Job) -> None:
+    """Cancel the job that a loop waits for, if it has been ended while it waited."""
+    child = get_or_none(tx, Job, job.result[CHILD]) if CHILD in job.result else None
+    run = latest_job(tx, job.result[RUN]) if RUN in job.result else None
+    for waited in (child, run):
+        if waited is not None and not waited.ended:
+            by = tx.get(JobProgress, job.id).cancelled_by or "the end of its loop"
+            request_cancel(tx, JOB_TYPES, waited.id, job.id, by, job.ended_at or job.created_at)
 
 
 def _failed(job: Job) -> bool:
@@ -66,10 +84,22 @@ def _training(kind: JobKind) -> JobType:
     )
 
 
+_LOOP = JobType(
+    JobKind.LOOP,
+    _loop,
+    TRAINING_ENDED,
+    TRAINING_FAILED,
+    _end_loop,
+    resumable=is_over_budget,
+    can_run=_answers,
+    longest_pause=_longest_row,
+)
+
 JOB_TYPES: JobTypes = {
     job_type.kind: job_type
     for job_type in (
         *map(_training, METHODS),
+        _LOOP,
         _evaluation(JobKind.EVALUATE),
         _evaluation(JobKind.RESCORE),
     )

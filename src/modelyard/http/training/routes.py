@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import cast
 
 from modelyard.domain.job import JobKind, JobStatus
 from modelyard.domain.training import Dataset
+from modelyard.domain.training_config import LoopOptions
 from modelyard.errors import InvalidInput
 from modelyard.formats.training_data import read_dataset
 from modelyard.http.body_schemas import NeedsBody, resources_of
@@ -16,6 +18,7 @@ from modelyard.http.route import Auth, Body, Interface, Parameter, Route, RouteC
 from modelyard.http.training.schemas import (
     DatasetObject,
     DPOJobCreate,
+    LoopCreate,
     OptionsBody,
     RLJobCreate,
     SFTJobCreate,
@@ -25,6 +28,7 @@ from modelyard.http.training.schemas import (
     dataset_object,
     dpo_request,
     job_object,
+    loop_request,
     options_of,
     rl_request,
     sft_request,
@@ -56,6 +60,23 @@ def create_sft_job(call: RouteCall) -> Response:
 def create_dpo_job(call: RouteCall) -> Response:
     """Create a DPO job, which trains a model on a dataset of preferences."""
     return _create_on_dataset(call, JobKind.DPO, dpo_request(call.body))
+
+
+def create_loop(call: RouteCall) -> Response:
+    """Create a training loop: a job that samples, judges, trains and validates, round after round."""
+    key, body = idempotency_key(call), loop_request(call.body)
+    with problems_at("body", "config", model="model_id", tasks="tasks", held_out="held_out", reward="reward"):
+        call.platform.jobs.require_worker()
+        job = call.platform.training.loop(
+            body.model_id.lower(),
+            body.tasks,
+            body.reward,
+            held_out=body.held_out,
+            idempotency_key=key,
+            needs=resources_of(body.needs),
+            **cast("LoopOptions", options_of(body.config)),
+        )
+    return json_response(job_object(job.refresh()))
 
 
 def _create_on_dataset(call: RouteCall, kind: JobKind, body: SFTJobCreate | DPOJobCreate) -> Response:
@@ -171,6 +192,7 @@ ROUTES: tuple[Route, ...] = (
     _job_route(JOBS, create_rl_job, body=Body.DATA, request=RLJobCreate),
     _job_route("/v1/preview/sft-training-jobs", create_sft_job, body=Body.CONTROL, request=SFTJobCreate),
     _job_route("/v1/preview/dpo-training-jobs", create_dpo_job, body=Body.CONTROL, request=DPOJobCreate),
+    _job_route("/v1/preview/training-loops", create_loop, body=Body.CONTROL, request=LoopCreate),
     _route("GET", JOBS, list_jobs, query=(*_JOB_FILTERS, *NAMESPACE, *PAGING), response=TrainingJobPage),
     _route("GET", JOB, show_job, response=TrainingJobObject, links=_IDS),
     _route("GET", f"{JOB}/events", list_events, query=PAGING, response=TrainingEventPage),

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_type_hints
 import attrs
 
 from modelyard.domain.job import JobKind, JobStatus
-from modelyard.domain.training_config import DPOOptions, RLOptions, SFTOptions
+from modelyard.domain.training_config import DPOOptions, LoopOptions, RLOptions, SFTOptions
 from modelyard.errors import InvalidInput, Problem, nearest
 from modelyard.formats.constraints import ID, Length, Within
 from modelyard.formats.converter import structure
@@ -16,7 +16,7 @@ from modelyard.http.listing import PageObject, page_class
 from modelyard.http.message import answering, constant
 
 T = TypeVar("T")
-EventType = Literal["training_started", "gradient_step", "training_ended", "training_failed"]
+EventType = Literal["training_started", "gradient_step", "training_round", "training_ended", "training_failed"]
 
 # ---- requests
 
@@ -37,6 +37,13 @@ _BOUNDS: Mapping[str, Mapping[str, Any]] = {
     "batch_size": _COUNT,
     "beta": _RATE,
     "label_smoothing": {"minimum": 0, "exclusiveMaximum": 0.5},
+    "rounds": _COUNT,
+    "samples": {"minimum": 2, "maximum": 128},
+    "tasks_per_round": _COUNT,
+    "temperature": {"minimum": 0, "maximum": 2},
+    "max_tokens": _COUNT,
+    "concurrency": _COUNT,
+    "evaluate_every": _COUNT,
 }
 """The bounds of options as their configurations check them, in JSON Schema."""
 
@@ -115,7 +122,40 @@ class DPOJobCreate:
     needs: NeedsBody | None = None
 
 
-OptionsBody = RLOptionsBody | SFTOptionsBody | DPOOptionsBody
+_STOP_WHEN = {
+    "described_as": Mapping[str, Any] | None,
+    "schema": {
+        "type": ["object", "null"],
+        "properties": {"score": {"type": "number"}, "patience": {"type": "integer", "minimum": 1}},
+        "additionalProperties": False,
+    },
+}
+
+
+@attrs.frozen(field_transformer=_fields_of(LoopOptions, learning_rate={"schema": _RATE}, stop_when=_STOP_WHEN))
+class LoopOptionsBody:
+    """How a loop works, and how each of its rounds trains: the options of an RL job."""
+
+    SCHEMA: ClassVar[Mapping[str, Any]] = OTHER_OPTIONS
+
+
+@attrs.frozen
+class LoopCreate:
+    """The body that creates a training loop.
+
+    A task has `messages` or a `prompt`, and the fields that the reward reads. `reward` is a declarative scorer: its
+    `type`, and its fields. `held_out` are the tasks on which the model is validated, and not trained.
+    """
+
+    model_id: str = attrs.field(validator=ID)
+    tasks: tuple[Mapping[str, Any], ...] = attrs.field(validator=Length(1, 100_000))
+    reward: Mapping[str, Any]
+    held_out: tuple[Mapping[str, Any], ...] | None = None
+    config: LoopOptionsBody | None = None
+    needs: NeedsBody | None = None
+
+
+OptionsBody = RLOptionsBody | SFTOptionsBody | DPOOptionsBody | LoopOptionsBody
 
 
 def rl_request(body: Any) -> RLJobCreate:
@@ -132,6 +172,11 @@ def sft_request(body: Any) -> SFTJobCreate:
 def dpo_request(body: Any) -> DPOJobCreate:
     """Read the body of a DPO job. Raises `InvalidInput` naming every problem and unsupported option."""
     return _structured(DPOJobCreate, body, _unsupported(body, "config", DPOOptionsBody))
+
+
+def loop_request(body: Any) -> LoopCreate:
+    """Read the body of a loop. Raises `InvalidInput` naming every problem and unsupported option."""
+    return _structured(LoopCreate, body, _unsupported(body, "config", LoopOptionsBody))
 
 
 def options_of(options: OptionsBody | None) -> dict[str, Any]:
@@ -178,7 +223,8 @@ def _is_neutral(option: str, value: Any) -> bool:
 
 @attrs.frozen
 class TrainingJobObject:
-    """A training job. `step` is that of the checkpoint that it made, `config` the configuration in force.
+    """A training job. `step` is that of the checkpoint that it made, `config` the configuration in force. Of a loop,
+    `step` is its best checkpoint; `loop_id` is the loop that a job trains for.
 
     `queue_position` is how many jobs wait ahead of one that waits, up to 100; `waiting_for` what else it waits for.
     """
@@ -202,11 +248,12 @@ class TrainingJobObject:
     last_heartbeat: datetime | None
     estimated_end: datetime | None
     waiting_for: str | None
+    loop_id: str | None
 
 
 @attrs.frozen
 class TrainingEventObject:
-    """An event of a training job. The data of a `gradient_step` are finite numbers."""
+    """An event of a training job. The data of a `gradient_step`, and of a `training_round`, are finite numbers."""
 
     id: str
     type: EventType

@@ -183,7 +183,7 @@ class _Attempt:
 
     def _scorer(self, kept: Mapping[str, Any]) -> RowScorer:
         function = self.callables.scorers.get(kept["name"])
-        if kept["rule"] is None and function is None:
+        if self.callables.lack(kept):
             raise EvaluationError(INTERRUPTED)
         return build_scorer(self.runtime, self.principal, self.namespace, kept, function, self.limits.retries)
 

@@ -83,7 +83,7 @@ class CompletionModel:
     def reply(self, row: Mapping[str, Any], seed: int) -> Flow[Reply]:
         """Complete a row's `messages` or `prompt`, with this seed where the model takes one."""
         sampling = self.request.sampling.seeded(seed) if self.seeded else self.request.sampling
-        request = self.request.asking(_messages(row), sampling, self.request.max_tokens)
+        request = self.request.asking(messages_of(row), sampling, self.request.max_tokens)
         given = yield from CompletionPipeline(self.runtime, self.principal, request, self.attribution).flow()
         usage = given.completion.usage
         spent = cost(usage, given.entry.pricing)
@@ -168,7 +168,8 @@ def _listed(runtime: Runtime, principal: Principal, ref: ObjectRef) -> str | Non
     return ids[0] if ids else None
 
 
-def _messages(row: Mapping[str, Any]) -> tuple[Message, ...]:
+def messages_of(row: Mapping[str, Any]) -> tuple[Message, ...]:
+    """Return the messages, or the prompt, of a row. Raises `InvalidInput`."""
     for name in ("messages", "prompt"):
         if name in row:
             return build_messages(row[name])

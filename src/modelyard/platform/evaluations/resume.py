@@ -21,7 +21,13 @@ from modelyard.lazy import log
 from modelyard.platform.evaluations.row import check_signature
 from modelyard.platform.evaluations.rows import RemainingRows, RowKey
 from modelyard.platform.evaluations.runs import check_idle, find_run
-from modelyard.platform.evaluations.scorers import LocalCallables, ModelFunction, NamedScorer, callables_of
+from modelyard.platform.evaluations.scorers import (
+    LocalCallables,
+    ModelFunction,
+    NamedScorer,
+    callables_of,
+    needs_function,
+)
 from modelyard.platform.evaluations.stored_run import scores_of
 from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.leases import claim, ready_in_lane
@@ -89,7 +95,7 @@ def _key(pair: Iterable[int]) -> RowKey:
 
 def check_portable(job: Job) -> None:
     """Raise `Conflict` for a job that needs functions, which no worker has."""
-    if _needs_model(job) or any(scorer["rule"] is None for scorer in job.spec["scorers"]):
+    if _needs_model(job) or any(map(needs_function, job.spec["scorers"])):
         msg = "was begun with functions, which no worker has; resume it in Python, with the functions"
         raise Conflict(f"evaluation run {job.lane} {msg}")
 
@@ -100,7 +106,7 @@ def callables_for(job: Job, model: ModelFunction | None, scorers: Sequence[Named
     problems, namespace = [], (job.entity, job.project)
     for kept in job.spec["scorers"]:
         scorer = given.get(kept["name"])
-        if scorer is None and kept["rule"] is None:
+        if scorer is None and needs_function(kept):
             problems.append(Problem(("scorers", kept["name"]), "the run was begun with this function; pass it again"))
         elif scorer is not None and str(scorer.ref(namespace)) != kept["ref"]:
             problems.append(

@@ -99,6 +99,24 @@ def _with_dataset(runtime: Runtime, principal: Principal, specs: Sequence[RunSpe
     return _spooled(runtime, specs, rows)
 
 
+def rows_given(runtime: Runtime, principal: Principal, rows: RowData) -> Iterable[Mapping[str, Any]]:
+    """Return the rows that a caller passes, read as they are used. Raises `InvalidInput`, `NotFound`, `Forbidden`."""
+    if isinstance(rows, str) and "://" in rows:
+        rows = Objects(runtime, principal).resolve(ObjectKind.DATASET, rows)
+    if isinstance(rows, ObjectVersion):
+        return _rows_stored(runtime, _artifact_of(rows))
+    if isinstance(rows, str | os.PathLike):
+        return _rows_of_file(principal, rows)
+    if not isinstance(rows, Iterable):
+        raise InvalidInput.at("rows", msg=f"must be {_ROWS}")
+    return rows
+
+
+def _rows_stored(runtime: Runtime, artifact: str) -> Iterator[Mapping[str, Any]]:
+    with runtime.artifacts.open(artifact) as file:
+        yield from read_rows(file)
+
+
 def _counted(rows: int) -> int:
     if rows == 0:
         raise InvalidInput.at("rows", msg="there are none; an iterator that was read before has none left")

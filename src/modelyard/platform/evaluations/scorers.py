@@ -1,8 +1,10 @@
 """The scorers of a run: functions of the caller's and declarative ones, each with a name and a version."""
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from importlib import import_module
+from typing import Any, cast
 
 import attrs
 
@@ -14,7 +16,7 @@ from modelyard.domain.evaluation.scorer_rules import RULES, rule_of
 from modelyard.domain.evaluation.scorers import DeclarativeScorer, LlmJudge, OwnRule
 from modelyard.domain.identity import Principal
 from modelyard.domain.record import EMPTY
-from modelyard.errors import InvalidInput
+from modelyard.errors import EvaluationError, InvalidInput
 from modelyard.flow import Flow
 from modelyard.platform.evaluations.model_under_test import CompletionModel, JudgeScorer
 from modelyard.platform.evaluations.objects import Objects
@@ -50,13 +52,15 @@ MAX_SCORERS = 100
 class NamedScorer:
     """A scorer with its name. `function` is None for a declarative one; `rule` is None for a function.
 
-    `published` is the version that it was read from, where it was given by its reference.
+    `published` is the version that it was read from, where it was given by its reference. `imported` is where other
+    processes import the function from (`import_path`); None where only this one has it.
     """
 
     name: str
     rule: DeclarativeScorer | None = None
     function: ScorerFunction | None = None
     published: ObjectRef | None = None
+    imported: str | None = None
 
     @property
     def content(self) -> Mapping[str, Any]:
@@ -77,7 +81,15 @@ class NamedScorer:
     def spec(self, namespace: Namespace) -> Mapping[str, Any]:
         """Return what a job stores of it: enough to build a declarative scorer again."""
         rule = None if self.rule is None else self.rule.plain()
-        return {"name": self.name, "ref": str(self.ref(namespace)), "rule": rule}
+        imported = {} if self.imported is None else {"imported": self.imported}
+        return {"name": self.name, "ref": str(self.ref(namespace)), "rule": rule, **imported}
+
+    @classmethod
+    def kept(cls, kept: Mapping[str, Any]) -> "NamedScorer":
+        """Return the scorer that a job stores as `kept`, which needs no function of this process. Raises as `load`."""
+        path, rule = kept.get("imported"), None if kept["rule"] is None else rule_of(kept["rule"])
+        function = None if path is None else load(path)
+        return cls(kept["name"], rule, function, ObjectRef.parse(kept["ref"]), path)
 
 
 def source_of(function: Any) -> str:
@@ -86,6 +98,38 @@ def source_of(function: Any) -> str:
         return inspect.getsource(function if inspect.isroutine(function) else type(function))
     except (OSError, TypeError):
         return repr(type(function))
+
+
+def import_path(function: ScorerFunction) -> str | None:
+    """Return "module:name" of a function that another process can import; None where it cannot."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    if not module or module == "__main__" or module not in sys.modules or not name:
+        return None
+    return f"{module}:{name}" if _member(sys.modules[module], name) is function else None
+
+
+def load(path: str) -> ScorerFunction:
+    """Import a function by its path. Raises `EvaluationError`."""
+    module, _, name = path.partition(":")
+    try:
+        function = _member(import_module(module), name)
+        if not callable(function):
+            raise ImportError(f"{module} has no function {name}")
+    except ImportError as error:
+        msg = f"{path} cannot be imported here: {error}; run the job where that module is installed"
+        raise EvaluationError(msg) from None
+    return cast(ScorerFunction, function)
+
+
+def _member(module: object, name: str) -> object:
+    for part in name.split("."):
+        module = getattr(module, part, None)
+    return module
+
+
+def needs_function(kept: Mapping[str, Any]) -> bool:
+    """Return whether a scorer that a job stores as `kept` is a function that only the job's owner has."""
+    return kept["rule"] is None and "imported" not in kept
 
 
 def name_scorers(scorers: Scorers, objects: Objects) -> tuple[NamedScorer, ...]:
@@ -109,6 +153,8 @@ def _each(scorers: Scorers, objects: Objects) -> list[NamedScorer]:
 
 
 def _named(scorer: Any, objects: Objects, name: str | None = None) -> NamedScorer:
+    if isinstance(scorer, NamedScorer):
+        return scorer
     if isinstance(scorer, ObjectVersion):
         scorer = str(scorer.ref)
     if isinstance(scorer, str) and "://" in scorer:
@@ -166,10 +212,14 @@ class LocalCallables:
     principal: Principal | None = None
     on_totals: Callable[[RunningTotals], None] = lambda _: None
 
+    def lack(self, kept: Mapping[str, Any]) -> bool:
+        """Return whether a scorer that a job stores as `kept` needs a function that is not among these."""
+        return needs_function(kept) and kept["name"] not in self.scorers
+
 
 def callables_of(model: ModelFunction | None, scorers: Sequence[NamedScorer]) -> LocalCallables:
     """Return the functions among a model and scorers."""
-    functions = {scorer.name: scorer.function for scorer in scorers if scorer.function is not None}
+    functions = {one.name: one.function for one in scorers if one.function is not None and one.imported is None}
     return LocalCallables(model, functions)
 
 
@@ -205,8 +255,7 @@ def build_scorer(
     name, ref = kept["name"], ObjectRef.parse(kept["ref"])
     assert ref is not None
     if kept["rule"] is None:
-        assert function is not None
-        return CallableScorer(name, ref, function)
+        return CallableScorer(name, ref, function or load(kept["imported"]))
     rule = rule_of(kept["rule"])
     if isinstance(rule, OwnRule):
         return RuleScorer(name, ref, rule)

@@ -104,7 +104,7 @@ def claim_of(progress: JobProgress) -> Claim:
     return Claim(progress.job_id, progress.epoch, progress.worker_id)
 
 
-def fenced(tx: Tx, claim: Claim) -> JobProgress:
+def fenced(tx: Snapshot, claim: Claim) -> JobProgress:
     """Return the job's progress, if the claim is still valid. Raises `LeaseLost`."""
     progress = get_or_none(tx, JobProgress, claim.job_id)
     if progress is None:

@@ -18,7 +18,7 @@ from modelyard.platform.jobs.waiting import Followed, afollowed, follow, followe
 from modelyard.platform.listing import Cursor
 from modelyard.platform.paging import cursor_at, get_or_none, listed_index
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.training.methods import METHODS
+from modelyard.platform.training.methods import TRAINING_KINDS
 from modelyard.platform.training.metrics import SHOWN, MetricRow, job_plot, metric_rows
 from modelyard.protocols import Snapshot, Tx
 from modelyard.report.line_plot import Plot
@@ -167,7 +167,7 @@ def cancel_job(runtime: Runtime, principal: Principal, job_id: str) -> TrainingJ
 
 def visible(principal: Principal) -> Callable[[Job], bool]:
     """Return whether a job is a training job in the principal's scope."""
-    return lambda job: job.kind in METHODS and principal.scope.covers(job.entity, job.project)
+    return lambda job: job.kind in TRAINING_KINDS and principal.scope.covers(job.entity, job.project)
 
 
 def found_job(snapshot: Snapshot, principal: Principal, job_id: str) -> Job:

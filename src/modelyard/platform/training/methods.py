@@ -48,6 +48,9 @@ class JobRequest:
     needs: Resources
 
 
+TRAINING_KINDS = frozenset({JobKind.SFT, JobKind.RL, JobKind.DPO, JobKind.LOOP})
+"""The kinds of jobs that train a model: by a method, or in rounds."""
+
 METHODS: Mapping[JobKind, Method] = {
     method.kind: method
     for method in (

@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.job import Job, JobEvent, JobProgress
-from modelyard.domain.training import GRADIENT_STEP, TrainingJob
+from modelyard.domain.training import STEPS, TrainingJob
 from modelyard.platform.paging import cursor_at, get_or_none
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.methods import METHODS
@@ -33,7 +33,7 @@ def metric_rows(runtime: Runtime, job_id: str, most: int | None = None) -> list[
     """Return the steps of a job in order: all, or about `most` of them, evenly spaced, with the first and the last."""
     last = runtime.store.read(lambda snapshot: _last_seq(snapshot, job_id))
     events = _all(runtime, job_id) if most is None or last <= most else _some(runtime, job_id, last, most)
-    return [MetricRow(event.step, event.created_at, event.data) for event in events if event.type == GRADIENT_STEP]
+    return [MetricRow(event.step, event.created_at, event.data) for event in events if event.type in STEPS]
 
 
 def _last_seq(snapshot: Snapshot, job_id: str) -> int:
@@ -86,7 +86,7 @@ def _points(runtime: Runtime, job_ids: Iterable[str], name: str) -> Iterator[Poi
     for job_id in job_ids:
         last = 0
         for event in _all(runtime, job_id):
-            if event.type != GRADIENT_STEP:
+            if event.type not in STEPS:
                 continue
             last = event.step
             if name in event.data:

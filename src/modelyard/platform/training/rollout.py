@@ -1,6 +1,8 @@
 """Rollouts: conversations with a model that become trajectories to train it on."""
 
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar, Unpack, cast
 
 from modelyard.domain.completion import Choice, CompletionRequest, Message, Role
@@ -69,15 +71,26 @@ def _spoken(item: Message | SampledChoice) -> Message:
     return item.message if isinstance(item, SampledChoice) else item
 
 
-def gather(attempt: Callable[[T], Trajectory], over: Iterable[T]) -> TrajectoryGroup:
+def gather(attempt: Callable[[T], Trajectory], over: Iterable[T], *, concurrency: int = 1) -> TrajectoryGroup:
     """Group attempts at one task, one for each item, such as a seed. Attempts that raise are kept as failures.
 
-    group = gather(lambda seed: attempt_at(question, seed), range(8))
+    Up to `concurrency` attempts run at the same time, in threads; the trajectories keep the order of the items.
+
+    group = gather(lambda seed: attempt_at(question, seed), range(8), concurrency=8)
     """
-    trajectories, failures = [], []
-    for item in over:
-        try:
-            trajectories.append(attempt(item))
-        except Exception as error:  # noqa: BLE001 - the attempt is the caller's code, and its failure is part of the group
-            failures.append(RolloutError(type(error).__name__, str(error)))
-    return TrajectoryGroup(tuple(trajectories), tuple(failures))
+    if concurrency == 1:
+        outcomes = [_attempted(attempt, item) for item in over]
+    else:
+        with ThreadPoolExecutor(concurrency, "modelyard-rollout") as threads:
+            outcomes = list(threads.map(partial(_attempted, attempt), over))
+    return TrajectoryGroup(
+        tuple(one for one in outcomes if isinstance(one, Trajectory)),
+        tuple(one for one in outcomes if isinstance(one, RolloutError)),
+    )
+
+
+def _attempted(attempt: Callable[[T], Trajectory], item: T) -> Trajectory | RolloutError:
+    try:
+        return attempt(item)
+    except Exception as error:  # noqa: BLE001 - the attempt is the caller's code, and its failure is part of the group
+        return RolloutError(type(error).__name__, str(error))

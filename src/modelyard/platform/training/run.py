@@ -119,7 +119,7 @@ class _Run:
         self._loose = claimed.loose
         self._unbooked = 0
         self._saved = start.job.resume
-        resume = _intact(self.runtime, self._saved)
+        resume = intact(self.runtime, self._saved)
         self._last_step = start.job.resume_step if resume else 0
         self._context = _context(self.runtime, start, resume, self._last_step)
 
@@ -305,7 +305,7 @@ def opener(artifacts: ArtifactStore, files: Files) -> Callable[[str], BinaryIO]:
     return open_file
 
 
-def _intact(runtime: Runtime, files: Files) -> Files:
+def intact(runtime: Runtime, files: Files) -> Files:
     """Return the saved state, or nothing where a file of it is gone or altered: then the job begins again."""
     try:
         for file in files.values():

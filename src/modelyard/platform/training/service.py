@@ -2,32 +2,31 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from functools import partial
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, get_type_hints
 
 import attrs
 
 from modelyard.domain.canonical import digest
 from modelyard.domain.identity import Principal, check_name
 from modelyard.domain.job import Job, JobKind, JobStatus, check_idempotency_key
-from modelyard.domain.models import Checkpoint, Model
+from modelyard.domain.models import Model
 from modelyard.domain.paging import Order
 from modelyard.domain.record import EMPTY
 from modelyard.domain.resources import Resources, check_resources
 from modelyard.domain.training import Dataset, DatasetName, TrainingEvent, TrainingJob
-from modelyard.domain.training_config import DPOOptions, RLOptions, SFTOptions, TrainingConfig
-from modelyard.errors import Conflict, InvalidInput, NotFound, nearest
+from modelyard.domain.training_config import DPOOptions, LoopOptions, RLOptions, SFTOptions, TrainingConfig
+from modelyard.errors import InvalidInput, NotFound, nearest
 from modelyard.formats.training_data import DATASETS, RowFormat
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.checkpoints.lookup import named_model
 from modelyard.platform.jobs.events import event_listing
-from modelyard.platform.jobs.queue import announce, asked_before, enqueue, files_of
+from modelyard.platform.jobs.queue import announce, files_of
 from modelyard.platform.jobs.service import Jobs
 from modelyard.platform.listing import Cursor, Listing
-from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_entity, named_place
+from modelyard.platform.paging import cursor_at, index_listing, listed_entity, named_place
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.training.billing import OVER_BUDGET, billing_of, is_over_budget, require_budget
+from modelyard.platform.training import loop as loops
 from modelyard.platform.training.data import (
     DatasetRows,
     ExampleData,
@@ -52,7 +51,8 @@ from modelyard.platform.training.handle import (
     visible,
 )
 from modelyard.platform.training.methods import METHODS, JobRequest, Method, require_offered
-from modelyard.protocols import Snapshot, StoredArtifact, Tx
+from modelyard.platform.training.submission import add_job, continue_job, new_job
+from modelyard.protocols import Snapshot, StoredArtifact
 
 T = TypeVar("T")
 
@@ -128,6 +128,31 @@ class Training:
         """
         return self.submit(JobKind.DPO, model, data, options, idempotency_key=idempotency_key, needs=needs)
 
+    def loop(
+        self,
+        model: Model | str,
+        tasks: "loops.Tasks",
+        reward: "loops.Reward",
+        *,
+        held_out: "loops.Tasks | None" = None,
+        idempotency_key: str | None = None,
+        needs: Resources | None = None,
+        **options: Unpack[LoopOptions],
+    ) -> JobHandle:
+        """Train a model by RL in rounds: sample answers to tasks, judge them, train on the rewards, validate, repeat.
+
+        `tasks` are rows with `messages` or a `prompt` and what the reward reads, given in the ways of
+        `evaluations.run`. `reward` is a scorer, declarative or a function of output and row; a function must be
+        importable by its module, because the loop may be resumed in another process. On the `held_out` tasks the
+        reward is measured without training on it, in an evaluation run; `stop_when` stops early by it. Each round makes
+        one checkpoint; the job's `step` is the best by held-out reward, else the last. `options` are the fields of
+        `LoopConfig`, and of `RLConfig` for the rounds. Killed at any point, it continues where it was: no round is
+        trained twice. Raises as `sft` does.
+        """
+        _check_options(JobKind.LOOP, LoopOptions, options)
+        request = self._request(METHODS[JobKind.RL], model, loops.resolve(options), idempotency_key, needs)
+        return loops.new_loop(self._runtime, self._principal, request, tasks, reward, held_out, self._add)
+
     def submit(
         self,
         kind: JobKind,
@@ -144,7 +169,7 @@ class Training:
         With `require_worker`, raises `NoWorker` before any data are read where no worker is alive.
         """
         method = METHODS[kind]
-        _check_options(method, options)
+        _check_options(method.kind, method.options, options)
         request = self._request(method, model, method.config.resolve(options), idempotency_key, needs)
         if require_worker:
             Jobs(self._runtime, self._principal).require_worker()
@@ -211,8 +236,11 @@ class Training:
 
         Raises `NotFound`, `Conflict` for a job that ended otherwise or was continued already, `BudgetExceeded`.
         """
-        new_id, now = self._runtime.ids(), self._runtime.clock.now()
-        job = self._runtime.store.transact(lambda tx: self._resume(tx, job_id, new_id, now))
+        ids, now = (self._runtime.ids(), self._runtime.ids()), self._runtime.clock.now()
+        most = self._runtime.settings.max_queued_jobs
+        job = self._runtime.store.transact(
+            lambda tx: continue_job(tx, found_job(tx, self._principal, job_id), ids, now, most)
+        )
         return JobHandle(self._runtime, self._principal, announce(self._runtime, job).id)
 
     def list(
@@ -293,43 +321,18 @@ class Training:
         return found
 
     def _submit(self, request: JobRequest, data: Mapping[str, Any], fingerprint: str = "") -> JobHandle:
-        seed = int.from_bytes(self._runtime.randomness(SEED_BYTES), "big")
-        billing = billing_of(self._runtime, self._principal, request.model.base_model)
-        spec = {"config": attrs.asdict(request.config), "seed": seed, **billing, **data}
-        place = (request.model.entity, request.model.project, request.model.id)
-        head = (self._runtime.ids(), request.method.kind, *place, self._runtime.clock.now(), spec, fingerprint)
-        requested = Job(*head, request.idempotency_key, base_model=request.model.base_model, **request.needs)
-        job = self._runtime.store.transact(lambda tx: self._enqueue(tx, requested))
+        return self._add(new_job(self._runtime, self._principal, request, data, fingerprint))
+
+    def _add(self, requested: Job) -> JobHandle:
+        """Queue a job, or find the one that an equal request has made: then the files of this one are removed."""
+        most = self._runtime.settings.max_queued_jobs
+        job = self._runtime.store.transact(lambda tx: add_job(tx, requested, most))
         if job.id == requested.id:
             announce(self._runtime, job)
         else:
             for name in files_of(requested):
                 self._runtime.artifacts.remove(name)
         return JobHandle(self._runtime, self._principal, job.id)
-
-    def _enqueue(self, tx: Tx, job: Job) -> Job:
-        known = asked_before(tx, job)
-        if known is not None:
-            return known
-        if get_or_none(tx, Model, job.lane) is None:
-            raise NotFound("Model", job.lane)
-        step = job.spec["config"].get("kl_penalty_reference_step")
-        if step is not None and tx.find(Checkpoint, "step", job.lane, step) is None:
-            raise InvalidInput.at("kl_penalty_reference_step", msg=f"the model has no checkpoint of step {step}")
-        require_budget(tx, job)
-        return enqueue(tx, job, self._runtime.settings.max_queued_jobs)
-
-    def _resume(self, tx: Tx, job_id: str, new_id: str, now: datetime) -> Job:
-        ended = found_job(tx, self._principal, job_id)
-        if not is_over_budget(ended):
-            raise Conflict("only a job that a budget has ended can be resumed, once; start a new job")
-        result = {name: value for name, value in ended.result.items() if name != OVER_BUDGET}
-        tx.replace(attrs.evolve(ended, result=result, resume={}))
-        kept = (ended.kind, ended.entity, ended.project, ended.lane, now, ended.spec)
-        job = Job(new_id, *kept, resume=ended.resume, resume_step=ended.resume_step, result=result)
-        needs = ended.needs
-        job = attrs.evolve(job, base_model=needs.base_model, accelerators=needs.accelerators, memory=needs.memory)
-        return self._enqueue(tx, job)
 
     def _lane(self, model: Model | str) -> str:
         if isinstance(model, Model):
@@ -340,8 +343,8 @@ class Training:
         return cursor_at(Job, index, found_job(snapshot, self._principal, job_id))
 
 
-def _check_options(method: Method, options: Mapping[str, Any]) -> None:
-    known = method.options.__annotations__
+def _check_options(kind: JobKind, keywords: type, options: Mapping[str, Any]) -> None:
+    known = get_type_hints(keywords)
     for name in options:
         if name not in known:
-            raise TypeError(f"{method.kind.value}() has no option {name!r}{nearest(name, known)}")
+            raise TypeError(f"{kind.value}() has no option {name!r}{nearest(name, known)}")

@@ -1,0 +1,137 @@
+"""Requesting a loop: a durable job that samples, judges, trains and validates, round after round."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any, TypeVar, cast
+
+import attrs
+
+from modelyard.domain.identity import Principal
+from modelyard.domain.job import Job, JobKind
+from modelyard.domain.training_config import LoopConfig, RLConfig
+from modelyard.errors import InvalidInput, Problem
+from modelyard.formats.jsonl import dump_row, in_chunks
+from modelyard.platform.artifacts import remove_unless_recorded
+from modelyard.platform.evaluations.model_under_test import messages_of
+from modelyard.platform.evaluations.objects import Objects
+from modelyard.platform.evaluations.rows import RowData, rows_given
+from modelyard.platform.evaluations.scorers import NamedScorer, OneScorer, build_scorer, import_path, name_scorers
+from modelyard.platform.jobs.requester import requester_spec
+from modelyard.platform.runtime import Runtime
+from modelyard.platform.training.data import own
+from modelyard.platform.training.methods import JobRequest
+from modelyard.platform.training.submission import drawn_for
+
+T = TypeVar("T")
+
+Tasks = RowData
+"""Rows with `messages` or a `prompt`, and the fields that the reward reads; given as the rows of an evaluation are."""
+
+Reward = OneScorer
+"""A scorer, or a function of output and row that other processes can import."""
+
+_OWN = frozenset(field.name for field in attrs.fields(LoopConfig)) - {"training"}
+
+
+def resolve(options: Mapping[str, Any]) -> LoopConfig:
+    """Return the configuration of a loop, with that of its RL jobs. Raises `InvalidInput`."""
+    training = RLConfig.resolve({name: value for name, value in options.items() if name not in _OWN})
+    own_options = {name: value for name, value in options.items() if name in _OWN}
+    return LoopConfig.resolve({**own_options, "training": attrs.asdict(training)})
+
+
+def new_loop(
+    runtime: Runtime,
+    principal: Principal,
+    request: JobRequest,
+    tasks: Tasks,
+    reward: Reward,
+    held_out: Tasks | None,
+    submit: Callable[[Job], T],
+) -> T:
+    """Check the loop that is requested, store its tasks, and submit the job. Returns what `submit` does.
+
+    Raises `InvalidInput`, `NotFound`, `Forbidden`, `StorageFull`, and what `submit` raises.
+    """
+    model, config = request.model, cast(LoopConfig, request.config)
+    if held_out is None and config.stop_when:
+        raise InvalidInput.at("stop_when", msg="needs held_out: give the tasks on which the model is validated")
+    scorer = _reward(runtime, principal, (model.entity, model.project), reward)
+    counts: dict[str, int] = {}
+    lines = chain(
+        _lines(rows_given(runtime, principal, tasks), "tasks", counts),
+        _lines(rows_given(runtime, principal, () if held_out is None else held_out), "held_out", counts),
+    )
+    stored = runtime.artifacts.put(in_chunks(lines))
+    with remove_unless_recorded(runtime.artifacts, stored):
+        _check_counts(counts, held_out is not None)
+        spec = {
+            "model_id": model.id,
+            "config": attrs.asdict(config),
+            "reward": scorer,
+            "asker": requester_spec(runtime, principal),
+            **own(stored),
+            **counts,
+            **drawn_for(runtime, principal, model),
+        }
+        head = (runtime.ids(), JobKind.LOOP, model.entity, model.project, f"{model.id}/loop", runtime.clock.now())
+        job = Job(*head, spec, idempotency_key=request.idempotency_key, base_model=model.base_model, **request.needs)
+        return submit(job)
+
+
+def _check_counts(counts: Mapping[str, int], validated: bool) -> None:
+    empty = [name for name in ("tasks", "held_out") if not counts[name] and (name == "tasks" or validated)]
+    if empty:
+        raise InvalidInput(
+            [Problem((name,), "has no rows; an iterator that was read before has none") for name in empty]
+        )
+
+
+def _lines(rows: Iterable[Mapping[str, Any]], name: str, counts: dict[str, int]) -> Iterator[bytes]:
+    """Yield the tasks as lines, and count them. Raises `InvalidInput` at (`name`, <row>, ...)."""
+    counts[name] = 0
+    for number, row in enumerate(rows):
+        try:
+            messages_of(row)
+            line = dump_row(row, number)
+        except InvalidInput as wrong:
+            raise InvalidInput(
+                [attrs.evolve(one, loc=_below(one.loc, name, number)) for one in wrong.problems]
+            ) from None
+        counts[name] += 1
+        yield line
+
+
+def _below(loc: tuple[str | int, ...], name: str, number: int) -> tuple[str | int, ...]:
+    return (name, number, *(loc[2:] if loc[:2] == ("rows", number) else loc))
+
+
+def _reward(runtime: Runtime, principal: Principal, namespace: tuple[str, str], reward: Reward) -> Mapping[str, Any]:
+    """Publish the scorer, and return it as a job stores it. Raises `InvalidInput` for a function that only we have."""
+    objects = Objects(runtime, principal)
+    try:
+        named = name_scorers(reward, objects)
+    except InvalidInput as wrong:  # located below its name among the scorers
+        raise InvalidInput([attrs.evolve(one, loc=("reward", *one.loc[2:])) for one in wrong.problems]) from None
+    if len(named) != 1:
+        raise InvalidInput.at("reward", msg="must be one scorer; to combine several, give a function")
+    (scorer,) = named
+    if scorer.function is not None:
+        scorer = attrs.evolve(scorer, imported=_importable(scorer))
+    kept = scorer.spec(namespace)
+    build_scorer(runtime, principal, namespace, kept, None, 0)
+    scorer.publish(objects, namespace)
+    return kept
+
+
+def _importable(scorer: NamedScorer) -> str:
+    assert scorer.function is not None
+    path = import_path(scorer.function)
+    if path is None:
+        msg = (
+            f"the function {scorer.name!r} cannot be imported by another process, in which the loop may be resumed; "
+            "define it at the top of a module that workers have (not in __main__, a notebook or another function), "
+            "or use a scorer, such as 'token_f1'"
+        )
+        raise InvalidInput.at("reward", msg=msg)
+    return path

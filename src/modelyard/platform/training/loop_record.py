@@ -1,0 +1,158 @@
+"""The record of a loop: what it has done, the jobs that it waits for, and its files."""
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import attrs
+
+from modelyard.domain.events import JobEventRecorded
+from modelyard.domain.job import Gain, Job, JobProgress, NewEvent
+from modelyard.domain.resources import Capacity
+from modelyard.errors import RecordNotFound, TrainingError
+from modelyard.platform.jobs.claimed_job import ClaimedJob
+from modelyard.platform.jobs.events import record_events
+from modelyard.platform.jobs.leases import fenced, require_claim
+from modelyard.platform.jobs.queue import announce, fail
+from modelyard.platform.jobs.runner import Runner
+from modelyard.platform.paging import get_or_none
+from modelyard.platform.training.billing import OVER_BUDGET
+from modelyard.protocols import Snapshot, StoredArtifact, Tx
+
+Turns = Generator[None, None, None]
+
+Find = Callable[[Snapshot], Job | None]
+"""Finds the job that a loop waits for."""
+
+
+class LoopRecord:
+    """What a loop has done, as it is stored with its claimed job: every change is one transaction under the claim."""
+
+    def __init__(self, claimed: ClaimedJob) -> None:
+        self.claimed, self.runtime = claimed, claimed.runtime
+        self._loose = claimed.loose
+        self._work_seen: object = None
+
+    @property
+    def done(self) -> Mapping[str, Any]:
+        """What is done: the job's result."""
+        return self.claimed.job.result
+
+    @property
+    def files(self) -> Mapping[str, Any]:
+        """The groups that are stored of the current round, by their places."""
+        return self.claimed.job.resume
+
+    # ---- changes
+
+    def advance(self, changes: Mapping[str, Any], also: Callable[[Tx], object], forget_files: bool = False) -> bool:
+        """Change the result (None removes a member), and do what goes with it, in one transaction.
+
+        Returns False, and does nothing, once the loop's cancellation was requested. Raises `LeaseLost`.
+        """
+        return self.took(self.runtime.store.transact(partial(self.advancing, changes, also, forget_files)))
+
+    def advancing(
+        self, changes: Mapping[str, Any], also: Callable[[Tx], object], forget_files: bool, tx: Tx
+    ) -> tuple[Job, JobProgress]:
+        """Change the result as `advance` does, in a transaction of the caller's, which hands the answer to `took`."""
+        job, progress = require_claim(tx, self.claimed.claim), fenced(tx, self.claimed.claim)
+        if progress.cancelled_by:
+            return job, progress
+        result = {name: value for name, value in {**job.result, **changes}.items() if value is not None}
+        job = attrs.evolve(job, result=result, resume={} if forget_files else job.resume)
+        tx.replace(job)
+        also(tx)
+        return job, fenced(tx, self.claimed.claim)
+
+    def took(self, stored: tuple[Job, JobProgress]) -> bool:
+        """Note what a transaction has stored. Returns whether it has changed the result."""
+        self.claimed.job, self.claimed.progress = stored
+        self.claimed.moved_at = self.runtime.clock.monotonic()
+        return not self.claimed.progress.cancelled_by
+
+    def record(self, event: NewEvent, changes: Mapping[str, Any], now: datetime, total: int | None = None) -> None:
+        """Record an event with the change of the result that it stands for."""
+        claim = self.claimed.claim
+        if self.advance(changes, lambda tx: record_events(tx, claim, [event], now, total)):
+            self.runtime.observe(JobEventRecorded(claim.job_id, event.type, self.claimed.progress.last_seq))
+
+    def end_over_budget(self, message: str) -> None:
+        """End the loop as failed, and keep what it has, so that it can be resumed from there."""
+        event_id, now, types = self.runtime.ids(), self.runtime.clock.now(), self.runtime.job_types
+
+        def step(tx: Tx) -> Job:
+            job = require_claim(tx, self.claimed.claim)
+            return fail(tx, types, attrs.evolve(job, result={**job.result, OVER_BUDGET: True}), event_id, message, now)
+
+        self.claimed.job = announce(self.runtime, self.runtime.store.transact(step))
+
+    # ---- the jobs of the loop
+
+    def until_ended(self, find: Find) -> Turns:
+        """Wait until a job has ended, and run what is ready in its lane meanwhile. Yields while it waits."""
+        mine = self.claimed.job
+        runner = Runner(self.runtime, capacity=Capacity(mine.accelerators, mine.memory or None))
+        while (waited := self._look(find)) is not None and not waited.ended:
+            runner.reclaim_expired(lambda progress: progress.job_id == mine.id)
+            claimed = runner.claim(waited.lane)
+            if claimed is None:
+                yield
+                self.runtime.clock.sleep(self.runtime.settings.poll)
+                continue
+            with runner.beating(), closing(runner.steps(claimed)) as steps:
+                for _ in steps:
+                    self._look(find)
+                    yield
+
+    def _look(self, find: Find) -> Job | None:
+        """Return the job that is waited for, and note whether it moves and whether the loop is cancelled.
+
+        Raises `LeaseLost`, `TrainingError` for a job that is gone.
+        """
+
+        def query(snapshot: Snapshot) -> tuple[JobProgress, Job | None, object]:
+            job = find(snapshot)
+            work = None if job is None else get_or_none(snapshot, JobProgress, job.id)
+            return fenced(snapshot, self.claimed.claim), job, None if work is None else (work.step, work.last_seq)
+
+        try:
+            self.claimed.progress, job, work = self.runtime.store.read(query)
+        except RecordNotFound:
+            raise TrainingError("a job of the loop was deleted with its model; start a new loop") from None
+        if work != self._work_seen and self.claimed.progress.gain is not Gain.NEW:
+            self.claimed.write(self._gained)
+        self._work_seen = work
+        self.claimed.moved_at = self.runtime.clock.monotonic()
+        return job
+
+    def _gained(self, tx: Tx) -> JobProgress:
+        """Note that the work moves, so that a worker that is lost now counts for nothing."""
+        progress = fenced(tx, self.claimed.claim).gained()
+        tx.replace(progress)
+        return progress
+
+    # ---- files
+
+    def named(self, stored: StoredArtifact) -> None:
+        """Note that a record names the file now."""
+        self._loose.remove(stored.name)
+
+    def replaced(self, files: Mapping[str, Any]) -> None:
+        """Remove files that a record named before; all that were stored meanwhile are named by records."""
+        self._loose[:] = [file["artifact"] for file in files.values()]
+        self.remove_loose_files()
+
+    def put(self, chunks: Iterator[bytes]) -> StoredArtifact:
+        """Store a file that no record names yet."""
+        stored = self.runtime.artifacts.put(chunks)
+        self._loose.append(stored.name)
+        return stored
+
+    def remove_loose_files(self) -> None:
+        """Remove the files that no record names."""
+        for name in self._loose:
+            self.runtime.artifacts.remove(name)
+        self._loose.clear()

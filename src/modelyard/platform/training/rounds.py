@@ -1,0 +1,330 @@
+"""The work of a loop: round after round it samples, judges, trains and validates, and stores each of these steps.
+
+Training and validating are jobs of their own, queued in the transaction that records them in the loop's `result`; so
+whatever happens to the loop's process, each is made once. The loop runs them itself where no other worker takes them. A
+group of answers is stored as soon as it is sampled.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import attrs
+
+from modelyard.domain.evaluation.run import EvaluationRun, RunState
+from modelyard.domain.identity import Attribution
+from modelyard.domain.job import Job, JobKind, JobStatus, NewEvent
+from modelyard.domain.models import Model
+from modelyard.domain.resources import Resources
+from modelyard.domain.training import TRAINING_ROUND, TRAINING_STARTED, TrajectoryGroup
+from modelyard.domain.training_config import LoopConfig, RLConfig
+from modelyard.errors import BudgetExceeded, TrainingError
+from modelyard.formats.jsonl import read_rows
+from modelyard.formats.training_data import GROUPS
+from modelyard.platform.evaluations.rows import build_specs
+from modelyard.platform.evaluations.scorers import NamedScorer, build_scorer
+from modelyard.platform.jobs.claimed_job import ClaimedJob
+from modelyard.platform.jobs.leases import fenced, require_claim
+from modelyard.platform.jobs.queue import announce, cancel, enqueue, latest_job, save_resume, succeed
+from modelyard.platform.jobs.requester import requester_principal
+from modelyard.platform.paging import get_or_none
+from modelyard.platform.training.billing import is_over_budget
+from modelyard.platform.training.data import own
+from modelyard.platform.training.loop_record import LoopRecord, Turns
+from modelyard.platform.training.methods import METHODS, JobRequest
+from modelyard.platform.training.run import intact
+from modelyard.platform.training.sampling import RoundSampler, first_failure, round_metrics, tasks_of_round
+from modelyard.platform.training.submission import CHILD, RUN, new_job
+from modelyard.protocols import Snapshot, Tx
+
+MOST_TASKS = 32
+"""How many tasks a round takes by default."""
+
+SHOWN_OF_TRAINING = ("loss", "kl_div", "entropy", "grad_norm", "policy_loss")
+"""The metrics of a round's training job that its round repeats."""
+
+
+def run_loop(claimed: ClaimedJob) -> Turns:
+    """Do the work of a loop. Yields after each write, and while it waits."""
+    loop = _Loop(claimed)
+    try:
+        yield from loop.turns()
+    except BudgetExceeded as error:
+        loop.record.end_over_budget(str(error))
+    finally:
+        loop.record.remove_loose_files()
+
+
+class _Loop:
+    """One attempt at a loop. What it has done is read from its job, in the transaction that continues it."""
+
+    def __init__(self, claimed: ClaimedJob) -> None:
+        self.claimed, self.runtime, self.spec = claimed, claimed.runtime, claimed.job.spec
+        self.config = LoopConfig(**self.spec["config"])
+        self.principal = requester_principal(self.runtime, claimed.job)
+        self.namespace = (claimed.job.entity, claimed.job.project)
+        self.model = self._model()
+        self.scorer = NamedScorer.kept(self.spec["reward"])
+        self.record = LoopRecord(claimed)
+        self.needs = Resources(accelerators=claimed.job.accelerators, memory=claimed.job.memory)
+
+    def _model(self) -> Model:
+        model = self.runtime.store.read(lambda snapshot: get_or_none(snapshot, Model, self.spec["model_id"]))
+        if model is None:
+            raise TrainingError("the model of the loop was deleted; create it again and start a new loop")
+        return model
+
+    @property
+    def done(self) -> Mapping[str, Any]:
+        """What is done, as it is stored with the job."""
+        return self.record.done
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds are done."""
+        return int(self.done.get("rounds", 0))
+
+    # ---- the turns
+
+    def turns(self) -> Turns:
+        """Do what is left. Yields after each write, and while it waits."""
+        if self.claimed.progress.total is None:
+            if self.spec["held_out"]:
+                yield from self._validate()
+            self._begin()
+            yield
+        while not self._finished:
+            if CHILD not in self.done:
+                yield from self._sample()
+                self._queue_training()
+                yield
+            yield from self.record.until_ended(self._child)
+            trained = self._trained()
+            if self._validates(self.rounds + 1):
+                yield from self._validate()
+            self._end_round(trained)
+            yield
+        self._succeed()
+
+    @property
+    def _finished(self) -> bool:
+        return self.rounds >= self.config.rounds or bool(self.done.get("stopped"))
+
+    def _validates(self, number: int) -> bool:
+        due = number % self.config.evaluate_every == 0 or number == self.config.rounds
+        return bool(self.spec["held_out"]) and due
+
+    # ---- sampling
+
+    def _sample(self) -> Turns:
+        """Sample the groups of the round that are not stored yet, and store each. Yields after each."""
+        tasks, files = self._tasks(), self._groups()
+        with closing(_Pool(self.config.concurrency)) as pool:
+            sampler = self._sampler()
+            for place, group in pool.each(partial(sampler.group, self.rounds), tasks, files):
+                files = self._keep(place, group, files, len(tasks))
+                yield
+
+    def _tasks(self) -> Sequence[Mapping[str, Any]]:
+        count = self.spec["tasks"]
+        wanted = min(self.config.tasks_per_round or MOST_TASKS, count)
+        places = tasks_of_round(self.spec["seed"], count, wanted, self.rounds)
+        chosen = set(places)
+        with self.runtime.artifacts.open(self.spec["artifact"], self.spec["digest"]) as file:
+            found = {place: row for place, row in enumerate(read_rows(file)) if place in chosen}
+        return [found[place] for place in places]
+
+    def _held_out(self) -> Iterator[Mapping[str, Any]]:
+        with self.runtime.artifacts.open(self.spec["artifact"], self.spec["digest"]) as file:
+            for place, row in enumerate(read_rows(file)):
+                if place >= self.spec["tasks"]:
+                    yield row
+
+    def _groups(self) -> dict[str, Any]:
+        """Return the groups of this round that are stored, by their places, without those whose file is gone."""
+        return {place: file for place, file in self.record.files.items() if intact(self.runtime, {place: file})}
+
+    def _sampler(self) -> RoundSampler:
+        rule = build_scorer(self.runtime, self.principal, self.namespace, self.spec["reward"], None, retries=2)
+        name = f"{self.model.entity}/{self.model.project}/{self.model.name}"
+        place = Attribution(*self.namespace)
+        return RoundSampler(self.runtime, self.principal, place, name, rule, self.config, self.spec["seed"])
+
+    def _keep(self, place: int, group: TrajectoryGroup, files: dict[str, Any], count: int) -> dict[str, Any]:
+        stored, now = self.record.put(iter([GROUPS.dump(group)])), self.runtime.clock.now()
+        files = {**files, str(place): {"artifact": stored.name, "size": stored.size, "digest": stored.digest}}
+        step = self.rounds * count + len(files)
+        self.claimed.write(lambda tx: save_resume(tx, self.claimed.claim, step, files, now))
+        self.claimed.job = attrs.evolve(self.claimed.job, resume=files)
+        self.record.named(stored)
+        return files
+
+    # ---- training
+
+    def _queue_training(self) -> None:
+        """Queue the training job of the round, with all groups as its data."""
+        files = self._groups()
+        groups = [group for place in sorted(files, key=int) for group in self._read(files[place])]
+        if not any(group.trajectories for group in groups):
+            raise TrainingError(
+                f"nothing was sampled in round {self.rounds + 1}: {first_failure(groups)}; "
+                "correct the tasks, the reward or the model, then start a new loop"
+            )
+        stored = self.record.put(map(GROUPS.dump, groups))
+        request = JobRequest(METHODS[JobKind.RL], self.model, RLConfig(**self.config.training), None, self.needs)
+        data = {**own(stored), "rows": len(groups), "loop_id": self.claimed.job.id}
+        job = new_job(self.runtime, self.principal, request, data)
+
+        changes = {CHILD: job.id, "sampled": round_metrics(groups)}
+        if self.record.advance(changes, lambda tx: enqueue(tx, job, sys.maxsize), forget_files=True):
+            self.record.replaced(files)
+            announce(self.runtime, job)
+
+    def _read(self, file: Mapping[str, Any]) -> list[TrajectoryGroup]:
+        with self.runtime.artifacts.open(file["artifact"], file["digest"]) as opened:
+            return list(GROUPS.read(opened))
+
+    def _child(self, snapshot: Snapshot) -> Job:
+        return snapshot.get(Job, self.done[CHILD])
+
+    def _trained(self) -> Job:
+        """Return the training job of the round. Raises `TrainingError` unless it has succeeded, `BudgetExceeded`."""
+        job = self.runtime.store.read(self._child)
+        if is_over_budget(job):
+            raise BudgetExceeded(job.error_message or "a budget has ended the training job")
+        if job.status is not JobStatus.SUCCEEDED:
+            raise TrainingError(f"the training job {job.id} of round {self.rounds + 1} {_ended(job)}")
+        return job
+
+    # ---- validating
+
+    def _validate(self) -> Turns:
+        """Evaluate the model's latest checkpoint on the held-out tasks, in a run of its own."""
+        if RUN not in self.done:
+            self._queue_validation()
+            yield
+        yield from self.record.until_ended(lambda snapshot: latest_job(snapshot, self.done[RUN]))
+
+    def _queue_validation(self) -> None:
+        step = self.runtime.store.read(lambda snapshot: snapshot.get(Model, self.model.id)).last_step
+        name = f"{self.model.entity}/{self.model.project}/{self.model.name}:step{step}"
+        options = {
+            "entity": self.namespace[0],
+            "project": self.namespace[1],
+            "temperature": 0,
+            "max_tokens": self.config.max_tokens,
+            "concurrency": self.config.concurrency,
+            "retries": 2,
+        }
+        asked = (self.config.evaluation, [name], self._held_out(), [self.scorer], options)
+        with closing(build_specs(self.runtime, self.principal, *asked)) as specs:  # type: ignore[arg-type]
+            spec = next(specs)
+
+            def add(tx: Tx) -> None:
+                tx.add(spec.run)
+                enqueue(tx, spec.job, sys.maxsize)
+
+            changes = {RUN: spec.run.id, "validated": step}
+            if self.record.took(spec.store(partial(self.record.advancing, changes, add, False))):
+                announce(self.runtime, spec.job)
+
+    def _score(self) -> float:
+        """Return the mean of the reward over the held-out tasks. Raises `TrainingError` where there is none."""
+        run = self.runtime.store.read(lambda snapshot: get_or_none(snapshot, EvaluationRun, self.done[RUN]))
+        if run is None or run.state is not RunState.COMPLETED:
+            why = "was deleted" if run is None else f"is {run.state}: {run.reason or 'no reason was given'}"
+            raise TrainingError(f"the validation, evaluation run {self.done[RUN]}, {why}; start a new loop")
+        mean = (run.summary or {}).get("mean")
+        if mean is None:
+            raise TrainingError(
+                f"the validation, evaluation run {run.id}, has no score; look at its rows, then start a new loop"
+            )
+        return float(mean)
+
+    # ---- what is recorded
+
+    def _begin(self) -> None:
+        data: dict[str, Any] = {"num_sequences": self.config.rounds}
+        if RUN in self.done:
+            data["held_out"] = self._score()
+        event, now = NewEvent(self.runtime.ids(), TRAINING_STARTED, data), self.runtime.clock.now()
+        self.record.record(event, {**self._validated(data), RUN: None}, now, self.config.rounds)
+
+    def _end_round(self, trained: Job) -> None:
+        metrics = trained.result.get("metrics", {})
+        data = {
+            **self.done["sampled"],
+            **{name: metrics[name] for name in SHOWN_OF_TRAINING if name in metrics},
+            "checkpoint": trained.result["step"],
+        }
+        if RUN in self.done:
+            data["held_out"] = self._score()
+        number, now = self.rounds + 1, self.runtime.clock.now()
+        event = NewEvent(self.runtime.ids(), TRAINING_ROUND, data, number)
+        left = {"rounds": number, CHILD: None, RUN: None, "sampled": None, "last": trained.result["step"]}
+        self.record.record(event, {**self._validated(data), **left, "metrics": _numbers(data)}, now)
+
+    def _validated(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what a validation changes: the best checkpoint, and whether the loop stops."""
+        if "held_out" not in data:
+            return {}
+        score, best, stop = data["held_out"], self.done.get("best"), self.config.stop_when
+        better = best is None or score > best["score"]
+        waited = 0 if better else self.done.get("waited", 0) + 1
+        stopped = score >= stop.get("score", float("inf")) or waited >= stop.get("patience", sys.maxsize)
+        best = {"score": score, "step": self.done["validated"]} if better else best
+        return {"best": best, "waited": waited, "stopped": stopped}
+
+    # ---- ending
+
+    def _succeed(self) -> None:
+        event_id, now, types = self.runtime.ids(), self.runtime.clock.now(), self.runtime.job_types
+
+        def step(tx: Tx) -> Job:
+            job, progress = require_claim(tx, self.claimed.claim), fenced(tx, self.claimed.claim)
+            if progress.cancelled_by:
+                return cancel(tx, types, job, event_id, progress.cancelled_by, now)
+            best = job.result.get("best") or {"step": job.result.get("last")}
+            held_out = {"best_held_out": best["score"]} if "score" in best else {}
+            metrics = {**job.result.get("metrics", {}), **held_out}
+            ended = attrs.evolve(job, result={**job.result, "step": best["step"], "metrics": metrics})
+            return succeed(tx, types, ended, event_id, now)
+
+        self.claimed.job = announce(self.runtime, self.runtime.store.transact(step))
+
+
+class _Pool:
+    """Threads that sample groups."""
+
+    def __init__(self, concurrency: int) -> None:
+        self._threads = ThreadPoolExecutor(concurrency, "modelyard-loop")
+
+    def each(
+        self,
+        sample: Callable[[int, Mapping[str, Any]], TrajectoryGroup],
+        tasks: Sequence[Mapping[str, Any]],
+        known: Mapping[str, Any],
+    ) -> Iterator[tuple[int, TrajectoryGroup]]:
+        """Yield the groups of the tasks whose places are not `known`, each as soon as it is done."""
+        waiting = {
+            self._threads.submit(sample, place, task): place
+            for place, task in enumerate(tasks)
+            if str(place) not in known
+        }
+        for future in as_completed(waiting):
+            yield waiting[future], future.result()
+
+    def close(self) -> None:
+        """Let those under way end, and begin no more."""
+        self._threads.shutdown(cancel_futures=True)
+
+
+def _ended(job: Job) -> str:
+    return f"is {job.status}: {job.error_message or 'no reason was given'}; start a new loop"
+
+
+def _numbers(data: Mapping[str, Any]) -> Mapping[str, float]:
+    return {name: float(value) for name, value in data.items()}

@@ -1,0 +1,131 @@
+"""The rollouts of a loop's round: several answers to each task, sampled together and judged."""
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import attrs
+
+from modelyard.domain.completion import Choice, CompletionRequest
+from modelyard.domain.identity import Attribution, Principal
+from modelyard.domain.training import History, RolloutError, SampledChoice, Trajectory, TrajectoryGroup
+from modelyard.domain.training_config import LoopConfig
+from modelyard.errors import BackendError, BudgetExceeded, Overloaded, RateLimited, StoreError
+from modelyard.flow import run
+from modelyard.platform.catalogue.service import resolve
+from modelyard.platform.chat.backend_stream import backend_of
+from modelyard.platform.chat.pipeline import CompletionPipeline
+from modelyard.platform.chat.request import CompletionOptions, build_request
+from modelyard.platform.evaluations.model_under_test import messages_of
+from modelyard.platform.evaluations.row import Retries, RowScorer, score_row
+from modelyard.platform.runtime import Runtime
+
+RETRIES = 4
+"""How often a task is asked again that the backend or a limit refused for now, before it counts as failed."""
+
+_SEEDS = 2**31
+
+
+@attrs.frozen
+class RoundSampler:
+    """Samples groups of answers from the model `name`, and judges each answer. `seed` is the loop's. Thread-safe."""
+
+    runtime: Runtime
+    principal: Principal
+    attribution: Attribution
+    name: str
+    scorer: RowScorer
+    config: LoopConfig
+    seed: int
+
+    def group(self, round_: int, place: int, task: Mapping[str, Any]) -> TrajectoryGroup:
+        """Sample and judge the answers to the task that has this place in its round.
+
+        What fails is part of the group, but for a budget that is used up. Raises `BudgetExceeded`, `StoreError`.
+        """
+        metadata = {"round": round_, "task": place}
+        try:
+            request = self._request(task, _random(self.seed, round_, place).randrange(_SEEDS))
+            choices = self._choices(request)
+        except (BudgetExceeded, StoreError):
+            raise
+        except Exception as error:  # noqa: BLE001 - a task that cannot be sampled is part of the round
+            return TrajectoryGroup((), (RolloutError(type(error).__name__, str(error)),), metadata)
+        judged = [self._judged(request, choice, task) for choice in choices]
+        return TrajectoryGroup(
+            tuple(one for one in judged if isinstance(one, Trajectory)),
+            tuple(one for one in judged if isinstance(one, RolloutError)),
+            metadata,
+        )
+
+    def _request(self, task: Mapping[str, Any], seed: int) -> CompletionRequest:
+        served = resolve(self.runtime, self.name, self.principal)
+        takes_seed = (
+            "seed" in backend_of(self.runtime.backend, served.base_model).capabilities(served.base_model).parameters
+        )
+        options = {
+            "model": self.name,
+            "messages": messages_of(task),
+            "n": self.config.samples,
+            "temperature": self.config.temperature,
+            "max_tokens": self.config.max_tokens,
+            **({"seed": seed} if takes_seed else {}),
+        }
+        return build_request(cast("CompletionOptions", options), streamed=False, details=True)
+
+    def _choices(self, request: CompletionRequest) -> Sequence[Choice]:
+        pauses = Retries(RETRIES, self.runtime.clock).pauses()
+        while True:
+            try:
+                flow = CompletionPipeline(self.runtime, self.principal, request, self.attribution, True).flow()
+                return run(flow).completion.choices
+            except (BackendError, Overloaded, RateLimited) as error:
+                pause = next(pauses, None)
+                if pause is None:
+                    raise
+                self.runtime.clock.sleep(max(pause, getattr(error, "retry_after", 0.0)))
+
+    def _judged(self, request: CompletionRequest, choice: Choice, task: Mapping[str, Any]) -> Trajectory | RolloutError:
+        (found,) = run(score_row((self.scorer,), choice.message.text, task))
+        if not isinstance(found.value, int | float):  # a bool is an int
+            reason = found.reason or f"the reward is {found.value!r}; a reward is a number or a bool"
+            return RolloutError("NoReward", reason)
+        history = History((*request.messages, SampledChoice.of(choice)), request.tools)
+        return Trajectory((history,), float(found.value), logs=(found.reason,) if found.reason else ())
+
+
+def tasks_of_round(seed: int, count: int, per_round: int, round_: int) -> Sequence[int]:
+    """Return which of `count` tasks a round takes: the next `per_round` of an order that is drawn for each pass.
+
+    >>> sorted(tasks_of_round(7, 6, 4, 0) + tasks_of_round(7, 6, 4, 1)[:2])
+    [0, 1, 2, 3, 4, 5]
+    """
+    first = round_ * per_round
+    orders = {number: _order(seed, count, number) for number in {first // count, (first + per_round - 1) // count}}
+    return [orders[at // count][at % count] for at in range(first, first + per_round)]
+
+
+def _order(seed: int, count: int, number: int) -> Sequence[int]:
+    order = list(range(count))
+    _random(seed, number).shuffle(order)
+    return order
+
+
+def _random(*seed: int) -> random.Random:
+    return random.Random(" ".join(map(str, seed)))  # noqa: S311 - it must be the same again, not a secret
+
+
+def round_metrics(groups: Sequence[TrajectoryGroup]) -> Mapping[str, float]:
+    """Return the mean reward of a round, its failures, and how many groups have answers with one reward only."""
+    rewards = [[one.reward for one in group.trajectories] for group in groups]
+    flat = [reward for group in rewards for reward in group]
+    return {
+        "reward": sum(flat) / len(flat) if flat else 0.0,
+        "zero_variance_groups": sum(len(set(group)) == 1 for group in rewards),
+        "failed_rollouts": sum(len(group.exceptions) for group in groups),
+    }
+
+
+def first_failure(groups: Sequence[TrajectoryGroup]) -> str:
+    """Return what the first rollout failed of, in words."""
+    return next((f"{one.type}: {one.message}" for group in groups for one in group.exceptions), "there are no tasks")

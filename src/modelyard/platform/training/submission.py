@@ -1,0 +1,78 @@
+"""How a training job comes into the queue: made of what was requested, checked in the transaction that adds it."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import attrs
+
+from modelyard.domain.identity import Principal
+from modelyard.domain.job import Job
+from modelyard.domain.models import Checkpoint, Model
+from modelyard.errors import Conflict, InvalidInput, NotFound
+from modelyard.platform.jobs.queue import asked_before, enqueue
+from modelyard.platform.paging import get_or_none
+from modelyard.platform.runtime import Runtime
+from modelyard.platform.training.billing import OVER_BUDGET, billing_of, is_over_budget, require_budget
+from modelyard.platform.training.methods import JobRequest
+from modelyard.protocols import Tx
+
+SEED_BYTES = 6
+
+CHILD = "child_id"
+"""The member of a loop's result that names the training job of its current round."""
+
+RUN = "run_id"
+"""The member of a loop's result that names the evaluation run of its current validation."""
+
+
+def new_job(
+    runtime: Runtime, principal: Principal, request: JobRequest, data: Mapping[str, Any], fingerprint: str = ""
+) -> Job:
+    """Make the job that a request asks for, on these data."""
+    spec = {"config": attrs.asdict(request.config), **drawn_for(runtime, principal, request.model), **data}
+    place = (request.model.entity, request.model.project, request.model.id)
+    head = (runtime.ids(), request.method.kind, *place, runtime.clock.now(), spec, fingerprint)
+    return Job(*head, request.idempotency_key, base_model=request.model.base_model, **request.needs)
+
+
+def drawn_for(runtime: Runtime, principal: Principal, model: Model) -> Mapping[str, Any]:
+    """Return what the spec of each training job has: a seed, and the price where training is not free."""
+    seed = int.from_bytes(runtime.randomness(SEED_BYTES), "big")
+    return {"seed": seed, **billing_of(runtime, principal, model.base_model)}
+
+
+def add_job(tx: Tx, job: Job, max_queued: int) -> Job:
+    """Put a job into the queue, unless it was `asked_before`: then that job is returned.
+
+    Raises `NotFound` where its model is gone, `InvalidInput`, `BudgetExceeded`, `RateLimited`, `Conflict`.
+    """
+    known = asked_before(tx, job)
+    if known is not None:
+        return known
+    if get_or_none(tx, Model, job.subject) is None:
+        raise NotFound("Model", job.subject)
+    config = job.spec["config"]
+    step = config.get("training", config).get("kl_penalty_reference_step")
+    if step is not None and tx.find(Checkpoint, "step", job.subject, step) is None:
+        raise InvalidInput.at("kl_penalty_reference_step", msg=f"the model has no checkpoint of step {step}")
+    require_budget(tx, job)
+    return enqueue(tx, job, max_queued)
+
+
+def continue_job(tx: Tx, ended: Job, ids: Sequence[str], now: datetime, max_queued: int) -> Job:
+    """Queue a job, under the first of `ids`, that continues one that a budget has ended, from its last saved state.
+
+    The training job of a loop's round is continued with it, under the second. Raises as `add_job`.
+    """
+    if not is_over_budget(ended):
+        raise Conflict("only a job that a budget has ended can be resumed, once; start a new job")
+    result = {name: value for name, value in ended.result.items() if name != OVER_BUDGET}
+    tx.replace(attrs.evolve(ended, result=result, resume={}))
+    child = get_or_none(tx, Job, result[CHILD]) if CHILD in result else None
+    if child is not None and is_over_budget(child):
+        result[CHILD] = continue_job(tx, child, ids[1:], now, max_queued).id
+    kept = (ended.kind, ended.entity, ended.project, ended.lane, now, ended.spec)
+    job = Job(ids[0], *kept, result=result, resume=ended.resume, resume_step=ended.resume_step)
+    job = attrs.evolve(job, base_model=ended.base_model, accelerators=ended.accelerators, memory=ended.memory)
+    return add_job(tx, job, max_queued)

@@ -1,0 +1,232 @@
+"""Loops: rounds of sampling, judging, training and validating, each stored once, and stopped as they should be."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import Any
+
+import attrs
+import pytest
+
+from modelyard import Platform, Pricing, gather, open_platform
+from modelyard.domain.job import JobStatus
+from modelyard.domain.training import RolloutError, TrajectoryGroup
+from modelyard.engines.tabular.backend import TabularBackend
+from modelyard.engines.tabular.trainer import TabularTrainer
+from modelyard.errors import InvalidInput, JobFailed
+from modelyard.formats.training_data import GROUPS
+from modelyard.platform.training.sampling import round_metrics, tasks_of_round
+
+TASKS = [{"prompt": f"question {number}", "expected": "the answer"} for number in range(5)]
+HELD_OUT = [{"prompt": f"exam {number}", "expected": "the answer"} for number in range(3)]
+SMALL: dict[str, Any] = {"rounds": 2, "samples": 2, "tasks_per_round": 2, "max_tokens": 4}
+
+
+@pytest.fixture
+def platform() -> Iterator[Platform]:
+    with open_platform() as opened:
+        opened.models.create("m", project="p", base_model="tabular-mini")
+        yield opened
+
+
+def length(output: str, row: Mapping[str, Any]) -> float:
+    """Reward what other processes can import."""
+    return len(output) / 100
+
+
+def impossible(output: str, row: Mapping[str, Any]) -> float:
+    raise ValueError("no reward for that")
+
+
+def model_id(platform: Platform) -> str:
+    found = platform.models.find("m", project="p")
+    assert found is not None
+    return found.id
+
+
+def rounds_of(job: Any) -> list[Mapping[str, Any]]:
+    return [event.data for event in job.events() if event.type == "training_round"]
+
+
+def test_each_round_samples_trains_and_makes_one_checkpoint(platform: Platform) -> None:
+    job = platform.training.loop("p/m", TASKS, "token_f1", **SMALL)
+    assert job.result().step == 2
+    first, second = rounds_of(job)
+    assert (first["checkpoint"], second["checkpoint"]) == (1, 2)
+    assert 0 <= first["reward"] <= 1
+    seen = job.refresh()
+    assert (seen.progress, seen.total, seen.model_id) == (2, 2, model_id(platform))
+    kinds = [(one.kind, one.loop_id, one.status) for one in platform.training.list()]
+    assert kinds == [("loop", None, "succeeded"), *[("rl", job.id, "succeeded")] * 2]
+
+
+def test_rows_of_metrics_are_rounds(platform: Platform) -> None:
+    job = platform.training.loop("p/m", TASKS, length, **SMALL)
+    job.wait()
+    assert [row.step for row in job.metrics()] == [1, 2]
+    assert {"reward", "loss", "checkpoint"} <= job.metrics()[0].values.keys()
+
+
+def test_nothing_but_checkpoints_is_left_in_the_artifact_store(platform: Platform) -> None:
+    platform.training.loop("p/m", TASKS, length, held_out=HELD_OUT, **SMALL).wait()
+    files = [file for one in platform.models.checkpoints("p/m") for file in one.files.values()]
+    assert set(platform._runtime.artifacts.names()) == {file["artifact"] for file in files}
+
+
+def test_the_held_out_tasks_are_evaluated_before_between_and_after(platform: Platform) -> None:
+    options = {**SMALL, "rounds": 3, "evaluate_every": 2}
+    job = platform.training.loop("p/m", TASKS, length, held_out=HELD_OUT, **options)
+    best = job.result()
+    (started,) = [event.data for event in job.events() if event.type == "training_started"]
+    scores = {0: started["held_out"], **{one["checkpoint"]: one.get("held_out") for one in rounds_of(job)}}
+    assert scores[1] is None
+    runs = list(platform.evaluations.runs.list(project="p"))
+    assert [run.model.rpartition("step")[2] for run in runs] == ["0", "2", "3"]
+    assert [run.summary["mean"] for run in runs if run.summary] == [scores[0], scores[2], scores[3]]
+    assert best.step == max((step for step in (2, 3)), key=lambda step: scores[step] or 0) or scores[0] >= scores[2]
+    assert job.refresh().metrics["best_held_out"] == max(score for score in scores.values() if score is not None)
+
+
+@pytest.mark.parametrize("stop_when", [{"score": 0.0}, {"patience": 1}])
+def test_it_stops_early_by_the_held_out_tasks(platform: Platform, stop_when: Any) -> None:
+    """Nothing is answered right here, so the first score is the best, and any score is enough."""
+    options = {**SMALL, "rounds": 5, "stop_when": stop_when}
+    job = platform.training.loop("p/m", TASKS, "exact_match", held_out=HELD_OUT, **options)
+    job.wait()
+    assert len(rounds_of(job)) == (0 if "score" in stop_when else 1)
+
+
+def test_other_tasks_come_each_round_until_all_were_taken() -> None:
+    taken = [place for round_ in range(5) for place in tasks_of_round(7, 5, 2, round_)]
+    assert sorted(taken[:5]) == sorted(taken[5:]) == list(range(5))
+    assert taken[:5] != taken[5:]
+
+
+def test_a_round_counts_its_failures_and_groups_that_teach_nothing() -> None:
+    def group(*rewards: float) -> TrajectoryGroup:
+        data = [{"messages_and_choices": [{"role": "user", "content": "x"}], "reward": one} for one in rewards]
+        return attrs.evolve(GROUPS.of({"trajectories": data}), exceptions=(RolloutError("E", "no"),))
+
+    found = round_metrics([group(1.0, 0.0), group(0.5, 0.5), group()])
+    assert found == {"reward": 0.5, "zero_variance_groups": 1, "failed_rollouts": 3}
+
+
+# ---- what is refused
+
+
+def test_a_function_that_no_other_process_can_import_is_refused_with_the_remedy(platform: Platform) -> None:
+    with pytest.raises(InvalidInput, match=r"reward: .* cannot be imported by another process.* top of a module"):
+        platform.training.loop("p/m", TASKS, lambda output, row: 1.0)
+    assert list(platform.training.list()) == []
+    assert list(platform._runtime.artifacts.names()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        ({"rounds": 0}, "rounds"),
+        ({"samples": 1}, "samples"),
+        ({"temperature": 3.0}, "temperature"),
+        ({"learning_rate": 0.0}, "learning_rate"),
+        ({"stop_when": {"patience": 1}}, "stop_when: needs held_out"),
+        ({"stop_when": {"patient": 1}, "held_out": HELD_OUT}, "stop_when.patient"),
+        ({"held_out": []}, "held_out: has no rows"),
+        ({"tasks": []}, "tasks: has no rows"),
+        ({"tasks": [{"prompt": "x"}, {"question": "y"}]}, "tasks.1.messages"),
+        ({"reward": {"type": "token_f1", "expcted": "x"}}, "reward.expcted"),
+        ({"reward": ["token_f1", "exact_match"]}, "reward: must be one scorer"),
+    ],
+)
+def test_what_does_not_fit_is_named(platform: Platform, options: dict[str, Any], place: str) -> None:
+    asked = {"tasks": TASKS, "reward": "token_f1", **options}
+    with pytest.raises(InvalidInput, match=place):
+        platform.training.loop("p/m", **asked)
+    assert list(platform._runtime.artifacts.names()) == []
+
+
+def test_an_unknown_option_is_a_type_error_with_a_hint(platform: Platform) -> None:
+    with pytest.raises(TypeError, match=r"loop.*learning_rat.*learning_rate"):
+        platform.training.loop("p/m", TASKS, "token_f1", learning_rat=1)  # type: ignore[call-arg]
+
+
+def test_the_same_request_under_a_key_is_the_same_loop(platform: Platform) -> None:
+    ids = {platform.training.loop("p/m", TASKS, length, idempotency_key="k", **SMALL).id for _ in range(2)}
+    assert len(ids) == 1
+    assert len(list(platform._runtime.artifacts.names())) == 1
+
+
+def test_a_round_in_which_nothing_is_rewarded_fails_the_loop_with_the_reason(platform: Platform) -> None:
+    job = platform.training.loop("p/m", TASKS, impossible, **SMALL)
+    with pytest.raises(JobFailed, match=r"nothing was sampled in round 1: .*no reward for that"):
+        job.wait()
+
+
+# ---- cancelled, and over budget
+
+
+def test_a_cancelled_loop_ends_with_its_training_job(platform: Platform) -> None:
+    job = platform.training.loop("p/m", TASKS, length, **SMALL)
+    for event in job.events():
+        if event.type == "training_round":
+            job.cancel()
+    assert job.status is JobStatus.CANCELLED
+    assert {one.status for one in platform.training.list()} <= {JobStatus.CANCELLED, JobStatus.SUCCEEDED}
+    assert len(platform.models.checkpoints("p/m").page(100).items) <= 2
+
+
+def test_a_loop_that_is_cancelled_while_its_training_waits_takes_it_along(platform: Platform) -> None:
+    job = platform.training.loop("p/m", TASKS, length, **SMALL)
+    for _ in job._turns():
+        if len(list(platform.training.list())) > 1:
+            break
+    job.cancel()
+    with pytest.raises(JobFailed, match="cancelled"):
+        job.wait()
+    assert [one.status for one in platform.training.list()] == [JobStatus.CANCELLED] * 2
+
+
+@pytest.mark.parametrize("limit", ["0.05", "20"], ids=["while it samples", "while it trains"])
+def test_a_budget_ends_the_loop_which_continues_when_it_is_raised(priced: Platform, limit: str) -> None:
+    priced.usage.set_budget(limit, entity="local")
+    job = priced.training.loop("p/m", TASKS, length, **SMALL)
+    with pytest.raises(JobFailed, match="budget"):
+        job.wait()
+    spent = priced.usage.get_budget(entity="local")
+    assert spent is not None
+    assert spent.spent <= spent.limit
+    priced.usage.set_budget("100000", entity="local")
+    continued = priced.training.resume(job.id)
+    continued.wait()
+    steps = [row.values["checkpoint"] for one in (job, continued) for row in one.metrics()]
+    assert steps == [1, 2]
+    (total,) = priced.usage.total()
+    assert total.trained_tokens > 0
+    assert total.completion_tokens > 0
+
+
+@pytest.fixture
+def priced() -> Iterator[Platform]:
+    """A platform on which sampling and training cost something."""
+    backend = TabularBackend(pricing=Pricing(completion=Decimal("0.01"), training=Decimal(1)))
+    with open_platform(backend=backend, trainers=[TabularTrainer()]) as opened:
+        opened.models.create("m", project="p", base_model="tabular-mini")
+        yield opened
+
+
+# ---- groups in threads
+
+
+def test_attempts_of_a_group_run_at_the_same_time_and_keep_their_order() -> None:
+    together = threading.Barrier(3, timeout=60)
+    data = {"messages_and_choices": [{"role": "user", "content": "x"}], "reward": 0.0}
+    (trajectory,) = GROUPS.of({"trajectories": [data]}).trajectories
+
+    def attempt(seed: int) -> Any:
+        together.wait()
+        if seed == 1:
+            raise ValueError("lost")
+        return attrs.evolve(trajectory, reward=float(seed))
+
+    group = gather(attempt, range(3), concurrency=3)
+    assert [one.reward for one in group.trajectories] == [0.0, 2.0]
+    assert group.exceptions == (RolloutError("ValueError", "lost"),)
