@@ -20,7 +20,7 @@ QUICK = sorted(
         value
         for module in MODULES
         for value in vars(module).values()
-        if inspect.isclass(value) and attrs.has(value) and value.__init__.__code__.co_names[:2] == ("type", "made")
+        if inspect.isclass(value) and attrs.has(value) and value.__init__.__code__.co_names[:2] == ("__class__", "made")
     },
     key=str,
 )
@@ -31,7 +31,7 @@ class Plain:
     """A class as attrs makes it."""
 
     name: str
-    count: int = 0
+    type: int = 0
     data: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
     seq: int = attrs.field(default=0, eq=False, repr=False)
 
@@ -42,7 +42,7 @@ class Value:
     """The same fields with the quick `__init__`."""
 
     name: str
-    count: int = 0
+    type: int = 0
     data: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
     seq: int = attrs.field(default=0, eq=False, repr=False)
 

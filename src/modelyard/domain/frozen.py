@@ -47,7 +47,7 @@ def _source(fields: "tuple[attrs.Attribute[Any], ...]") -> str:
     )
     lines = [
         f"def __init__(self, {taken}):",
-        f" if type(self) is not made: return attrs_init(self, {names})",
+        f" if self.__class__ is not made: return attrs_init(self, {names})",
         *(_conversion(field) for field in fields if field.converter),
         " set_class(self, opened)",
         *(f" self.{field.name} = {field.name}" for field in fields),

@@ -8,7 +8,8 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.record import Index, Record, frozen_mapping, sequence_field
+from modelyard.domain.frozen import quick_init
+from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping, sequence_field
 from modelyard.errors import Conflict, InvalidInput
 
 
@@ -157,7 +158,8 @@ class Gain(StrEnum):
     NEW = "new"
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class JobProgress:
     """Who has claimed a job and how far it has come: all that a worker's write reads and changes, kept small and apart.
 
@@ -200,7 +202,8 @@ class JobProgress:
         return attrs.evolve(self, gain=Gain.NEW, crashes=0, losses=0, faults=0, suspect=False)
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class Claim:
     """A worker's claim of a job. Every write of the worker carries it; a newer epoch makes it worthless.
 
@@ -219,7 +222,8 @@ class Claim:
         return f"{self.job_id}:{self.attempt}" if self.attempt else self.job_id
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class JobEvent:
     """Something that happened to a job. `seq` is dense from 1. (job, type, step) is its identity: a step that runs
     again after a crash keeps the event's id and place, and replaces its data. `step` is 0 for other events.
@@ -235,13 +239,14 @@ class JobEvent:
     epoch: int = 0
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class NewEvent:
     """An event that is still to be given its place. `step` is 0 for events that are not steps."""
 
     id: str
     type: str
-    data: Mapping[str, Any] = attrs.field(converter=frozen_mapping, factory=dict)
+    data: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
     step: int = 0
 
 

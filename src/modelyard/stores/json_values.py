@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from json.encoder import c_make_encoder, encode_basestring  # type: ignore[attr-defined]  # which typeshed leaves out
 from math import isfinite
 from operator import is_
 from types import MappingProxyType, NoneType
@@ -95,7 +96,15 @@ def _frozen_items(items: Iterable[Any], depth: int) -> list[Any]:
     return kept
 
 
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=dict).encode
+def _encoder() -> Callable[[Any], str]:
+    """Return a function from a value to its text: with one encoder for all values, which is a third of the work."""
+    if c_make_encoder is None:  # an interpreter without the accelerator
+        return json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=dict).encode
+    chunks = c_make_encoder(None, dict, encode_basestring, None, ":", ",", False, False, False)
+    return lambda value: "".join(chunks(value, 0))
+
+
+_encode = _encoder()
 _decode = json.JSONDecoder(object_hook=MappingProxyType).raw_decode
 
 

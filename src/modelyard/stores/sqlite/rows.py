@@ -4,7 +4,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
-from functools import cache
+from functools import cache, cached_property, partial
 from itertools import compress
 from operator import is_not, itemgetter
 from typing import Any, Never
@@ -15,9 +15,8 @@ from modelyard.domain.record import KEY, Record
 from modelyard.domain.usage import EXACT
 from modelyard.errors import StoreCorrupt
 from modelyard.stores.columns import Column, Convert, Projection, columns_of
+from modelyard.stores.row_reading import UNREADABLE, Row, record_function
 from modelyard.stores.sqlite.appearance import next_number, retire_number
-
-Row = tuple[Any, ...]
 
 
 def _dumping(columns: Sequence[Column]) -> Projection:
@@ -125,13 +124,9 @@ class ColumnSelection:
         try:
             for at, load in self.loads:
                 columns[at] = [None if value is None else load(value) for value in columns[at]]
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise _corrupt(self.table, error) from error
         return list(zip(*columns, strict=True))
-
-
-_UNREADABLE = (ValueError, KeyError, TypeError, ArithmeticError)
-"""The errors that converting a damaged value may raise."""
 
 
 def _corrupt(table: str, error: Exception) -> StoreCorrupt:
@@ -163,7 +158,6 @@ class StatementPlan:
         given = [name for name in names if name != record.sequence]
         self._row = _dumping([columns[name] for name in given])
         self._positions = range(len(given))
-        self._loads = _loads(self.columns)
         self.key_of: Callable[[tuple[Any, ...]], tuple[Any, ...]] = _picker([names.index(name) for name in record.key])
         self._table, self._names = record.table, names
         self._key = [columns[name] for name in record.key]
@@ -234,16 +228,10 @@ class StatementPlan:
         """
         return self._row.accept(self._row.raw(record))
 
-    def record_of(self, row: Row) -> Any:
-        """Build the record of a row. Raises `StoreCorrupt` for a row that no record of this class has written."""
-        values = list(row)
-        try:
-            for at, load in self._loads:
-                if values[at] is not None:
-                    values[at] = load(values[at])
-            return self.record.cls(*values)
-        except _UNREADABLE as error:
-            raise _corrupt(self._table, error) from error
+    @cached_property
+    def record_of(self) -> Callable[[Row], Any]:
+        """The function from a row to its record. It raises `StoreCorrupt` for a row that no such record has written."""
+        return record_function(self.record.cls, self.columns, partial(_corrupt, self._table))
 
     def changes(self, new: object, old: object, row: Row) -> dict[int, Any]:
         """Return the values to bind, by position, that turn the row of the record `old` into that of `new`.

@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 from modelyard.errors import RecordConflict, RecordNotFound
 from modelyard.protocols import Clock
 from modelyard.stores.columns import Projection
+from modelyard.stores.row_reading import Row
 from modelyard.stores.sqlite.appearance import COUNT_SETTINGS, KEEP_LAST, next_number
 from modelyard.stores.sqlite.errors import SqliteError, to_store_error
-from modelyard.stores.sqlite.rows import IndexStatements, Row, StatementPlan
+from modelyard.stores.sqlite.rows import IndexStatements, StatementPlan
 
 R = TypeVar("R")
 
