@@ -2,8 +2,10 @@
 
 import math
 import os
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
+from itertools import groupby
 
 import attrs
 
@@ -45,7 +47,7 @@ class Panel:
 
 @attrs.frozen
 class Plot:
-    """Panels one above the other over a common horizontal axis.
+    """Panels one above the other over a common horizontal axis. `marks` are places on it where every line is broken.
 
     >>> plot = Plot("Training", "step", (Panel("loss", (Series("loss", [(1, 2.0), (2, 1.5)]),)),))
     >>> plot.svg.startswith("<svg ")
@@ -55,6 +57,7 @@ class Plot:
     title: str
     x_label: str
     panels: tuple[Panel, ...]
+    marks: tuple[float, ...] = ()
 
     @property
     def svg(self) -> str:
@@ -152,7 +155,7 @@ def _drawn(plot: Plot, style: str) -> Iterator[str]:
     yield f"<title>{escape(plot.title)}</title><desc>{escape(_description(plot))}</desc>"
     yield f'<text x="{LEFT}" y="20" font-size="14" font-weight="600">{escape(plot.title)}</text>'
     for at, panel in enumerate(plot.panels):
-        yield from _panel(panel, across, TOP + at * (PANEL + GAP))
+        yield from _panel(panel, across, TOP + at * (PANEL + GAP), plot.marks)
     yield f'<text x="{WIDTH - RIGHT}" y="{height - 6}" text-anchor="end" opacity=".7">{escape(plot.x_label)}</text>'
     yield "</svg>\n"
 
@@ -176,14 +179,18 @@ def _series_text(series: Series, x_label: str) -> str:
     return f"{series.name}: {first:.4g} at {x_label} {first_x:g}, {last:.4g} at {x_label} {last_x:g}"
 
 
-def _panel(panel: Panel, across: Scale, top: int) -> Iterator[str]:
+def _panel(panel: Panel, across: Scale, top: int, marks: Sequence[float]) -> Iterator[str]:
     values = [y for series in panel.series for _, y in series.points]
     up = Scale(*_padded(*_bounds(values)), top + PANEL, top)
     yield from _grid(across, up, top)
     yield f'<text x="16" y="{top + PANEL / 2:g}" text-anchor="middle" opacity=".7" '
     yield f'transform="rotate(-90 16 {top + PANEL / 2:g})">{escape(panel.label)}</text>'
+    for mark in marks:
+        yield f'<path d="M{across(mark):.1f} {top}v{PANEL}" stroke="currentColor" stroke-opacity=".5" '
+        yield 'stroke-dasharray="3 3"/>'
     for at, series in enumerate(panel.series):
-        yield _line(series, across, up, COLOURS[at % len(COLOURS)])
+        for points in _pieces(series.points, marks):
+            yield _line(points, across, up, COLOURS[at % len(COLOURS)])
     if len(panel.series) > 1:
         yield from _legend(panel.series, top)
 
@@ -205,15 +212,19 @@ def round_number(value: float) -> str:
     return f"{value:.6g}"
 
 
-def _line(series: Series, across: Scale, up: Scale, colour: str) -> str:
-    if not series.points:
-        return ""
-    places = [(across(x), up(y)) for x, y in series.points]
+def _pieces(points: Sequence[Point], marks: Sequence[float]) -> Iterator[Sequence[Point]]:
+    """Yield the points up to each mark, and those after the last."""
+    for _, piece in groupby(points, lambda point: bisect_left(marks, point[0])):
+        yield list(piece)
+
+
+def _line(points: Sequence[Point], across: Scale, up: Scale, colour: str) -> str:
+    places = [(across(x), up(y)) for x, y in points]
     if len(places) == 1:
         x, y = places[0]
         return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>'
-    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    return f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.6" stroke-linejoin="round"/>'
+    shown = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    return f'<polyline points="{shown}" fill="none" stroke="{colour}" stroke-width="1.6" stroke-linejoin="round"/>'
 
 
 def _legend(lines: Sequence[Series], top: int) -> Iterator[str]:

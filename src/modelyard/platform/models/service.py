@@ -173,10 +173,9 @@ class Models:
         """
         return self._runtime.store.read(lambda snapshot: self._lineage(snapshot, self._named(snapshot, model), step))
 
-    def plot(self, model: Model | str) -> Plot:
-        """Plot the loss and the reward of all its jobs in sequence: to `save`, or to show in a notebook."""
-        found = self.get(model)
-        return model_plot(self._runtime, found.id, f"{found.entity}/{found.project}/{found.name}")
+    def plot(self, *models: Model | str) -> Plot:
+        """Plot all metrics of all jobs in sequence, a line for each model: to `save`, or to show in a notebook."""
+        return model_plot(self._runtime, [self.get(model) for model in models])
 
     def delete_checkpoints(self, model: Model | str, steps: Iterable[int]) -> DeletedCheckpoints:
         """Delete the checkpoints of these steps, all or none; deleting again changes nothing.

@@ -19,7 +19,7 @@ from modelyard.platform.listing import Cursor
 from modelyard.platform.paging import cursor_at, get_or_none, listed_index
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.methods import TRAINING_KINDS
-from modelyard.platform.training.metrics import SHOWN, MetricRow, job_plot, metric_rows
+from modelyard.platform.training.metrics import SHOWN, MetricRows, job_plot, metric_rows
 from modelyard.protocols import Snapshot, Tx
 from modelyard.report.line_plot import Plot
 from modelyard.report.terminal import Show, progress_bar
@@ -97,12 +97,15 @@ class JobHandle:
     # ---- looking at it
 
     def plot(self) -> Plot:
-        """Plot its loss and, for RL, its reward, step by step: to `save`, or to show in a notebook."""
+        """Plot all that it recorded, step by step, the reward first: to `save`, or to show in a notebook."""
         job = self.refresh()
         return job_plot(self._runtime, job, f"{job.kind.upper()} job {self.id}: {_standing(job)}")
 
-    def metrics(self, most: int | None = None) -> Sequence[MetricRow]:
-        """Return what it recorded with its steps, in order; at most about `most` of them, evenly spaced."""
+    def metrics(self, most: int | None = None) -> MetricRows:
+        """Return what it recorded with its steps, in order; at most about `most` of them, evenly spaced.
+
+        The rows are a list that a notebook shows as a table, and `to_pandas` turns into a data frame.
+        """
         self.refresh()
         return metric_rows(self._runtime, self.id, most)
 

@@ -26,15 +26,13 @@ from modelyard.platform.runtime import Runtime
 class Method:
     """What the platform has to know of one training method: the configuration and the rows that it takes.
 
-    A trainer knows the method by the value of its `kind`. `options` are the keywords of a request. `plotted` are the
-    metrics of a step that a plot shows.
+    A trainer knows the method by the value of its `kind`. `options` are the keywords of a request.
     """
 
     kind: JobKind
     config: type[TrainingConfig]
     options: type
     rows: RowFormat[Any]
-    plotted: tuple[str, ...] = ("loss",)
 
 
 @attrs.frozen
@@ -55,8 +53,8 @@ METHODS: Mapping[JobKind, Method] = {
     method.kind: method
     for method in (
         Method(JobKind.SFT, SFTConfig, SFTOptions, EXAMPLES),
-        Method(JobKind.RL, RLConfig, RLOptions, GROUPS, plotted=("loss", "reward")),
-        Method(JobKind.DPO, DPOConfig, DPOOptions, PREFERENCES, plotted=("loss", "accuracy", "margin")),
+        Method(JobKind.RL, RLConfig, RLOptions, GROUPS),
+        Method(JobKind.DPO, DPOConfig, DPOOptions, PREFERENCES),
     )
 }
 

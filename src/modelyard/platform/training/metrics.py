@@ -2,38 +2,71 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from importlib import import_module
+from itertools import accumulate
 from typing import Any
 
 import attrs
 
-from modelyard.domain.job import Job, JobEvent, JobProgress
+from modelyard.domain.job import Job, JobEvent, JobKind, JobProgress
+from modelyard.domain.models import Model
 from modelyard.domain.training import STEPS, TrainingJob
+from modelyard.errors import MissingExtra
 from modelyard.platform.paging import cursor_at, get_or_none
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.training.methods import METHODS
 from modelyard.protocols import Snapshot
+from modelyard.report.html import fragment, long_table
 from modelyard.report.line_plot import Panel, Plot, Point, Series
 
 _PAGE = 500
 
-SHOWN = tuple(dict.fromkeys(name for method in METHODS.values() for name in method.plotted))
-"""The metrics that plots and progress bars show, the loss first."""
+LOOKED_AT = 20
+"""How many steps of a job are looked at to know which metrics it has."""
+
+FIRST = ("reward", "held_out", "loss", "accuracy", "margin", "kl_div", "entropy", "grad_norm")
+"""The metrics that are looked at first."""
+
+SHOWN = ("loss", "reward", "held_out", "accuracy", "margin")
+"""The metrics that progress bars show."""
 
 
 @attrs.frozen
 class MetricRow:
-    """What a training job recorded with one optimizer step: finite numbers by name."""
+    """What a training job recorded with one step, or a loop with one round: finite numbers by name."""
 
     step: int
     created_at: datetime
     values: Mapping[str, Any]
 
 
-def metric_rows(runtime: Runtime, job_id: str, most: int | None = None) -> list[MetricRow]:
+class MetricRows(list[MetricRow]):
+    """The steps of a job, in order. `to_pandas` makes a data frame of them; a notebook shows a table."""
+
+    def to_pandas(self) -> Any:
+        """Return a data frame with a line for each step: `created_at`, and a column for each metric.
+
+        Raises `MissingExtra` where pandas is not installed.
+        """
+        try:
+            pandas = import_module("pandas")
+        except ImportError as missing:
+            raise MissingExtra("pandas") from missing
+        index = pandas.Index([row.step for row in self], name="step")
+        return pandas.DataFrame([{"created_at": row.created_at, **row.values} for row in self], index=index)
+
+    def _repr_html_(self) -> str:
+        names = metric_order({name for row in self for name in row.values})
+        lines = [
+            (row.step, *(f"{row.values[name]:.4g}" if name in row.values else "" for name in names)) for row in self
+        ]
+        return fragment(long_table([("step", "number"), *((name, "number") for name in names)], lines))
+
+
+def metric_rows(runtime: Runtime, job_id: str, most: int | None = None) -> MetricRows:
     """Return the steps of a job in order: all, or about `most` of them, evenly spaced, with the first and the last."""
     last = runtime.store.read(lambda snapshot: _last_seq(snapshot, job_id))
     events = _all(runtime, job_id) if most is None or last <= most else _some(runtime, job_id, last, most)
-    return [MetricRow(event.step, event.created_at, event.data) for event in events if event.type in STEPS]
+    return MetricRows(MetricRow(event.step, event.created_at, event.data) for event in events if event.type in STEPS)
 
 
 def _last_seq(snapshot: Snapshot, job_id: str) -> int:
@@ -63,22 +96,40 @@ def _page(snapshot: Snapshot, job_id: str, seq: int, limit: int) -> list[JobEven
 # ---- plots -----------------------------------------------------------------------------------------------------------
 
 
+def metric_order(names: Iterable[str]) -> list[str]:
+    """Return names of metrics in the order in which they are looked at: those of `FIRST`, then the others by name.
+
+    >>> metric_order(["learning_rate", "loss", "kl_div", "reward"])
+    ['reward', 'loss', 'kl_div', 'learning_rate']
+    """
+    return sorted(names, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name))
+
+
 def job_plot(runtime: Runtime, job: TrainingJob, title: str) -> Plot:
-    """Plot the metrics of each optimizer step of a job that its method names for it."""
-    return _plot(title, runtime, [job.id], METHODS[job.kind].plotted)
+    """Plot every metric that a job has recorded with its steps, the reward first."""
+    return _plot(title, runtime, [("", [job.id])], "round" if job.kind is JobKind.LOOP else "optimizer step")
 
 
-def model_plot(runtime: Runtime, model_id: str, title: str) -> Plot:
-    """Plot all jobs that made a checkpoint of the model, in their order, steps counted on from job to job."""
-    return _plot(title, runtime, _jobs_with_checkpoint(runtime, model_id), SHOWN)
+def model_plot(runtime: Runtime, models: Sequence[Model]) -> Plot:
+    """Plot all jobs that made a checkpoint of the models, in their order, steps counted on from job to job."""
+    lines = [(model.name, _jobs_with_checkpoint(runtime, model.id)) for model in models]
+    title = ", ".join(f"{model.entity}/{model.project}/{model.name}" for model in models)
+    return _plot(title, runtime, lines, "optimizer step")
 
 
-def _plot(title: str, runtime: Runtime, job_ids: Iterable[str], names: Sequence[str]) -> Plot:
-    """Read once for each line: the lines are as short as the plot is wide, the events may be millions."""
-    ids = tuple(job_ids)
-    lines = [Series.of(name, _points(runtime, ids, name)) for name in names]
-    drawn = [Panel(line.name, (line,)) for line in lines if line.points or line.name == SHOWN[0]]
-    return Plot(title, "optimizer step", tuple(drawn))
+def _plot(title: str, runtime: Runtime, jobs: Sequence[tuple[str, Sequence[str]]], x_label: str) -> Plot:
+    """Read once for each line: the lines are as short as the plot is wide, the events may be millions.
+
+    `jobs` are the labels of lines, and the jobs of each. Where there is one line, the ends of its jobs are marked.
+    """
+    some = [[metric_rows(runtime, job_id, LOOKED_AT) for job_id in ids] for _, ids in jobs]
+    names = {name for line in some for rows in line for row in rows for name in row.values}
+    ends = list(accumulate(rows[-1].step if rows else 0 for rows in some[0])) if len(some) == 1 else []
+    panels = [
+        Panel(name, tuple(Series.of(label or name, _points(runtime, ids, name)) for label, ids in jobs))
+        for name in metric_order(names) or ["loss"]
+    ]
+    return Plot(title, x_label, tuple(panels), tuple(ends[:-1]))
 
 
 def _points(runtime: Runtime, job_ids: Iterable[str], name: str) -> Iterator[Point]:
