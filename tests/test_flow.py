@@ -78,7 +78,7 @@ class SlowStore(MemoryStore):
 
     def transact(self, step: Callable[[Tx], Any], durable: bool = True) -> Any:
         self.entered.set()
-        assert self.gate.wait(10)
+        assert self.gate.wait(60)
         return super().transact(step, durable)
 
     async def atransact(self, step: Callable[[Tx], Any], durable: bool = True) -> Any:
@@ -510,7 +510,7 @@ class Gate:
     def __call__(self, number: int) -> None:
         if number == self.number:
             self.reached.set()
-            assert self.opened.wait(10)
+            assert self.opened.wait(60)
 
 
 async def until(event: threading.Event) -> None:

@@ -84,7 +84,7 @@ def test_a_deferred_object_is_made_once_however_many_threads_begin_to_use_it() -
     later = deferred(make)
 
     def use(number: int) -> None:
-        together.wait(10)
+        together.wait(60)
         later.append(number)
 
     with ThreadPoolExecutor(8) as threads:

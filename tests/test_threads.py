@@ -28,7 +28,7 @@ class Gate:
 
     def __call__(self) -> None:
         self.entered.release()
-        assert self._opened.wait(30)
+        assert self._opened.wait(60)
 
     def open(self) -> None:
         self._opened.set()
@@ -220,7 +220,7 @@ def test_a_pool_starts_threads_when_they_are_needed_and_ends_them_when_it_is_clo
     (mine,) = (thread for thread in {*threading.enumerate()} - before if thread.name.startswith("modelyard-store"))
     threads.close()
     threads.close()
-    mine.join(30)
+    mine.join(60)
     assert not mine.is_alive()
 
 
@@ -259,5 +259,5 @@ def test_a_loop_that_has_ended_gets_no_outcome() -> None:
     loop.run_until_complete(begin())
     loop.close()
     gate.open()
-    assert ended.wait(30)
+    assert ended.wait(60)
     driven(pool, lambda: pool.of("acme").run(lambda: None))

@@ -36,7 +36,7 @@ def answering(*answers: bytes) -> Iterator[str]:
     yield url
     with suppress(OSError):
         listener.shutdown(socket.SHUT_RDWR)
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 

@@ -127,7 +127,7 @@ def test_a_cancelled_task_waits_for_a_thread_and_stops_it() -> None:
         def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
             try:
                 entered.set()
-                leave.wait(10)
+                leave.wait(60)
                 yield Delta("x", 1, finish_reason=FinishReason.STOP)
             finally:
                 self.closed += 1

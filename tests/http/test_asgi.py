@@ -446,8 +446,8 @@ def test_the_store_is_synced_while_served_and_at_the_end(platform: Any, monkeypa
     synced = threading.Semaphore(0)
     monkeypatch.setattr(lifespan_module, "SYNC_SECONDS", 0.001)
     monkeypatch.setattr(type(platform), "sync", lambda self: synced.release())
-    lifespan(platform, lambda: [synced.acquire(timeout=30) for _ in range(3)])
-    assert synced.acquire(timeout=30)
+    lifespan(platform, lambda: [synced.acquire(timeout=60) for _ in range(3)])
+    assert synced.acquire(timeout=60)
 
 
 def test_a_worker_that_cannot_start_fails_the_start(platform: Any) -> None:

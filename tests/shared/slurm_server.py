@@ -8,6 +8,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from free_ports import free_ports
 from polling import until
 
 DAEMONS = ("slurmctld", "slurmd")
@@ -106,14 +107,3 @@ class SlurmServer:
             daemon.kill()
             daemon.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def free_ports(number: int) -> list[int]:
-    """Ports on which nothing listens now."""
-    sockets = [socket.socket() for _ in range(number)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports

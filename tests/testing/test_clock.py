@@ -35,7 +35,7 @@ def begin(clock: ManualClock) -> Iterator[Start]:
     yield start
     clock.advance(days=1)
     for thread in begun:
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -78,7 +78,7 @@ def test_threads_wake_one_after_another_in_the_order_of_their_deadlines(plans: l
     assert (seen, clock.monotonic()) == (simulated(plans, until), until)
     clock.advance(days=1)
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert seen == simulated(plans, 86_400)
 
 
@@ -160,7 +160,7 @@ def test_an_event_ends_a_wait_without_the_clock(clock: ManualClock, begin: Start
     event, seen = threading.Event(), []
     thread = begin(lambda: seen.append(clock.wait(event, 10)))
     event.set()
-    thread.join(20)
+    thread.join(60)
     assert (seen, clock.monotonic()) == ([True], 0)
     assert clock.wait(event, 10) is True
 
@@ -246,7 +246,7 @@ def test_a_thread_that_never_comes_back_holds_the_clock_up_once_and_is_named(cap
 
     def stray() -> None:
         clock.sleep(1)
-        never.wait(20)
+        never.wait(60)
 
     thread = threading.Thread(target=stray, name="modelyard-thread-stray", daemon=True)
     with caplog.at_level(logging.WARNING, "modelyard.testing"):
@@ -254,7 +254,7 @@ def test_a_thread_that_never_comes_back_holds_the_clock_up_once_and_is_named(cap
         clock.advance(5)
         clock.advance(100)
     never.set()
-    thread.join(20)
+    thread.join(60)
     assert [record.getMessage() for record in caplog.records] == [
         "modelyard-thread-stray did not return to the clock for 0.05 s; it moves on"
     ]
@@ -262,13 +262,13 @@ def test_a_thread_that_never_comes_back_holds_the_clock_up_once_and_is_named(cap
 
 def test_a_worker_s_thread_that_never_comes_holds_the_clock_up_once(caplog: pytest.LogCaptureFixture) -> None:
     clock, never = ManualClock(patience=0.05), threading.Event()
-    thread = threading.Thread(target=lambda: never.wait(20), name="modelyard-thread-1", daemon=True)
+    thread = threading.Thread(target=lambda: never.wait(60), name="modelyard-thread-1", daemon=True)
     thread.start()
     with caplog.at_level(logging.WARNING, "modelyard.testing"):
         clock.advance(1)
         clock.advance(1)
     never.set()
-    thread.join(20)
+    thread.join(60)
     assert len(caplog.records) == 1
 
 
@@ -282,7 +282,7 @@ def test_a_worker_s_thread_that_has_yet_to_begin_is_waited_for(
 
         def _bootstrap(self) -> None:
             asked_for.set()
-            assert go_on.wait(10)
+            assert go_on.wait(60)
             super()._bootstrap()  # type: ignore[misc]
 
         def run(self) -> None:
@@ -304,7 +304,7 @@ def test_a_worker_s_thread_that_has_yet_to_begin_is_waited_for(
     late = Late(name="modelyard-thread-1")
     starter = threading.Thread(target=late.start)
     starter.start()
-    assert asked_for.wait(10)
+    assert asked_for.wait(60)
     clock.advance(5)
     go_on.set()
     starter.join()
@@ -314,12 +314,12 @@ def test_a_worker_s_thread_that_has_yet_to_begin_is_waited_for(
 
 def test_threads_that_were_there_before_the_clock_are_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     never = threading.Event()
-    thread = threading.Thread(target=lambda: never.wait(20), name="modelyard-thread-1", daemon=True)
+    thread = threading.Thread(target=lambda: never.wait(60), name="modelyard-thread-1", daemon=True)
     thread.start()
     clock = ManualClock(patience=0.05)
     clock.advance(1)
     never.set()
-    thread.join(20)
+    thread.join(60)
     assert not caplog.records
 
 
@@ -334,7 +334,7 @@ def test_the_thread_that_made_the_clock_is_not_waited_for(caplog: pytest.LogCapt
     mover = threading.Thread(target=pass_time)
     mover.start()
     assert clock.wait(event, 5) is False
-    mover.join(20)
+    mover.join(60)
     assert not caplog.records
 
 
@@ -355,7 +355,7 @@ def test_a_thread_that_acts_may_move_the_clock_itself(clock: ManualClock, begin:
 
     thread = begin(work)
     clock.advance(5)
-    thread.join(20)
+    thread.join(60)
     assert seen == [15]
 
 
@@ -365,7 +365,7 @@ def test_many_threads_may_move_the_clock_and_every_second_counts() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert clock.monotonic() == 200
 
 

@@ -162,7 +162,7 @@ def test_a_model_is_loaded_off_the_event_loop(
 
     def slow(*given: Any) -> Any:
         begun.set()
-        assert go_on.wait(20), "the event loop stands still"
+        assert go_on.wait(60), "the event loop stands still"
         return plain(*given)
 
     monkeypatch.setattr(module, name, slow)
@@ -288,7 +288,7 @@ def test_one_thread_leads_for_all_tasks_of_an_event_loop(folder: Path, monkeypat
     def stepping() -> None:
         came.clear()
         if engine.rows.running and not engine._lead.followed:
-            assert came.wait(20)
+            assert came.wait(60)
         step()
 
     def counting() -> Any:

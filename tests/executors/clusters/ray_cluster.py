@@ -3,7 +3,6 @@
 import os
 import select
 import signal
-import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ from typing import Any
 import attrs
 import pytest
 
+from free_ports import free_ports
 from modelyard import Example, Message, Role, Settings, open_platform
 from modelyard.domain.job import Claim, Job, JobEvent, Needs
 from modelyard.errors import ClusterError
@@ -31,13 +31,6 @@ EXECUTORS = str(Path(__file__).parents[1])
 STEPS = 6
 STORY = [("training_started", 0), *(("gradient_step", number) for number in range(1, STEPS + 1)), ("training_ended", 0)]
 ROWS = [Example((Message(Role.USER, f"ask {n}"), Message(Role.ASSISTANT, f"answer {n}"))) for n in range(2 * STEPS)]
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 @attrs.frozen
@@ -60,8 +53,9 @@ def nodes() -> Iterator[Nodes]:
         from ray.cluster_utils import Cluster
 
         node = {"node_ip_address": "127.0.0.1", "object_store_memory": MEMORY, "num_cpus": 4}
-        dashboard = {"include_dashboard": True, "dashboard_host": "127.0.0.1", "dashboard_port": free_port()}
-        ports = {"gcs_server_port": free_port(), "dashboard_agent_listen_port": free_port()}
+        port, server_port, agent_port = free_ports(3)
+        dashboard = {"include_dashboard": True, "dashboard_host": "127.0.0.1", "dashboard_port": port}
+        ports = {"gcs_server_port": server_port, "dashboard_agent_listen_port": agent_port}
         cluster = Cluster(initialize_head=True, connect=False, head_node_args={**node, **dashboard, **ports})
         try:
             spare = cluster.add_node(**node, resources={"spare": 1})

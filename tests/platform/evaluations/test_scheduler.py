@@ -494,8 +494,8 @@ def test_a_row_whose_time_is_up_is_an_error_and_the_others_continue() -> None:
     release, others_done, both_under_way = threading.Event(), threading.Event(), threading.Barrier(3)
 
     def stuck() -> None:
-        both_under_way.wait(20)
-        release.wait(20)
+        both_under_way.wait(60)
+        release.wait(60)
 
     def slow(row: Mapping[str, Any]) -> str:
         if row["number"] == 1:
@@ -512,8 +512,8 @@ def test_a_row_whose_time_is_up_is_an_error_and_the_others_continue() -> None:
             others_done.set()
 
     def pass_time() -> None:
-        both_under_way.wait(20)
-        others_done.wait(20)
+        both_under_way.wait(60)
+        others_done.wait(60)
         clock.advance(60)
 
     clock = ManualClock(START)
@@ -540,7 +540,7 @@ def test_the_concurrency_is_reached_and_never_exceeded() -> None:
         with lock:
             now += 1
             most = max(most, now)
-        together.wait(20)
+        together.wait(60)
         with lock:
             now -= 1
         return "x"

@@ -75,7 +75,7 @@ def test_functions_that_block_do_not_block_the_loop() -> None:
         free = threading.Event()
 
         def model(row: Mapping[str, Any]) -> str:
-            assert free.wait(20)
+            assert free.wait(60)
             return "x"
 
         with open_platform() as platform:

@@ -576,7 +576,7 @@ def test_a_worker_that_is_entered_runs_what_comes_and_signs_off(lively: Any) -> 
 
 
 def test_jobs_of_different_models_run_side_by_side_and_those_of_one_in_order(lively: Any) -> None:
-    both, running = threading.Barrier(2, timeout=20), []
+    both, running = threading.Barrier(2, timeout=60), []
 
     def before(item: str) -> None:
         if item == "started":
@@ -599,14 +599,14 @@ def test_leaving_gives_running_jobs_back_after_their_current_item(lively: Any) -
     def before(item: str) -> None:
         if item == "step 3":
             begun.set()
-            assert go_on.wait(20)
+            assert go_on.wait(60)
 
     lively.trainer.before = before
     worker = Worker(lively.runtime, ThreadExecutor(1))
-    threading.Thread(target=lambda: worker._stopping.wait(20) and go_on.set(), daemon=True).start()
+    threading.Thread(target=lambda: worker._stopping.wait(60) and go_on.set(), daemon=True).start()
     with worker:
         job = lively.sft(ROWS)
-        assert begun.wait(20)
+        assert begun.wait(60)
     left = lively.progress(job.id)
     assert (job.status, left.crashes, left.step) == (JobStatus.QUEUED, 0, 3)
     worker.stop()
@@ -633,7 +633,7 @@ def test_a_worker_whose_platform_is_closed_under_it_ends_by_itself(lively: Any) 
     worker = Worker(lively.runtime, ThreadExecutor(1))
     with worker:
         lively.runtime.store.close()
-        worker._loop._thread.join(20)
+        worker._loop._thread.join(60)
         assert not worker._loop._thread.is_alive()
 
 

@@ -189,7 +189,7 @@ class MixesThreadsUp(Sessions):
     def authenticate(self, secret: str) -> Principal:
         self.current = super().authenticate(secret)
         if threading.current_thread() is not threading.main_thread():
-            self.others.wait(5)
+            self.others.wait(60)
         return self.current
 
 

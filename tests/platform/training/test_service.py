@@ -543,7 +543,7 @@ def test_a_task_that_is_cancelled_while_it_watches_gives_the_job_back(yard: Any)
     def before(item: str) -> None:
         if item == "step 3":
             begun.set()
-            assert go_on.wait(20)
+            assert go_on.wait(60)
 
     yard.trainer.before = before
 

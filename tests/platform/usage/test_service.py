@@ -481,7 +481,7 @@ class Meeting:
         with self.change:
             self.come_so_far += 1
             self.change.notify_all()
-            assert self.change.wait_for(lambda: self.come_so_far >= 16, timeout=20)
+            assert self.change.wait_for(lambda: self.come_so_far >= 16, timeout=60)
 
 
 def let_in(chat: Chat, meeting: Meeting, refused: type[Exception]) -> int:
@@ -575,7 +575,7 @@ def test_a_cancelled_task_gives_back_its_slot_and_its_reservation() -> None:
 
     def wait() -> None:
         begun.set()
-        assert go.wait(10)
+        assert go.wait(60)
 
     runtime = make(Priced(during=wait, blocking=True))
     Ledger(runtime, HOST).set_budget(1)

@@ -400,7 +400,7 @@ def test_a_cancelled_task_does_not_undo_its_step(store: SqliteStore) -> None:
 def test_a_loop_is_never_blocked_by_a_step(store: SqliteStore) -> None:
     async def turn() -> list[str]:
         gate = threading.Event()
-        task = asyncio.ensure_future(store.atransact(lambda tx: gate.wait(30)))
+        task = asyncio.ensure_future(store.atransact(lambda tx: gate.wait(60)))
         await asyncio.sleep(0)
         until(lambda: store._group._running is not None)
         gate.set()
