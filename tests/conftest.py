@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.configuration import set_hypothesis_home_dir
 from hypothesis.internal.conjecture import providers
 
 from example_counts import PLAIN
@@ -34,6 +35,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # To load all certificates that a system trusts takes tens of milliseconds a client, and no test needs one of them.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "shared" / "trusted_certificate.pem")
+
+# What hypothesis knows of Unicode takes a process three seconds to gather: once, and not again in each checkout.
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+set_hypothesis_home_dir(CACHE / "modelyard" / "hypothesis")
 
 # A slow machine is no fault of the code: no example has a deadline, and slow generation fails nothing. Each run looks
 # at the same examples; `--hypothesis-profile=search` looks for new ones.

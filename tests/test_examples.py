@@ -1,6 +1,9 @@
+import pytest
+
 from modelyard import examples, open_platform
 
 
+@pytest.mark.slow
 def test_the_support_desk_can_be_trained_on_and_evaluated():
     data = examples.support()
     rows = examples.tasks(data.held_out)

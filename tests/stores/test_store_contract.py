@@ -40,6 +40,7 @@ class TestSqliteStore(StoreContract):
         return partial(SqliteStore, self.path, CONTRACT_RECORDS)
 
 
+@pytest.mark.slow
 class TestSqliteStoreThatLastsAsLongAsTheProcess(StoreContract):
     @pytest.fixture
     def store(self, contract_file: Path) -> Iterator[Store]:
