@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from modelyard import Example, Message, Role, open_platform
-from modelyard.cli import GRACE_SECONDS, main, serving
+from modelyard.cli import main, serving
+from modelyard.cli.serving import GRACE_SECONDS
 from modelyard.domain.evaluation.run import RunState
 from modelyard.errors import JobFailed
 from modelyard.executors.isolating import IsolatingExecutor
@@ -142,9 +143,18 @@ def test_a_wrong_store_or_id_is_one_clear_line(store: Path, tmp_path: Path) -> N
     assert "Traceback" not in call("models", "--store", foreign, status=1).output
 
 
-@pytest.mark.parametrize("words", [(), ("--store", "a.db", "--factory", "a:b")])
-def test_a_worker_gets_either_a_store_or_a_factory(words: tuple[str, ...]) -> None:
-    assert "give either --store or --factory" in call("work", *words, status=2).output
+@pytest.mark.parametrize("command", [("work",), ("serve",), ("jobs", "list")])
+def test_a_command_gets_either_a_store_or_a_factory(command: tuple[str, ...]) -> None:
+    assert "give either --store or --factory" in call(*command, "--store", "a", "--factory", "a:b", status=2).output
+
+
+def test_the_store_is_the_yard_db_of_this_folder(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(store.parent)
+    assert [model["name"] for model in rows("models")] == ["m"]
+    (store.parent / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert "there is no ./yard.db here" in call("models", status=1).output
+    assert list(Path().iterdir()) == []
 
 
 def test_a_factory_that_cannot_be_loaded_is_one_clear_line() -> None:

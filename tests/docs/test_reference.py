@@ -39,8 +39,9 @@ def test_every_route_is_listed_with_its_authentication() -> None:
 
 def commands(group: click.Group, prefix: str = "modelyard") -> dict[str, click.Command]:
     found = {}
-    for name, command in group.commands.items():
-        path = f"{prefix} {name}"
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command, path = group.get_command(context, name), f"{prefix} {name}"
         found |= commands(command, path) if isinstance(command, click.Group) else {path: command}
     return found
 
@@ -48,7 +49,7 @@ def commands(group: click.Group, prefix: str = "modelyard") -> dict[str, click.C
 def takes(command: click.Command) -> set[str]:
     """Its arguments and options, but for the three of which the page speaks once for all commands."""
     named = {taken.opts[0] if taken.opts[0].startswith("-") else taken.name.upper() for taken in command.params}
-    return named - {"--store", "--artifacts", "--json"}
+    return named - {"--store", "--artifacts", "--factory", "--json"}
 
 
 def test_every_command_is_listed_with_its_arguments_and_options() -> None:
@@ -71,7 +72,7 @@ def test_every_resource_is_listed_with_its_methods() -> None:
         resources_of = {
             name for name, value in getmembers(type(platform)) if isinstance(value, property | cached_property)
         }
-    opened_with = {"settings", "clock", "randomness", "blocking", "spool", "threads"}
+    opened_with = {"settings", "clock", "randomness", "blocking", "spool", "threads", "observer"}
     assert {path.split(".")[1] for path in resources} == resources_of - opened_with
 
 

@@ -11,9 +11,10 @@ from modelyard.backends import ScriptedBackend
 from modelyard.compose import open_platform
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.errors import BackendError, StorageFull, StoreBusy
-from modelyard.http.endpoint import Endpoint, routes
+from modelyard.http.endpoint import Endpoint
 from modelyard.http.message import Request
 from modelyard.http.route import Auth, Interface
+from modelyard.http.routing_table import routes
 from modelyard.platform.runtime import Settings
 
 GUARDED = [route for route in routes() if route.auth is not Auth.PUBLIC]
@@ -375,6 +376,7 @@ def test_each_interface_can_be_mounted_alone(interface: Interface, client_for: A
             Interface.BASE: client.send("GET", CATALOGUE, key="").status,
             Interface.TRAINING: client.send("GET", "/v1/health").status,
             Interface.INFERENCE: client.send("GET", "/inference/v1/models").status,
+            Interface.OPERATIONS: 200 if client.send("GET", "/metrics").status == 403 else 404,
             Interface.UPLOADS: 200 if client.send("POST", "/graphql", key="").status == 401 else 404,
         }
         assert there == {each: 200 if each is interface else 404 for each in Interface}

@@ -39,6 +39,8 @@ CHOICE = {
 }
 GROUP = {"trajectories": [{"messages_and_choices": [USER, CHOICE], "reward": reward} for reward in (0.0, 1.0)]}
 ROWS = [{"prompt": "say yes", "expected": "say yes"}, {"prompt": "say no", "expected": "say yes"}]
+LINES_SHOWN = 12
+"""How many lines of a text an example has."""
 PLACE, V1 = "/v2/acme/support", "/v1/preview"
 OBJECT = "weave:///acme/support/object/"
 
@@ -68,6 +70,8 @@ class Recorder:
             found["request"] = body
         if answer.headers.get("content-type") in (JSON, LINES):
             found["response"] = json.loads(answer.raw.splitlines()[0])
+        elif answer.headers.get("content-type", "").startswith("text/plain"):
+            found["response"] = b"".join(answer.raw.splitlines(keepends=True)[:LINES_SHOWN]).decode()
         params = self.client.endpoint.table.match(path).params
         if params and route.auth is not Auth.ADDRESS:
             found["path"] = {name: int(value) if name == "step" else value for name, value in params.items()}
@@ -97,7 +101,24 @@ def record() -> dict[str, Any]:
         _uploads(recorder)
         for path in ("/v1/health", "/v1/system-check", "/livez", "/readyz", "/health"):
             recorder.send("GET", path)
+        _administration(recorder, platform)
     return dict(sorted(recorder.examples.items()))
+
+
+def _administration(yard: Recorder, platform: Platform) -> None:
+    yard.client = attrs.evolve(yard.client, key=platform.keys.create("acme", host=True).secret)
+    yard.send("GET", "/metrics")
+    limits = {"projects": ["support"], "name": "helpdesk", "expires_in_days": 90, "requests_per_minute": 60}
+    made = yard.send("POST", "/v1/admin/keys", {"entity": "acme", **limits})["key"]
+    yard.send("GET", "/v1/admin/keys", entity="acme", limit=1)
+    yard.send("GET", f"/v1/admin/keys/{made['id']}")
+    monthly = {"limit": "25.00", "period": "month", "warn_at": "0.8"}
+    yard.send("PUT", "/v1/admin/budgets/acme", monthly, key_id=made["id"])
+    yard.send("PUT", "/v1/admin/budgets/acme", {"limit": "100"})
+    yard.send("GET", "/v1/admin/budgets/acme")
+    yard.send("GET", "/v1/admin/budgets", entity="acme", limit=1)
+    yard.send("DELETE", "/v1/admin/budgets/acme")
+    yard.send("POST", f"/v1/admin/keys/{made['id']}/revoke")
 
 
 def _catalogue_and_chat(yard: Recorder) -> None:

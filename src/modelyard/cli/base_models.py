@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from modelyard.cli.terminal import Group, StoreName, json_option, opened, printable_store, show_values, store_option
+from modelyard.cli.lazy_group import Group
+from modelyard.cli.terminal import StoreName, json_option, opened, printable_store, show_values, store_option
 from modelyard.domain.base_model import Tuning
 from modelyard.domain.catalogue import Pricing
 

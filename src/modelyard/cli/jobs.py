@@ -7,8 +7,8 @@ from typing import Any
 import attrs
 import click
 
+from modelyard.cli.lazy_group import Group
 from modelyard.cli.terminal import (
-    Group,
     StoreName,
     entity_option,
     json_option,

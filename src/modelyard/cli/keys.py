@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from modelyard.cli.terminal import Group, StoreName, json_option, opened, show, store_option
+from modelyard.cli.lazy_group import Group
+from modelyard.cli.terminal import StoreName, json_option, opened, show, store_option
 from modelyard.domain.identity import ApiKey
 
 

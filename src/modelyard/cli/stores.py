@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from modelyard.cli.terminal import StoreName, StoreType, printable_store, require_file, store_option
+from modelyard.cli.terminal import StoreName, StoreType, named_factory, printable_store, require_file, store_option
 from modelyard.compose import open_store
 from modelyard.stores import RECORDS, copying, postgres
 
@@ -14,6 +14,8 @@ from modelyard.stores import RECORDS, copying, postgres
 @store_option
 def migrate(store: StoreName) -> None:
     """Bring the tables of an older version to this one. A file is also migrated when it is opened."""
+    if named_factory() is not None:
+        raise click.UsageError("name the store itself with --store: a factory may open any")
     if isinstance(store, Path):
         require_file(store)
         open_store(store).close()

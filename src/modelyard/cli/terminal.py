@@ -2,17 +2,21 @@
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from modelyard.compose import is_address, open_platform
-from modelyard.errors import ModelyardError
 from modelyard.platform.platform import Platform
 from modelyard.report.table import printable, text_table
+from modelyard.worker import platform_of
 
 StoreName = Path | str
 """The SQLite file of a platform, or the address of its database."""
@@ -37,56 +41,89 @@ _PASSWORD = re.compile(r"(?<=://)([^:/@?]*):.*(?=@)|(password)=[^&]*")
 C = TypeVar("C", bound=Callable[..., Any])
 _ARTIFACTS = "modelyard.artifacts"
 
-artifacts_option = click.option(
-    "--artifacts",
-    metavar="FOLDER|ADDRESS",
-    expose_value=False,
-    callback=lambda context, _, value: context.meta.update({_ARTIFACTS: value}),
-    help="Its artifacts, as in s3://bucket/prefix, where they are not next to its file.",
-)
-"""Read by `opened`, so that no command passes it on."""
+DEFAULT_STORE = Path("yard.db")
+"""The store of a command that names none."""
+
+_FACTORY = "modelyard.factory"
 
 
 def store_option(command: C) -> C:
-    """Add the options that name a platform: `--store`, which the command gets, and `--artifacts`."""
-    named = click.option("--store", type=StoreType(), required=True, metavar="FILE|ADDRESS", help=STORE_HELP)
-    return named(artifacts_option(command))
+    """Add the options that name a platform: `--store`, which the command gets, `--artifacts` and `--factory`."""
+    for option in (_artifacts_option, _factory_option):
+        command = option(command)
+    named = click.option(
+        "--store", type=StoreType(), default=DEFAULT_STORE, metavar="FILE|ADDRESS", help=STORE_HELP, show_default=True
+    )
+    return named(command)
 
+
+def _kept(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    context.meta[_ARTIFACTS if parameter.name == "artifacts" else _FACTORY] = value
+
+
+_artifacts_option = click.option(
+    "--artifacts",
+    metavar="FOLDER|ADDRESS",
+    expose_value=False,
+    callback=_kept,
+    help="Its artifacts, as in s3://bucket/prefix, where they are not next to its file.",
+)
+_factory_option = click.option(
+    "--factory",
+    metavar="MODULE:FUNCTION",
+    expose_value=False,
+    callback=_kept,
+    help="Code that returns your own platform, in the place of --store.",
+)
+"""Both are read by `opened`, so that no command passes them on."""
 
 entity_option = click.option("--entity", help="Only those of this entity.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 
 
-class Group(click.Group):
-    """A group whose commands report the library's errors as one line, without a traceback."""
-
-    def invoke(self, context: click.Context) -> Any:
-        """Run the command; a `ModelyardError` becomes exit status 1 and its message."""
-        try:
-            return super().invoke(context)
-        except ModelyardError as error:
-            raise click.ClickException(str(error)) from error
-
-
 def require_file(store: Path) -> None:
     """Raise if there is no such file."""
-    if not store.exists():
-        raise click.ClickException(f"there is no store at {store}; `modelyard serve --store {store}` makes one")
+    if store.exists():
+        return
+    if store == DEFAULT_STORE:
+        raise click.ClickException(
+            "there is no ./yard.db here: name a store with --store, or make one: modelyard serve"
+        )
+    raise click.ClickException(f"there is no store at {store}; `modelyard serve --store {store}` makes one")
 
 
 @contextmanager
 def opened(store: StoreName, must_exist: bool = True) -> Iterator[Platform]:
-    """Open the platform in `store`."""
-    if must_exist and isinstance(store, Path):
+    """Open the platform in `store`, or that of `--factory`."""
+    factory = named_factory()
+    if factory is None and must_exist and isinstance(store, Path):
         require_file(store)
-    with open_platform(store, artifacts=named_artifacts()) as platform:
+    with _made(factory) if factory else open_platform(store, artifacts=named_artifacts()) as platform:
         yield platform
+
+
+def _made(factory: str) -> Platform:
+    """Call the host's function, which may lie in the working directory, as for `python -m`."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    return platform_of(factory)
 
 
 def named_artifacts() -> str | None:
     """Return what the running command was given as `--artifacts`."""
     named: str | None = click.get_current_context().meta.get(_ARTIFACTS)
     return named
+
+
+def named_factory() -> str | None:
+    """Return what the running command was given as `--factory`. Raises `click.UsageError` for options against it."""
+    context = click.get_current_context()
+    factory: str | None = context.meta.get(_FACTORY)
+    if factory is not None and context.get_parameter_source("store") is not ParameterSource.DEFAULT:
+        raise click.UsageError("give either --store or --factory")
+    if factory is not None and named_artifacts() is not None:
+        raise click.UsageError("--artifacts goes with --store; a factory opens its own artifacts")
+    return factory
 
 
 def printable_store(store: StoreName) -> str:
@@ -97,9 +134,25 @@ def printable_store(store: StoreName) -> str:
 def show(as_json: bool, headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print rows as a table, or as one JSON array of objects."""
     if as_json:
-        click.echo(json.dumps([dict(zip(headers, row, strict=True)) for row in rows], default=str))
+        click.echo(json.dumps([dict(zip(headers, row, strict=True)) for row in rows], default=_json_form))
     else:
-        click.echo(text_table(headers, [["" if value is None else value for value in row] for row in rows]))
+        click.echo(text_table(headers, [[shown(value) for value in row] for row in rows]))
+
+
+def shown(value: object) -> object:
+    """Return a value as a table has it: times to the second in UTC, nothing for None."""
+    if isinstance(value, datetime):
+        return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    return "" if value is None else value
+
+
+def _json_form(value: Any) -> Any:
+    """Return a value as JSON: mappings and sequences as such, other values as strings."""
+    if hasattr(value, "keys"):
+        return dict(value)
+    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 def show_values(as_json: bool, columns: Sequence[str], found: Iterable[object]) -> None:
@@ -107,9 +160,12 @@ def show_values(as_json: bool, columns: Sequence[str], found: Iterable[object]) 
     show(as_json, columns, [[getattr(value, column) for column in columns] for value in found])
 
 
-def show_fields(fields: Iterable[tuple[str, Any]]) -> None:
-    """Print named values, a line each."""
-    lines = [(name, "" if value is None else printable(value)) for name, value in fields]
-    width = max(len(name) for name, _ in lines)
-    for name, value in lines:
-        click.echo(f"{name:{width}}  {value}".rstrip())
+def show_fields(fields: Iterable[tuple[str, Any]], as_json: bool = False) -> None:
+    """Print named values, a line each, or as one JSON object."""
+    named = dict(fields)
+    if as_json:
+        click.echo(json.dumps(named, default=_json_form))
+        return
+    width = max(map(len, named))
+    for name, value in named.items():
+        click.echo(f"{name:{width}}  {printable(shown(value))}".rstrip())

@@ -297,6 +297,7 @@ RECORDS = (
             "by_entity": Index(("entity",)),
             "by_project": Index(("entity", "project")),
             "by_status": Index(("entity", "status")),
+            "by_state": Index(("status",)),
             "by_fingerprint": Index(("fingerprint",)),
         },
         sequence="seq",

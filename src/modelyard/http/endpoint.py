@@ -6,7 +6,6 @@ the body, calls the handler, and reports what failed.
 
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from functools import cache
 from itertools import count
 from typing import cast
 from urllib.parse import parse_qs
@@ -14,19 +13,15 @@ from urllib.parse import parse_qs
 import attrs
 
 from modelyard import flow
+from modelyard.domain.events import LEFT
 from modelyard.domain.identity import Principal, Scope
+from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import InvalidInput, Unauthenticated
 from modelyard.flow import Await, CallerDisconnected, Emit, Flow, aiterate, iterate
 from modelyard.http.auth import CHALLENGES, Caller, CallerCache
-from modelyard.http.catalogue import routes as catalogue
-from modelyard.http.chat import routes as completion
-from modelyard.http.chat import stored_routes as stored
 from modelyard.http.cors import AllowedOrigins
+from modelyard.http.ended_requests import EndedRequests
 from modelyard.http.error_responses import failed, report
-from modelyard.http.evaluations import comparison, predictions, results, runs
-from modelyard.http.evaluations import jobs as evaluation_jobs
-from modelyard.http.evaluations import object_routes as objects
-from modelyard.http.health import routes as health
 from modelyard.http.message import (
     STREAMED,
     Header,
@@ -43,12 +38,9 @@ from modelyard.http.message import (
     read,
     spool,
 )
-from modelyard.http.models import routes as models
-from modelyard.http.openapi import document_route
 from modelyard.http.route import STANDARD, Auth, Body, FlowHandler, Interface, PlainHandler, Route, RouteCall
 from modelyard.http.router import HttpRouter, RouteMatch
-from modelyard.http.training import routes as training
-from modelyard.http.uploads import routes as upload
+from modelyard.http.routing_table import routing_table
 from modelyard.platform.artifacts import Spool
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Authenticator
@@ -63,22 +55,6 @@ LARGE = 2**18
 _NO_STORE: Header = ("cache-control", "no-store")
 _MAX_QUERY_FIELDS = 1000
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-
-
-def routes() -> tuple[Route, ...]:
-    """Return the routes of all interfaces."""
-    trained = (*models.ROUTES, *training.ROUTES)
-    judged = (*runs.ROUTES, *results.ROUTES, *comparison.ROUTES)
-    judging = (*judged, *evaluation_jobs.ROUTES, *predictions.ROUTES, *objects.ROUTES)
-    base = (*catalogue.ROUTES, *completion.ROUTES, *stored.ROUTES, *trained, *judging, *health.ROUTES)
-    return (*base, *upload.ROUTES)
-
-
-@cache
-def _table(interfaces: frozenset[Interface]) -> HttpRouter:
-    """Never changed, so that all endpoints of a process may share it: a test opens many."""
-    mounted = [route for route in routes() if route.interface in interfaces]
-    return HttpRouter([*mounted, document_route(mounted)])
 
 
 class Endpoint:
@@ -99,7 +75,8 @@ class Endpoint:
         authenticator: Authenticator | None = None,
         cors_origins: Iterable[str] = (),
     ) -> None:
-        self.table: HttpRouter = _table(frozenset(interfaces))
+        self.table: HttpRouter = routing_table(frozenset(interfaces))
+        mounted = {route.interface for route in self.table.routes}
         settings, callers = platform.settings, CallerCache(platform, authenticator or platform.keys)
         self._served = Served(
             platform,
@@ -112,6 +89,7 @@ class Endpoint:
                 Body.DATA: settings.max_data_body,
             },
             AllowedOrigins(origins) if (origins := tuple(cors_origins)) else None,
+            EndedRequests(platform, platform.metrics.count() if Interface.OPERATIONS in mounted else None),
         )
         self._prefix, self._count = f"req-{platform.randomness(8).hex()}", count(1)
 
@@ -144,7 +122,8 @@ class Endpoint:
     def _exchange(self, request: Request) -> "HttpExchange":
         headers, doubled = headers_of(request.headers)
         match = self.table.match(request.raw_path)
-        return HttpExchange(self._served, request, match, headers, doubled, self._request_id(headers))
+        began = self._served.platform.clock.monotonic()
+        return HttpExchange(self._served, request, match, headers, doubled, self._request_id(headers), began)
 
     def _request_id(self, headers: Headers) -> str:
         named = headers.get("x-request-id")
@@ -163,11 +142,12 @@ class Served:
     spool: Spool
     limits: Mapping[Body, int]
     origins: AllowedOrigins | None
+    ended: EndedRequests
 
 
 @attrs.define(eq=False)
 class HttpExchange:
-    """One request on its way; `id` names it in the answer and in the log."""
+    """One request on its way; `id` names it in the answer and in the log. `booked` is the completion it asked for."""
 
     served: Served
     request: Request
@@ -175,8 +155,13 @@ class HttpExchange:
     headers: Headers
     doubled: set[str]
     id: str
+    began: float
     started: bool = False
     tenant: str = AUTHENTICATION
+    status: int = 0
+    route: str = ""
+    principal: Principal | None = None
+    booked: LedgerEntry | None = None
 
     @property
     def threads(self) -> Threads:
@@ -186,20 +171,31 @@ class HttpExchange:
     def flow(self) -> Flow[None]:
         """Emit the response, and after a response whose body is `STREAMED` the pieces of that body."""
         try:
-            response = yield from self._answer()
+            response = yield from self._response()
+            if response is not None:
+                yield Emit(response)
+        except BaseException as end:
+            if isinstance(end, CallerDisconnected) or not isinstance(end, Exception):
+                self.status = LEFT
+            raise
+        finally:
+            of = self.id, self.request.method, self.route, self.status
+            self.served.ended.add(*of, self.began, self.principal, self.booked)
+
+    def _response(self) -> Flow[Response | None]:
+        try:
+            return (yield from self._answer())
         except CallerDisconnected:
             raise
         except Exception as failure:
             if self.started:
                 report(failure, self.id)
                 raise
-            response = self._failed(failure)
-        if response is not None:
-            yield Emit(response)
+            return self._failed(failure)
 
     def finished(self, response: Response) -> Response:
         """Return the response with the headers that every answer has."""
-        self.started = True
+        self.started, self.status = True, response.status
         response.headers.append(("x-request-id", self.id))
         if self.served.origins is not None:
             response.headers += self.served.origins.headers(self.headers)
@@ -228,11 +224,13 @@ class HttpExchange:
                 return preflight
         # That a path has no such method is in the OpenAPI document: callers need not be known for that.
         route = self.match.route(method) if self.match.routes and method != "OPTIONS" else None
+        self.route = "" if route is None else route.path
         caller = self._known_caller() or (
             yield flow.Call(
                 self._find_caller, self.served.callers.waits(self.match.auth), self.threads.store.of(AUTHENTICATION)
             )
         )
+        self.principal = caller.principal
         self.tenant = caller.principal.entity
         if method == "OPTIONS" and self.match.routes:
             return Response(204, [("allow", ", ".join(self.match.allowed))], b"")
@@ -246,6 +244,7 @@ class HttpExchange:
             _query(query) if query else _NO_QUERY,
             self.headers,
             self.request,
+            asking=self,
         )
         if route.body is not Body.NONE:
             yield from self._read(route, call)

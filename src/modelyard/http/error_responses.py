@@ -4,6 +4,7 @@ import logging
 import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Self
 
 import attrs
@@ -160,13 +161,15 @@ def failed(failure: Exception, error_format: ErrorFormat, request_id: str) -> Re
 def report(failure: Exception, request_id: str) -> None:
     """Log a fault: one line, and below it the traceback of what is not an error of our own.
 
-    No text of a failure can forge a line of the log, whichever formatter writes it. What is `EXPECTED` is a warning
-    without a traceback.
+    A failure is reported once for a request. No text of it can forge a line of the log, whichever formatter writes it.
+    What is `EXPECTED` is a warning without a traceback.
     """
     expected, ours = isinstance(failure, EXPECTED), isinstance(failure, errors.ModelyardError)
     level, verb = (logging.WARNING, "was refused") if expected else (logging.ERROR, "failed")
-    if not log.isEnabledFor(level):
+    if not log.isEnabledFor(level) or getattr(failure, "reported", None) == request_id:
         return
+    with suppress(AttributeError):  # an exception with slots is reported as often as it comes
+        failure.reported = request_id  # type: ignore[attr-defined]
     arguments = (request_id, verb, _escaped(str(failure)) if ours else type(failure).__name__)
     record = log.makeRecord(log.name, level, __file__, 0, "request %s %s: %s", arguments, exc_info=None)
     cause = failure.__cause__ if ours and _status(failure) != errors.ModelyardError.status else failure

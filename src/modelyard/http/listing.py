@@ -31,6 +31,11 @@ def requested_page(call: RouteCall, listing: Callable[[Order], Listing[T]]) -> P
     return listing(order).page(limit, call.one("after"))
 
 
+def listed_page(call: RouteCall, listing: Listing[T]) -> Page[T]:
+    """Read the part of a listing of one order that is requested. Raises `InvalidInput`."""
+    return listing.page(call.integer("limit", DEFAULT_PAGE, 1, MAX_PAGE), call.one("after"))
+
+
 def _order(call: RouteCall) -> Order:
     order = call.one("order")
     if order not in (None, "asc", "desc"):

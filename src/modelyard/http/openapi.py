@@ -241,5 +241,5 @@ def _refusals(route: Route) -> Sequence[int]:
 
 
 _NOT_MODIFIED: JsonSchema = {"description": "The client's copy is the newest."}
-_UNNAMED: Mapping[str, JsonSchema] = {"application/json": {"type": "object"}}
+_UNNAMED: Mapping[str, JsonSchema] = {"application/json": {"type": "object"}, "text/plain": {"type": "string"}}
 _BYTES: JsonSchema = {"type": "string", "format": "binary"}

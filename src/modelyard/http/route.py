@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 import attrs
 
 from modelyard.domain.identity import Principal
-from modelyard.errors import InvalidInput
+from modelyard.errors import Forbidden, InvalidInput
 from modelyard.flow import Flow
 from modelyard.http.message import Headers, Request, Response
 from modelyard.platform.artifacts import Spool
@@ -18,16 +18,17 @@ from modelyard.threads import TenantThreads
 
 
 class Interface(StrEnum):
-    """The interfaces of the specification, and that for uploads; each can be mounted alone."""
+    """The interfaces of the specification, and those for uploads and operations; each can be mounted alone."""
 
     TRAINING = "training"
     INFERENCE = "inference"
     BASE = "base"
     UPLOADS = "uploads"
+    OPERATIONS = "operations"
 
 
-STANDARD = (Interface.TRAINING, Interface.INFERENCE, Interface.BASE)
-"""The interfaces of the specification, which are mounted by default."""
+STANDARD = (Interface.TRAINING, Interface.INFERENCE, Interface.BASE, Interface.OPERATIONS)
+"""The interfaces that are mounted by default."""
 
 
 class Auth(StrEnum):
@@ -65,6 +66,7 @@ ERROR_FORMATS = {
     Interface.INFERENCE: ErrorFormat.ERROR,
     Interface.BASE: ErrorFormat.REASON,
     Interface.UPLOADS: ErrorFormat.ERRORS,
+    Interface.OPERATIONS: ErrorFormat.DETAIL,
 }
 
 
@@ -108,6 +110,11 @@ class RouteCall:
         """The raw bytes of a `Body.DATA` route, from their beginning."""
         assert self.data is not None
         return self.data
+
+    def require_host(self) -> None:
+        """Raise `Forbidden` unless the host itself calls, as with a key that was made with `host=True`."""
+        if self.principal.scope.entity is not None:
+            raise Forbidden("only a key of the host may do this: modelyard keys create --host --entity NAME makes one")
 
     def one(self, name: str) -> str | None:
         """Read a query parameter that may come once. Raises `InvalidInput`."""

@@ -21,6 +21,7 @@ from modelyard.platform.jobs import worker as worker_service
 from modelyard.platform.keys import service as identity
 from modelyard.platform.keys import sessions as browser
 from modelyard.platform.listing import Listing, short_listing
+from modelyard.platform.metrics import service as metrics_service
 from modelyard.platform.models import base_models as base_model
 from modelyard.platform.models import service as model
 from modelyard.platform.operations import erasure
@@ -30,7 +31,7 @@ from modelyard.platform.runtime import Runtime, Settings
 from modelyard.platform.training import service as training_service
 from modelyard.platform.uploads import service as uploads
 from modelyard.platform.usage import service as usage_service
-from modelyard.protocols import Authenticator, Clock, Executor, Randomness
+from modelyard.protocols import Authenticator, Clock, Executor, Observer, Randomness
 from modelyard.threads import Threads, in_new_thread
 
 R = TypeVar("R")
@@ -124,6 +125,11 @@ class Platform:
         """The health checks."""
         return self._resource(health_service.Health)
 
+    @property
+    def metrics(self) -> "metrics_service.Metrics":
+        """Figures for Prometheus. Only the host may use it."""
+        return self._resource(metrics_service.Metrics)
+
     def _resource(self, kind: Callable[[Runtime, Principal], R]) -> R:
         self._life.check()
         return kind(self._runtime, self._principal)
@@ -154,6 +160,16 @@ class Platform:
     def threads(self) -> Threads:
         """The threads in which an event loop makes its blocking calls."""
         return self._runtime.threads
+
+    @property
+    def observer(self) -> Observer | None:
+        """What receives the events."""
+        return self._runtime.observer
+
+    def observe(self, event: object) -> None:
+        """Notify the observer. What it raises is logged and changes nothing. Only the host may use it."""
+        self._require_host()
+        self._runtime.observe(event)
 
     @property
     def spool(self) -> Spool:

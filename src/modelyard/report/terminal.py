@@ -1,10 +1,12 @@
-"""Output for terminals: log lines and progress bars."""
+"""Output for terminals and collectors: log lines and progress bars."""
 
 import importlib
+import json
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from modelyard.report.table import printable
@@ -25,6 +27,29 @@ class PlainFormatter(logging.Formatter):
     def formatException(self, error: Any) -> str:  # noqa: N802 - the standard library's name
         """Return the traceback, indented, so that no line of it looks like a record."""
         return "\n".join("  " + printable(line) for line in super().formatException(error).splitlines())
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per record, in ASCII, so that no character of it breaks a line.
+
+    It has `time` (ISO 8601, in UTC), `level`, `logger` and `message`, and `traceback` where there is one. A line of the
+    access log has its parts in the place of the message.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the object."""
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        known: dict[str, Any] = {"time": moment, "level": record.levelname, "logger": record.name}
+        known |= getattr(record, "access", None) or {"message": record.getMessage()}
+        traceback = self._traceback(record)
+        if traceback:
+            known["traceback"] = traceback
+        return json.dumps(known, default=str)
+
+    def _traceback(self, record: logging.LogRecord) -> str | None:
+        if record.exc_text:
+            return record.exc_text
+        return self.formatException(record.exc_info) if record.exc_info else None
 
 
 Show = Callable[[int, int | None, Mapping[str, float]], None]

@@ -197,5 +197,6 @@ CHANGES: tuple[SchemaChange, ...] = (
             AddIndex("jobs", "jobs_by_needs", ["place", "kind", "base_model", "accelerators", "memory", "seq"]),
         ],
     ),
+    SchemaChange("0016_jobs_by_state", "jobs", [AddIndex("jobs", "jobs_by_state", ["status"])]),
 )
 """Every change since the stores share them, oldest first."""

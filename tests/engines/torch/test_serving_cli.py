@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from modelyard.cli import main, serving
+from modelyard.cli import main, serving, working
 from modelyard.domain import base_model
 from modelyard.executors.subprocess import SubprocessExecutor
 
@@ -88,6 +88,6 @@ def test_jobs_in_processes_of_their_own_find_torch_loaded(
     store = tmp_path / "yard.db"
     add(store, folder)
     call("serve", "--store", store, "--isolate")
-    assert made[0]._preload == serving.SLOW_TO_IMPORT
+    assert made[0]._preload == working.SLOW_TO_IMPORT
     assert made[0]._fork is here
-    assert all(find_spec(module) for module in serving.SLOW_TO_IMPORT)
+    assert all(find_spec(module) for module in working.SLOW_TO_IMPORT)

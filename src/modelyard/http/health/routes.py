@@ -1,4 +1,6 @@
-"""The routes that check the platform (specification 4.3), and the public probes of load balancers and containers."""
+"""The routes that check the platform (specification 4.3), the public probes of load balancers and containers, and the
+figures that Prometheus reads.
+"""
 
 from functools import partial
 
@@ -41,6 +43,15 @@ def system_check(call: RouteCall) -> Response:
     return json_response(attrs.asdict(check), 200 if check.success else 503)
 
 
+METRICS = "text/plain; version=0.0.4; charset=utf-8"
+"""The text format of Prometheus, which every version of it reads."""
+
+
+def show_metrics(call: RouteCall) -> Response:
+    """Show the metrics of the process that answers, in the text format of Prometheus."""
+    return Response(200, [("content-type", METRICS)], call.platform.metrics.text().encode())
+
+
 _probe = partial(documented_route, Interface.BASE, Auth.PUBLIC, "GET", response=HealthBody)
 
 ROUTES: tuple[Route, ...] = (
@@ -66,4 +77,5 @@ ROUTES: tuple[Route, ...] = (
     _probe("/livez", live),
     _probe("/readyz", ready, statuses=(200, 503)),
     _probe("/health", ready, statuses=(200, 503)),
+    documented_route(Interface.OPERATIONS, Auth.BEARER, "GET", "/metrics", show_metrics, media="text/plain"),
 )

@@ -1,0 +1,68 @@
+"""What becomes of a request that has ended: a count in the metrics, an event for the observer, a line of the log."""
+
+import logging
+from typing import Any
+
+import attrs
+
+from modelyard.domain.events import LEFT, RequestAnswered
+from modelyard.domain.usage import LedgerEntry
+from modelyard.platform.meters import Meters
+from modelyard.platform.platform import Platform
+
+log: logging.Logger = logging.getLogger("modelyard.access")
+if log.level == logging.NOTSET:
+    log.setLevel(logging.WARNING)  # a line a request, at level INFO, is written where the host asks this logger for it
+
+
+@attrs.define(eq=False)
+class EndedRequests:
+    """Counts and reports the requests of an endpoint. `meters` is None where no metrics are mounted."""
+
+    platform: Platform
+    meters: Meters | None
+
+    def add(
+        self, request_id: str, method: str, route: str, status: int, began: float, caller: Any, booked: Any
+    ) -> None:
+        """Add a request: of `status`, or `LEFT` where there is none, with what was `booked` for it."""
+        observer, logs = self.platform.observer, log.isEnabledFor(logging.INFO)
+        if self.meters is None and observer is None and not logs:
+            return
+        seconds = self.platform.clock.monotonic() - began
+        if self.meters is not None:
+            self.meters.answered(method if route else "", route, status or LEFT, seconds)
+        if observer is None and not logs:
+            return
+        ended = RequestAnswered(request_id, method, route, status or LEFT, *_named(caller), seconds)
+        if observer is not None:
+            self.platform.observe(ended)
+        if logs:
+            _log(ended, booked)
+
+
+def _named(caller: Any) -> tuple[str, str]:
+    """Return the entity and the key of a caller; empty where nobody was identified."""
+    return ("", "") if caller is None else (caller.entity, caller.key_id)
+
+
+def _log(ended: RequestAnswered, booked: LedgerEntry | None) -> None:
+    """Write the line. Its parts are also in the record, as `access`, for formatters that write them in another way."""
+    parts: dict[str, object] = {
+        "request": ended.request_id,
+        "method": ended.method,
+        "route": ended.route or "-",
+        "status": ended.status,
+        "seconds": round(ended.duration, 6),
+    }
+    if ended.entity:
+        parts |= {"entity": ended.entity, "key": ended.key_id or "host"}
+    if booked is not None:
+        parts |= {
+            "project": booked.project or "-",
+            "model": booked.model,
+            "prompt_tokens": booked.prompt_tokens,
+            "completion_tokens": booked.completion_tokens,
+            "cost": f"{booked.cost:f}",
+        }
+    log.info(" ".join(f"{name}=%s" for name in parts), *parts.values(), extra={"access": parts})

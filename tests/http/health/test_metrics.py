@@ -1,0 +1,140 @@
+"""`/metrics`, read by the parser of the Prometheus client, for the host's own keys."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from http_client import Client, client_of
+from modelyard import open_platform
+from modelyard.backends.echo import EchoBackend
+from modelyard.domain.catalogue import Pricing
+from modelyard.errors import StoreError
+from modelyard.platform.meters import BOUNDS
+from modelyard.testing import ManualClock
+
+
+def read(client: Client) -> dict[str, list[Any]]:
+    """The samples of `/metrics` by name."""
+    host = client.platform.keys.create("ops", host=True).secret
+    answer = client.send("GET", "/metrics", key=host)
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    found: dict[str, list[Any]] = {}
+    for family in text_string_to_metric_families(answer.raw.decode()):
+        assert family.documentation
+        assert family.type in ("counter", "gauge", "histogram")
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append(sample)
+    return found
+
+
+def one(found: Mapping[str, list[Any]], name: str, **labels: str) -> float:
+    (value,) = [s.value for s in found.get(f"modelyard_{name}", []) if labels.items() <= s.labels.items()]
+    return float(value)
+
+
+@pytest.fixture(params=[False, True], ids=["sync", "async"])
+def client(request: pytest.FixtureRequest) -> Any:
+    with open_platform() as platform:
+        echo = platform.catalogue.get("echo")
+        platform.catalogue.register(attrs.evolve(echo, pricing=Pricing(request="0.25")))
+        yield client_of(platform, asynchronous=request.param)
+
+
+def test_requests_tokens_cost_and_times_are_counted(client: Client) -> None:
+    client.chat("one two")
+    client.chat("one two", stream=True)
+    client.chat("x", model="nothing")
+    found = read(client)
+    echo = {"model": "echo"}
+    assert one(found, "completions_total", status="200", **echo) == 2
+    assert one(found, "completions_total", model="", status="404") == 1
+    assert one(found, "completions_failed_total", code="model_not_found") == 1
+    assert one(found, "prompt_tokens_total", **echo) == one(found, "completion_tokens_total", **echo) > 2
+    assert one(found, "cost_usd_total", **echo) == 0.5
+    assert one(found, "completion_seconds_count", **echo) == 2
+    assert one(found, "first_token_seconds_count", **echo) == 1
+    assert one(found, "completion_seconds_bucket", le="+Inf", **echo) == 2
+    route = {"route": "/inference/v1/chat/completions", "method": "POST"}
+    assert one(found, "http_requests_total", status="200", **route) == 2
+    assert one(found, "http_requests_total", status="404", **route) == 1
+    assert one(found, "http_request_seconds_count", **route) == 3
+    assert one(found, "completions_running") == 0
+
+
+def test_a_histogram_is_cumulative_and_has_every_bound(client: Client) -> None:
+    client.chat()
+    buckets = [s for s in read(client)["modelyard_completion_seconds_bucket"] if s.labels["model"] == "echo"]
+    assert [float(s.labels["le"]) for s in buckets] == [*BOUNDS, float("inf")]
+    assert sorted(s.value for s in buckets) == [s.value for s in buckets]
+
+
+def test_a_tenant_s_key_is_refused_and_so_is_none(client: Client) -> None:
+    assert client.send("GET", "/metrics").status == 403
+    assert client.send("GET", "/metrics", key="").status == 401
+
+
+def test_paths_and_methods_of_strangers_share_one_label(client: Client) -> None:
+    for number in range(5):
+        client.send("GET", f"/nowhere/{number}", key="", check=False)
+        client.send(f"VERB{number}", "/livez", key="", check=False)
+    labels = {(s.labels["method"], s.labels["route"]) for s in read(client)["modelyard_http_requests_total"]}
+    assert labels == {("", "")}
+
+
+def test_the_queue_is_that_of_the_store() -> None:
+    clock = ManualClock()
+    with open_platform(clock=clock) as platform:
+        client = client_of(platform)
+        model = platform.models.create("bot", base_model="tabular-mini")
+        rows = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}] * 2
+        for _ in range(3):
+            platform.training.sft(model, rows)
+        clock.advance(7)
+        found = read(client)
+        assert (one(found, "queue_jobs", place="ready"), one(found, "queue_jobs", place="waiting")) == (1, 2)
+        assert (one(found, "jobs", status="queued"), one(found, "queue_oldest_seconds")) == (3, 7)
+        assert one(found, "workers") == 0
+        platform.worker().beat()
+        platform.jobs.cancel(next(iter(platform.jobs.list())).id)
+        found = read(client)
+        assert (one(found, "jobs", status="cancelled"), one(found, "workers")) == (1, 1)
+
+
+def test_what_other_processes_share_is_left_out_while_the_store_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_platform() as platform:
+
+        def fail(*_: object) -> None:
+            raise StoreError("the disk is gone")
+
+        monkeypatch.setattr(platform._runtime.store, "read", fail)
+        text = platform.metrics.text()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    assert families["modelyard_store_up"].samples[0].value == 0
+    assert "modelyard_jobs" not in families
+    assert "modelyard_completions" in families
+    assert [record.getMessage() for record in caplog.records] == ["the metrics lack those of the store: StoreError"]
+
+
+def test_a_platform_in_a_file_reports_the_room_of_its_artifacts(yard_file: Path) -> None:
+    with open_platform(yard_file) as platform:
+        assert one(read(client_of(platform)), "artifacts_free_bytes") > 0
+
+
+def test_hostile_names_do_not_break_the_format() -> None:
+    name = 'a "b"\\c'
+    with open_platform(backend=EchoBackend()) as platform:
+        meters = platform.metrics.count()
+        meters.booked(name, 1, 1, 0.0, 0.1, None)
+        samples = [
+            sample
+            for family in text_string_to_metric_families(platform.metrics.text())
+            for sample in family.samples
+            if sample.name == "modelyard_prompt_tokens_total"
+        ]
+        assert [(sample.labels, sample.value) for sample in samples] == [({"model": name}, 1)]
