@@ -11,10 +11,9 @@ from modelyard.backends import ScriptedBackend
 from modelyard.compose import open_platform
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.errors import BackendError, StorageFull, StoreBusy
-from modelyard.http.endpoint import Endpoint
+from modelyard.http.endpoint import Endpoint, routes
 from modelyard.http.message import Request
 from modelyard.http.route import Auth, Interface
-from modelyard.http.routing_table import routes
 from modelyard.platform.runtime import Settings
 
 GUARDED = [route for route in routes() if route.auth is not Auth.PUBLIC]

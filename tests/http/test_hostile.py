@@ -13,10 +13,9 @@ from example_counts import examples
 from modelyard.compose import open_platform
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.usage import LedgerEntry
-from modelyard.http.endpoint import Endpoint
+from modelyard.http.endpoint import Endpoint, routes
 from modelyard.http.message import Request
 from modelyard.http.route import Auth, Body, ErrorFormat, Route
-from modelyard.http.routing_table import routes
 
 CHAT = "/inference/v1/chat/completions"
 TAKING_JSON = [

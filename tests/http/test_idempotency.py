@@ -17,7 +17,7 @@ from modelyard.domain.idempotency import LIFETIME, AnsweredRequest
 from modelyard.domain.models import TrajectoryLog
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.training import Dataset
-from modelyard.http.routing_table import routes
+from modelyard.http.endpoint import routes
 from modelyard.platform.platform import Platform
 from modelyard.stores.memory import MemoryStore
 from modelyard.testing import ManualClock

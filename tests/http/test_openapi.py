@@ -9,8 +9,8 @@ from jsonschema import Draft202012Validator
 
 from modelyard.formats.chat.request import ChatRequest
 from modelyard.formats.constraints import Length, Matching, Unsupported, Within
+from modelyard.http.endpoint import routes
 from modelyard.http.openapi import Schemas, document
-from modelyard.http.routing_table import routes
 
 
 def schemas_in(value: Any) -> Iterator[Any]:

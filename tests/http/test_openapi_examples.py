@@ -10,8 +10,8 @@ from jsonschema import Draft202012Validator
 from http_client import Client
 from modelyard import open_platform
 from modelyard.domain.evaluation.scorer_rules import RULES
+from modelyard.http.endpoint import routes
 from modelyard.http.openapi import document, examples
-from modelyard.http.routing_table import routes
 from modelyard.platform.runtime import Settings
 from openapi_calls import record
 

@@ -9,12 +9,11 @@ from urllib.parse import parse_qs
 
 from jsonschema import Draft202012Validator
 
-from modelyard.http.endpoint import Endpoint
+from modelyard.http.endpoint import Endpoint, routes
 from modelyard.http.message import Request, Response
 from modelyard.http.openapi import document, document_route
 from modelyard.http.route import Interface
 from modelyard.http.router import mounted_path
-from modelyard.http.routing_table import routes
 
 JSON, JSON_LINES, EVENTS = "application/json", "application/jsonl", "text/event-stream"
 DONE = "[DONE]"

@@ -1,60 +1,64 @@
 """The whole of HTTP as one function from a request to a response, synchronous and asynchronous.
 
-`Endpoint` is that function. An `HttpExchange` is one request and its answer, as a flow: it identifies the caller, reads
-the body, calls the handler, and reports what failed.
+`Endpoint` is that function, and this module knows the routes of every interface.
 """
 
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from functools import cache
 from itertools import count
-from typing import cast
-from urllib.parse import parse_qs
 
-import attrs
-
-from modelyard import flow
-from modelyard.domain.events import LEFT
-from modelyard.domain.identity import Principal, Scope
-from modelyard.domain.usage import LedgerEntry
-from modelyard.errors import InvalidInput, Unauthenticated
-from modelyard.flow import Await, CallerDisconnected, Emit, Flow, aiterate, iterate
-from modelyard.http.auth import CHALLENGES, Caller, CallerCache
+from modelyard.flow import aiterate, iterate
+from modelyard.http.auth import CallerCache
+from modelyard.http.catalogue import routes as catalogue
+from modelyard.http.chat import routes as completion
+from modelyard.http.chat import stored_routes as stored
 from modelyard.http.cors import AllowedOrigins
 from modelyard.http.ended_requests import EndedRequests
-from modelyard.http.error_responses import failed, report
+from modelyard.http.evaluations import comparison, predictions, results, runs
+from modelyard.http.evaluations import jobs as evaluation_jobs
+from modelyard.http.evaluations import object_routes as objects
+from modelyard.http.exchange import ANYONE, HttpExchange, Served, offloaded
+from modelyard.http.health import routes as health
+from modelyard.http.keys import routes as keys
 from modelyard.http.message import (
     STREAMED,
-    Header,
     Headers,
     Request,
     Response,
-    aread,
-    aspool,
-    check_length,
-    check_media,
-    check_singular,
     headers_of,
-    parse,
-    read,
-    spool,
 )
-from modelyard.http.route import STANDARD, Auth, Body, FlowHandler, Interface, PlainHandler, Route, RouteCall
-from modelyard.http.router import HttpRouter, RouteMatch
-from modelyard.http.routing_table import routing_table
-from modelyard.platform.artifacts import Spool
+from modelyard.http.models import routes as models
+from modelyard.http.openapi import document_route
+from modelyard.http.route import STANDARD, Body, Interface, Route
+from modelyard.http.router import HttpRouter
+from modelyard.http.training import routes as training
+from modelyard.http.uploads import routes as upload
+from modelyard.http.usage import routes as usage
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Authenticator
-from modelyard.threads import AUTHENTICATION, TenantThreads, Threads
 
-ANYONE = Principal("anyone", "", Scope(""))
-"""The caller of a public route: a principal with an empty scope."""
-
-LARGE = 2**18
-"""Bytes of JSON from which parsing is kept off the event loop."""
-
-_NO_STORE: Header = ("cache-control", "no-store")
-_MAX_QUERY_FIELDS = 1000
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+def routes() -> tuple[Route, ...]:
+    """Return the routes of all interfaces."""
+    trained = (*models.ROUTES, *training.ROUTES)
+    judged = (*runs.ROUTES, *results.ROUTES, *comparison.ROUTES)
+    judging = (*judged, *evaluation_jobs.ROUTES, *predictions.ROUTES, *objects.ROUTES)
+    base = (*catalogue.ROUTES, *completion.ROUTES, *stored.ROUTES, *trained, *judging, *health.ROUTES)
+    operations = (*keys.ROUTES, *usage.ROUTES)
+    return (*base, *upload.ROUTES, *operations)
+
+
+@cache
+def _table(interfaces: frozenset[Interface]) -> HttpRouter:
+    """Return the table of these interfaces.
+
+    It is never changed, so that all endpoints of a process may share it: a test opens many.
+    """
+    mounted = [route for route in routes() if route.interface in interfaces]
+    return HttpRouter([*mounted, document_route(mounted)])
 
 
 class Endpoint:
@@ -75,7 +79,7 @@ class Endpoint:
         authenticator: Authenticator | None = None,
         cors_origins: Iterable[str] = (),
     ) -> None:
-        self.table: HttpRouter = routing_table(frozenset(interfaces))
+        self.table: HttpRouter = _table(frozenset(interfaces))
         mounted = {route.interface for route in self.table.routes}
         settings, callers = platform.settings, CallerCache(platform, authenticator or platform.keys)
         self._served = Served(
@@ -130,199 +134,3 @@ class Endpoint:
         if named is not None and _REQUEST_ID.fullmatch(named):
             return named
         return f"{self._prefix}-{next(self._count)}"
-
-
-@attrs.frozen
-class Served:
-    """What all exchanges of an endpoint share."""
-
-    platform: Platform
-    anyone: Caller
-    callers: CallerCache
-    spool: Spool
-    limits: Mapping[Body, int]
-    origins: AllowedOrigins | None
-    ended: EndedRequests
-
-
-@attrs.define(eq=False)
-class HttpExchange:
-    """One request on its way; `id` names it in the answer and in the log. `booked` is the completion it asked for."""
-
-    served: Served
-    request: Request
-    match: RouteMatch
-    headers: Headers
-    doubled: set[str]
-    id: str
-    began: float
-    started: bool = False
-    tenant: str = AUTHENTICATION
-    status: int = 0
-    route: str = ""
-    principal: Principal | None = None
-    booked: LedgerEntry | None = None
-
-    @property
-    def threads(self) -> Threads:
-        """The threads in which an event loop does what may take long."""
-        return self.served.platform.threads
-
-    def flow(self) -> Flow[None]:
-        """Emit the response, and after a response whose body is `STREAMED` the pieces of that body."""
-        try:
-            response = yield from self._response()
-            if response is not None:
-                yield Emit(response)
-        except BaseException as end:
-            if isinstance(end, CallerDisconnected) or not isinstance(end, Exception):
-                self.status = LEFT
-            raise
-        finally:
-            of = self.id, self.request.method, self.route, self.status
-            self.served.ended.add(*of, self.began, self.principal, self.booked)
-
-    def _response(self) -> Flow[Response | None]:
-        try:
-            return (yield from self._answer())
-        except CallerDisconnected:
-            raise
-        except Exception as failure:
-            if self.started:
-                report(failure, self.id)
-                raise
-            return self._failed(failure)
-
-    def finished(self, response: Response) -> Response:
-        """Return the response with the headers that every answer has."""
-        self.started, self.status = True, response.status
-        response.headers.append(("x-request-id", self.id))
-        if self.served.origins is not None:
-            response.headers += self.served.origins.headers(self.headers)
-        if self.match.auth is not Auth.PUBLIC:
-            response.headers.append(_NO_STORE)
-        if type(response.body) is bytes and response.status not in (204, 304):
-            response.headers.append(("content-length", str(len(response.body))))
-        if self.request.method == "HEAD":
-            close(response.body)
-            response.body = b""
-        return response
-
-    def _failed(self, failure: Exception) -> Response:
-        response = failed(failure, self.match.error_format, self.id)
-        if isinstance(failure, Unauthenticated) and self.match.auth in CHALLENGES:
-            response.headers.append(CHALLENGES[self.match.auth])
-        return response
-
-    def _answer(self) -> Flow[Response | None]:
-        if self.doubled and self.match.auth is not Auth.PUBLIC:
-            check_singular(self.doubled)
-        method = self.request.method
-        if method == "OPTIONS" and self.served.origins is not None:
-            preflight = self.served.origins.preflight(self.headers, self.match.allowed)
-            if preflight is not None:
-                return preflight
-        # That a path has no such method is in the OpenAPI document: callers need not be known for that.
-        route = self.match.route(method) if self.match.routes and method != "OPTIONS" else None
-        self.route = "" if route is None else route.path
-        caller = self._known_caller() or (
-            yield flow.Call(
-                self._find_caller, self.served.callers.waits(self.match.auth), self.threads.store.of(AUTHENTICATION)
-            )
-        )
-        self.principal = caller.principal
-        self.tenant = caller.principal.entity
-        if method == "OPTIONS" and self.match.routes:
-            return Response(204, [("allow", ", ".join(self.match.allowed))], b"")
-        route = route or self.match.route(method)
-        query = self.request.query
-        call = RouteCall(
-            caller.principal,
-            caller.platform,
-            self.served.spool,
-            self.match.params,
-            _query(query) if query else _NO_QUERY,
-            self.headers,
-            self.request,
-            asking=self,
-        )
-        if route.body is not Body.NONE:
-            yield from self._read(route, call)
-        if route.is_flow:
-            return (yield from cast(FlowHandler, route.handler)(call))
-        answer = cast(PlainHandler, route.handler)
-        if call.data is not None:
-            with call.data:
-                return (yield flow.Call(lambda: _with_data(answer, call), True, call.threads))  # type: ignore[no-any-return]
-        if self.served.platform.blocking:
-            threads = self.threads.store.of(self.tenant)
-            return (yield flow.Call(lambda: answer(call), True, threads))  # type: ignore[no-any-return]
-        return answer(call)
-
-    def _known_caller(self) -> Caller | None:
-        """Return the caller, if that needs no read of the store."""
-        auth = self.match.auth
-        if auth is Auth.PUBLIC:
-            return self.served.anyone
-        if auth is Auth.ADDRESS:
-            return None
-        return self.served.callers.remembered(auth, self.headers.get("authorization"))
-
-    def _find_caller(self) -> Caller:
-        callers, auth = self.served.callers, self.match.auth
-        if auth is Auth.ADDRESS:
-            return callers.at(self.match.params)
-        return callers.find(auth, self.headers.get("authorization"))
-
-    def _read(self, route: Route, call: RouteCall) -> Flow[None]:
-        """Read the body as the route takes it, and put it into the call."""
-        body, files, clock = self.request.body, self.served.spool, self.served.platform.clock
-        limit = self.served.limits[route.body]
-        check_media(self.headers, route.body is Body.DATA)
-        check_length(self.headers, limit)
-        if route.body is Body.DATA:
-            files.require_room()
-            call.data = yield Await(
-                lambda: aspool(body, limit, files, call.threads),
-                lambda: spool(body, limit, clock, files),
-            )
-            return
-        raw: bytes = yield Await(lambda: aread(body, limit), lambda: read(body, limit, clock))
-        if len(raw) > LARGE:
-            call.body = yield flow.Call(lambda: parse(raw), True, call.threads)
-        elif raw:
-            call.body = parse(raw)
-
-
-def _with_data(answer: PlainHandler, call: RouteCall) -> Response:
-    """Answer, and close the data in this thread, which takes a while for a large file."""
-    with call.file:
-        return answer(call)
-
-
-def close(body: object) -> None:
-    """Close a body that can be closed."""
-    if hasattr(body, "close"):
-        body.close()
-
-
-_NO_QUERY: Mapping[str, tuple[str, ...]] = {}
-
-
-def _query(text: str) -> Mapping[str, tuple[str, ...]]:
-    """Return the parameters of a query, in strict UTF-8. Raises `InvalidInput`."""
-    try:
-        text.encode("ascii")
-        fields = parse_qs(text, keep_blank_values=True, errors="strict", max_num_fields=_MAX_QUERY_FIELDS)
-        return {name: tuple(values) for name, values in fields.items()}
-    except ValueError:
-        raise InvalidInput.at("query", msg="must be percent-encoded UTF-8 with at most 1000 fields") from None
-
-
-async def offloaded(pieces: Iterator[bytes], threads: TenantThreads) -> AsyncIterator[bytes]:
-    """Yield pieces that are each fetched in a thread; none is held while a piece is sent."""
-    try:
-        while (piece := await threads.run(lambda: next(pieces, None))) is not None:
-            yield piece
-    finally:
-        close(pieces)

@@ -11,10 +11,9 @@ import pytest
 
 from modelyard.compose import open_platform
 from modelyard.http import endpoint as endpoint_module
-from modelyard.http.endpoint import Endpoint
+from modelyard.http.endpoint import Endpoint, routes
 from modelyard.http.message import Request, Response, json_response
 from modelyard.http.route import Auth, Body, Interface, Route, RouteCall
-from modelyard.http.routing_table import routes
 from modelyard.platform.runtime import Settings
 
 PATH = "/v1/data"

@@ -7,7 +7,8 @@ import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Protocol
 
-from modelyard.http.endpoint import Endpoint, close
+from modelyard.http.endpoint import Endpoint
+from modelyard.http.exchange import close
 from modelyard.http.message import Request, Response
 from modelyard.http.route import STANDARD, Interface
 from modelyard.platform.platform import Platform
