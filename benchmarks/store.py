@@ -20,7 +20,7 @@ from typing import Any
 from modelyard.domain.job import Claim, Job, JobKind, JobProgress, NewEvent
 from modelyard.domain.schema import RECORDS
 from modelyard.platform.jobs.events import record_events
-from modelyard.platform.jobs.leases import Claimant, claim, claim_of, oldest_ready, ready_needs
+from modelyard.platform.jobs.leases import Claimant, claim, claim_of, ready_needs, take_ready
 from modelyard.platform.jobs.queue import enqueue
 from modelyard.protocols import Store, Tx
 from modelyard.stores.memory import MemoryStore
@@ -45,7 +45,7 @@ def fill(store: Store, size: int) -> None:
 
 def take(store: Store) -> Claim:
     """Claim the next job, as a worker does."""
-    claimed = store.transact(lambda tx: claim(tx, Claimant("worker"), NOW, oldest_ready(tx, ready_needs(tx))))
+    claimed = store.transact(lambda tx: claim(tx, Claimant("worker"), NOW, take_ready(tx, ready_needs(tx))))
     assert claimed is not None
     return claim_of(claimed[1])
 

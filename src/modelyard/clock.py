@@ -24,9 +24,12 @@ class SystemClock:
         """Wait for the event for at most `seconds`. Returns whether it was set."""
         return event.wait(seconds)
 
-    def sleep(self, seconds: float) -> None:
-        """Sleep for `seconds`."""
-        time.sleep(seconds)
+    def sleep(self, seconds: float, woken: threading.Event | None = None) -> None:
+        """Sleep for `seconds`, or until `woken` is set."""
+        if woken is None:
+            time.sleep(seconds)
+        else:
+            woken.wait(seconds)
 
     async def asleep(self, seconds: float) -> None:
         """Sleep for `seconds` without blocking the event loop."""

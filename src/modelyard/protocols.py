@@ -40,6 +40,7 @@ __all__ = [
     "Step",
     "Store",
     "StoredArtifact",
+    "Subscription",
     "TrainContext",
     "TrainItem",
     "Trained",
@@ -130,6 +131,19 @@ class Tx(Snapshot, Protocol):
         """Remove the record with this key. Raises `RecordNotFound`."""
         ...
 
+    def take(self, cls: type[R], index: str, *where: object) -> R | None:
+        """Return the first record of this `index` prefix that no other step has taken and not ended; None for none.
+
+        It is what a queue hands out: steps that take at once may get different records, without waiting for each
+        other. A step that raises gives back what it took. Taken again by the same step, it is the same record, unless
+        the step has changed its place. A `DomainStep` that takes a record stays in the domain of the record, too.
+        """
+        ...
+
+    def notify(self, topic: str) -> None:
+        """Wake those who have subscribed to this topic, once the step is committed (`Store.subscribe`)."""
+        ...
+
 
 Domain = tuple[str, str]
 """A kind of domain and the name of one: ("job", its id)."""
@@ -139,8 +153,8 @@ Domain = tuple[str, str]
 class DomainStep(Generic[T]):
     """A step that stays in some domains, so that a store may run it at the same time as steps of other domains.
 
-    It reads and writes records of these `domains` (`Record.domain`). Of records that belong to no domain it may only
-    read. A store that makes no use of it runs it like any other step.
+    It reads and writes records of these `domains` (`Record.domain`), and of those that it takes (`Tx.take`). Of records
+    that belong to no domain it may only read. A store that makes no use of it runs it like any other step.
     """
 
     step: Callable[[Tx], T]
@@ -149,6 +163,19 @@ class DomainStep(Generic[T]):
     def __call__(self, tx: Tx) -> T:
         """Run the step."""
         return self.step(tx)
+
+
+class Subscription(Protocol):
+    """What `Store.subscribe` returns."""
+
+    @property
+    def live(self) -> bool:
+        """Whether notices of all who share the records arrive now, or only those of this object."""
+        ...
+
+    def close(self) -> None:
+        """Call `wake` no more, but for a call that is under way. Idempotent."""
+        ...
 
 
 class Store(Protocol):
@@ -200,6 +227,15 @@ class Store(Protocol):
         These are the commits that add or remove a record with `settings`, or change one of these
         (`domain.record.Record`). A commit of this object counts at once, one of another within a second. None means
         that it is not known. A value of before counts no commit that a later read does not see.
+        """
+        ...
+
+    def subscribe(self, topic: str, wake: Callable[[], None]) -> Subscription:
+        """Have `wake` called soon after each commit of a step that notifies this topic, by whoever shares the records.
+
+        A notice is a hint: it may come twice, late, without a reason or, rarely, not at all, so who waits for one also
+        looks now and then. `wake` is called in any thread, and must return at once, without a call of the store.
+        A topic has at most 200 bytes in UTF-8.
         """
         ...
 
@@ -632,8 +668,8 @@ class Clock(Protocol):
         """Wait for the event for at most `seconds`. Returns whether it was set."""
         ...
 
-    def sleep(self, seconds: float) -> None:
-        """Sleep for `seconds`."""
+    def sleep(self, seconds: float, woken: threading.Event | None = None) -> None:
+        """Sleep for `seconds`, or until `woken` is set."""
         ...
 
     async def asleep(self, seconds: float) -> None:

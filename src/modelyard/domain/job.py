@@ -301,6 +301,7 @@ RECORDS = (
             "by_fingerprint": Index(("fingerprint",)),
         },
         sequence="seq",
+        domain=(JOB, "id"),
     ),
     Record(JobProgress, "job_progress", ("job_id",), indexes={"by_held": Index(("held",))}, domain=(JOB, "job_id")),
     Record(

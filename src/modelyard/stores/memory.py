@@ -7,8 +7,9 @@ from typing import Any, Never, TypeVar
 from modelyard.clock import SystemClock
 from modelyard.domain.record import KEY, Record
 from modelyard.errors import RecordConflict, RecordNotFound, StoreClosed, StoreError
-from modelyard.protocols import Clock, Snapshot, Store, Tx
+from modelyard.protocols import Clock, Snapshot, Store, Subscription, Tx
 from modelyard.stores.memory_tables import Key, Table, Tables
+from modelyard.stores.subscriptions import Subscribers
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -33,6 +34,7 @@ class MemoryStore:
         self._lock = threading.Lock()
         self._inside: int | None = None
         self._closed = False
+        self._subscribers = Subscribers()
 
     def transact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
         """Run `step`; undo it if it raises. `durable` has no effect: there is no disk."""
@@ -41,7 +43,7 @@ class MemoryStore:
         with self._lock:
             tx = _MemoryTx(self._open(), self._clock)
             try:
-                return step(tx)
+                value = step(tx)
             except Exception:
                 tx.undo()
                 raise
@@ -51,6 +53,9 @@ class MemoryStore:
             finally:
                 tx.end()
                 self._inside = None
+        if tx.topics:
+            self._subscribers.wake(tx.topics)
+        return value
 
     async def atransact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
         """Run `step` as `transact` does, without a thread: it takes microseconds."""
@@ -70,6 +75,10 @@ class MemoryStore:
     def settings_version(self) -> int:
         """Return a number that changes with every commit that changes a setting, and when the store is closed."""
         return self._tables.settings_version
+
+    def subscribe(self, topic: str, wake: Callable[[], None]) -> Subscription:
+        """Have `wake` called after each commit of a step that notifies the topic, in the thread that commits."""
+        return self._subscribers.subscribe(topic, wake)
 
     def check(self) -> Mapping[str, object]:
         """Return engine and durability. Raises `StoreClosed`."""
@@ -175,6 +184,8 @@ class _MemorySnapshot:
 class _MemoryTx(_MemorySnapshot):
     """The write operations of a transaction, and their undoing."""
 
+    topics: tuple[str, ...] = ()
+
     def __init__(self, tables: Tables, clock: Clock) -> None:
         self._tables, self._clock = tables, clock
         self._before: list[tuple[Table, Key, Any]] = []
@@ -214,6 +225,12 @@ class _MemoryTx(_MemorySnapshot):
     def remove(self, cls: type[Any], *key: object) -> None:
         table, old = self._tables[cls], self.get(cls, *key)
         self._put(table, table.key.of(old), old, None)
+
+    def take(self, cls: type[R], index: str, *where: object) -> R | None:
+        return next(iter(self.page(cls, index, *where, limit=1)), None)
+
+    def notify(self, topic: str) -> None:
+        self.topics = (*self.topics, topic)
 
     def undo(self) -> None:
         """Restore the records that were changed."""

@@ -91,14 +91,17 @@ class ManualClock:
                 self._leave(wait)
         return event.is_set()
 
-    def sleep(self, seconds: float) -> None:
-        """Wait until the clock has advanced by this many seconds; in the thread that created it, advance it."""
-        if seconds <= 0:
+    def sleep(self, seconds: float, woken: threading.Event | None = None) -> None:
+        """Wait until the clock has advanced by this many seconds; in the thread that created it, advance it.
+
+        Not at all if `woken` is set, and no longer than until then.
+        """
+        if seconds <= 0 or (woken is not None and woken.is_set()):
             return
         if threading.current_thread() is self._owner and self._mover in (None, self._owner):
             self.advance(seconds)
         else:
-            self.wait(threading.Event(), seconds)
+            self.wait(woken or threading.Event(), seconds)
 
     async def asleep(self, seconds: float) -> None:
         """Sleep as `sleep` does, in a task; a lone task on an event loop of the clock's own thread advances it."""

@@ -14,7 +14,7 @@ from modelyard.platform.jobs.process_monitor import LEASES_TO_BEGIN
 from modelyard.platform.jobs.queue import LOSSES_PER_CRASH
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.jobs.worker import Worker
-from modelyard.protocols import Ended, ExecutorState, Running, Waiting
+from modelyard.protocols import DomainStep, Ended, ExecutorState, Running, Waiting
 from modelyard.stores.memory import MemoryStore
 
 ROWS = 10
@@ -194,7 +194,7 @@ def test_the_handle_is_kept_during_an_attempt_and_not_by_the_next(site: Site) ->
 def test_a_handle_that_cannot_be_kept_leaves_the_job_running(build: Any) -> None:
     class Busy(MemoryStore):
         def transact(self, step: Any, durable: bool = True) -> Any:
-            if "note_handle" in step.__code__.co_names:
+            if not isinstance(step, DomainStep) and "note_handle" in step.__code__.co_names:
                 raise StoreBusy("another process holds it")
             return super().transact(step, durable)
 

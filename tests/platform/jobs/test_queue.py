@@ -26,10 +26,10 @@ from modelyard.platform.jobs.leases import (
     claim,
     claim_of,
     heartbeat,
-    oldest_ready,
     ready_in_lane,
     ready_needs,
     require_claim,
+    take_ready,
 )
 from modelyard.platform.jobs.queue import (
     LOSSES_PER_CRASH,
@@ -55,7 +55,7 @@ def put(yard: Any, lane: str = "lane", **fields: Any) -> Job:
 
 
 def ready(snapshot: Snapshot, lane: str | None = None) -> Job | None:
-    return oldest_ready(snapshot, ready_needs(snapshot)) if lane is None else ready_in_lane(snapshot, lane)
+    return take_ready(snapshot, ready_needs(snapshot)) if lane is None else ready_in_lane(snapshot, lane)
 
 
 def take(yard: Any, lane: str | None = None) -> Job:

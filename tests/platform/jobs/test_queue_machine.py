@@ -20,10 +20,10 @@ from modelyard.platform.jobs.leases import (
     claim,
     claim_of,
     heartbeat,
-    oldest_ready,
     ready_in_lane,
     ready_needs,
     require_claim,
+    take_ready,
 )
 from modelyard.platform.jobs.queue import LOSSES_PER_CRASH, enqueue, fail, request_cancel, requeue, succeed
 from modelyard.protocols import Tx
@@ -35,7 +35,7 @@ LANES = ("a", "b")
 
 
 def _claim(tx: Tx, claimant: Claimant, now: datetime, lane: str | None) -> tuple[Job, JobProgress] | None:
-    ready = oldest_ready(tx, ready_needs(tx)) if lane is None else ready_in_lane(tx, lane)
+    ready = take_ready(tx, ready_needs(tx)) if lane is None else ready_in_lane(tx, lane)
     return claim(tx, claimant, now, ready)
 
 

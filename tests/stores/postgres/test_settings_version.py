@@ -7,9 +7,9 @@ import pytest
 
 from modelyard.stores.postgres import PostgresStore, writer
 from modelyard.testing import CONTRACT_RECORDS
-from modelyard.testing.contracts.store_values import Counter, Item
+from modelyard.testing.contracts.store_values import Counter, Setting
 
-ITEM = Item("shelf", 1)
+SETTING = Setting("s")
 
 
 def test_each_commit_brings_what_others_have_changed(yard_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,16 +21,16 @@ def test_each_commit_brings_what_others_have_changed(yard_address: str, monkeypa
         assert one.settings_version() is None
         other.transact(lambda tx: tx.add(Counter("c")))
         assert other.settings_version() == 0
-        one.transact(lambda tx: tx.add(ITEM))
+        one.transact(lambda tx: tx.add(SETTING))
         assert (one.settings_version(), other.settings_version()) == (1, 0)
         other.transact(lambda tx: tx.replace(Counter("c", 1)))
         assert other.settings_version() == 1
-        other.transact(lambda tx: tx.replace(attrs.evolve(ITEM, rank=1)))
+        other.transact(lambda tx: tx.replace(attrs.evolve(SETTING, note="x")))
         assert other.settings_version() == 1
 
 
 def test_it_is_not_known_for_long(yard_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "SETTINGS_KNOWN", 0.0)
     with closing(PostgresStore(yard_address, CONTRACT_RECORDS)) as store:
-        store.transact(lambda tx: tx.add(ITEM))
+        store.transact(lambda tx: tx.add(SETTING))
         assert store.settings_version() is None

@@ -139,7 +139,7 @@ def wait(runtime: Runtime, principal: Principal, run_id: str, timeout: float | N
         for pause in waiting:
             if until is not None and runtime.clock.monotonic() >= until:
                 break
-            runtime.clock.sleep(pause)
+            pause.sleep()
     if find().ended:
         return completed(runtime, principal, run_id)
     raise TimeoutError(f"evaluation run {run_id} has not ended after {timeout} seconds")
@@ -147,7 +147,7 @@ def wait(runtime: Runtime, principal: Principal, run_id: str, timeout: float | N
 
 def follow_events(runtime: Runtime, principal: Principal, run_id: str, after: str | None) -> Iterator[TrainingEvent]:
     """Yield the events of a run as they are recorded, until it has ended. Raises `NotFound`."""
-    return followed(runtime, _follow(runtime, principal, run_id, after))
+    return followed(_follow(runtime, principal, run_id, after))
 
 
 def afollow_events(
@@ -155,7 +155,7 @@ def afollow_events(
 ) -> AsyncIterator[TrainingEvent]:
     """Yield the events of a run as they are recorded, like `follow_events`, without blocking the event loop."""
     threads = runtime.threads.backends.of(principal.entity)
-    return afollowed(runtime, _follow(runtime, principal, run_id, after), threads)
+    return afollowed(_follow(runtime, principal, run_id, after), threads)
 
 
 def _follow(runtime: Runtime, principal: Principal, run_id: str, after: str | None) -> Followed:

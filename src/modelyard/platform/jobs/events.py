@@ -11,6 +11,7 @@ from modelyard.domain.paging import Order
 from modelyard.domain.training import TrainingEvent
 from modelyard.errors import NotFound
 from modelyard.platform.jobs.leases import fenced
+from modelyard.platform.jobs.wakeups import job_topic
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.paging import cursor_at, index_listing
 from modelyard.platform.runtime import Runtime
@@ -72,6 +73,7 @@ def record(
         progress.loose,
     )
     tx.replace(progress)
+    tx.notify(job_topic(progress.job_id))
     return progress
 
 

@@ -25,26 +25,27 @@ _BEYOND = 2**62
 
 
 def ready_needs(snapshot: Snapshot) -> list[Needs]:
-    """Return what the jobs that are ready need, each once: one index probe for each, however many jobs there are."""
-    found: list[Needs] = []
+    """Return what the jobs that are ready need, each once, that of the oldest job first.
+
+    It is one index probe for each, however many jobs there are.
+    """
+    oldest: list[Job] = []
     after: tuple[object, ...] | None = None
     while page := snapshot.page(Job, "needs", QueueState.READY, after=after, limit=1):
         job = page[0]
-        found.append(job.needs)
+        oldest.append(job)
         after = (job.kind, job.base_model, job.accelerators, job.memory, _BEYOND)
-    return found
+    return [job.needs for job in sorted(oldest, key=lambda job: job.seq)]
 
 
-def oldest_ready(snapshot: Snapshot, needs: Iterable[Needs]) -> Job | None:
-    """Return the oldest job that is ready and needs one of these."""
-    found = [
-        job
-        for one in needs
-        for job in snapshot.page(
-            Job, "by_needs", QueueState.READY, one.kind, one.base_model, one.accelerators, one.memory, limit=1
-        )
-    ]
-    return min(found, key=lambda job: job.seq, default=None)
+def take_ready(tx: Tx, needs: Iterable[Needs]) -> Job | None:
+    """Take the oldest job that is ready and needs the first of these that any needs."""
+    for one in needs:
+        where = (one.kind, one.base_model, one.accelerators, one.memory)
+        job = tx.take(Job, "by_needs", QueueState.READY, *where)
+        if job is not None:
+            return job
+    return None
 
 
 def ready_in_lane(snapshot: Snapshot, lane: str) -> Job | None:

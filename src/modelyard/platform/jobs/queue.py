@@ -29,6 +29,7 @@ from modelyard.errors import IdempotencyKeyUsed, RateLimited
 from modelyard.platform.jobs.events import record
 from modelyard.platform.jobs.job_type import JobTypes
 from modelyard.platform.jobs.leases import fenced
+from modelyard.platform.jobs.wakeups import READY
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 
@@ -60,7 +61,13 @@ def enqueue(tx: Tx, job: Job, max_queued: int) -> Job:
     job = attrs.evolve(job, place=place)
     tx.add(job)
     tx.add(JobProgress(job.id, job.created_at))
+    _notify_ready(tx, job)
     return job
+
+
+def _notify_ready(tx: Tx, job: Job) -> None:
+    if job.place is QueueState.READY:
+        tx.notify(READY)
 
 
 def asked_before(snapshot: Snapshot, job: Job) -> Job | None:
@@ -144,6 +151,7 @@ def end(
 def _release_next(tx: Tx, lane: str) -> None:
     for following in tx.page(Job, "by_lane", lane, QueueState.WAITING, limit=1):
         tx.replace(attrs.evolve(following, place=QueueState.READY))
+        tx.notify(READY)
 
 
 def succeed(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> Job:
@@ -192,6 +200,7 @@ def requeue(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> 
     tx.replace(attrs.evolve(progress, held=False, updated_at=progress.time(now)))
     job = attrs.evolve(job, status=JobStatus.QUEUED, place=QueueState.READY)
     tx.replace(job)
+    _notify_ready(tx, job)
     return job
 
 

@@ -9,7 +9,7 @@ from functools import partial
 import attrs
 
 from modelyard.clock import backoff
-from modelyard.domain.job import JOB, Claim, Job, JobProgress, Needs
+from modelyard.domain.job import JOB, Claim, Job, JobProgress, Needs, QueueState
 from modelyard.domain.record import truncate_for_storage
 from modelyard.domain.resources import Capacity
 from modelyard.errors import (
@@ -34,16 +34,16 @@ from modelyard.platform.jobs.leases import (
     claim,
     claim_of,
     heartbeat,
-    oldest_ready,
     ready_in_lane,
     ready_needs,
     require_claim,
+    take_ready,
 )
 from modelyard.platform.jobs.queue import WorkerLoss, announce, crash, fail, requeue, requeue_after_fault
 from modelyard.platform.periodic import Periodic
 from modelyard.platform.runtime import Runtime
 from modelyard.process_identity import process_here
-from modelyard.protocols import DomainStep, Snapshot, Tx
+from modelyard.protocols import DomainStep, Tx
 
 BEATS_PER_LEASE = 3
 
@@ -114,25 +114,25 @@ class Runner:
         if find is None:
             return None
         claimant, now = attrs.evolve(self.claimant, suspects=suspects), self.runtime.clock.now()
-        found = self.runtime.store.transact(lambda tx: claim(tx, claimant, now, find(tx)))
+        found = self.runtime.store.transact(DomainStep(lambda tx: claim(tx, claimant, now, find(tx)), ()))
         if found is None:
             return None
         claimed = self.track(*found)
         announce(self.runtime, claimed.job)
         return claimed
 
-    def _oldest(self) -> Callable[[Snapshot], Job | None] | None:
-        """Return how to find the oldest job that is ready and can be run here; None where none is."""
+    def _oldest(self) -> Callable[[Tx], Job | None] | None:
+        """Return how to take the oldest job that is ready and can be run here; None where none is."""
         able = [needs for needs in self.runtime.store.read(ready_needs) if self._can_run_now(needs)]
-        return (lambda snapshot: oldest_ready(snapshot, able)) if able else None
+        return (lambda tx: take_ready(tx, able)) if able else None
 
-    def _first_of(self, lane: str) -> Callable[[Snapshot], Job | None] | None:
+    def _first_of(self, lane: str) -> Callable[[Tx], Job | None] | None:
         ready = self.runtime.store.read(lambda snapshot: ready_in_lane(snapshot, lane))
         if ready is None or not self._can_run_now(ready.needs):
             return None
 
-        def find(snapshot: Snapshot) -> Job | None:
-            job = ready_in_lane(snapshot, lane)
+        def find(tx: Tx) -> Job | None:
+            job = tx.take(Job, "by_lane", lane, QueueState.READY)
             return job if job is not None and job.needs == ready.needs else None
 
         return find

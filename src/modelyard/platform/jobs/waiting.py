@@ -10,6 +10,7 @@ from modelyard.platform.jobs.announced import alive
 from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.expired_claims import JOBS
 from modelyard.platform.jobs.runner import Runner
+from modelyard.platform.jobs.wakeups import JobPause, JobWaiter
 from modelyard.platform.runtime import Runtime
 from modelyard.threads import TenantThreads
 
@@ -20,29 +21,35 @@ SILENCE = 0.5
 """After which part of its lease a worker without a heartbeat is reported: it beats several times in a lease."""
 
 
-def wait_for_end(runtime: Runtime, look: Callable[[], Job]) -> Generator[float, None, None]:
+def wait_for_end(runtime: Runtime, look: Callable[[], Job]) -> Generator[JobPause, None, None]:
     """Yield after every poll of the job that `look` finds, for the last time after its end.
 
-    What it yields is how many seconds the caller is to sleep before it continues, so that no thread has to be held for
-    that. Closing it gives a job that it runs back to the queue.
+    What it yields is the pause that the caller is to make before it continues, so that no thread has to be held for
+    that; it ends early when something happens to the job. Closing it gives a job that it runs back to the queue.
     """
+    with closing(JobWaiter(runtime.clock, runtime.store)) as waiter:
+        yield from _turns(runtime, look, waiter)
+
+
+def _turns(runtime: Runtime, look: Callable[[], Job], waiter: JobWaiter) -> Generator[JobPause, None, None]:
     runner, first = Runner(runtime), min(FIRST_PAUSE, runtime.settings.poll)
-    pause, reported = 0.0, False
+    seconds, reported = 0.0, False
     while True:
         job = look()
         if job.ended:
-            yield 0.0
+            yield JobPause(0.0, waiter)
             return
-        yield pause
+        yield JobPause(seconds, waiter)
         claimed = _next_of_lane(runtime, runner, job.lane)
         reported = _report_silence(runtime, job, reported)
         if claimed is None:
-            pause = min(2 * pause, runtime.settings.poll) or first
+            waiter.watch(job.id)
+            seconds = min(2 * seconds, runtime.settings.poll) or first
         else:
             with runner.beating():
                 for _ in runner.steps(claimed):
-                    yield 0.0
-            pause = 0.0
+                    yield JobPause(0.0, waiter)
+            seconds = 0.0
 
 
 def _report_silence(runtime: Runtime, job: Job, reported: bool) -> bool:
@@ -62,12 +69,12 @@ def _next_of_lane(runtime: Runtime, runner: Runner, lane: str) -> ClaimedJob | N
 
 # ---- following events ------------------------------------------------------------------------------------------------
 
-Followed = Generator[TrainingEvent | float, None, None]
-"""Events, and between them the seconds to sleep before the next is asked for."""
+Followed = Generator[TrainingEvent | JobPause, None, None]
+"""Events, and between them the pauses before the next is asked for."""
 
 
 def follow(
-    turns: Generator[float, None, None],
+    turns: Generator[JobPause, None, None],
     events_after: Callable[[str | None], Iterator[TrainingEvent]],
     after: str | None,
 ) -> Followed:
@@ -80,23 +87,23 @@ def follow(
             yield pause
 
 
-def followed(runtime: Runtime, items: Followed) -> Iterator[TrainingEvent]:
+def followed(items: Followed) -> Iterator[TrainingEvent]:
     """Yield the events, and sleep in this thread."""
     with closing(items):
         for item in items:
             if isinstance(item, TrainingEvent):
                 yield item
-            elif item:
-                runtime.clock.sleep(item)
+            else:
+                item.sleep()
 
 
-async def afollowed(runtime: Runtime, items: Followed, threads: TenantThreads) -> AsyncIterator[TrainingEvent]:
+async def afollowed(items: Followed, threads: TenantThreads) -> AsyncIterator[TrainingEvent]:
     """Yield the events on an event loop. A thread is held only while an item is made."""
     try:
         while (item := await threads.run(lambda: next(items, None))) is not None:
             if isinstance(item, TrainingEvent):
                 yield item
-            elif item:
-                await runtime.clock.asleep(item)
+            else:
+                await item.asleep()
     finally:
         await threads.to_close.run(items.close)

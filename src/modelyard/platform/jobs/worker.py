@@ -14,9 +14,10 @@ from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.leases import ready_needs
 from modelyard.platform.jobs.process_monitor import ProcessMonitor
 from modelyard.platform.jobs.runner import BEATS_PER_LEASE, Runner
+from modelyard.platform.jobs.wakeups import READY
 from modelyard.platform.periodic import Periodic
 from modelyard.platform.runtime import Runtime
-from modelyard.protocols import DomainStep, Executor, Tx
+from modelyard.protocols import DomainStep, Executor, Subscription, Tx
 
 
 class Worker:
@@ -50,6 +51,7 @@ class Worker:
         self._pulse = Periodic(
             runtime.clock, runtime.settings.lease / BEATS_PER_LEASE, self.beat, "modelyard-heartbeat"
         )
+        self._ready: Subscription | None = None
         self._record = WorkerRecord(self.id, 0, runtime.clock.now(), process=self._runner.claimant.process)
 
     @property
@@ -82,6 +84,7 @@ class Worker:
         """Announce itself, and take jobs from now on."""
         self.runtime.store.transact(self._sign, durable=False)
         self._watcher.reattach()
+        self._ready = self.runtime.store.subscribe(READY, self._loop.wake)
         self._pulse.start()
         self._loop.start()
         self._loop.wake()
@@ -89,6 +92,8 @@ class Worker:
     def stop(self) -> None:
         """Give running jobs back after their current item, and leave, in bounded time. Idempotent."""
         self._stopping.set()
+        if self._ready is not None:
+            self._ready.close()
         self._loop.stop(self.runtime.settings.lease)
         self.executor.close(leave=True)
         self._watcher.stop()
@@ -144,7 +149,7 @@ class Worker:
     def _decline(self) -> None:
         """Announce which jobs that are ready are left to other workers, where that has changed."""
         ready = self.runtime.store.read(ready_needs)
-        declines = tuple(str(needs) for needs in ready if not self._runner.can_run(needs))
+        declines = tuple(sorted(str(needs) for needs in ready if not self._runner.can_run(needs)))
         if declines != self._record.declines:
             self._record = attrs.evolve(self._record, declines=declines)
             self.runtime.store.transact(self._sign, durable=False)

@@ -15,6 +15,7 @@ from modelyard.platform.jobs.announced import live_workers, waiting_for
 from modelyard.platform.jobs.events import event_listing, iter_events
 from modelyard.platform.jobs.queue import announce, request_cancel
 from modelyard.platform.jobs.waiting import Followed, afollowed, follow, followed, wait_for_end
+from modelyard.platform.jobs.wakeups import JobPause
 from modelyard.platform.listing import Cursor
 from modelyard.platform.paging import cursor_at, get_or_none, listed_index
 from modelyard.platform.runtime import Runtime
@@ -78,7 +79,7 @@ class JobHandle:
                     self._show(show)
                 if until is not None and self._runtime.clock.monotonic() >= until:
                     break
-                self._runtime.clock.sleep(pause)
+                pause.sleep()
         job = self.refresh()
         if job.status not in ENDED:
             raise TimeoutError(f"job {self.id} is still {job.status} after {timeout} seconds")
@@ -125,19 +126,19 @@ class JobHandle:
 
         Where this runs the job itself, leaving the loop gives the job back to the queue.
         """
-        return followed(self._runtime, self._follow(after))
+        return followed(self._follow(after))
 
     def aevents(self, after: str | None = None) -> AsyncIterator[TrainingEvent]:
         """Yield its events on an event loop, which it never blocks. Between two polls it occupies no thread."""
         threads = self._runtime.threads.backends.of(self._principal.entity)
-        return afollowed(self._runtime, self._follow(after), threads)
+        return afollowed(self._follow(after), threads)
 
     # ---- how it is waited for
 
     def _follow(self, after: str | None) -> Followed:
         return follow(self._turns(), partial(iter_events, self._runtime, self.id), after)
 
-    def _turns(self) -> Generator[float, None, None]:
+    def _turns(self) -> Generator[JobPause, None, None]:
         """Yield after every poll of the job, for the last time after its end."""
         return wait_for_end(
             self._runtime, lambda: self._runtime.store.read(lambda tx: found_job(tx, self._principal, self.id))

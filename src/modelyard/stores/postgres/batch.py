@@ -69,12 +69,14 @@ class Batch:
         self._touched: set[RecordPlan] = set()
         self._before: dict[At, Known | object | None] = {}
         self._merged: dict[tuple[RecordPlan, int], _Write] = {}
+        self.topics: set[str] = set()
+        self._topics_before: frozenset[str] = frozenset()
 
     def begin_step(self) -> None:
         """Note that what follows is another step's."""
         self._step += 1
         self.sent_by_step = False
-        self._before, self._merged = {}, {}
+        self._before, self._merged, self._topics_before = {}, {}, frozenset(self.topics)
 
     # ---- writes ----
 
@@ -159,6 +161,7 @@ class Batch:
                 self.known.pop(at, None)
             else:
                 self.known[at] = known  # type: ignore[assignment]
+        self.topics = {*self._topics_before}
         self.begin_step()
 
     def send(self) -> None:

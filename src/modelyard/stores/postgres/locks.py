@@ -12,7 +12,7 @@ from typing import Any
 from modelyard.protocols import Domain, DomainStep
 from modelyard.stores.group_commit import PendingStep
 from modelyard.stores.postgres.pages import Statement
-from modelyard.stores.postgres.values import array_of_integers
+from modelyard.stores.postgres.values import array_of_integers, escape
 
 LOCK = "SELECT pg_advisory_xact_lock($1)"
 _NOW = "extract(epoch FROM clock_timestamp())::float8"
@@ -20,6 +20,7 @@ _ALONE = f"SELECT pg_advisory_xact_lock($1), {_NOW}"
 _SHARED = "SELECT pg_advisory_xact_lock_shared($1)"
 _EACH = f"SELECT (SELECT count(pg_advisory_xact_lock(key)) FROM unnest($1::bigint[]) AS key), {_NOW}"  # noqa: S608 - constants
 
+_SEPARATOR = "\x1f"
 _MOST_DOMAINS = 32
 """Domains that a transaction locks one by one: the server has room for a number of locks."""
 
@@ -27,8 +28,19 @@ _MOST_DOMAINS = 32
 @lru_cache(maxsize=10_000)
 def lock_key(schema: str, *names: str) -> int:
     """Return the number of the advisory lock with this name: the same for all who share the records."""
-    digest = hashlib.sha256(repr((schema, *names)).encode("utf-8", "backslashreplace")).digest()
+    digest = hashlib.sha256(_text(schema, *names).encode("utf-8", "backslashreplace")).digest()
     return int.from_bytes(digest[:8], "big", signed=True)
+
+
+def _text(*names: str) -> str:
+    return _SEPARATOR.join(map(escape, names))
+
+
+def try_domain_lock(schema: str, kind: str, column: str) -> str:
+    """Return the expression that takes the lock of the domain that a column names, unless another step holds it."""
+    start = _text(schema, "domain", kind, "").replace("'", "''")
+    digest = f"sha256(convert_to('{start}' || \"{column}\", 'UTF8'))"
+    return f"pg_try_advisory_xact_lock(('x' || left(encode({digest}, 'hex'), 16))::bit(64)::bigint)"
 
 
 def domains_of(group: Iterable[PendingStep[Any]]) -> set[Domain] | None:

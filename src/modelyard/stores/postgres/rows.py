@@ -12,7 +12,7 @@ import attrs
 from modelyard.domain.record import KEY, Record
 from modelyard.errors import StoreCorrupt
 from modelyard.stores.columns import Column, Convert, Projection, columns_of
-from modelyard.stores.postgres.locks import LOCK, lock_key
+from modelyard.stores.postgres.locks import LOCK, lock_key, try_domain_lock
 from modelyard.stores.postgres.pages import IndexPages, Row, Statement, quoted
 from modelyard.stores.postgres.values import array_type, dumping, load_of, packing
 
@@ -78,6 +78,8 @@ class RecordPlan:
         self.find: Mapping[str, KeyLookup] = {
             name: self._lookup([columns[c] for c in chosen]) for name, chosen in record.unique.items()
         } | {KEY: KeyLookup(self.get, self.key)}
+        domain = record.domain and try_domain_lock(schema, *record.domain)
+        self._locked = domain or "true"
         self.listings: Mapping[str, IndexPages] = {
             name: IndexPages(self.table, [columns[c] for c in index.where], [columns[c] for c in record.order_of(name)])
             for name, index in record.indexes.items()
@@ -164,6 +166,15 @@ class RecordPlan:
         else:
             for row in rows:
                 yield self._insert, row
+
+    def take(self, index: str, where: Row, offset: int) -> Statement:
+        """Return the statement that takes the first record of an index prefix that is free, after `offset` others.
+
+        The last column of its row is whether its domain could be locked, too. Raises `ValueError` for impossible
+        values.
+        """
+        listing = self.listings[index]
+        return listing.take(self.selected, self._locked, listing.where.accept(where), offset)
 
     def restore(self, records: Sequence[object]) -> Statement:
         """Return the statement that stores records with the numbers that they have, but for those that are there."""

@@ -11,11 +11,12 @@ import psycopg
 
 from modelyard.domain.record import Record
 from modelyard.errors import StoreClosed, StoreError, UsedAfterFork
-from modelyard.protocols import Snapshot, Store, Tx
+from modelyard.protocols import Snapshot, Store, Subscription, Tx
 from modelyard.stores.copying import back_up_to_file
 from modelyard.stores.group_commit import GroupCommit
 from modelyard.stores.postgres.connections import Connector, ReadPool
 from modelyard.stores.postgres.errors import to_store_error
+from modelyard.stores.postgres.notices import Notices
 from modelyard.stores.postgres.rows import plans_of
 from modelyard.stores.postgres.schema import COMMITS, migrate_schema, open_schema, versions_of
 from modelyard.stores.postgres.tx import PostgresTx
@@ -39,7 +40,8 @@ class PostgresStore:
     to come back, before it raises `StoreBusy`. Opening creates the tables in `schema` of an empty database. It raises
     `StoreBusy` where the server cannot be reached, `StoreTooNew` for tables of a newer version, and `StoreError`.
 
-    It uses one connection that writes, and up to `readers` that read.
+    It uses one connection that writes, up to `readers` that read, and one that listens for notices once something here
+    waits. `listen` is the address for that one where `address` is that of a pooler in transaction mode.
 
         with contextlib.closing(PostgresStore("postgresql://host/yard", RECORDS)) as store:
             store.transact(lambda tx: tx.add(model))
@@ -56,6 +58,7 @@ class PostgresStore:
         durability: Literal["power", "process"] = "power",
         patience: float = 10.0,
         readers: int = _MOST_READERS,
+        listen: str | None = None,
         changes: Sequence[SchemaChange] = CHANGES,
     ) -> None:
         if durability not in ("power", "process"):
@@ -78,9 +81,10 @@ class PostgresStore:
         self.durability: str = durability if shown[0] == "on" else "process"
         level = "off" if durability == "process" else "on" if shown[1] == "off" else None
         with ExitStack() as opened:
+            self._notices = opened.enter_context(closing(Notices(Connector(listen or address, patience), schema, name)))
             self._readers = opened.enter_context(closing(ReadPool(connector, plans, readers, patience)))
             self._writer = opened.enter_context(
-                closing(GroupWriter(connector, plans, schema, name, len(versions), patience, level))
+                closing(GroupWriter(connector, plans, schema, name, len(versions), patience, level, self._notices))
             )
             self._group = GroupCommit(self._writer.run)
             opened.callback(self._group.end_thread)
@@ -100,6 +104,11 @@ class PostgresStore:
         """Run `query` on one snapshot, concurrently with the writers: it waits for none and delays none."""
         self._refuse_misuse()
         return self._readers.read(query)
+
+    def subscribe(self, topic: str, wake: Callable[[], None]) -> Subscription:
+        """Have `wake` called after each commit of a step that notifies the topic, here or elsewhere."""
+        self._refuse_misuse()
+        return self._notices.subscribe(topic, wake)
 
     def settings_version(self) -> int | None:
         """Return how often a setting was changed, as the last commit found it; None a second after that."""

@@ -5,6 +5,7 @@ wrong, the steps run again carefully: each asks before it adds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import Any, TypeVar
 
 from modelyard.domain.record import KEY
@@ -198,6 +199,27 @@ class PostgresTx(PostgresSnapshot):
         if bound is None or self._look_up(plan, bound) is None:
             raise RecordNotFound(f"no {cls.__name__} {key}")
         self._batch.remove(plan, bound)
+
+    def take(self, cls: type[R], index: str, *where: object) -> R | None:
+        """Return the first record of an index prefix that no other transaction has taken, and lock it."""
+        plan = self._plans[cls]
+        for offset in count():
+            try:
+                statement = plan.take(index, where, offset)
+            except ValueError:  # no record can have such values
+                return None
+            rows = self._ask(plan, *statement)
+            if not rows:
+                return None
+            *row, locked = rows[0]
+            if locked:  # else a step is in its domain
+                known = self._batch.known[plan, plan.key_of(tuple(row))] = Known(plan, tuple(row))
+                return known.record  # type: ignore[no-any-return]
+        raise AssertionError("a count has no end")
+
+    def notify(self, topic: str) -> None:
+        """Notify a topic with the commit."""
+        self._batch.topics.add(topic)
 
     def restore(self, records: Sequence[object]) -> None:
         """Store records of one class with the numbers that they have; leave out those that are there already."""

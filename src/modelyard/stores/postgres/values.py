@@ -46,11 +46,16 @@ def array_type(column: Column) -> str:
     return f"{sql_type(column).removesuffix(_COLLATION)}[]"
 
 
-def _escape(check: Convert, value: str) -> str:
-    check(value)
+def escape(value: str) -> str:
+    """Return a string as it is kept: without NUL, in the same order."""
     if "\0" in value or "\1" in value:
         return value.replace("\1", "\1\2").replace("\0", "\1\1")
     return value
+
+
+def _checked(check: Convert, value: str) -> str:
+    check(value)
+    return escape(value)
 
 
 def _unescape(value: str) -> str:
@@ -66,7 +71,7 @@ def _dump_json(value: Any) -> str:
 def _dump_of(column: Column) -> Convert | None:
     kind = column.kind
     if str in kind.types:
-        return partial(_escape, kind.keep or json_values.encodable)
+        return partial(_checked, kind.keep or json_values.encodable)
     if kind.types[0] in (int, datetime):
         return kind.keep
     return _dump_json if kind.load is json_values.load else kind.dump
@@ -152,6 +157,12 @@ _ARRAYS: Mapping[str, tuple[type[_Array], type[Dumper], Any]] = {
 
 array_of_integers: Callable[[Sequence[int]], bytes] = _ARRAYS["bigint"][2]
 """Return the array of integers that SQL binds."""
+
+
+TEXTS = "text[]"
+"""The type in SQL of what `array_of_texts` returns."""
+array_of_texts: Callable[[Sequence[str]], bytes] = _ARRAYS[TEXT][2]
+"""Return the array of strings that SQL binds."""
 
 
 def packing(columns: Sequence[Column]) -> Callable[[Sequence[tuple[Any, ...]]], tuple[Any, ...]]:

@@ -23,6 +23,7 @@ from modelyard.stores.postgres.batch import Batch
 from modelyard.stores.postgres.connections import Connector
 from modelyard.stores.postgres.errors import TRANSIENT, to_store_error
 from modelyard.stores.postgres.locks import domains_of, lock_statements
+from modelyard.stores.postgres.notices import Notices
 from modelyard.stores.postgres.rows import RecordPlan
 from modelyard.stores.postgres.schema import COMMITS, MIGRATIONS
 from modelyard.stores.postgres.tx import PostgresTx
@@ -55,8 +56,9 @@ class GroupWriter:
         version: int,
         patience: float,
         level: str | None,
+        notices: Notices,
     ) -> None:
-        self._connector, self._plans = connector, plans
+        self._connector, self._plans, self._notices = connector, plans, notices
         self._patience, self._level = patience, level
         self._connection: Any = None
         self._writer, self._number, self._committing = writer, 0, False
@@ -138,6 +140,7 @@ class GroupWriter:
             self._attempt(call, batch, careful)
         seconds = self._commit(batch, any(map(_is_durable, group)))
         _settle(group)
+        self._notices.wake(batch.topics)
         return seconds
 
     def _attempt(self, call: PendingStep[Any], batch: Batch, careful: bool) -> None:
@@ -168,7 +171,7 @@ class GroupWriter:
     def _commit(self, batch: Batch, durable: bool) -> float:
         """End the transaction. Returns how many seconds that took, if it had written."""
         batch.send()
-        if batch.wrote:
+        if batch.wrote or batch.topics:
             return self._commit_writes(batch, durable)
         if batch.wire.begun:
             batch.wire.later("COMMIT")
@@ -182,6 +185,8 @@ class GroupWriter:
         if batch.changed_settings:
             wire.later(self._count_settings)
             self._settings = None
+        if batch.topics:
+            wire.later(*self._notices.statement(batch.topics))
         self._number += 1
         self._committing = True
         (version,) = wire.commit((self._count, (self._writer, self._number)))

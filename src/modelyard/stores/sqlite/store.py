@@ -11,13 +11,14 @@ from sqlite_utils import Database
 from modelyard.clock import SystemClock
 from modelyard.domain.record import Record
 from modelyard.errors import StoreClosed, StoreError, UsedAfterFork
-from modelyard.protocols import Clock, Snapshot, Store, Tx
+from modelyard.protocols import Clock, Snapshot, Store, Subscription, Tx
 from modelyard.stores.group_commit import GroupCommit
 from modelyard.stores.sqlite.appearance import SETTINGS_VERSION
 from modelyard.stores.sqlite.connection import SQLITE_VERSION, Readers, back_up, connect, create_file, fetch_value
 from modelyard.stores.sqlite.errors import SqliteError, naming
 from modelyard.stores.sqlite.fair_lock import FairLock
 from modelyard.stores.sqlite.migrations import MIGRATIONS, Migration, migrate, refuse_unfit, set_version, up_to_date
+from modelyard.stores.sqlite.notices import NoticeBoard
 from modelyard.stores.sqlite.rows import StatementPlan, plans_of
 from modelyard.stores.sqlite.tx import SqliteTx
 from modelyard.stores.sqlite.writer import Writer
@@ -73,10 +74,11 @@ class SqliteStore:
         _inspect(self._path, migrations, self._patience)
         create_file(self._path)
         fair_lock = opened.enter_context(closing(FairLock(f"{self._path}-turn", self._patience)))
+        self._board = board = opened.enter_context(closing(NoticeBoard(f"{self._path}-turn")))
         connection = opened.enter_context(closing(connect(self._path, "rw", busy_seconds=0)))
         fair_lock.enter(lambda: _write_ahead(connection))
         _migrate(connection, fair_lock, plans, migrations)
-        self._writer = Writer(connection, plans, self._clock, fair_lock, power=self.durability == "power")
+        self._writer = Writer(connection, plans, self._clock, fair_lock, self.durability == "power", board.post)
         self._group = GroupCommit(self._writer.run)
         opened.callback(self._group.end_thread)
         self._readers = opened.enter_context(closing(Readers(self._path, plans, self._clock, self._patience)))
@@ -107,6 +109,14 @@ class SqliteStore:
             return self._watchers.first_row(SETTINGS_VERSION)[0] or 0
         except SqliteError:
             return None
+
+    def subscribe(self, topic: str, wake: Callable[[], None]) -> Subscription:
+        """Have `wake` called after each commit of a step that notifies the topic.
+
+        A commit of another process is noticed within some hundredths of a second.
+        """
+        self._refuse_misuse()
+        return self._board.subscribe(topic, wake)
 
     def check(self) -> Mapping[str, object]:
         """Return engine, version, durability, journal mode, and a warning if this version of SQLite has a known

@@ -141,13 +141,14 @@ class SqliteSnapshot:
 class SqliteTx(SqliteSnapshot):
     """The write operations of a transaction. In a shared transaction a savepoint opens before the first of them."""
 
-    __slots__ = ("_seen", "_shared", "dirty")
+    __slots__ = ("_seen", "_shared", "dirty", "topics")
 
     def __init__(self, execute: Execute, plans: Mapping[type, StatementPlan], clock: Clock, shared: bool) -> None:
         super().__init__(execute, plans, clock)
         self._shared = shared
         self._seen: dict[tuple[StatementPlan, Row], tuple[Any, Row]] = {}
         self.dirty: bool = False
+        self.topics: tuple[str, ...] = ()
 
     def add(self, record: object) -> None:
         """Store a new record. Raises `RecordConflict` or `ValueError`."""
@@ -195,6 +196,14 @@ class SqliteTx(SqliteSnapshot):
         if plan.settings:
             self._write(COUNT_SETTINGS, ())
         self._seen.pop((plan, bound), None)
+
+    def take(self, cls: type[R], index: str, *where: object) -> R | None:
+        """Return the first record of an index prefix: one step runs at a time."""
+        return next(iter(self.page(cls, index, *where, limit=1)), None)
+
+    def notify(self, topic: str) -> None:
+        """Post a notice after the commit."""
+        self.topics = (*self.topics, topic)
 
     def restore(self, records: Sequence[object]) -> None:
         """Store records of one class with the numbers that they have; leave out those that are there already."""

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -18,12 +18,19 @@ from modelyard.stores.sqlite.tx import SqliteTx
 class Writer:
     """The only connection that writes.
 
-    If `power` is true, durable steps commit at synchronous FULL and the others at NORMAL. Not thread-safe: only the
-    leader of a group uses it. `unsynced` is true while acknowledged records wait for a sync.
+    If `power` is true, durable steps commit at synchronous FULL and the others at NORMAL. `post` is called with the
+    topics that a commit notifies. Not thread-safe: only the leader of a group uses it. `unsynced` is true while
+    acknowledged records wait for a sync.
     """
 
     def __init__(
-        self, connection: Any, plans: Mapping[type, StatementPlan], clock: Clock, fair_lock: FairLock, power: bool
+        self,
+        connection: Any,
+        plans: Mapping[type, StatementPlan],
+        clock: Clock,
+        fair_lock: FairLock,
+        power: bool,
+        post: Callable[[Collection[str]], None],
     ) -> None:
         connection.create_function(EXACT_SUM, 2, exact_sum, deterministic=True)
         self._connection = connection
@@ -31,7 +38,8 @@ class Writer:
         self._plans = plans
         self._clock = clock
         self._fair_lock = fair_lock
-        self._power = power
+        self._power, self._post = power, post
+        self._topics: set[str] = set()
         self._level: str | None = None
         self._committing = False
         self.unsynced: bool = False
@@ -70,9 +78,12 @@ class Writer:
         self._synchronize(self._power and any(map(_is_durable, group)))
         self._fair_lock.enter(self._begin, group[0].since)
         shared = len(group) > 1
+        self._topics = set()
         wrote = [self._attempt(call, shared) for call in group]
         seconds = self._commit(any(wrote))
         _settle(group)
+        if self._topics:
+            self._post(self._topics)
         return seconds
 
     def _run_alone(self, group: Sequence[PendingStep[Any]], error: Exception) -> None:
@@ -112,6 +123,8 @@ class Writer:
             raise tx.error
         if tx.dirty:
             self._end_step(shared, undo=call.error is not None)
+        if call.error is None:
+            self._topics.update(tx.topics)
         return tx.dirty and call.error is None
 
     def _end_step(self, shared: bool, undo: bool) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from modelyard.domain.record import Record, by_class
-from modelyard.protocols import Domain, DomainStep, Snapshot, Store, Tx
+from modelyard.protocols import Domain, DomainStep, Store, Tx
 from modelyard.testing.contracts.run_twice_store import RunTwiceStore
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class _WatchedTx:
     """The operations of a step, which must stay in some domains."""
 
     def __init__(self, tx: Tx, records: Mapping[type, Record], domains: Collection[Domain]) -> None:
-        self._tx, self._records, self._domains = tx, records, domains
+        self._tx, self._records, self._domains = tx, records, {*domains}
         self.left: LeftDomain | None = None
 
     @property
@@ -98,6 +98,16 @@ class _WatchedTx:
         self._write(self._tx.get(cls, *key))
         self._tx.remove(cls, *key)
 
+    def take(self, cls: type[Any], index: str, *where: object) -> Any:
+        taken = self._tx.take(cls, index, *where)
+        domain = None if taken is None else self._domain(taken)
+        if domain is not None:
+            self._domains.add(domain)
+        return taken
+
+    def notify(self, topic: str) -> None:
+        self._tx.notify(topic)
+
     def _read(self, record: Any) -> Any:
         if record is not None and self._domain(record) not in (None, *self._domains):
             self._leave("read", record)
@@ -117,4 +127,4 @@ class _WatchedTx:
 
 
 _conforms: type[Store] = DomainStore
-_watches: type[Snapshot] = _WatchedTx
+_watches: type[Tx] = _WatchedTx

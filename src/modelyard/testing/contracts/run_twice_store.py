@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TypeVar
 
-from modelyard.protocols import Snapshot, Store, Tx
+from modelyard.protocols import Snapshot, Store, Subscription, Tx
 
 T = TypeVar("T")
 
@@ -49,6 +49,10 @@ class RunTwiceStore:
     def read(self, query: Callable[[Snapshot], T]) -> T:
         """Run `query` once: it changes nothing."""
         return self._store.read(query)
+
+    def subscribe(self, topic: str, wake: Callable[[], None]) -> Subscription:
+        """Subscribe to notices of the inner store."""
+        return self._store.subscribe(topic, wake)
 
     def settings_version(self) -> int | None:
         """Return what the inner store does."""

@@ -22,6 +22,7 @@ from modelyard.testing.contracts.run_twice_store import RunTwiceStore
 from modelyard.testing.contracts.store_domains import DomainLaws
 from modelyard.testing.contracts.store_machine import StoreMachine, machine_on, machine_over
 from modelyard.testing.contracts.store_order import OrderLaws
+from modelyard.testing.contracts.store_queues import QueueLaws
 from modelyard.testing.contracts.store_records import RecordLaws
 from modelyard.testing.contracts.store_settings import SettingsLaws
 from modelyard.testing.contracts.store_steps import StepLaws
@@ -39,7 +40,7 @@ _quick = settings(
 )
 
 
-class StoreContract(RecordLaws, StepLaws, OrderLaws, DomainLaws, SettingsLaws):
+class StoreContract(RecordLaws, StepLaws, OrderLaws, DomainLaws, SettingsLaws, QueueLaws):
     """The laws of `modelyard.protocols.Store`. The fixture `store` is opened with `CONTRACT_RECORDS` and empty."""
 
     def test_no_history_tells_it_from_a_dictionary(self, store: Store) -> None:

@@ -9,9 +9,9 @@ import attrs
 
 from modelyard.protocols import Store, Tx
 from modelyard.testing.contracts.store_pairs import PairLaws
-from modelyard.testing.contracts.store_values import Counter, Item
+from modelyard.testing.contracts.store_values import Counter, Setting
 
-ITEM = Item("shelf", 1, weight=1.0)
+SETTING = Setting("s", 1)
 _PATIENCE = 30.0
 """Seconds after which a change that another store does not notice is a broken law: it has one, and may stand still."""
 
@@ -25,22 +25,22 @@ class SettingsLaws(PairLaws):
 
     def test_each_commit_that_changes_a_setting_changes_the_version(self, store: Store) -> None:
         for step in (
-            lambda tx: tx.add(ITEM),
-            lambda tx: tx.replace(attrs.evolve(ITEM, weight=2.0)),
-            lambda tx: tx.remove(Item, "shelf", 1),
-            lambda tx: tx.add(ITEM),
+            lambda tx: tx.add(SETTING),
+            lambda tx: tx.replace(attrs.evolve(SETTING, value=2)),
+            lambda tx: tx.remove(Setting, "s"),
+            lambda tx: tx.add(SETTING),
         ):
             assert changes_version(store, step)
 
     def test_a_change_in_a_step_that_is_undone_hides_no_later_one(self, store: Store) -> None:
         with suppress(_Undone):
-            store.transact(partial(_add_and_raise, ITEM))
-        assert changes_version(store, lambda tx: tx.add(ITEM))
+            store.transact(partial(_add_and_raise, SETTING))
+        assert changes_version(store, lambda tx: tx.add(SETTING))
 
     def test_other_commits_leave_the_version(self, store: Store) -> None:
-        store.transact(lambda tx: tx.add(ITEM))
+        store.transact(lambda tx: tx.add(SETTING))
         before = store.settings_version()
-        store.transact(lambda tx: tx.replace(attrs.evolve(ITEM, rank=1)))
+        store.transact(lambda tx: tx.replace(attrs.evolve(SETTING, note="x")))
         store.transact(lambda tx: tx.add(Counter("c")))
         assert before is None or store.settings_version() in (None, before)
 
@@ -51,7 +51,7 @@ class SettingsLaws(PairLaws):
         with closing(open_store()) as other:
             other.transact(lambda tx: tx.add(Counter("c")))
             before = other.settings_version()
-            store.transact(lambda tx: tx.add(ITEM))
+            store.transact(lambda tx: tx.add(SETTING))
             deadline = time.monotonic() + _PATIENCE
             while before is not None and other.settings_version() == before:
                 assert time.monotonic() < deadline, "the other store never notices that a setting was changed"
@@ -66,6 +66,6 @@ def changes_version(store: Store, step: Callable[[Tx], object]) -> bool:
     return after is None or after != before
 
 
-def _add_and_raise(item: Item, tx: Tx) -> None:
-    tx.add(item)
+def _add_and_raise(setting: Setting, tx: Tx) -> None:
+    tx.add(setting)
     raise _Undone

@@ -92,11 +92,29 @@ class Entry:
     seq: int = sequence_field()
 
 
+@attrs.frozen
+class Task:
+    """Something to be taken by one worker: in the state "open" until it is."""
+
+    id: str
+    state: str = "open"
+    by: str = ""
+    seq: int = sequence_field()
+
+
+@attrs.frozen
+class Setting:
+    """Something of which one field is a setting."""
+
+    id: str
+    value: int = 0
+    note: str = ""
+
+
 ITEM = Record(
     Item,
     "items",
     key=("shelf", "number"),
-    settings=("weight",),
     unique={"label": ("shelf", "label")},
     indexes={
         "by_shelf": Index(("shelf",)),
@@ -126,6 +144,8 @@ CONTRACT_RECORDS: tuple[Record, ...] = (
         sequence="seq",
         domain=("topic", "topic"),
     ),
+    Record(Setting, "settings", key=("id",), settings=("value",)),
+    Record(Task, "tasks", key=("id",), indexes={"by_state": Index(("state",))}, sequence="seq", domain=("task", "id")),
 )
 """The records that a store must be opened with for the contract and the machine."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import BinaryIO, TypeVar
 
-from modelyard.protocols import ArtifactStore, DirectUpload, Snapshot, Store, StoredArtifact, Tx
+from modelyard.protocols import ArtifactStore, DirectUpload, Snapshot, Store, StoredArtifact, Subscription, Tx
 from modelyard.testing.faults.schedule import FaultPlan
 
 T = TypeVar("T")
@@ -41,6 +41,10 @@ class FaultyStore:
         """Run a query, or fail."""
         self._plan.raises(READ)
         return self._inner.read(query)
+
+    def subscribe(self, topic: str, wake: Callable[[], None]) -> Subscription:
+        """Subscribe to notices of the inner store."""
+        return self._inner.subscribe(topic, wake)
 
     def settings_version(self) -> int | None:
         """Return what the wrapped store does."""

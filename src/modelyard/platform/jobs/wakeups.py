@@ -1,0 +1,93 @@
+"""Waiting for notices of the store: who waits for a job is woken by its events, and a worker by one that is ready."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import attrs
+
+from modelyard.protocols import Clock, Store, Subscription
+
+READY = "jobs/ready"
+"""The topic that is notified when a job becomes ready."""
+
+
+def job_topic(job_id: str) -> str:
+    """Return the topic that is notified when something happens to a job."""
+    return f"job/{job_id}"
+
+
+class JobWaiter:
+    """Sleeps until something happens to a job, or for as long as it is to. It is closed at the end."""
+
+    def __init__(self, clock: Clock, store: Store) -> None:
+        self._clock, self._store = clock, store
+        self._woken = threading.Event()
+        self._hurry: Callable[[], object] | None = None
+        self._job_id = ""
+        self._subscription: Subscription | None = None
+
+    def watch(self, job_id: str) -> None:
+        """Be woken by this job, and by no other."""
+        if job_id != self._job_id:
+            self.close()
+            self._job_id, self._subscription = job_id, self._store.subscribe(job_topic(job_id), self._wake)
+            self._woken.set()  # something may have happened before
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep in this thread."""
+        self._clock.sleep(seconds, self._woken)
+        self._woken.clear()
+
+    async def asleep(self, seconds: float) -> None:
+        """Sleep in a task."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(None) as patience:
+                self._hurry = partial(loop.call_soon_threadsafe, _end, patience, loop)
+                if not self._woken.is_set():
+                    await self._clock.asleep(seconds)
+        except TimeoutError:
+            pass
+        finally:
+            self._hurry = None
+            self._woken.clear()
+
+    def close(self) -> None:
+        """Be woken no more."""
+        if self._subscription is not None:
+            self._subscription.close()
+
+    def _wake(self) -> None:
+        self._woken.set()
+        if (hurry := self._hurry) is not None:
+            try:
+                hurry()
+            except RuntimeError:  # its loop was closed
+                return
+
+
+@attrs.frozen
+class JobPause:
+    """How long to sleep before the next look at a job; less if something happens to it."""
+
+    seconds: float
+    _waiter: JobWaiter
+
+    def sleep(self) -> None:
+        """Sleep in this thread."""
+        if self.seconds:
+            self._waiter.sleep(self.seconds)
+
+    async def asleep(self) -> None:
+        """Sleep in a task."""
+        if self.seconds:
+            await self._waiter.asleep(self.seconds)
+
+
+def _end(patience: asyncio.Timeout, loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        patience.reschedule(loop.time())
+    except RuntimeError:  # it has ended
+        return

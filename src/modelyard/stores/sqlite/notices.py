@@ -1,0 +1,75 @@
+"""Notices between the processes that share a file: a small board next to it, which each looks at while it listens.
+
+The board is a row of slots. A notice writes random bytes into the slot of its topic, so that whoever looks sees that it
+has changed. Notices are hints: two topics may share a slot, and a change between two looks may go unseen.
+"""
+
+import os
+import threading
+from collections.abc import Collection
+from contextlib import suppress
+from hashlib import sha256
+
+from modelyard.stores.subscriptions import Subscribers, Wake, _Subscription
+
+_SLOTS, _WIDTH = 64, 8
+_LOOK = 0.03
+"""Seconds between two looks at the board."""
+_HAS_BOARD = hasattr(os, "pwrite")
+
+
+class NoticeBoard:
+    """The board in the file at `path`. It has a thread from the first subscription on."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._subscribers = Subscribers(live=_HAS_BOARD)
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
+        self._seen = b""
+
+    def subscribe(self, topic: str, wake: Wake) -> _Subscription:
+        """Have `wake` called at each notice of the topic."""
+        with self._lock:
+            if _HAS_BOARD and self._thread is None:
+                self._seen = self._board()
+                self._thread = threading.Thread(target=self._watch, name="modelyard-notices", daemon=True)
+                self._thread.start()
+        return self._subscribers.subscribe(topic, wake)
+
+    def post(self, topics: Collection[str]) -> None:
+        """Wake who has subscribed to these topics, here at once and in other processes when they look."""
+        self._subscribers.wake(topics)
+        if not _HAS_BOARD:
+            return
+        with self._lock, suppress(OSError):  # a hint that is lost; others poll
+            for slot in {_slot(topic) for topic in topics}:
+                os.pwrite(self._file, os.urandom(_WIDTH), slot * _WIDTH)
+
+    def close(self) -> None:
+        """End the thread and close the file."""
+        self._closed.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        os.close(self._file)
+
+    def _board(self) -> bytes:
+        return os.pread(self._file, _SLOTS * _WIDTH, 0).ljust(_SLOTS * _WIDTH, b"\0")
+
+    def _watch(self) -> None:
+        while not self._closed.wait(_LOOK):
+            before = self._seen
+            with suppress(OSError):
+                self._seen = self._board()
+            if before != self._seen:
+                changed = {slot for slot in range(_SLOTS) if _at(before, slot) != _at(self._seen, slot)}
+                self._subscribers.wake([topic for topic in self._subscribers.topics if _slot(topic) in changed])
+
+
+def _at(board: bytes, slot: int) -> bytes:
+    return board[slot * _WIDTH : (slot + 1) * _WIDTH]
+
+
+def _slot(topic: str) -> int:
+    return sha256(topic.encode()).digest()[0] % _SLOTS

@@ -1,0 +1,67 @@
+"""Who is to be woken by which topic (`Store.subscribe`), in one process."""
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+from modelyard.lazy import log
+
+Wake = Callable[[], None]
+
+
+class Subscribers:
+    """The subscriptions of a store. Thread-safe. `live` is whether notices of other processes arrive, too."""
+
+    def __init__(self, live: bool = True) -> None:
+        self.live: bool = live
+        self._lock = threading.Lock()
+        self._by_topic: defaultdict[str, set[_Subscription]] = defaultdict(set)
+
+    def subscribe(self, topic: str, wake: Wake) -> "_Subscription":
+        """Have `wake` called at each notice of the topic, until the subscription is closed."""
+        subscription = _Subscription(self, topic, wake)
+        with self._lock:
+            self._by_topic[topic].add(subscription)
+        return subscription
+
+    def remove(self, subscription: "_Subscription") -> None:
+        """Forget a subscription. Idempotent."""
+        with self._lock:
+            subscriptions = self._by_topic[subscription.topic]
+            subscriptions.discard(subscription)
+            if not subscriptions:
+                del self._by_topic[subscription.topic]
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics with subscriptions."""
+        with self._lock:
+            return [*self._by_topic]
+
+    def wake(self, topics: Iterable[str]) -> None:
+        """Wake the subscribers of these topics. What one raises is logged."""
+        with self._lock:
+            found = [one for topic in topics if topic in self._by_topic for one in self._by_topic[topic]]
+        for subscription in found:
+            try:
+                subscription.call()
+            except Exception:  # noqa: BLE001 - it must not keep the others from waking
+                log.exception("a subscriber of %s failed", subscription.topic)
+
+    def wake_all(self) -> None:
+        """Wake every subscriber: notices may have been missed."""
+        self.wake(self.topics)
+
+
+class _Subscription:
+    """One subscription; see `modelyard.protocols.Subscription`."""
+
+    def __init__(self, subscribers: Subscribers, topic: str, wake: Wake) -> None:
+        self._subscribers, self.topic, self.call = subscribers, topic, wake
+
+    @property
+    def live(self) -> bool:
+        return self._subscribers.live
+
+    def close(self) -> None:
+        self._subscribers.remove(self)
