@@ -16,7 +16,7 @@ from modelyard.domain.evaluation.aggregate import KEEP
 from modelyard.domain.evaluation.statistics import Distribution
 from modelyard.errors import InvalidInput
 from modelyard.report.histogram import Histogram
-from modelyard.report.html import html, tag
+from modelyard.report.html import html, table, tag
 
 EVIL = "</td><script>document.title='broken'</script><img src=http://127.0.0.1/x onerror=alert(1)>"
 VOID = {"meta", "link", "img", "br", "input"}
@@ -97,7 +97,8 @@ def test_a_notebook_shows_a_piece_that_is_well_formed_and_keeps_to_itself(report
     piece = reports[which]._repr_html_()
     outline = Outline(piece)
     assert {"html", "body", "script"}.isdisjoint(outline.tags)
-    rules = outline.texts[0].strip().splitlines()
+    lines = outline.texts[0].strip().splitlines()
+    rules = [line for line in lines if not line.startswith(("@media", "}"))]
     selectors = [one for rule in rules for one in rule.partition("{")[0].split(",")]
     assert all(one.startswith(".modelyard.modelyard.modelyard") for one in selectors)
 
@@ -121,10 +122,39 @@ def test_a_page_shows_numbers_plots_errors_and_rows(reports: Any) -> None:
     for heading in ("Metrics", "How the scores spread", "Time and cost", "Errors", "Rows, the worst first"):
         assert heading in run.text
     assert "timed out" in run.text
-    assert run.tags.count("figure") == 2
+    assert run.tags.count("figure") == 1  # of the numbers: what is true or false is one bar
+    assert f"{sum(n % 3 > 0 for n in range(20))} of 20" in run.text
     for heading in ("Metrics", "How the rows differ", "Errors", "Rows on which the candidate loses most"):
         assert heading in comparison.text
     assert "not compared" in str(reports[1])
+
+
+def test_a_report_opens_with_a_sentence_on_its_primary_metric(platform: Platform) -> None:
+    rows = [{"prompt": f"{n}", "expected": f"{n}" if n % 4 else "no"} for n in range(40)]
+    scorers = {"right": "exact_match", "alike": "fuzzy"}
+    runs = [platform.evaluations.run("quiz", model, rows, scorers) for model in ("echo", lambda row: "no")]
+    said = Outline(platform.evaluations.report(runs[0]).html).texts
+    assert "echo scores 30 of 40 on right (75.0 %); 95 % interval 59.8 to 85.8 %." in said
+    assert said.index("right") < said.index("alike")
+    both = Outline(platform.evaluations.compare(baseline=runs[0], candidate=runs[1]).html).text
+    assert "is worse than echo on right: -50.0 pp (95 % interval " in both
+    assert "Worse on alike." in both
+
+
+def test_a_judge_s_words_are_stored_and_shown(platform: Platform) -> None:
+    judge = {"type": "llm_judge", "model": "echo", "prompt": "Yes, since it says {output}"}
+    run = platform.evaluations.run("quiz", "echo", [{"prompt": "hello"}], {"kind": judge})
+    (row,) = run.rows
+    assert (row.score, row.comments) == (1.0, {"kind": "Yes, since it says hello"})
+    assert "Yes, since it says hello" in Outline(platform.evaluations.report(run).html).text
+    assert b"Yes, since it says hello" in b"".join(platform.evaluations.export(run, "jsonl"))
+
+
+def test_on_a_narrow_screen_the_rows_of_a_wide_table_are_cards_with_its_headings() -> None:
+    wide = table([("metric", ""), ("mean", "number"), ("<b>", ""), ("p", "")], [("right", 1, 2, 3)])
+    assert '<td class="number" data-label="mean">1</td>' in wide
+    assert 'data-label="&lt;b&gt;"' in wide
+    assert "data-label" not in table([("metric", ""), ("mean", "number")], [("right", 1)])
 
 
 def test_text_is_a_table_that_cannot_steer_a_terminal(platform: Platform, scored_runs: Any) -> None:

@@ -11,6 +11,9 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 UNFOLDED = 10
 
+AS_TABLE = 3
+"""With how many columns a table stays one on a narrow screen."""
+
 STYLE = """
 .modelyard{font:14px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif;max-width:1180px;margin:0 auto}
 .modelyard h1,.modelyard h2,.modelyard h3{font-weight:700;line-height:1.25;padding:0;overflow-wrap:anywhere}
@@ -18,6 +21,7 @@ STYLE = """
 .modelyard h2{font-size:16px;margin:36px 0 10px}
 .modelyard h3{font-size:14px;margin:20px 0 8px}
 .modelyard p{margin:6px 0;max-width:76ch}
+.modelyard .headline{font-size:18px;line-height:1.4;margin:10px 0 16px;overflow-wrap:anywhere}
 .modelyard .quiet,.modelyard dt,.modelyard caption{opacity:.68}
 .modelyard dl{display:grid;grid-template-columns:max-content 1fr;gap:2px 18px;margin:14px 0}
 .modelyard dt{float:none;font-weight:400;width:auto;margin:0}
@@ -47,6 +51,17 @@ STYLE = """
 .modelyard figure svg{display:block;width:100%;height:auto}
 .modelyard details{margin:10px 0}
 .modelyard summary{display:list-item;cursor:pointer;font-weight:600;padding:4px 0}
+@media (max-width:700px){
+.modelyard .cards{overflow-x:visible;border:0}
+.modelyard .cards table,.modelyard .cards tbody{display:block}
+.modelyard .cards thead{position:absolute;left:-9999px}
+.modelyard .cards tr{display:block;margin:0 0 10px;padding:6px 0}
+.modelyard .cards tr{border:1px solid rgba(128,128,128,.28);border-radius:10px}
+.modelyard .cards td,.modelyard .cards td.number{display:block;text-align:left;border:0;padding:3px 12px}
+.modelyard .cards td,.modelyard .cards td.number{white-space:normal}
+.modelyard .cards td,.modelyard .cards td.text{max-width:none;overflow-wrap:anywhere}
+.modelyard .cards td:not([data-label=""])::before{content:attr(data-label) " ";font:600 12px system-ui;opacity:.72}
+}
 """
 
 _PAGE_STYLE = """
@@ -107,10 +122,20 @@ def facts(pairs: Iterable[tuple[str, object]]) -> Html:
 
 
 def table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[object]], kind: str = "") -> Html:
-    """Return a table; a column is its heading and its class ("number", "text" or ""). A "narrow" `kind` is small."""
+    """Return a table; a column is its heading and its class ("number", "text" or ""). A "narrow" `kind` is small.
+
+    On a narrow screen the rows of one with more than `AS_TABLE` columns are cards, whose lines have the headings.
+    """
+    cards = len(columns) > AS_TABLE
     head = tag("tr", *(tag("th", name, kind=of) for name, of in columns))
-    lines = (tag("tr", *(tag("td", cell, kind=of) for cell, (_, of) in zip(row, columns, strict=True))) for row in rows)
-    return tag("div", tag("table", tag("thead", head), tag("tbody", *lines)), kind=f"wide {kind}".strip())
+    lines = (tag("tr", *(_cell(*one, cards) for one in zip(row, columns, strict=True))) for row in rows)
+    kinds = " ".join(filter(None, ("wide", "cards" if cards else "", kind)))
+    return tag("div", tag("table", tag("thead", head), tag("tbody", *lines)), kind=kinds)
+
+
+def _cell(cell: object, column: tuple[str, str], labelled: bool) -> Html:
+    name, kind = column
+    return tag("td", cell, kind=kind, data_label=name if labelled else None)
 
 
 def chip(text: str, kind: str = "") -> Html:

@@ -198,5 +198,6 @@ CHANGES: tuple[SchemaChange, ...] = (
         ],
     ),
     SchemaChange("0016_jobs_by_state", "jobs", [AddIndex("jobs", "jobs_by_state", ["status"])]),
+    SchemaChange("0017_comments_of_scores", "scores", [AddColumn("scores", "comment", str)]),
 )
 """Every change since the stores share them, oldest first."""

@@ -238,6 +238,7 @@ def _row(row: RowResult, before: RowResult | None, compared: bool) -> Html:
         pairs.append(("baseline's score", f"{_value(before.score)}, now {_value(row.score)}"))
     if row.detail:
         pairs.append(("why", row.detail))
+    pairs += [(f"{name} says", _text(words)) for name, words in row.comments.items()]
     return tag("article", head, tag("p", *(part for one in verdict for part in (one, " "))), facts(pairs), id=name)
 
 

@@ -87,9 +87,10 @@ class Score:
     """The score of one scorer for one prediction.
 
     `value` holds the value under "value": a bool, a number, a string, None or nested objects of these. It is empty
-    where the scorer failed, and `error` is the reason. `scorer` is the reference of a scorer's version. The usage of a
-    judge that is a model is booked apart from the prediction's: `judge_cost` in USD. `row_digest` and `trial` are the
-    prediction's too, so that the scores of a run can be read in the order of its predictions.
+    where the scorer failed, and `error` is the reason. `comment` is what the scorer says of its value, such as the
+    words of a judge. `scorer` is the reference of a scorer's version. The usage of a judge that is a model is booked
+    apart from the prediction's: `judge_cost` in USD. `row_digest` and `trial` are the prediction's too, so that the
+    scores of a run can be read in the order of its predictions.
     """
 
     id: str
@@ -107,6 +108,7 @@ class Score:
     user_id: str | None = None
     row_digest: str = ""
     trial: int = 0
+    comment: str | None = None
     seq: int = sequence_field()
 
 

@@ -144,7 +144,8 @@ class RowResult:
     """The result of one trial of one row. `output` is None when the model failed.
 
     `scores` are by the names of the scorers. `outcome`, `score` (a bool counts as 0 or 1; None where the first scorer
-    gave neither bool nor number) and `detail`, the reason why there is no score, are of the first.
+    gave neither bool nor number) and `detail`, the reason why there is no score, are of the first. `comments` are what
+    scorers say of their values, by their names.
     """
 
     index: int
@@ -155,6 +156,7 @@ class RowResult:
     detail: str = ""
     trial: int = 0
     scores: Mapping[str, Any] = EMPTY
+    comments: Mapping[str, str] = EMPTY
 
 
 RECORDS = (

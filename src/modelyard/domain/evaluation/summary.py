@@ -76,7 +76,7 @@ class ReportKeywords(TypedDict, total=False):
 class RowNote:
     """A row to look at, its inputs and the first trial's output shortened.
 
-    `value` is the row's value of a metric; `detail` is what went wrong.
+    `value` is the row's value of a metric; `detail` is what went wrong; `comment` is what the scorer says of its value.
     """
 
     digest: str
@@ -84,6 +84,7 @@ class RowNote:
     output: str
     value: float | None = None
     detail: str = ""
+    comment: str = ""
 
     @classmethod
     def of(cls, row: RunRow, value: float | None = None, detail: str = "") -> "RowNote":

@@ -9,7 +9,7 @@ from modelyard.domain.evaluation.aggregate import aggregate
 from modelyard.domain.evaluation.compare import compare
 from modelyard.domain.evaluation.comparison import is_number
 from modelyard.domain.evaluation.run import EvaluationRun
-from modelyard.domain.evaluation.summary import MetricSummary, ReportKeywords
+from modelyard.domain.evaluation.summary import MetricSummary, ReportKeywords, RowNote
 from modelyard.errors import InvalidInput
 from modelyard.platform.evaluations.stored_run import StoredRun
 from modelyard.platform.runtime import Runtime
@@ -19,12 +19,24 @@ from modelyard.report.evaluations.run import RunReport
 from modelyard.report.numbers import count_text
 from modelyard.report.table import text_table
 
+MOST_COMMENTS = 50
+"""For how many of the worst rows of a metric the scorer's words are read."""
+
 
 def report_of(runtime: Runtime, run: EvaluationRun, **options: Unpack[ReportKeywords]) -> RunReport:
     """Report a run in numbers. Raises `InvalidInput`."""
     stored = StoredRun(runtime, run.id)
     scored = stored.columns() if options.get("cluster_by") is None else stored.full()
-    return RunReport(run, aggregate(scored, **options), RunRows(stored.full, stored.columns))
+    found = aggregate(scored, **options)
+    commented = tuple(attrs.evolve(one, worst=_with_comments(stored, one)) for one in found.metrics)
+    return RunReport(run, attrs.evolve(found, metrics=commented), RunRows(stored.full, stored.columns))
+
+
+def _with_comments(stored: StoredRun, one: MetricSummary) -> tuple[RowNote, ...]:
+    """Return the notes on a metric's worst rows, with what the scorer says of the first trial of each."""
+    shown = one.worst[:MOST_COMMENTS]
+    notes = (attrs.evolve(note, comment=stored.comment(note.digest, one.metric.scorer)) for note in shown)
+    return (*notes, *one.worst[MOST_COMMENTS:])
 
 
 def compare_runs(

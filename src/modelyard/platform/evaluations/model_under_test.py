@@ -12,6 +12,7 @@ from modelyard.domain.evaluation.references import MODEL_KINDS, ObjectRef, RefKi
 from modelyard.domain.evaluation.scorers import LlmJudge, Unscored, text_of
 from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.models import ModelName
+from modelyard.domain.record import truncate_for_storage
 from modelyard.domain.usage import cost
 from modelyard.errors import InvalidInput
 from modelyard.flow import Flow
@@ -118,13 +119,17 @@ class JudgeScorer:
         call = yield from call_with_retries(self.model, {"prompt": question}, 0, self.retries)
         if call.reply is None:
             return ScoreResult(None, f"the judge failed: {call.error}", scored=False)
+        used, words = call.reply, text_of(call.reply.output)
         try:
-            result = to_score_result(self.rule.read(text_of(call.reply.output)))
+            result = to_score_result(self.rule.read(words))
         except Unscored as why:
             result = ScoreResult(None, str(why))
-        used = call.reply
         return attrs.evolve(
-            result, prompt_tokens=used.prompt_tokens, completion_tokens=used.completion_tokens, cost=used.cost
+            result,
+            prompt_tokens=used.prompt_tokens,
+            completion_tokens=used.completion_tokens,
+            cost=used.cost,
+            comment=truncate_for_storage(words),
         )
 
 

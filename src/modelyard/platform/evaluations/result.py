@@ -104,6 +104,7 @@ def _row(run: EvaluationRun, prediction: Prediction, scores: list[Score]) -> Row
         prediction.error or (first.error if first is not None else None) or "",
         prediction.trial,
         {name: score.value[VALUE] for name, score in by_name.items() if VALUE in score.value},
+        {name: score.comment for name, score in by_name.items() if score.comment},
     )
 
 

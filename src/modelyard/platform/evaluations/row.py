@@ -59,7 +59,10 @@ class ModelUnderTest(Protocol):
 
 @attrs.frozen
 class ScoreResult:
-    """What a scorer returned. `scored` is False where it failed; `reason` is why, or why a value is None."""
+    """What a scorer returned. `scored` is False where it failed; `reason` is why, or why a value is None.
+
+    `comment` is what it says of its value.
+    """
 
     value: Any = None
     reason: str = ""
@@ -67,6 +70,7 @@ class ScoreResult:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cost: Decimal | None = None
+    comment: str = ""
 
 
 class RowScorer(Protocol):

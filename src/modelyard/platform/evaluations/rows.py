@@ -281,6 +281,7 @@ class RowRecords:
                 score.cost,
                 row_digest=prediction.row_digest,
                 trial=prediction.trial,
+                comment=score.comment or None,
             )
             for scorer, score in pairs
         ]

@@ -12,10 +12,14 @@ import attrs
 
 from modelyard.domain.evaluation.metrics import FullScoredPrediction, ScoredPrediction
 from modelyard.domain.evaluation.prediction import Prediction, PredictionView, Score, ScoreView
+from modelyard.domain.evaluation.references import same_scheme
 from modelyard.platform.listing import BATCH, Cursor
 from modelyard.platform.paging import MANY, cursor_at, get_or_none, iter_columns, iter_index
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
+
+MOST_SCORERS = 100
+"""How many scores of a row are looked through for the words of one scorer."""
 
 
 @attrs.frozen
@@ -52,6 +56,15 @@ class StoredRun:
     def scorers(self) -> Iterator[str]:
         """Yield the scorer of each of its scores, in the order in which they were made."""
         return map(_first, iter_columns(self.runtime, Score, ("scorer",), "by_run", self.run_id))
+
+    def comment(self, row_digest: str, scorer: str) -> str:
+        """Return what a scorer, by its reference, says of its value in the first trial of a row; "" for nothing."""
+        first = (row_digest, -1, "", "")
+        found = self.runtime.store.read(
+            lambda snapshot: snapshot.page(Score, "by_row", self.run_id, after=first, limit=MOST_SCORERS)
+        )
+        words = (one.comment for one in found if one.row_digest == row_digest and same_scheme(one.scorer) == scorer)
+        return next(words, None) or ""
 
     def _read(self, depth: "_Depth", size: int) -> Iterator[tuple[Any, Sequence[Any]]]:
         after: Cursor | None = None

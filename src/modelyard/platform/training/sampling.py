@@ -91,7 +91,7 @@ class RoundSampler:
             reason = found.reason or f"the reward is {found.value!r}; a reward is a number or a bool"
             return RolloutError("NoReward", reason)
         history = History((*request.messages, SampledChoice.of(choice)), request.tools)
-        return Trajectory((history,), float(found.value), logs=(found.reason,) if found.reason else ())
+        return Trajectory((history,), float(found.value), logs=(found.comment,) if found.comment else ())
 
 
 def tasks_of_round(seed: int, count: int, per_round: int, round_: int) -> Sequence[int]:

@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
+import attrs
+
 from modelyard.domain.evaluation.comparison import Comparison, MetricComparison, RowDifference, Verdict
 from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.report.evaluations.headline import comparison_sentence, primary_first
 from modelyard.report.evaluations.run_page import full_names, short_id, short_ref
 from modelyard.report.histogram import NEUTRAL, Histogram
 from modelyard.report.html import Html, chip, facts, folded, joined, long_table, plots, section, table, tag
@@ -33,10 +36,13 @@ def comparison_content(
     baseline: EvaluationRun, candidate: EvaluationRun, found: Comparison, most: int | None = None
 ) -> Iterator[Html]:
     """Yield the page of a comparison, with at most so many rows of a kind."""
+    found = attrs.evolve(found, metrics=primary_first(candidate, found.metrics))
+    yield tag("p", comparison_sentence(baseline, candidate, found.metrics, found), kind="headline")
     yield _facts(baseline, candidate, found)
     yield section("Metrics", _metrics(found)) if found.metrics else tag("p", _nothing(found))
     yield section("Not compared", _uncompared(found))
-    drawn = [one for one in found.metrics if one.distribution is not None][:MAX_PLOTS]
+    spread = [one for one in found.metrics if one.kind is not MetricKind.BINARY and one.paired.wins + one.paired.losses]
+    drawn = [one for one in spread if one.distribution is not None][:MAX_PLOTS]
     yield section("How the rows differ, candidate minus baseline", plots(_histogram(one) for one in drawn))
     yield section("Errors", _failures(found, most))
     yield section("Rows on which the candidate loses most", *_changed(found, "worst", most))

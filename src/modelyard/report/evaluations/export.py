@@ -86,6 +86,7 @@ def _score_object(prediction: Prediction, score: Score) -> dict[str, Any]:
         "outcome": outcome_of(prediction, score).value,
         "value": score.value.get("value"),
         "error": score.error,
+        "comment": score.comment,
         "prompt_tokens": score.prompt_tokens,
         "completion_tokens": score.completion_tokens,
         "judge_cost": _usd(score.judge_cost),

@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 
+import attrs
+
 from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.evaluation.summary import Aggregate, MetricSummary, RowNote
-from modelyard.report.histogram import Histogram
+from modelyard.report.evaluations.headline import passed_of, primary_first, run_sentence
+from modelyard.report.histogram import NEUTRAL, Histogram
 from modelyard.report.html import (
     Html,
     chip,
@@ -19,7 +22,7 @@ from modelyard.report.html import (
     table,
     tag,
 )
-from modelyard.report.inline_chart import PLAIN, interval_strip
+from modelyard.report.inline_chart import BETTER, PLAIN, interval_strip, share_strip
 from modelyard.report.numbers import (
     clusters_text,
     confidence_text,
@@ -41,10 +44,13 @@ MAX_LABELS = 12
 
 def run_content(run: EvaluationRun, found: Aggregate, most: int | None = None) -> Iterator[Html]:
     """Yield the page of a run, with at most so many rows of a kind."""
+    found = attrs.evolve(found, metrics=primary_first(run, found.metrics))
+    yield tag("p", run_sentence(run, found.metrics, found), kind="headline")
     yield _facts(run, found)
     yield section("Metrics", _metrics(found)) if found.metrics else tag("p", "Nothing was scored.")
-    drawn = [one for one in found.metrics if one.distribution is not None][:MAX_PLOTS]
-    yield section("How the scores spread", plots(_histogram(one) for one in drawn))
+    binary = [one for one in found.metrics if passed_of(one) is not None]
+    drawn = [one for one in found.metrics if one.distribution is not None and one not in binary][:MAX_PLOTS]
+    yield section("How the scores spread", *map(_passed, binary), plots(_histogram(one) for one in drawn))
     yield section("Answers that are text", *(_texts(one) for one in found.metrics if one.texts))
     yield section("Time and cost", _spent(found))
     yield section("Why scores are missing", _reasons(found))
@@ -127,6 +133,13 @@ def _histogram(one: MetricSummary) -> str:
     return Histogram(one.name, one.distribution).svg
 
 
+def _passed(one: MetricSummary) -> Html:
+    """Return one bar of the trials on which a metric of bools is true, and false."""
+    passed = passed_of(one) or 0
+    strip = Html(share_strip((passed, one.scored - passed), (BETTER, NEUTRAL)))
+    return tag("p", tag("b", one.name), f" {count_text(passed)} of {count_text(one.scored)}", strip)
+
+
 def _texts(one: MetricSummary) -> Html:
     shown = list(one.texts.items())[:MAX_LABELS]
     rest = len(one.texts) - len(shown)
@@ -164,8 +177,19 @@ def _spent(found: Aggregate) -> Html:
 def _worst(found: Aggregate, most: int | None) -> Iterator[Html]:
     for at, one in enumerate(one for one in found.metrics if one.worst):
         notes = one.worst[:most]
+        said = any(note.comment for note in notes)
         columns = [(one.name, "number"), ("inputs", "text"), ("output", "text"), ("row", "")]
-        lines = [(value_text(note.value, one.kind), note.inputs, note.output, short(note)) for note in notes]
+        columns[3:3] = [("the scorer's words", "text")] if said else []
+        lines = [
+            (
+                value_text(note.value, one.kind),
+                note.inputs,
+                note.output,
+                *([note.comment] if said else []),
+                short(note),
+            )
+            for note in notes
+        ]
         title = f"{one.name}: {len(notes):,} of {found.rows:,} rows"
         shown = long_table(columns, lines)
         yield joined([tag("h3", title), shown]) if at == 0 else folded(title, shown)

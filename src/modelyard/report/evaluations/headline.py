@@ -1,0 +1,95 @@
+"""What a run or a comparison shows, in a sentence; and which of its metrics is the primary one."""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeVar
+
+from modelyard.domain.evaluation.comparison import Comparison, MetricComparison, Verdict
+from modelyard.domain.evaluation.metrics import MetricKind
+from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.domain.evaluation.summary import Aggregate, MetricSummary
+from modelyard.report.numbers import (
+    confidence_text,
+    count_text,
+    difference_text,
+    interval_text,
+    mean_text,
+    ref_text,
+    span_text,
+)
+
+_SHOWN = {Verdict.BETTER: "is better", Verdict.WORSE: "is worse"}
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+N = TypeVar("N", bound=_Named)
+
+
+def primary_first(run: EvaluationRun, metrics: Iterable[N]) -> tuple[N, ...]:
+    """Return metrics with that of the run's first scorer, its score, before the others."""
+    scorer = (run.summary or {}).get("scorer")
+    return tuple(sorted(metrics, key=lambda one: one.name != scorer))
+
+
+def run_sentence(run: EvaluationRun, metrics: Sequence[MetricSummary], found: Aggregate) -> str:
+    """Say what a run has found on its primary metric."""
+    model = ref_text(run.model)
+    if not metrics or metrics[0].mean is None:
+        return f"{model} has no score: {count_text(found.failed)} of {count_text(found.rows)} rows failed."
+    one = metrics[0]
+    score = f"{mean_text(one.mean, one.kind)} on {one.name}"
+    passed = passed_of(one)
+    if passed is not None:
+        score = f"{count_text(passed)} of {count_text(one.scored)} on {one.name} ({mean_text(one.mean, one.kind)})"
+    sure = confidence_text(found.options.confidence)
+    interval = f"; {sure} interval {interval_text(one.interval, one.kind)}" if one.interval is not None else ""
+    failed = f" {count_text(found.failed)} of {count_text(found.rows)} rows failed." if found.failed else ""
+    return f"{model} scores {score}{interval}.{failed}"
+
+
+def passed_of(one: MetricSummary) -> int | None:
+    """Return on how many trials a metric of bools is true; None for other metrics, and where trials were averaged."""
+    if one.kind is not MetricKind.BINARY or one.mean is None or one.numbers is None or one.numbers.count != one.scored:
+        return None
+    return round(one.mean * one.scored)
+
+
+def comparison_sentence(
+    baseline: EvaluationRun, candidate: EvaluationRun, metrics: Sequence[MetricComparison], found: Comparison
+) -> str:
+    """Say whether the candidate is shown to be better or worse, on the primary metric first."""
+    before, after = ref_text(baseline.model), ref_text(candidate.model)
+    if not metrics:
+        return f"{after} cannot be compared with {before}."
+    one = metrics[0]
+    difference = difference_text(one.paired.difference, one.kind)
+    sure = f"{confidence_text(found.options.confidence)} interval {span_text(one.paired.interval, one.kind)}"
+    shown = (
+        f"{after} {_SHOWN[one.verdict]} than {before}"
+        if one.verdict in _SHOWN
+        else (f"{after} is not shown to differ from {before}")
+    )
+    return f"{shown} on {one.name}: {difference} ({sure}).{_others(metrics[1:])}"
+
+
+def _others(metrics: Sequence[MetricComparison]) -> str:
+    """Say what the metrics besides the primary one show, those that differ first."""
+    parts = []
+    for verdict, text in ((Verdict.WORSE, "Worse on"), (Verdict.BETTER, "Better on")):
+        parts += [f" {text} {_listed(names)}."] if (names := [m.name for m in metrics if m.verdict is verdict]) else []
+    rest = [one.name for one in metrics if one.verdict not in _SHOWN]
+    return "".join(parts) + (f" No difference is shown on {_listed(rest)}." if rest else "")
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names as a list in a sentence.
+
+    >>> _listed(["a", "b", "c"]), _listed([str(at) for at in range(9)])
+    ('a, b and c', '0, 1, 2 and 6 others')
+    """
+    if len(names) > 4:
+        names = [*names[:3], f"{len(names) - 3} others"]
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
