@@ -155,13 +155,11 @@ def prompt_ids(messages: Sequence[Message]) -> tuple[int, ...]:
 def _answer(text: str, request: CompletionRequest) -> Iterator[Deltas]:
     """Stream this content; as one piece, without splitting it, if no token details are requested."""
     if request.streamed or request.logprobs or request.return_token_ids:
-        yield from _word_by_word(text, request)
-    else:
-        tokens = count(text)
-        if request.max_tokens is None or tokens <= request.max_tokens:
-            yield Delta(text, tokens, finish_reason=FinishReason.STOP)
-        else:
-            yield from _deltas([_Piece(word) for word in split_tokens(text)], request, FinishReason.STOP)
+        return _word_by_word(text, request)
+    tokens = count(text)
+    if request.max_tokens is None or tokens <= request.max_tokens:
+        return iter((Delta(text, tokens, finish_reason=FinishReason.STOP),))
+    return _deltas([_Piece(word) for word in split_tokens(text)], request, FinishReason.STOP)
 
 
 def stream_text(text: str, request: CompletionRequest) -> Iterator[Delta]:

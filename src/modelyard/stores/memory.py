@@ -192,7 +192,7 @@ class _MemoryTx(_MemorySnapshot):
 
     def add(self, record: object) -> None:
         table = self._tables[type(record)]
-        record = table.shared(record, table.next_number() if table.sequence else None)
+        record = table.numbered(record) if table.sequence else table.shared(record)
         key = table.key.raw(record)
         if key in table.rows:
             raise RecordConflict(f"{type(record).__name__} {key} exists")
@@ -204,7 +204,10 @@ class _MemoryTx(_MemorySnapshot):
         table = self._tables[type(record)]
         key = table.key.raw(record)
         old = table.rows.get(key)
-        record = table.shared(record, getattr(old, table.sequence) if old is not None and table.sequence else None)
+        if old is not None and table.sequence:
+            record = table.shared(record, getattr(old, table.sequence))
+        else:
+            record = table.shared(record)
         if old is None:
             raise RecordNotFound(f"no {type(record).__name__} {key}")
         if table.unique:
@@ -220,7 +223,7 @@ class _MemoryTx(_MemorySnapshot):
             self._put(table, key, None, record)
         else:
             self._before.append((table, key, old))
-            table.place(key, old + record)
+            table.rows[key] = old + record
 
     def remove(self, cls: type[Any], *key: object) -> None:
         table, old = self._tables[cls], self.get(cls, *key)

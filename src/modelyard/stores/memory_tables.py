@@ -137,13 +137,13 @@ class Table:
         values = self._kept.raw(record)
         kept = self._kept.accept(values)
         if number is not None and kept[-1] != number:
-            kept = (*kept[:-1], number)
+            return self._cls(*kept[:-1], number)
         return record if kept is values else self._cls(*kept)
 
-    def next_number(self) -> int:
-        """Return the next number in the order of appearance."""
+    def numbered(self, record: Any) -> Any:
+        """Return the record as `shared` does, with the next number in the order of appearance."""
         self._last += 1
-        return self._last
+        return self.shared(record, self._last)
 
     def reader(self, names: Sequence[str]) -> Callable[[object], Key]:
         """Return a function that reads these columns of a record. Raises `KeyError`."""

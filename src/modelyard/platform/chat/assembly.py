@@ -5,7 +5,6 @@ It is done here for every backend, so that the rules hold no matter what a backe
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import cast
 
 import attrs
 
@@ -118,7 +117,7 @@ class ResponseAssembler:
 
     `report` is the last usage that the backend reported. `details` counts the log-probabilities that came since the
     caller last set it to 0. `shown` is what a streamed request has yet to emit. `done` is
-    True when every choice has ended.
+    True when every choice has ended; `cut` when no more is to be taken.
     """
 
     def __init__(self, request: CompletionRequest, indexes: Sequence[int]) -> None:
@@ -128,6 +127,7 @@ class ResponseAssembler:
         self.shown: list[Delta] = []
         self.done: bool = False
         self.details: int = 0
+        self.cut: bool = False
 
     def take(self, given: Delta | Sequence[Delta]) -> bool:
         """Take a delta, or several. Return whether there is something to do: to show, or to stop.
@@ -139,8 +139,8 @@ class ResponseAssembler:
                 if not self.done:
                     self._take(delta)
         else:
-            self._take(cast(Delta, given))
-        return self.done or bool(self.shown) or self.details >= UNINTERRUPTED
+            self._take(given)  # type: ignore[arg-type]  # which refuses what is not a Delta
+        return self.done or self.cut or bool(self.shown) or self.details >= UNINTERRUPTED
 
     def _take(self, delta: Delta) -> None:
         validate_delta(delta, len(self.choices))
@@ -164,23 +164,19 @@ class ResponseAssembler:
         """Return the choices. Raises `BackendError` for an incomplete answer, and one without counts."""
         choices = []
         for choice in self.choices:
-            choices.append(choice.fold(self.request.logprobs))
+            if not choice.ended:
+                raise BackendError(f"choice {choice.index} ended without a finish reason")
+            choices.append(fold_choice(choice.index, choice.deltas, self.request.logprobs))
             if choice.tokens == 0 and choice.produced and self.report is None:
                 raise BackendError("the backend did not count the tokens of its answer")
         return choices
 
-    @property
     def completion_tokens(self) -> int:
-        """The tokens of all choices, never more than were requested."""
+        """Return the tokens of all choices, never more than were requested."""
         if self.report is None:
-            return sum([choice.tokens for choice in self.choices])
+            return self.choices[0].tokens if len(self.choices) == 1 else sum([one.tokens for one in self.choices])
         assert self.request.max_tokens is not None
         return min(self.report.completion_tokens, self.request.max_tokens * len(self.choices))
-
-    @property
-    def estimated(self) -> bool:
-        """Whether the backend's report is an estimate."""
-        return self.report is not None and self.report.estimated
 
 
 class ChoiceAssembler:
@@ -219,12 +215,6 @@ class ChoiceAssembler:
             self._cut = self._cut or delta.finish_reason is None
         self.deltas += shown
         return shown
-
-    def fold(self, with_logprobs: bool) -> Choice:
-        """Return the choice. Raises `BackendError` when it has no finish reason."""
-        if not self.ended:
-            raise BackendError(f"choice {self.index} ended without a finish reason")
-        return fold_choice(self.index, self.deltas, with_logprobs)
 
     def _counted(self, delta: Delta) -> Delta:
         """Count a delta, give it the choice's index, and cut it where the choice has reached its limit."""
@@ -269,9 +259,14 @@ def first_tokens(delta: Delta, count: int) -> Delta:
     )
 
 
+_FIRST = (0,)
+
+
 def assemblers_of(request: CompletionRequest, makes_choices: bool) -> list[ResponseAssembler]:
     """Return one assembler for all choices, or one for each choice with a seed of its own."""
-    if request.n == 1 or makes_choices:
+    if request.n == 1:
+        return [ResponseAssembler(request, _FIRST)]
+    if makes_choices:
         return [ResponseAssembler(request, range(request.n))]
     return [_assembler_of(request, index) for index in range(request.n)]
 

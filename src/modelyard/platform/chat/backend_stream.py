@@ -93,7 +93,7 @@ class BackendStream:
         self.closed = True
         try:
             if self.runner is None:
-                getattr(self.deltas, "close", _nothing)()
+                close_deltas(self.deltas)
             else:
                 self.runner.run(self._aclose())
         except Exception:  # noqa: BLE001 - the answer is complete, or given up
@@ -131,8 +131,15 @@ def backend_of(backend: Backend | AsyncBackend, model: str) -> Backend | AsyncBa
 _STOPPING = "a backend failed while it was stopped"
 
 
-def _nothing() -> None:
-    pass
+def close_deltas(deltas: object) -> None:
+    """Close the iterator of a backend, if it can be closed. What it raises is logged and changes nothing."""
+    close = getattr(deltas, "close", None)
+    if close is None:
+        return
+    try:
+        close()
+    except Exception:  # noqa: BLE001 - the answer is complete, or given up
+        log.exception(_STOPPING)
 
 
 def _on_event_loop() -> bool:
@@ -158,10 +165,6 @@ class Open:
     def waits(self) -> bool:
         """Whether it opens otherwise on an event loop; nothing is requested of the backend yet in either way."""
         return hasattr(self.backend, "astream")
-
-    def in_place(self) -> BackendStream:
-        """Open it where the backend never waits; who calls this closes it."""
-        return BackendStream(False, None, partial(cast(Backend, self.backend).stream, self.request, self.model))
 
     def perform(self, driver: "Driver[Any]") -> BackendStream:
         """Open it. Raises RuntimeError for an asynchronous backend where an event loop runs already."""

@@ -1,20 +1,22 @@
 """One chat completion: resolve, check, reserve, stream, assemble, record. Written once, as a flow, for every caller."""
 
+from collections.abc import Iterator
 from decimal import Decimal
 from functools import partial
 from itertools import chain
+from typing import cast
 
 import attrs
 
 from modelyard.domain.catalogue import CatalogueEntry
-from modelyard.domain.completion import Completion, CompletionRequest, Delta, StoredCompletion, ToolMode, Usage
+from modelyard.domain.completion import Choice, Completion, CompletionRequest, Delta, StoredCompletion, ToolMode, Usage
 from modelyard.domain.identity import Attribution, Principal
-from modelyard.domain.usage import Admission, LedgerEntry, cost, most
+from modelyard.domain.usage import Admission, LedgerEntry, most
 from modelyard.errors import BackendError, ModelyardError, StoreClosed
 from modelyard.flow import Call, CallerDisconnected, Emit, Flow, GiveWay
 from modelyard.formats import converter
 from modelyard.platform.chat.assembly import UNINTERRUPTED, ResponseAssembler, assemblers_of, check_length
-from modelyard.platform.chat.backend_stream import BackendStream, Close, Open, Pull
+from modelyard.platform.chat.backend_stream import BackendStream, Close, Open, Pull, close_deltas
 from modelyard.platform.chat.capability_checks import (
     check_supported,
     check_tool_choice,
@@ -27,7 +29,7 @@ from modelyard.platform.chat.plan import CompletionPlan, known_plan, make_plan
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.admission import reserve
 from modelyard.platform.usage.booking import CompletionBooking, RecordUsage, of_entity
-from modelyard.protocols import ServedModel
+from modelyard.protocols import Backend, Deltas, ServedModel
 
 
 @attrs.frozen
@@ -120,8 +122,10 @@ class CompletionPipeline(MeasuredCompletion):
         if plan.limited:
             self.reserved = yield from self._reserve()
         try:
+            read = self._read if plan.waits else self._read_in_place
             for assembler in self.assemblers:
-                yield from self._read(assembler)
+                yield from read(assembler)
+            check_length(self.assemblers)
             completion = self._completion()
         except Exception as failure:
             self.failure = None if isinstance(failure, CallerDisconnected) else failure
@@ -174,31 +178,45 @@ class CompletionPipeline(MeasuredCompletion):
     # ---- while it answers
 
     def _read(self, assembler: ResponseAssembler) -> Flow[None]:
-        """Read the answer of the backend to one request of it."""
-        waits, more, taken = self.plan.waits, True, 0
-        stream = self.stream = (yield self._opening(assembler)) if waits else self._opening(assembler).in_place()
+        """Read the answer of a backend that may wait to one request of it."""
+        stream, more = (yield self._opening(assembler)), True
+        self.stream = stream
+        while more and not assembler.done:
+            if self.cut_by is not None:
+                raise self.cut_by
+            try:
+                more = yield Pull(stream, assembler.take)
+            except (ModelyardError, CallerDisconnected):
+                raise
+            except Exception as error:
+                raise _failed(error) from error
+            if assembler.shown:
+                yield from self._emit(assembler)
+        yield Close(stream)
+
+    def _read_in_place(self, assembler: ResponseAssembler) -> Flow[None]:
+        """Read the answer of a backend that never waits, and give way to others now and then."""
+        deltas: Iterator[Deltas] | None = None
+        more, taken = True, 0
         try:
             while more and not assembler.done:
                 if self.cut_by is not None:
                     raise self.cut_by
                 try:
-                    more = (yield Pull(stream, assembler.take)) if waits else stream.pull(assembler.take)
-                except (ModelyardError, CallerDisconnected):
+                    deltas = deltas or iter(cast(Backend, self.plan.backend).stream(assembler.request, self.served))
+                    more = any(map(assembler.take, deltas))
+                except ModelyardError:
                     raise
                 except Exception as error:
-                    raise BackendError(f"the backend failed with {type(error).__name__}") from error
+                    raise _failed(error) from error
                 if assembler.shown:
                     taken += len(assembler.shown)
                     yield from self._emit(assembler)
-                if taken + assembler.details >= UNINTERRUPTED and not waits:
+                if taken + assembler.details >= UNINTERRUPTED:
                     taken = assembler.details = 0
                     yield GiveWay()
         finally:
-            if not waits:
-                stream.close()
-        if waits:
-            yield Close(stream)
-        check_length(self.assemblers)
+            close_deltas(deltas)
 
     def _opening(self, assembler: ResponseAssembler) -> Open:
         return Open(self.plan.backend, assembler.request, self.served)
@@ -224,8 +242,10 @@ class CompletionPipeline(MeasuredCompletion):
 
     def _completion(self) -> Completion:
         """Assemble the completion. Raises `BackendError` for an answer that is incomplete or cannot be counted."""
-        choices = tuple(choice for assembler in self.assemblers for choice in assembler.fold())
-        return Completion(self.id, self.created, self.given.model, choices, self._usage())
+        choices: list[Choice] = []
+        for assembler in self.assemblers:
+            choices += assembler.fold()
+        return Completion(self.id, self.created, self.given.model, tuple(choices), self._usage())
 
     def _usage(self) -> Usage:
         """Return the usage as the backend reports it, else as it was counted; it never costs more than was admitted."""
@@ -236,8 +256,8 @@ class CompletionPipeline(MeasuredCompletion):
             prompt = sum(len(message.text) for message in self.request.messages) // 4 + 1  # characters a token
         prompt, produced = min(prompt, self.served.entry.context_length), 0
         for assembler in self.assemblers:
-            produced += assembler.completion_tokens
-            estimated = estimated or assembler.estimated
+            produced += assembler.completion_tokens()
+            estimated = estimated or (assembler.report is not None and assembler.report.estimated)
         if known is not None and prompt > known and self.reserved is not None:
             whole = most(Usage(prompt, produced, images=self.images), self.served.entry.pricing)
             prompt = known if whole > self.reserved.reserved else prompt
@@ -286,6 +306,8 @@ class CompletionPipeline(MeasuredCompletion):
     def cut(self, error: Exception) -> None:
         """End with this error at the next delta."""
         self.cut_by = self.failure = error
+        for assembler in self.assemblers:
+            assembler.cut = True
         if self.stream is not None:
             self.stream.stop()
 
@@ -305,23 +327,7 @@ class CompletionPipeline(MeasuredCompletion):
         booking.on_committed()
 
     def _ledger_entry(self, usage: Usage) -> LedgerEntry:
-        model = self.served
-        return LedgerEntry(
-            self.id,
-            self.attribution.entity,
-            self.attribution.project,
-            self.principal.key_id,
-            self.plan.booked_as,
-            model.base_model,
-            None if model.checkpoint is None else model.checkpoint.step,
-            usage.prompt_tokens,
-            usage.cached_tokens,
-            usage.completion_tokens,
-            usage.images,
-            usage.estimated,
-            cost(usage, model.entry.pricing),
-            self.runtime.clock.now(),
-        )
+        return self.plan.ledger_entry(self.id, self.attribution, usage, self.runtime.clock.now())
 
     def _stored(self, completion: Completion) -> StoredCompletion:
         return StoredCompletion(
@@ -336,3 +342,7 @@ class CompletionPipeline(MeasuredCompletion):
             price=self.served.entry.pricing.texts,
             checkpoint_id=None if self.served.checkpoint is None else self.served.checkpoint.id,
         )
+
+
+def _failed(error: Exception) -> BackendError:
+    return BackendError(f"the backend failed with {type(error).__name__}")

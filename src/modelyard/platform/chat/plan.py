@@ -1,8 +1,12 @@
 """What is the same for all requests of a caller to a model: found once, and again when a setting has changed."""
 
+from datetime import datetime
+
 import attrs
 
+from modelyard.domain.completion import Usage
 from modelyard.domain.identity import Attribution, Limits, Principal, check_name
+from modelyard.domain.usage import LedgerEntry, cost
 from modelyard.platform.catalogue.service import Offers, booked_name, offered, served
 from modelyard.platform.chat.backend_stream import backend_of
 from modelyard.platform.runtime import Runtime
@@ -34,6 +38,26 @@ class CompletionPlan:
     counts_in_thread: bool
     offers: Offers
     settings_version: int | None
+
+    def ledger_entry(self, id: str, attribution: Attribution, usage: Usage, now: datetime) -> LedgerEntry:
+        """Return what is booked for a completion."""
+        model = self.served
+        return LedgerEntry(
+            id,
+            attribution.entity,
+            attribution.project,
+            self.principal.key_id,
+            self.booked_as,
+            model.base_model,
+            None if model.checkpoint is None else model.checkpoint.step,
+            usage.prompt_tokens,
+            usage.cached_tokens,
+            usage.completion_tokens,
+            usage.images,
+            usage.estimated,
+            cost(usage, model.entry.pricing),
+            now,
+        )
 
 
 def known_plan(runtime: Runtime, principal: Principal, attribution: Attribution, model: str) -> CompletionPlan | None:
