@@ -40,7 +40,7 @@ os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "shared" / "trusted_ce
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
 set_hypothesis_home_dir(CACHE / "modelyard" / "hypothesis")
 
-# A slow machine is no fault of the code: no example has a deadline, and slow generation fails nothing. Each run looks
+# A slow machine is not the code's fault: no example has a deadline, and slow generation fails nothing. Each run looks
 # at the same examples; `--hypothesis-profile=search` looks for new ones.
 slow = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", slow, max_examples=PLAIN, derandomize=True, database=None)

@@ -501,7 +501,7 @@ def test_closing_an_asynchronous_iterator_stops_the_backend_and_leaves_one_booki
 
 @attrs.define(eq=False)
 class Gate:
-    """Stops whoever comes at `number` until it is opened."""
+    """Stops each caller that comes at `number` until it is opened."""
 
     number: int
     reached: threading.Event = attrs.field(factory=threading.Event)

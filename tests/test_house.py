@@ -22,7 +22,7 @@ SOURCE = ROOT / "src" / "modelyard"
 # ---- folders, files and imports -------------------------------------------------------------------------------------
 
 SHARED = {"checkpoints", "operations"}
-"""Folders of `platform/` that are no attribute: rules that training and models share, and what a host does with all."""
+"""Folders of `platform/` that are not attributes: rules of training and models, and what a host does with all."""
 
 LONG = {
     "protocols.py": "everything that a third party may implement, on one page",
@@ -118,7 +118,7 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def longest_chain(graph: dict[str, set[str]]) -> list[str]:
-    """The longest way along imports, from the module that nobody imports to the one that imports nobody."""
+    """Return the longest chain of imports, from a module that no other imports to one that imports no other."""
 
     @cache
     def from_here(name: str) -> tuple[str, ...]:

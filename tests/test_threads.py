@@ -191,7 +191,7 @@ def test_a_line_that_is_too_long_refuses_its_own_tenant_only() -> None:
     driven(pool, main)
 
 
-def test_what_ends_work_never_waits_behind_work() -> None:
+def test_what_ends_work_never_waits_for_work() -> None:
     pool, gate = FairPool("test", 4), Gate()
 
     async def main() -> None:

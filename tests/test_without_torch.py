@@ -1,4 +1,4 @@
-"""Without torch, whoever needs it is told which extra brings it, and everything else works."""
+"""Without torch, what needs it names the extra that brings it, and everything else works."""
 
 import subprocess
 import sys

@@ -194,7 +194,7 @@ def test_a_copy_that_another_process_is_making_is_not_waited_for(
     assert copies(tmp_path) == {f"{name}.part"}
 
 
-def test_other_objects_of_the_bucket_are_no_artifacts(
+def test_other_objects_of_the_bucket_are_not_artifacts(
     opened: Callable[..., ObjectArtifacts], bucket: MemoryStore
 ) -> None:
     for path in ("read.me", "0" * 31, f"folder/{'0' * 32}"):

@@ -14,7 +14,7 @@ Canned = Callable[..., str]
 def answering(*answers: bytes) -> Iterator[str]:
     """A server that reads a request on each connection, sends the next of these answers as it is, and hangs up.
 
-    Behind the last answer nobody listens any more.
+    After the last answer the server listens no more.
     """
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"

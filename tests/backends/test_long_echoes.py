@@ -1,4 +1,4 @@
-"""An echo as long as its question keeps nobody waiting, holds no more than is read, and is bounded over its choices."""
+"""An echo as long as its question keeps no caller waiting, holds what is read only, and is bounded over its choices."""
 
 import asyncio
 import tracemalloc
@@ -31,7 +31,7 @@ def test_others_have_their_turn_while_a_long_answer_is_streamed() -> None:
     assert turns > 10
 
 
-def test_what_nobody_reads_is_not_made() -> None:
+def test_what_is_not_read_is_not_made() -> None:
     with open_platform(backend=EchoBackend(context_length=10**7)) as platform:
         question = "word " * 200_000
         with platform.chat.stream(model="echo", messages=question) as warm:

@@ -58,7 +58,7 @@ def test_it_may_wait_when_one_of_them_may() -> None:
     assert Router([OnLoops(EchoBackend(("remote",)))]).blocking
 
 
-def test_the_backend_behind_routers_is_found_so_that_a_quick_one_need_not_wait() -> None:
+def test_the_backend_within_routers_is_found_so_that_a_quick_one_need_not_wait() -> None:
     echo = EchoBackend()
     outer = Router([Router([echo]), Waiting(("slow",))])
     assert outer.backend_of("echo") is echo

@@ -41,7 +41,7 @@ _BACKENDS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE applic
 
 @attrs.define
 class Outcomes:
-    """The numbers of the records, by what their writers were told."""
+    """The numbers of the records, by what was reported to their writers."""
 
     acknowledged: list[int] = attrs.field(factory=list)
     unknown: list[int] = attrs.field(factory=list)

@@ -24,7 +24,7 @@ from modelyard.testing import build_tiny_model
 BASE, CHECKPOINTS, ROOM = "tiny", 8, 4
 QUESTIONS = ("How many?", "How far is it?", "When was that?", "What does it cost?")
 WHITE = (200, 201, 204, 223)
-"""The tiny model's tokens of white space, which may go on for ever between the parts of JSON."""
+"""The tiny model's tokens of white space, which may continue for ever between the parts of JSON."""
 LONGEST_START = 600.0
 Figures = dict[str, Any]
 

@@ -1,7 +1,7 @@
 """Serve the platform of a file on an inherited socket: python holding_server.py STORE SOCKET [STEP].
 
-The socket stays open where it was made, so that whoever connects while no server lives waits for the next one. With a
-step, RL jobs make no step behind it: they hold still there until the process is killed. Every job has the same seed.
+The socket stays open where it was made, so that clients that connect meanwhile wait for the next server. With a
+step, RL jobs make no step after it: they stand still there until the process is killed. Every job has the same seed.
 """
 
 import os

@@ -4,12 +4,12 @@
     python tests/clients/lanes.py openai-3 torch       these only
     python tests/clients/lanes.py --list               their names and test modules
 
-A lane is a file of pins, `lane-<name>.txt`, whose first line names its test modules. Pins behind an empty line are
+A lane is a file of pins, `lane-<name>.txt`, whose first line names its test modules. Pins after an empty line are
 installed when those before it are there. Its environment is cached by the digest of the pins and of the Python version,
 in $MODELYARD_ENVS or the user's cache folder. A lane that cannot be installed fails; none is skipped.
 
 A lane whose second line names another as `beside` finds that one's Python in $MODELYARD_<NAME>_PYTHON, for servers
-that need what the clients' users do not have. What it names behind `with` are options of pytest.
+that need what the clients' users do not have. What it names after `with` are options of pytest.
 """
 
 import argparse

@@ -124,7 +124,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Kind], Path]:
 
 @pytest.fixture(scope="module")
 def command_served(stores: Callable[[Kind], Path]) -> Iterator[Served]:
-    """A network behind `modelyard serve`."""
+    """Serve a network by `modelyard serve`."""
     kind = KINDS["network"]
     folder = stores(kind)
     words = ["serve", "--store", folder / "yard.db", "--port", "0", "--worker", "--uploads"]

@@ -125,7 +125,7 @@ def test_options_are_the_client_s_own(yard: Platform) -> None:
 
 @pytest.fixture
 def settings_of_a_developer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What may stand in the environment of whoever runs the tests."""
+    """What the environment of the tests may have."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-real")
     monkeypatch.setenv("OPENAI_BASE_URL", "https://api.example.invalid/v1")
     monkeypatch.setenv("OPENAI_PROJECT_ID", "proj_123")

@@ -165,7 +165,7 @@ class Evidence:
     # ---- what is wrong
 
     def wrong_now(self) -> list[str]:
-        """What may not be at any moment, whoever was killed."""
+        """Return what may not be at any moment, no matter which process was killed."""
         with self.open() as platform:
             found = self._wrong(platform)
         return [*found, *self._wrong_files()]

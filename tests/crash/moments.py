@@ -1,6 +1,6 @@
 """The moments in the life of a worker: each call of a port is numbered, and anything may happen at any of them.
 
-`commit 3 inside` is the end of the third durable step, before its transaction commits; `commit 3 after` is behind the
+`commit 3 inside` is the end of the third durable step, before its transaction commits; `commit 3 after` is after the
 commit. `beat` is the same for steps that need not be durable. `put 1 half` is the middle of writing an artifact;
 `remove`, `train` (before an item is made) and `observe` need no more words.
 """

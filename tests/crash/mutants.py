@@ -93,7 +93,7 @@ def early_acknowledgement(store: Store, trainer: Trainer, _: Moments) -> tuple[A
 
 
 class _Undone(Exception):
-    """Carries a result out of a transaction that leaves nothing behind."""
+    """Carries a result out of a transaction that stores nothing."""
 
 
 class _EarlyStore:
@@ -120,7 +120,7 @@ class _EarlyStore:
 
 @attrs.define
 class _ForgetfulTrainer:
-    """Goes on behind the saved step, but with the weights that the job began with."""
+    """Continues after the saved step, but with the weights that the job began with."""
 
     trainer: Trainer
 

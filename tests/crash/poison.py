@@ -1,4 +1,4 @@
-"""Jobs that kill their process beside jobs that do not, and servers that others kill:
+"""Jobs that kill their process, next to jobs that do not, and servers that others kill:
 
     python tests/crash/poison.py [--rounds 10] [--mode work | threads | processes] [--sabotage "charge all"]
     python tests/crash/poison.py --kills 40 [--mode ...]

@@ -17,7 +17,7 @@ LONG = 3600.0
 """The lease of the worker that is frozen: once thawed, it takes nothing over."""
 FROZEN_AT = "train 4"
 HELD_AT = "train 4"
-"""In the successor, which begins anew: when it makes the step that the frozen worker is making."""
+"""In the successor, which begins again: when it makes the step that the frozen worker is making."""
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def successor(nursery: Nursery, evidence: Evidence, **request: Any) -> Child:
 
 
 def thaw(child: Child) -> None:
-    """Let it go on, to the end of its attempt."""
+    """Let it continue to the end of its attempt."""
     child.send(signal.SIGCONT)
     child.hear_until("closed")
 

@@ -80,7 +80,7 @@ def start(nursery: Nursery, evidence: Evidence, lease: float = SHORT, **request:
 
 
 def die(nursery: Nursery, evidence: Evidence, **request: Any) -> None:
-    """Let a worker kill itself, and look at what it leaves behind."""
+    """Let a worker kill itself, and look at what it leaves."""
     child = start(nursery, evidence, **request)
     child.hear_until("gone")
     assert child.status == -9

@@ -1,4 +1,4 @@
-"""A training loop whose worker is killed after each of its commits: the next one goes on, and no step is made twice."""
+"""A training loop whose worker is killed after each commit: the next one continues, and no step is made twice."""
 
 import shutil
 from pathlib import Path

@@ -119,7 +119,7 @@ def test_without_a_session_every_page_leads_to_the_login(dashboard: Dashboard) -
         assert header(response, "location").startswith("/dashboard/login?to=")
 
 
-def test_the_login_page_refuses_what_is_no_key_and_repeats_none_of_it(dashboard: Dashboard) -> None:
+def test_the_login_page_refuses_what_is_not_a_key_and_repeats_none_of_it(dashboard: Dashboard) -> None:
     for wrong in ("", "my_wrong_" + "0" * 43, "x" * 10_000):
         response = Browser(dashboard).log_in(wrong)
         assert response.status == 401
@@ -418,7 +418,7 @@ def test_the_synchronous_server_has_no_stream_and_pages_are_polled(browser: Brow
 # ---- mounted
 
 
-def test_it_is_mounted_beside_the_api_and_below_a_path(platform: Platform) -> None:
+def test_it_is_mounted_next_to_the_api_and_below_a_path(platform: Platform) -> None:
     from modelyard.wsgi import wsgi_app
 
     app, key = wsgi_app(platform, dashboard=True), platform.keys.create("acme").secret

@@ -1,7 +1,7 @@
 """Every code block of the README and the docs runs as it stands.
 
 Python blocks of a page run in order in one namespace, shell blocks in one scratch folder. A block with a file's name
-behind its language is written there. A server or worker that a shell block starts is ended with its page. The README's
+after its language is written there. A server or worker that a shell block starts is ended with its page. The README's
 two installing commands are run by `.ci/run`, and a page that needs what the dev extras leave out by a lane of its own
 (`tests/clients`).
 """

@@ -27,7 +27,7 @@ def test_a_name_is_any_text_of_its_alphabet_that_is_not_dots_only(name: str) -> 
 
 
 @given(st.text(max_size=140) | st.text(ALPHABET, max_size=140))
-def test_a_text_is_a_name_exactly_when_it_is_short_plain_ascii_of_the_alphabet_and_not_dots_only(text: str) -> None:
+def test_a_string_is_a_name_exactly_when_it_is_short_plain_ascii_of_the_alphabet_and_not_dots_only(text: str) -> None:
     plain = text.isascii() and len(text) <= 128 and all(c.isalnum() or c in "._-" for c in text)
     if plain and text.strip("."):
         assert check_name(text) == text

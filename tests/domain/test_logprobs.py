@@ -1,4 +1,4 @@
-"""The bytes of tokens, and entries cut to those of a part of a text."""
+"""The bytes of tokens, and entries cut to those of a part of a string."""
 
 from typing import Any
 

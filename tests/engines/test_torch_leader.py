@@ -1,4 +1,4 @@
-"""One who waits works for all: somebody leads whenever somebody waits, and never two."""
+"""One caller that waits works for all: while any wait, one leads, and never two."""
 
 import threading
 from collections.abc import Callable

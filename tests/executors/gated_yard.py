@@ -1,7 +1,7 @@
 """The host's side of a process that runs one job, for the tests: a platform whose trainer waits where a test wants.
 
 In the folder, `gate` holds the name of the item before which the trainer stops. It then writes its process number to
-the pipe `reached`, which it keeps open for as long as it lives, and goes on when the file `go` is there.
+the pipe `reached`, which it keeps open for as long as it lives, and continues when the file `go` is there.
 """
 
 import os
@@ -94,7 +94,7 @@ def stuck(folder: str) -> NoReturn:
 
 
 def bereaved(folder: str) -> NoReturn:
-    """Dies and leaves a process behind that would go on for long."""
+    """Dies and leaves a process that would run for long."""
     left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
     (Path(folder) / "left").write_text(str(left.pid))
     os.kill(os.getpid(), signal.SIGKILL)

@@ -36,7 +36,7 @@ WORK = ("-m", "modelyard.cli", "work", "--isolate", "--factory", "gated_yard:fro
 
 @attrs.define
 class Process:
-    """A process at the gate. It is no child of this one; its end is seen at the pipe that it holds open."""
+    """A process at the gate. It is not a child of this one; its end is seen at the pipe that it holds open."""
 
     pid: int
     pipe: int
@@ -226,7 +226,7 @@ def test_stopping_kills_what_does_not_leave_within_the_grace_and_gives_its_job_b
 
 
 def test_a_process_whose_worker_is_killed_gives_its_job_back_and_leaves(site: Site, undisturbed: str) -> None:
-    """It also says something that nobody hears any more."""
+    """It also writes something that is not read any more."""
     job = site.sft(gate="step 3")
     worker = site.start(*WORK, stdin=subprocess.DEVNULL)
     process = site.reached()

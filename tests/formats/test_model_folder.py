@@ -49,7 +49,7 @@ def test_a_change_of_any_file_is_noticed(base_folder: Path) -> None:
 
 
 def test_weights_are_read_again_only_when_they_were_written_since(base_folder: Path) -> None:
-    """Which is told by their time: what is changed behind its back is believed."""
+    """Which their times show: what is changed without another time is believed."""
     weights = base_folder / "model.safetensors"
     base = added(base_folder, datetime.fromtimestamp(1000, UTC))
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")

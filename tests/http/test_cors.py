@@ -47,7 +47,7 @@ def test_its_requests_are_answered_with_the_headers_that_let_it_read(allowing: A
 @pytest.mark.parametrize(
     "origin", ["https://evil.example.com", f"{PAGE}.evil.com", "null", PAGE.upper(), f"{PAGE}:8443"]
 )
-def test_a_page_of_another_origin_is_told_nothing(strict: Any, origin: str) -> None:
+def test_a_page_of_another_origin_gets_no_header(strict: Any, origin: str) -> None:
     assert strict.send("OPTIONS", CHAT, headers=[("origin", origin), *ASKED], key="").status == 401
     answer = strict.chat(headers=[("origin", origin)])
     assert answer.status == 200
@@ -55,7 +55,7 @@ def test_a_page_of_another_origin_is_told_nothing(strict: Any, origin: str) -> N
     assert answer.headers["vary"] == "origin"
 
 
-def test_an_options_request_that_is_no_preflight_needs_a_key(strict: Any) -> None:
+def test_an_options_request_that_is_not_a_preflight_needs_a_key(strict: Any) -> None:
     assert strict.send("OPTIONS", CHAT, headers=[("origin", PAGE)], key="").status == 401
     assert strict.send("OPTIONS", CHAT, headers=ASKED, key="").status == 401
 
@@ -74,7 +74,7 @@ def test_by_default_there_is_no_other_origin(client: Any) -> None:
 
 
 @pytest.mark.parametrize("make", [asgi_app, wsgi_app, Endpoint])
-def test_what_is_no_origin_is_refused_when_it_is_given(platform: Platform, make: Any) -> None:
+def test_what_is_not_an_origin_is_refused_when_it_is_given(platform: Platform, make: Any) -> None:
     for wrong in ("app.example.com", f"{PAGE}/", f"{PAGE}/path", "https://"):
         with pytest.raises(InvalidInput, match="cors_origins"):
             make(platform, cors_origins=[wrong])

@@ -286,7 +286,7 @@ def test_an_error_of_ours_is_one_line_and_the_traceback_of_its_cause(
 
 
 @pytest.mark.parametrize("path", ["/v1/fine_tuning/jobs", "/v1/files", "/v1/chat/other", "/inference/v1/responses"])
-def test_a_path_without_a_route_is_told_in_both_formats_with_what_there_is(path: str, client_for: Any) -> None:
+def test_a_path_without_a_route_is_reported_in_both_formats_with_what_there_is(path: str, client_for: Any) -> None:
     hint = {"/v1/fine_tuning/jobs": "sft-training-jobs", "/v1/files": "datasets", "/inference/v1/responses": "chat"}
     with open_platform() as platform:
         answer = client_for(platform).send("POST", path, {})
@@ -297,7 +297,7 @@ def test_a_path_without_a_route_is_told_in_both_formats_with_what_there_is(path:
 
 
 @pytest.mark.parametrize("path", ["/uploads/files/%FF", "/uploads/nothing", "/graphql/x"])
-def test_an_address_that_cannot_be_read_is_told_as_uploads_tell_errors(path: str, client_for: Any) -> None:
+def test_an_address_that_cannot_be_read_is_reported_as_uploads_report_errors(path: str, client_for: Any) -> None:
     with open_platform() as platform:
         answer = client_for(platform).send("PUT", path, key="", check=False)
     assert answer.status == 404

@@ -267,7 +267,7 @@ def test_a_hostile_path_parameter_is_not_found(client: Any, route: Route) -> Non
         "order=drop",
     ],
 )
-def test_a_hostile_query_is_no_fault_of_ours(client: Any, query: str) -> None:
+def test_a_hostile_query_is_not_a_fault_of_ours(client: Any, query: str) -> None:
     for route in routes():
         if route.method == "GET":
             answer = client.send("GET", sample(route), query=query, check=False, **credentials(route))

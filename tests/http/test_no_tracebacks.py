@@ -26,7 +26,7 @@ RESET = struct.pack("ii", 1, 0)
 
 
 class Served:
-    """A platform behind a real server; `ended` counts the requests whose application has returned."""
+    """A platform on a real server; `ended` counts the requests whose application has returned."""
 
     def __init__(self, url: str, key: str) -> None:
         self.place, self.key, self.ended = urlsplit(url), key, threading.Semaphore(0)

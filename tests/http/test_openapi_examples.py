@@ -25,7 +25,7 @@ HEX = re.compile("[0-9a-f]{64}")
 
 
 def refusals(schema: Any, value: Any) -> list[str]:
-    """What is wrong with a value where components may have no members beside those that are described."""
+    """What is wrong with a value where components may have no other members than those that are described."""
     return [
         error.message
         for error in Draft202012Validator({**schema, "components": SHOWN["components"]}).iter_errors(value)

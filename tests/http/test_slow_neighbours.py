@@ -1,4 +1,4 @@
-"""Nobody waits for another's slow line: not for a body that trickles in, nor for a backend that does not answer."""
+"""No caller waits for another's slow line: not for a body that trickles in, nor for a backend that does not answer."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ class Stalling(EchoBackend):
 
 
 class Yard:
-    """A platform in a file behind an endpoint, with the stalling backend `slow`; `plain` blocks, but does not stall."""
+    """A platform in a file, with an endpoint, with the stalling backend `slow`; `plain` blocks, but does not stall."""
 
     def __init__(self, path: Path, fallback: bool = False) -> None:
         self.slow = Stalling("slow")

@@ -195,7 +195,7 @@ class Yard:
         return steps
 
     def lose_worker(self, successor: Runner | None = None) -> None:
-        """Let the lease of whoever holds a job run out, and a successor take the job away."""
+        """Let the lease of the worker that holds a job run out, and a successor take the job away."""
         runner = successor or self.runner()
         runner.reclaim_expired()
         self.clock.advance(self.runtime.settings.lease)

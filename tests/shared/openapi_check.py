@@ -41,7 +41,7 @@ class Document:
             self.check_request(method, path, query, body)
 
     def check_request(self, method: str, path: str, query: str, body: bytes) -> None:
-        """A request that was accepted is one that is described. What the query has beside that is ignored."""
+        """A request that was accepted is one that is described. What else the query has is ignored."""
         operation = self._operation(method, path)
         if operation is None:
             return
@@ -291,7 +291,7 @@ def _pattern(path: str) -> re.Pattern[str]:
 
 
 def _closed(components: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same schemas, but that objects have no members beside those that are described."""
+    """The same schemas, but objects have no other members than those that are described."""
     schemas = {name: {"additionalProperties": False, **schema} for name, schema in components["schemas"].items()}
     return {**components, "schemas": schemas}
 

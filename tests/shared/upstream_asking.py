@@ -54,7 +54,7 @@ def text_of(deltas: Iterable[Deltas]) -> str:
 
 
 class Hurried(ManualClock):
-    """A clock that nobody has to move: whoever waits has waited. `waits` are the times."""
+    """A clock that no test has to move: a caller that waits has waited. `waits` are the times."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ def http(body: bytes, content_type: str = "application/json", status: str = "200
 
 @contextmanager
 def passing(clock: ManualClock, gate: Gate) -> Iterator[None]:
-    """Time goes by once somebody stands at the gate."""
+    """Time passes once a caller stands at the gate."""
     over = threading.Event()
 
     def move() -> None:

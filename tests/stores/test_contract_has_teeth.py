@@ -134,7 +134,7 @@ class View:
 
 
 class SkippingView(View):
-    """Whose cursor skips the record behind it."""
+    """Whose cursor skips the record after it."""
 
     def page(self, cls, index, *where, after=None, limit=100, descending=False):
         page = self._view.page(cls, index, *where, after=after, limit=limit, descending=descending)
@@ -227,7 +227,7 @@ def test_a_store_that_enforces_no_unique_key_is_caught(monkeypatch: pytest.Monke
 
 
 def test_a_store_that_selects_what_its_columns_hold_is_caught(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """And not what that stands for: a text for a time, a number for a bool."""
+    """And not what that stands for: a string for a time, a number for a bool."""
     monkeypatch.setattr(ColumnSelection, "values_of", lambda self, rows: rows)
     law = "test_every_value_comes_back_equal"
     assert broken_laws(lambda: SqliteStore(tmp_path / "yard.db", CONTRACT_RECORDS), only=law) == {law}

@@ -39,7 +39,7 @@ class UnlockedTx:
         return lambda *args, **more: self._seen(lambda view: getattr(view, verb)(*args, **more))
 
     def _seen(self, query: Any) -> Any:
-        """Read, and go on when the other store has read too, or when it reads no more."""
+        """Read, and continue when the other store has read too, or when it reads no more."""
         seen = self._store.read(query)
         if self._meeting is not None:
             with suppress(threading.BrokenBarrierError):

@@ -1,4 +1,4 @@
-"""Virtual time: what is due happens in order, at its own moment, and nobody can make the clock hang."""
+"""Virtual time: what is due happens in order, at its own moment, and no waiter can make the clock hang."""
 
 import asyncio
 import heapq
@@ -238,7 +238,7 @@ def test_an_advance_that_would_keep_due_tasks_from_acting_is_refused(clock: Manu
     asyncio.run(main())
 
 
-# ---- nobody makes it hang ------------------------------------------------------------------------------------------
+# ---- no waiter makes it hang ---------------------------------------------------------------------------------------
 
 
 def test_a_thread_that_never_comes_back_holds_the_clock_up_once_and_is_named(caplog: pytest.LogCaptureFixture) -> None:
@@ -324,7 +324,7 @@ def test_threads_that_were_there_before_the_clock_are_not_waited_for(caplog: pyt
 
 
 def test_the_thread_that_made_the_clock_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
-    """It may wait for whoever moves the clock."""
+    """It may wait for the thread that moves the clock."""
     clock, event = ManualClock(patience=0.05), threading.Event()
 
     def pass_time() -> None:

@@ -1,4 +1,4 @@
-"""The guard of loopback: every door of Python's sockets is watched, loopback stays open, and nothing stays behind."""
+"""The guard of loopback: every door of Python's sockets is watched, loopback stays open, and nothing of it is left."""
 
 import asyncio
 import contextlib

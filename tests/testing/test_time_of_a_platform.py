@@ -1,4 +1,4 @@
-"""All that a platform does in time is done by one `advance`: nobody waits, and nothing happens too early."""
+"""All that a platform does in time is done by one `advance`: no thread waits, and nothing happens too early."""
 
 from datetime import date, timedelta
 from decimal import Decimal

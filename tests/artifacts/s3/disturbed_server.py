@@ -1,4 +1,4 @@
-"""moto's server in a thread, behind a middleware that fails as a test asks it to."""
+"""moto's server in a thread, within a middleware that fails as a test asks it to."""
 
 import itertools
 import logging

@@ -48,7 +48,7 @@ def test_each_text_is_one_piece_of_the_stream_with_the_tokens_that_its_words_are
     assert [bool(delta.prompt_token_ids) for delta in (first, second, end)] == [True, False, False]
 
 
-def test_a_text_and_two_calls_in_one_answer() -> None:
+def test_a_string_and_two_calls_in_one_answer() -> None:
     generated = fold_choice(0, deltas(say("One moment.", call("look_up", order=17, deep=None), call("weigh"))), False)
     assert generated.message.text == "One moment."
     assert [(one.name, json.loads(one.arguments)) for one in generated.message.tool_calls] == [

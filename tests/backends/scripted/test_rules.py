@@ -1,4 +1,4 @@
-"""Which rule answers, what is raised when none does, and what is told of it afterwards."""
+"""Which rule answers, what is raised when none does, and what is reported of it afterwards."""
 
 import re
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""A checkpoint behind a server: asked for by its adapter's name, and loaded anew where the server has lost it."""
+"""A checkpoint on a server: requested by its adapter's name, and loaded again where the server has lost it."""
 
 import asyncio
 import hashlib

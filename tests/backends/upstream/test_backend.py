@@ -385,7 +385,7 @@ class TestTime:
             async for delta in aone_by_one(backend.astream(request_of(streamed=True), served(backend))):
                 await clock.aadvance(100)
                 for _ in range(50):
-                    await asyncio.sleep(0)  # a turn for whoever would give the server up now
+                    await asyncio.sleep(0)  # a turn for a caller that would give the server up now
                 generated += delta.text
             return generated
 

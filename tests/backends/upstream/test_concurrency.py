@@ -10,7 +10,7 @@ from modelyard.errors import Overloaded
 
 @given(st.integers(1, 3), st.integers(0, 3), st.lists(st.none() | st.integers(0, 20), max_size=40))
 def test_the_limiter_keeps_its_order_as_callers_come_and_go(room: int, queue: int, moves: list[int | None]) -> None:
-    """None is somebody who comes; a number is somebody, inside or waiting, who goes."""
+    """None is a caller that comes; a number is a caller, inside or waiting, that goes."""
     gate, there, woken = ConcurrencyLimiter(room, queue), list[Place](), list[Place]()
     for move in moves:
         if move is None and len(there) < room + queue:

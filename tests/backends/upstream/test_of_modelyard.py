@@ -1,4 +1,4 @@
-"""modelyard behind modelyard: asked over HTTP, it answers as it does in process."""
+"""modelyard as the upstream of modelyard: over HTTP it answers as it does in process."""
 
 import asyncio
 from collections.abc import Iterator
@@ -117,7 +117,7 @@ def ask_on_loop(platform: Platform, question: dict[str, Any]) -> Completion:
 
 
 def content(completion: Completion) -> Any:
-    """What an answer says, but for the ids of tokens that nobody asked for."""
+    """Return what an answer consists of, but for the ids of tokens that were not requested."""
 
     def bare(entry: Any) -> Any:
         return attrs.evolve(entry, id=None, top=tuple(map(bare, entry.top)))

@@ -323,7 +323,7 @@ class TestUsage:
         assert usage is not None
         assert (usage.completion_tokens, usage.estimated) == (9, False)
 
-    def test_a_text_alone_shows_no_tokens(self, canned: Any) -> None:
+    def test_a_string_alone_shows_no_tokens(self, canned: Any) -> None:
         body = {"choices": [{"index": at, "message": {"content": "x" * 99}, "finish_reason": "stop"} for at in (0, 1)]}
         body["usage"] = {"prompt_tokens": 3, "completion_tokens": 4}  # type: ignore[assignment]
         with backend_at(canned(http(json.dumps(body).encode()))) as backend:

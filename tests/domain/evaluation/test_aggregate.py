@@ -447,7 +447,7 @@ def test_usage_is_summed_exactly_by_model_and_by_role_and_null_when_nothing_was_
     assert (free.calls, free.prompt_tokens, free.cost) == (1, None, None)
 
 
-# ---- beside a plain one
+# ---- compared with a plain one
 
 
 @given(st.lists(st.lists(st.floats(-10, 10), min_size=1, max_size=4), min_size=2, max_size=12))

@@ -124,7 +124,7 @@ def test_pass_or_fail_scores_are_compared_by_the_exact_mcnemar_test(as_number: A
 
 
 def test_equal_differences_are_compared_by_their_signs() -> None:
-    """Three rows that all gain 0.25 are no proof: 2 / 8; the t-test would have said p = 0."""
+    """Three rows that all gain 0.25 prove nothing: 2 / 8; the t-test would have given p = 0."""
     found = compared([0.25, 0.5, 0.5], [0.5, 0.75, 0.75])
     assert found.paired.p == pytest.approx(0.25)
     assert found.verdict is Verdict.NO_DIFFERENCE
@@ -162,7 +162,7 @@ def test_an_interval_without_0_is_not_enough_where_the_exact_test_disagrees() ->
 
 
 def test_several_metrics_are_corrected_by_holm() -> None:
-    """p = 2 / 64 = 0.031 alone is shown; beside another metric it is doubled, and is not."""
+    """p = 2 / 64 = 0.031 alone is shown; next to another metric it is doubled, and is not."""
     before = sorted(
         (scored({"n": n}, {SCORER: {"a": False, "b": True}}) for n in range(6)), key=lambda j: j[0].row_digest
     )

@@ -67,7 +67,7 @@ def test_a_field_is_found_by_its_names(path: str, value: Any) -> None:
     assert Field(path).of(trial({"answer": 42}, **{ref: {"tone": True}, "plain": 0.5})) == value
 
 
-def test_the_output_itself_has_no_names_where_it_is_a_text() -> None:
+def test_the_output_itself_has_no_names_where_it_is_a_string() -> None:
     assert Field("output.x").of(trial("text")) is None
 
 
@@ -171,7 +171,7 @@ def test_a_condition_is_not_true_or_false_by_itself() -> None:
         ("1", 1, False, False),
     ],
 )
-def test_a_text_contains_a_text(whole: Any, part: Any, insensitive: bool, held: bool) -> None:
+def test_a_string_contains_a_string(whole: Any, part: Any, insensitive: bool, held: bool) -> None:
     assert contains_text(whole, part, ignore_case=insensitive) is held
 
 

@@ -72,7 +72,7 @@ def chat(folder: Path) -> "ChatTokenizer":
 
 @pytest.fixture(scope="session")
 def shared_backend(folders: Callable[..., Path]) -> "LocalBackend":
-    """A backend that nobody changes: micro models of two architectures."""
+    """A backend that no test changes: micro models of two architectures."""
     from local_models import base_model
 
     from modelyard.engines.torch.serving.backend import LocalBackend

@@ -18,7 +18,7 @@ format, how much memory is needed, and races between streams or threads: all is 
 torch chooses other kernels for a card (attention, sorting), the processor's are computed; attention as on a processor
 with `torch.backends.cuda.enable_flash_sdp(False)`.
 
-It is made for torch 2.13 without CUDA. What it needs of torch's inside is in `_known_to_torch` and `_told_as`.
+It is made for torch 2.13 without CUDA. What it needs of torch's inside is in `_known_to_torch` and `_reported_as`.
 """
 
 import ctypes
@@ -51,7 +51,7 @@ _address = ctypes.pythonapi.PyCapsule_GetPointer
 _address.restype, _address.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
 
 
-def _told_as(kind: int, tensor: Tensor) -> Tensor:
+def _reported_as(kind: int, tensor: Tensor) -> Tensor:
     """The same memory, as of the other kind of device."""
     capsule = torch._C._to_dlpack(tensor.detach())
     device = _address(capsule, b"dltensor") + ctypes.sizeof(ctypes.c_void_p)
@@ -60,14 +60,14 @@ def _told_as(kind: int, tensor: Tensor) -> Tensor:
 
 
 def _on_card(tensor: Tensor) -> Tensor:
-    return _told_as(_CUDA, tensor)
+    return _reported_as(_CUDA, tensor)
 
 
 def _beside(tensor: Tensor) -> Tensor:
     """What kernels get: of a card's tensor the same memory as the processor's; one without any can be made longer."""
     if not tensor.is_cuda:
         return tensor
-    return _told_as(_CPU, tensor) if tensor.numel() else torch.empty(tensor.shape, dtype=tensor.dtype)
+    return _reported_as(_CPU, tensor) if tensor.numel() else torch.empty(tensor.shape, dtype=tensor.dtype)
 
 
 def _each(change: Callable[[Tensor], Any], value: Any) -> Any:

@@ -96,7 +96,7 @@ def build_family(
     words: Path, folder: Path, family: str, options: dict[str, Any], seeing: bool = False
 ) -> tuple[Path, Any]:
     """The folder of a model of a family, with the tokenizer of another folder, and the model. Its weights are large, so
-    that every token matters to those behind it.
+    that every token matters to those after it.
     """
     torch.manual_seed(0)
     shape = deepcopy({**SHAPE, **options})

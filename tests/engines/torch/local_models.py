@@ -31,7 +31,7 @@ def base_model(folder: Path, id: str, tuning: Tuning = Tuning.LORA) -> BaseModel
 
 @cache
 def _loaded(folder: Path) -> Network:
-    """Nobody changes this one: to load it again would take longer than most tests."""
+    """No test changes this one: to load it again would take longer than most tests."""
     return Network(folder)
 
 

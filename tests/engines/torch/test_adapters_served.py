@@ -31,7 +31,7 @@ def engine(folder: Path) -> Engine:
 
 
 def logits(engine: Engine, prompt: list[int], slot: int) -> torch.Tensor:
-    """Of the first token behind the prompt, whatever else is running."""
+    """Of the first token after the prompt, no matter what else is running."""
     found: list[torch.Tensor] = []
     plain = engine._network.logits
 

@@ -1,4 +1,4 @@
-"""Whoever needs no more of a whole answer gets, and pays for, what was said until then."""
+"""A caller that needs no more of a whole answer gets, and pays for, what was made until then."""
 
 import asyncio
 import contextlib

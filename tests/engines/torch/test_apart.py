@@ -125,7 +125,7 @@ def test_what_can_never_fit_is_refused_with_the_numbers(apart: Any) -> None:
 def test_a_fault_fails_one_and_the_others_say_what_they_would_have_said(
     apart: Any, folder: Path, at: int, where: str
 ) -> None:
-    """Also between two that go on, in the middle of a pass, and behind it: nobody is read on from where it is not."""
+    """Also between two that continue, within a pass, and after it: no sequence is read from where it is not."""
     engine, calls = apart(ends=frozenset()), [0]
 
     def failing(*_: Any) -> None:

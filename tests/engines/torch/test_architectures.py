@@ -56,7 +56,7 @@ def named(one: object) -> str:
 
 @pytest.mark.parametrize(("family", "options"), [*SERVED, *WINDOWS, *OWN_LOGITS, *APART], ids=named)
 def test_what_is_registered_answers_as_transformers_does(made: Made, family: str, options: dict[str, Any]) -> None:
-    """Short ones beside long ones, below and above where windows and scaled positions would tell."""
+    """Short ones next to long ones, below and above where windows and scaled positions would differ."""
     folder = made(family, options)
     longest = read_base_folder(folder).context_length
     network = Network(folder)
@@ -127,7 +127,7 @@ def test_a_family_that_the_host_has_taught_transformers_is_added(made: Made) -> 
 def test_another_layout_of_transformers_keeps_no_model_out(
     made: Made, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory, table: str
 ) -> None:
-    """Then what it does not know is told when the model is loaded."""
+    """Then what it does not know is reported when the model is loaded."""
     file = tmp_path_factory.mktemp("table") / "table.py"
     file.write_text(table)
     monkeypatch.setattr(base_config, "_TABLE", "TABLE")

@@ -1,4 +1,4 @@
-"""An adapter whose answers are no numbers fails its own requests, and leaves nothing to those that come after."""
+"""An adapter whose answers are not numbers fails its own requests, and changes none of those that come after."""
 
 import random
 from collections.abc import Callable
@@ -22,7 +22,7 @@ FAULTS = {"inf": torch.inf, "nan": torch.nan, "too large": 1e38}
 
 @pytest.fixture(params=[False, True], ids=["passes", "recorded"])
 def adapted(request: pytest.FixtureRequest, folder: Path) -> Callable[..., Engine]:
-    """Engines with a broken adapter beside a sound one, whose passes are made anew or recorded."""
+    """Engines with a broken adapter next to a sound one, whose passes are made each time or recorded."""
 
     def make(fault: float = torch.inf, **room: int) -> Engine:
         made = engine_of(folder, ends=frozenset(), recorder=Recorder if request.param else None, **room)
@@ -36,7 +36,7 @@ def adapted(request: pytest.FixtureRequest, folder: Path) -> Callable[..., Engin
 
 
 def fail(engine: Engine) -> None:
-    """Let a request fail: it is told what is wrong, and no token."""
+    """Let a request fail: it gets what is wrong, and no token."""
     one = requested([9] * 150, 5, slot=BROKEN)
     answered(engine, one)
     assert type(one.failure) is BackendError

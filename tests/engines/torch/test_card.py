@@ -329,7 +329,7 @@ GROUPS = [rewarded(word, [1.0, 0.0]) for word in WORDS[:2]]
 
 
 def trained(folder: Path, device: str, tuning: Tuning) -> list[Run]:
-    """SFT, the same again from its middle with little memory, and RL beside a reference."""
+    """SFT, the same again from its middle with little memory, and RL with a reference."""
 
     def trainer(**options: Any) -> LocalTrainer:
         bases = [base_model(folder, "tiny", tuning)]

@@ -125,7 +125,7 @@ def test_special_tokens_come_from_the_template_alone_served_or_trained(generated
 
 
 def bytes_of_turns(chat: ChatTokenizer, ids: list[int]) -> list[bytes]:
-    """What stands before, between and behind the tokens that end a turn."""
+    """What stands before, between and after the tokens that end a turn."""
     ends = [place for place, token in enumerate(ids) if token == 2]
     turns = [ids[start:stop] for start, stop in zip([0, *(end + 1 for end in ends)], [*ends, len(ids)], strict=True)]
     return [b"".join(chat.token_bytes[token] for token in turn) for turn in turns]

@@ -228,7 +228,7 @@ def ended(backend: LocalBackend, **sampling: Any) -> Any:
     return choice_of(deltas_of(backend, requested))
 
 
-def test_an_answer_ends_at_a_stop_token_which_is_no_content(shared_backend: LocalBackend) -> None:
+def test_an_answer_ends_at_a_stop_token_which_is_not_content(shared_backend: LocalBackend) -> None:
     whole = ended(shared_backend, ignore_eos=True)
     assert (len(whole.token_ids), whole.finish_reason) == (60, FinishReason.LENGTH)
     last = whole.token_ids[9]

@@ -1,4 +1,4 @@
-"""The engine answers as `generate()` does, whatever is answered beside it, and reads nothing twice."""
+"""The engine answers as `generate()` does, no matter what it answers at the same time, and reads nothing twice."""
 
 import random
 from collections.abc import Callable
@@ -104,7 +104,7 @@ def test_any_of_several_end_tokens_ends_an_answer_and_is_its_last(folder: Path) 
 
 
 class Complete:
-    """A grammar that nothing can follow behind three tokens."""
+    """A grammar that nothing can follow after three tokens."""
 
     def __init__(self) -> None:
         self.taken = 0
@@ -177,7 +177,7 @@ def test_choices_of_one_prompt_read_it_once(folder: Path) -> None:
     choices = [requested(prompt, 3, Sampling(seed=seed)) for seed in range(6)]
     with passes(engine) as seen:
         answered(engine, *choices)
-    assert seen[:3] == [(1, len(prompt)), (5, 1), (6, 1)]  # one reads it, the others its last token, all go on
+    assert seen[:3] == [(1, len(prompt)), (5, 1), (6, 1)]  # one reads it, the others its last token, all continue
     assert [choice.answer for choice in choices] == alone(folder, *choices)
 
 

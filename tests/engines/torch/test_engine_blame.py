@@ -1,4 +1,4 @@
-"""Whose prompt cannot be read fails, and none of those that are read beside it."""
+"""A request whose prompt cannot be read fails, and none of those that are read with it."""
 
 from pathlib import Path
 from typing import Any

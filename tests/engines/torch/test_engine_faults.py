@@ -75,7 +75,7 @@ def test_what_can_never_fit_is_refused_with_the_numbers_and_what_just_fits_is_an
 def test_those_who_may_say_much_run_side_by_side_until_memory_is_full_and_then_take_turns(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eight who ask for more than there is memory for; at 257 tokens there is room for five, and nobody notices."""
+    """Eight requests for more than there is memory for; at 257 tokens there is room for five, and no caller notices."""
     engine = engine_of(folder, ends=frozenset(), memory=TOKEN_BYTES * 256 * 12)
     first, running = cache_memory(engine), running_at_each_step(engine, monkeypatch)
     wanted = [
@@ -95,7 +95,7 @@ def test_those_who_may_say_much_run_side_by_side_until_memory_is_full_and_then_t
 
 
 def test_rows_become_short_again_when_more_want_to_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when somebody always runs."""
+    """Also when a request always runs."""
     engine = engine_of(folder, ends=frozenset(), memory=TOKEN_BYTES * 256 * 8)
     long, early = requested([5] * 600, 3), requested([6], 60)
     for one in (long, early):
@@ -279,7 +279,7 @@ def test_a_step_that_is_interrupted_can_be_made_again(folder: Path, monkeypatch:
 
 
 def test_weights_that_give_no_numbers_are_reported_as_such(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And an answer beside it does not suffer."""
+    """And another answer does not suffer."""
     engine, plain = engine_of(folder), Network.logits
 
     def broken(self: Network, hidden: torch.Tensor) -> torch.Tensor:

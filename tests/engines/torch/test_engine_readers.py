@@ -1,4 +1,4 @@
-"""A reader may look between any two instructions of the thread that steps: what it is told is the same."""
+"""A reader may look between any two instructions of the thread that steps: what it reads is the same."""
 
 import sys
 from collections.abc import Iterator
@@ -86,7 +86,7 @@ def test_so_does_a_token_that_ends_the_answer(folder: Path, every: int) -> None:
 
 
 class Failing:
-    """A grammar that fails in one of its two ways behind three tokens."""
+    """A grammar that fails in one of its two ways after three tokens."""
 
     def __init__(self, way: str) -> None:
         self._way, self._taken = way, 0
@@ -106,7 +106,7 @@ class Failing:
 @pytest.mark.parametrize("way", ["allowed", "accept"])
 @pytest.mark.parametrize("every", [1, 7, 10**9])
 def test_an_answer_that_fails_is_never_taken_for_a_complete_one(folder: Path, way: str, every: int) -> None:
-    """Nor is the cause told in the place of the failure, which says what to make of it."""
+    """Nor does the cause replace the failure, which says what to make of it."""
     reader = read(folder, requested([5, 6, 7], 9, GREEDY, grammar=Failing(way)), every)
     assert type(reader.failure) is BackendError
     assert reader.reasons == [None] * 3

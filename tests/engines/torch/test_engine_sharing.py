@@ -1,4 +1,4 @@
-"""Many threads and tasks share one engine without a thread of its own: nobody is forgotten, whoever comes and goes."""
+"""Threads and tasks share one engine without a thread of its own: no request is forgotten as others come and go."""
 
 import asyncio
 import random

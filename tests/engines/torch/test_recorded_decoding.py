@@ -1,4 +1,4 @@
-"""Recorded passes decode as passes made anew each time: whoever comes, goes, and changes the room or an adapter.
+"""Recorded passes decode as passes made each time, as requests come and go and change the room or an adapter.
 
 The recorder replays operations on fixed memory (`tape`), as a graphics card does.
 """

@@ -1,4 +1,4 @@
-"""What cannot be done is refused in words of whoever asked for it."""
+"""What cannot be done is refused in the words of the request."""
 
 import shutil
 from collections.abc import Mapping

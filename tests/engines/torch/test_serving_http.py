@@ -1,4 +1,4 @@
-"""A local model behind a real server, asked by the public `openai` client as it is."""
+"""A local model on a real server, called by the public `openai` client as it is."""
 
 import json
 import threading
@@ -70,7 +70,7 @@ def test_a_schema_is_kept_by_a_model_that_knows_nothing(client: OpenAI) -> None:
 def test_a_caller_without_room_gets_retry_after_and_the_others_are_answered(
     client: OpenAI, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One runs, one waits; nobody steps before the third has been told."""
+    """One runs, one waits; no thread steps before the third has its answer."""
     taken, go_on = threading.Semaphore(0), threading.Event()
     submit, step = engine.submit, engine._step
 

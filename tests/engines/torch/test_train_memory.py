@@ -77,7 +77,7 @@ def test_layers_that_are_computed_twice_keep_less() -> None:
 
 @contextmanager
 def measured() -> Iterator[list[int]]:
-    """The most memory that was held at once, beside what was held before."""
+    """The most memory that was held at once, without what was held before."""
     found = [0]
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         yield found

@@ -57,7 +57,7 @@ STYLES = st.builds(
 )
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="<|>[]"), max_size=12)
 TEXTS = WORDS | st.lists(WORDS | st.sampled_from(["<|im_end|>", "<|im_start|>"]), max_size=4).map("".join)
-"""Names of special tokens among them: said by somebody, they are text like any other."""
+"""Names of special tokens among them: in a message, they are text like any other."""
 TOOL = Tool("look", "Looks.", {"type": "object"})
 ASSISTANT = st.builds(
     lambda text, called: Message(
@@ -135,7 +135,7 @@ class Turn:
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[History, list[Turn]]:
-    """Histories of arbitrary sampled tokens, whose prompts go on from what was sampled, or were made from its text."""
+    """Histories of arbitrary sampled tokens, whose prompts continue what was sampled, or were made from its text."""
     chat = chat_of(PLAIN)
     items: list[Message | SampledChoice] = [Message(Role.USER, draw(TEXTS))]
     turns: list[Turn] = []

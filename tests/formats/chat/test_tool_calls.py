@@ -192,7 +192,7 @@ TEMPLATES = [
     ("{% if tools %}<tool_calls><tool_call>x<tool_sep>{% endif %}", None),
     ("{% if tools %}[TOOL_CALLS]{{ name }}[ARGS]{% endif %}", None),
 ]
-"""The last four begin calls as others do, and go on in ways of their own."""
+"""The last four begin calls as others do, and continue in ways of their own."""
 
 
 @pytest.mark.parametrize(("template", "form"), TEMPLATES)

@@ -80,7 +80,7 @@ TOOL = Tool("weather", "of a city", {"type": "object"})
 
 @attrs.define(eq=False)
 class Saying:
-    """Says what it is told, however wrong, and remembers what it was asked."""
+    """Answers what it is given, however wrong, and remembers its requests."""
 
     answer: Callable[[CompletionRequest], Iterable[Any]]
     can: Capabilities = EVERYTHING
@@ -262,7 +262,7 @@ def test_a_request_value_may_be_given_in_the_place_of_keywords() -> None:
         of.complete(request, model="echo")
 
 
-def test_behind_a_router_an_asynchronous_backend_answers_in_every_way() -> None:
+def test_an_asynchronous_backend_of_a_router_answers_in_every_way() -> None:
     of = chat(Router([EchoBackend(), SaysLater(always(*text("later")))]))
     for how in ("complete", "acomplete", "stream", "astream"):
         assert ask(of, how).text == "later"

@@ -1,4 +1,4 @@
-"""Runs in numbers and beside each other, out of a store; and what a test suite asks of them."""
+"""Runs in numbers and compared with each other, out of a store; and what a test suite asks of them."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""What whoever waits for a run is shown of it: the count, the score and the rate, each once."""
+"""What a caller that waits for a run is shown of it: the count, the score and the rate, each once."""
 
 import re
 import sys

@@ -35,7 +35,7 @@ class World:
         self.evaluations = Evaluations(yard.runtime, yard.principal)
 
     def run(self, run_id: str, rows: Sequence[tuple[int, Any]], project: str = "p", **fields: Any) -> str:
-        """A run with these rows. A value that is no mapping is the judge's."""
+        """Make a run with these rows. A value that is not a mapping is the judge's."""
         records: list[Any] = [EvaluationRun(run_id, "acme", project, "evaluation", "model", NOON)]
         trials: dict[int, int] = {}
         for at, (number, reply) in enumerate(rows):

@@ -1,4 +1,4 @@
-"""What a run that goes on has left to do: found without reading again what it has done."""
+"""What a run that is resumed has left to do: found without reading again what it has done."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime

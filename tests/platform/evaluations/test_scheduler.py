@@ -63,7 +63,7 @@ ROWS: list[dict[str, Any]] = [
 
 
 class HurriedClock(ManualClock):
-    """Whoever waits has waited: time moves on at once."""
+    """A caller that waits has waited: time passes at once."""
 
     waited: list[float]
 
@@ -754,7 +754,7 @@ def test_a_run_that_a_worker_holds_is_not_taken_from_it() -> None:
 
 
 class _Beating(ManualClock):
-    """While somebody waits by it, the owner of the one job that is held gives a sign of life."""
+    """While a caller waits by it, the owner of the one job that is held gives a sign of life."""
 
     def __init__(self, world: World) -> None:
         super().__init__(START)
@@ -1095,7 +1095,7 @@ def test_a_job_of_a_key_that_was_revoked_is_not_done(world: World) -> None:
 
 @pytest.mark.parametrize("key_id", ["", "session-7"])
 def test_a_job_acts_for_its_requester_with_the_same_rights(world: World, key_id: str) -> None:
-    """Nobody but the host is everybody, whoever let them in; what they have no right to is not there for their job."""
+    """No caller but the host may see all, with any authenticator; their job sees what they may see."""
     asker = attrs.evolve(RED, key_id=key_id, limits=KeyLimits(5, 2))
     run = world.evaluations(asker).submit("e", "echo", ROWS, project="red")
     (job,) = world.runtime.store.read(lambda snapshot: snapshot.page(Job, "of_lane", run.id))

@@ -36,7 +36,7 @@ RED = Principal("red", "acme", Scope("acme", frozenset({"red"})))
 
 @attrs.define
 class World:
-    """A store, a clock, and the evaluations as somebody sees them."""
+    """A store, a clock, and the evaluations as a principal sees them."""
 
     platform: Platform
     clock: ManualClock
@@ -146,7 +146,7 @@ PUBLISHED = "weave:///acme/red/object/published"
 
 
 def trained(world: World, entity: str = "acme", project: str = "red", name: str = "support") -> Model:
-    """A trained model with a checkpoint at steps 0 and 1, beside an evaluation."""
+    """A trained model with a checkpoint at steps 0 and 1, and an evaluation."""
     world.evaluations().objects.publish("evaluation", "published", {"dataset": EVALUATION}, project="red")
     model = Model(f"model-{entity}-{project}", entity, project, name, "echo", START, last_step=1)
 

@@ -123,7 +123,7 @@ def test_a_job_whose_workers_are_lost_at_every_other_item_still_ends_alike(yard:
 
 
 def test_the_observer_gets_the_position_of_a_repeated_step(yard: Any) -> None:
-    """Abandoned behind step 4, with step 2 saved: steps 3 and 4 run again and keep their places."""
+    """Abandoned after step 4, with step 2 saved: steps 3 and 4 run again and keep their places."""
     job = yard.sft(ROWS)
     yard.abandon(6)
     yard.lose_worker()

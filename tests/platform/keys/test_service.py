@@ -1,4 +1,4 @@
-"""API keys: what they may do, when they end, and that no secret ever stays behind."""
+"""API keys: what they may do, when they end, and that no secret is ever left."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ DAY = timedelta(days=1)
 
 @attrs.define
 class World:
-    """A store, a clock, and the keys as somebody sees them."""
+    """A store, a clock, and the keys as a principal sees them."""
 
     platform: Platform
     clock: ManualClock

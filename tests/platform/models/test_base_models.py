@@ -1,4 +1,4 @@
-"""Base models in local folders are checked once, kept in the store, and offered by whoever opens it."""
+"""Base models in local folders are checked once, kept in the store, and offered by every platform that opens it."""
 
 import shutil
 from decimal import Decimal

@@ -17,7 +17,7 @@ UNKNOWN = "00000000-0000-7000-8000-ffffffffffff"
 
 
 def trained(yard: Any, jobs: int, name: str = "m") -> str:
-    """The id of a model with so many checkpoints beside that of step 0."""
+    """Make a model with so many checkpoints besides that of step 0, and return its id."""
     for number in range(jobs):
         yard.sft(2, name, tag=str(number))
     yard.worker().run_until_idle()

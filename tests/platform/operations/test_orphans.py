@@ -274,7 +274,7 @@ def test_a_yard_on_disk_is_swept_too(yard_on_disk: Any) -> None:
     assert yard.files() == before
 
 
-def test_a_record_that_has_lost_its_artifact_is_found_and_told(yard: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_record_that_has_lost_its_artifact_is_found_and_reported(yard: Any, caplog: pytest.LogCaptureFixture) -> None:
     checkpoint = yard.sft(2).result()
     yard.sft(2, "other").wait()
     ((_, file),) = checkpoint.files.items()

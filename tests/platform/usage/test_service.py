@@ -1,4 +1,4 @@
-"""Money and limits: every cost exact, every sum that of its rows, no budget overrun and nobody refused without need."""
+"""Money and limits: every cost exact, every sum that of its rows, no budget overrun, no caller refused in vain."""
 
 import asyncio
 import threading
@@ -472,7 +472,7 @@ def test_a_backend_that_makes_nothing_costs_nothing_and_holds_nothing() -> None:
 
 
 class Meeting:
-    """Where each of sixteen waits until all have come; whoever comes later passes."""
+    """Where each of sixteen waits until all have come; a thread that comes later passes."""
 
     def __init__(self) -> None:
         self.come_so_far, self.change = 0, threading.Condition()

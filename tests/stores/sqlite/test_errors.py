@@ -1,4 +1,4 @@
-"""Storage that fails: what a caller is told, what remains, and what works afterwards."""
+"""Storage that fails: what is reported to a caller, what remains, and what works afterwards."""
 
 import fcntl
 import os
@@ -152,7 +152,7 @@ def test_closing_without_unsynced_writes_does_not_wait(store: SqliteStore, peer:
 def test_an_up_to_date_file_opens_while_another_process_holds_the_write_lock(
     store: SqliteStore, peer: sqlite3.Connection, path: Path
 ) -> None:
-    """A process frozen inside a transaction keeps nobody from opening the file and reading."""
+    """A process frozen inside a transaction keeps no other from opening the file and reading."""
     store.transact(lambda tx: tx.add(Counter("c")))
     peer.execute("BEGIN IMMEDIATE")
     with closing(SqliteStore(path, CONTRACT_RECORDS, patience=0.0)) as second:

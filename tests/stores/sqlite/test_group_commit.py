@@ -1,4 +1,4 @@
-"""Group commit: who leads, who is told what, and what survives an interrupt or a loop that closes."""
+"""Group commit: who leads, what each caller gets, and what survives an interrupt or a loop that closes."""
 
 import asyncio
 import threading
@@ -65,7 +65,7 @@ class Crowd:
 
 @contextmanager
 def held(store: SqliteStore) -> Iterator[Crowd]:
-    """A crowd behind a call that leads, and whose step ends with the block."""
+    """A crowd that waits for a call that leads, and whose step ends with the block."""
     crowd, gate = Crowd(store), threading.Event()
     crowd.call("first", lambda tx: gate.wait())
     until(lambda: store._group._running is not None)
@@ -196,7 +196,7 @@ def test_process_durability_never_syncs_a_commit(tmp_path: Path) -> None:
 
 
 def call_as_leader_of_a_group(store: SqliteStore, mine: Callable[[Tx], Any], others: dict[str, Callable[[Tx], Any]]):
-    """Call with `mine` from this, the main thread, which will lead a group in which `others` stand behind it."""
+    """Call with `mine` from this, the main thread, which will lead a group in which `others` come after it."""
     crowd, gate = Crowd(store), threading.Event()
     crowd.call("first", lambda tx: gate.wait())
     until(lambda: store._group._running is not None)

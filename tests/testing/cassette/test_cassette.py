@@ -386,7 +386,7 @@ def test_an_asynchronous_backend_is_recorded_and_replayed_on_an_event_loop(path:
     assert asyncio.run(converse(use_cassette(path))) == recorded
 
 
-def test_a_router_of_both_kinds_is_recorded_behind_one_cassette(path: Path) -> None:
+def test_a_router_of_both_kinds_is_recorded_by_one_cassette(path: Path) -> None:
     router = Router([OnLoops(EchoBackend()), ScriptedBackend(["hi"]), EchoBackend(("parrot",))])
     recorder = use_cassette(path, router, mode="new")
     generated = [answers(recorder, "hello", model=model) for model in ("echo", "scripted", "parrot")]

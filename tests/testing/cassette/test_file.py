@@ -1,4 +1,4 @@
-"""The file of a cassette: whole lines, whoever writes them; and one that cannot be read is named by its line."""
+"""The file of a cassette: whole lines, by however many writers; and one that cannot be read is named by its line."""
 
 import subprocess
 import sys

@@ -61,7 +61,7 @@ def test_the_host_names_texts_and_patterns() -> None:
     }
 
 
-def test_a_text_is_also_found_as_it_stands_within_json() -> None:
+def test_a_string_is_also_found_as_it_stands_within_json() -> None:
     assert Redactor(['a"b']).text(r'{"key": "a\"b"}') == '{"key": "[redacted]"}'
 
 

@@ -1,4 +1,4 @@
-"""A platform on a port of loopback: it answers at once, several side by side, and nothing of it stays behind."""
+"""A platform on a port of loopback: it answers at once, several side by side, and nothing of it is left."""
 
 import logging
 import socket

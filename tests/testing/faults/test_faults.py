@@ -229,7 +229,7 @@ def test_a_slow_answer_on_an_event_loop_waits_for_the_clock(faults: Faults, back
     asyncio.run(main())
 
 
-def test_every_backend_behind_a_router_is_disturbed(faults: Faults) -> None:
+def test_every_backend_of_a_router_is_disturbed(faults: Faults) -> None:
     router = Router([EchoBackend(), Router([ScriptedBackend(["never"])])])
     faults.completion(Overloaded("full"), times=2)
     with faults.open_platform(backend=router) as platform:

@@ -213,7 +213,7 @@ class TrainerContract:
             assert rest.steps == whole.steps[number:]
             assert (rest.files, rest.metrics) == (whole.files, whole.metrics)
 
-    def test_a_run_resumed_behind_a_parent_ends_like_an_undisturbed_one(
+    def test_a_run_resumed_after_a_parent_ends_like_an_undisturbed_one(
         self, train: Callable[..., Iterator[TrainItem]]
     ) -> None:
         parent = followed(train()).files
