@@ -9,24 +9,36 @@ __all__ = ["main"]
 SECTIONS = {
     "Start": {
         "quickstart": ("serving:quickstart", "Fine-tune, reinforce and evaluate a small model, in seconds."),
+        "ask": ("asking:ask", "Ask a model for one completion, shown as it is made."),
         "serve": ("serving:serve", "Serve the platform over HTTP until interrupted."),
         "ui": ("serving:ui", "Show the dashboard of a store on this machine, to read only."),
         "work": ("working:work", "Run queued jobs until interrupted."),
     },
-    "Who may do what": {
-        "keys": ("keys:keys", "Manage API keys."),
-        "usage": ("models:usage", "Sum usage and its cost."),
-    },
     "Models": {
-        "base-models": ("base_models:base_models", "Manage base models in local folders."),
-        "models": ("models:models", "List trainable models."),
+        "catalogue": ("asking:catalogue", "List the models that can be asked, and their prices."),
+        "models": ("models:models", "List trainable models, or look at one."),
+        "checkpoints": ("models:checkpoints", "List the checkpoints of a model."),
+        "aliases": ("models:aliases", "List the aliases of a model."),
         "promote": ("models:promote", "Point an alias at a checkpoint."),
         "rollback": ("models:rollback", "Point an alias back to where it pointed before."),
+        "base-models": ("base_models:base_models", "Manage base models in local folders."),
     },
-    "Jobs": {
+    "Work": {
+        "train": ("training:train", "Train a model: sft, rl, dpo."),
+        "evaluate": ("evaluations:evaluate", "Evaluate models, and print their scores."),
+        "runs": ("evaluations:runs", "List, show, compare, report and export evaluation runs."),
         "jobs": ("jobs:jobs", "Manage jobs: trainings and evaluations."),
     },
+    "Who may do what": {
+        "keys": ("keys:keys", "Manage API keys."),
+        "usage": ("usage:usage", "Sum usage and its cost."),
+        "budget": ("usage:budget", "Bound what entities and keys may spend."),
+    },
     "Store": {
+        "doctor": ("upkeep:doctor", "Try every part of the platform."),
+        "backup": ("upkeep:backup", "Write a consistent copy while others work on."),
+        "restore": ("upkeep:restore", "Copy a backup back, and check it."),
+        "sweep": ("upkeep:sweep", "Remove files that no record names."),
         "migrate": ("stores:migrate", "Bring the tables of an older version to this one."),
         "copy": ("stores:copy", "Copy every record from one store to another."),
     },

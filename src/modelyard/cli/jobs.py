@@ -2,27 +2,28 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import attrs
 import click
 
 from modelyard.cli.lazy_group import Group
+from modelyard.cli.names import EVALUATIONS, subject_name
 from modelyard.cli.terminal import (
     StoreName,
     entity_option,
     json_option,
     opened,
+    show,
     show_fields,
     show_values,
     store_option,
 )
-from modelyard.domain.job import JobKind, JobStatus
+from modelyard.domain.job import JobStatus
 from modelyard.domain.job_summary import JobSummary
 from modelyard.domain.training import TrainingEvent
 from modelyard.platform.platform import Platform
-
-_EVALUATIONS = frozenset({JobKind.EVALUATE, JobKind.RESCORE})
 
 SHOWN = ("loss", "reward", "score", "failed")
 """The numbers of an event that are shown next to the progress bar."""
@@ -54,12 +55,25 @@ ERROR_WIDTH = 60
 @jobs.command("list")
 @store_option
 @entity_option
+@click.option("--status", type=click.Choice([status.value for status in JobStatus]), help="Only those that stand so.")
+@click.option("--last", type=click.IntRange(1), metavar="N", help="Only the N newest, the newest first.")
 @json_option
-def list_jobs(store: StoreName, entity: str | None, as_json: bool) -> None:
+def list_jobs(store: StoreName, entity: str | None, status: str | None, last: int | None, as_json: bool) -> None:
     """List jobs, the oldest first."""
     with opened(store) as platform:
-        found = platform.jobs.list(entity=entity)
-        show_values(as_json, JOB_COLUMNS, found if as_json else map(_brief, found))
+        wanted = None if status is None else JobStatus(status)
+        listing = platform.jobs.list(entity=entity, status=wanted, order="asc" if last is None else "desc")
+        found = list(islice(listing, last))
+        if as_json:
+            show_values(True, JOB_COLUMNS, found)
+            return
+        shown = map(_brief, found)
+        rows = [[_cell(platform, job, column) for column in JOB_COLUMNS] for job in shown]
+        show(False, JOB_COLUMNS, rows)
+
+
+def _cell(platform: Platform, job: JobSummary, column: str) -> object:
+    return subject_name(platform, job) if column == "subject" else getattr(job, column)
 
 
 def _brief(job: JobSummary) -> JobSummary:
@@ -76,7 +90,7 @@ def show_job(store: StoreName, job: str, as_json: bool) -> None:
     """Show JOB: the id of a job or of an evaluation run, or a model (project/name), whose last training job it is."""
     with opened(store) as platform:
         found = _found(platform, job)
-        face = found if found.kind in _EVALUATIONS else platform.training.get(found.id)
+        face = found if found.kind in EVALUATIONS else platform.training.get(found.id)
         fields = attrs.asdict(face, value_serializer=_plain)
     if as_json:
         click.echo(json.dumps(fields, default=str))
@@ -114,7 +128,7 @@ def watch_job(store: StoreName, job: str) -> None:
     """Follow JOB (named as for `jobs show`) until it ends; a worker elsewhere runs it, or else this command does."""
     with opened(store) as platform:
         found = _found(platform, job)
-        evaluates = found.kind in _EVALUATIONS
+        evaluates = found.kind in EVALUATIONS
         events = platform.evaluations.events(found.subject) if evaluates else platform.training.job(found.id).events()
         with click.progressbar(length=1, label=job, item_show_func=lambda text: text) as bar:
             for event in events:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from modelyard.cli.lazy_group import Group
+from modelyard.cli.names import key_named
 from modelyard.cli.terminal import StoreName, json_option, opened, show, store_option
 from modelyard.domain.identity import ApiKey
 
@@ -25,14 +26,15 @@ def keys() -> None:
 )
 @click.option("--name", default="", help="A word to recognise it by.")
 @click.option("--days", type=click.IntRange(1), help="Days until it expires.")
+@click.option("--host", is_flag=True, help="A key of the host itself: metrics, keys and budgets of every entity.")
 @json_option
 def create_key(
-    store: StoreName, entity: str, projects: Sequence[str], name: str, days: int | None, as_json: bool
+    store: StoreName, entity: str, projects: Sequence[str], name: str, days: int | None, host: bool, as_json: bool
 ) -> None:
     """Create a key and show it once."""
     with opened(store, must_exist=False) as platform:
         expires = timedelta(days=days) if days else None
-        made = platform.keys.create(entity, projects or None, name=name, expires_in=expires)
+        made = platform.keys.create(entity, projects or None, name=name, expires_in=expires, host=host)
     click.echo(json.dumps({"key": made.secret, "id": made.key.id}) if as_json else made.secret)
     if not as_json:
         click.echo("Keep it now: it is stored as a digest and cannot be shown again.", err=True)
@@ -45,19 +47,19 @@ def list_keys(store: StoreName, as_json: bool) -> None:
     """List keys without their secrets."""
     with opened(store) as platform:
         rows = [_key_row(key) for key in platform.keys.list()]
-    show(as_json, ("id", "prefix", "name", "entity", "projects", "created", "expires", "revoked"), rows)
+    show(as_json, ("id", "prefix", "name", "entity", "projects", "host", "created", "expires", "revoked"), rows)
 
 
 def _key_row(key: ApiKey) -> tuple[Any, ...]:
     projects = ",".join(key.projects) or "all"
-    return key.id, key.prefix, key.name, key.entity, projects, key.created_at, key.expires_at, key.revoked_at
+    return key.id, key.prefix, key.name, key.entity, projects, key.host, key.created_at, key.expires_at, key.revoked_at
 
 
 @keys.command("revoke")
 @store_option
-@click.argument("key_id")
-def revoke_key(store: StoreName, key_id: str) -> None:
-    """Revoke a key by its id; requests with it are refused within a second."""
+@click.argument("key")
+def revoke_key(store: StoreName, key: str) -> None:
+    """Revoke KEY: its id, its name or how its secret begins. Requests with it are refused within a second."""
     with opened(store) as platform:
-        platform.keys.revoke(key_id)
-    click.echo(f"revoked {key_id}")
+        found = platform.keys.revoke(key_named(platform, key).id)
+    click.echo(f"revoked {found.prefix}… of {found.entity}")

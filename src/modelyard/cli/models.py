@@ -1,24 +1,103 @@
-"""Commands for trainable models, their aliases, and usage."""
+"""Commands for trainable models, their checkpoints and their aliases."""
 
 import click
 
-from modelyard.cli.terminal import StoreName, entity_option, json_option, opened, show_values, store_option
+from modelyard.cli.lazy_group import Group
+from modelyard.cli.terminal import (
+    StoreName,
+    entity_option,
+    json_option,
+    opened,
+    show,
+    show_fields,
+    show_values,
+    store_option,
+)
 from modelyard.domain.promotion import NotWorse
+from modelyard.platform.platform import Platform
 
 alias_option = click.option("--alias", default="prod", show_default=True, help="Which alias.")
 
 MODEL_COLUMNS = ("id", "entity", "project", "name", "base_model", "last_step", "created_at")
-COUNTED = ("requests", "prompt_tokens", "completion_tokens", "cost")
+CHECKPOINT_COLUMNS = ("step", "aliases", "pinned", "metrics", "created_at")
+
+
+@click.group(cls=Group, invoke_without_command=True)
+@store_option
+@entity_option
+@json_option
+@click.pass_context
+def models(context: click.Context, store: StoreName, entity: str | None, as_json: bool) -> None:
+    """List trainable models, or look at one."""
+    if context.invoked_subcommand is None:
+        _list(store, entity, as_json)
+
+
+@models.command("list")
+@store_option
+@entity_option
+@json_option
+def list_models(store: StoreName, entity: str | None, as_json: bool) -> None:
+    """List trainable models."""
+    _list(store, entity, as_json)
+
+
+def _list(store: StoreName, entity: str | None, as_json: bool) -> None:
+    columns = MODEL_COLUMNS if as_json else MODEL_COLUMNS[1:]
+    with opened(store) as platform:
+        show_values(as_json, columns, platform.models.list(entity=entity))
+
+
+@models.command("show")
+@store_option
+@click.argument("model")
+@json_option
+def show_model(store: StoreName, model: str, as_json: bool) -> None:
+    """Show MODEL (an id, or [entity/]project/name) with its aliases and its last training job."""
+    with opened(store) as platform:
+        found = platform.models.get(model)
+        jobs = platform.training.list(model=found, order="desc").page(1).items
+        fields = [(column, getattr(found, column)) for column in MODEL_COLUMNS]
+        fields.append(("aliases", {alias.name: alias.step for alias in platform.models.aliases(found)}))
+        fields.append(("last_job", f"{jobs[0].kind} {jobs[0].status}, {jobs[0].id}" if jobs else None))
+    show_fields(fields, as_json)
 
 
 @click.command()
 @store_option
-@entity_option
+@click.argument("model")
 @json_option
-def models(store: StoreName, entity: str | None, as_json: bool) -> None:
-    """List trainable models."""
+def checkpoints(store: StoreName, model: str, as_json: bool) -> None:
+    """List the checkpoints of MODEL by step."""
     with opened(store) as platform:
-        show_values(as_json, MODEL_COLUMNS, platform.models.list(entity=entity))
+        named = _aliases_by_step(platform, model)
+        rows = [
+            (one.step, ", ".join(named.get(one.step, [])), one.pinned, _metrics(one.metrics, as_json), one.created_at)
+            for one in platform.models.checkpoints(model)
+        ]
+    show(as_json, CHECKPOINT_COLUMNS, rows)
+
+
+def _aliases_by_step(platform: Platform, model: str) -> dict[int, list[str]]:
+    named: dict[int, list[str]] = {}
+    for alias in platform.models.aliases(model):
+        named.setdefault(alias.step, []).append(alias.name)
+    return named
+
+
+def _metrics(metrics: object, as_json: bool) -> object:
+    known = dict(metrics)  # type: ignore[call-overload]
+    return known if as_json else ", ".join(f"{name} {value:.4g}" for name, value in sorted(known.items()))
+
+
+@click.command()
+@store_option
+@click.argument("model")
+@json_option
+def aliases(store: StoreName, model: str, as_json: bool) -> None:
+    """List the aliases of MODEL, and where each pointed before."""
+    with opened(store) as platform:
+        show_values(as_json, ("name", "step", "previous_step", "updated_at"), platform.models.aliases(model))
 
 
 @click.command("promote")
@@ -48,16 +127,3 @@ def rollback(store: StoreName, model: str, alias: str) -> None:
 
 def _before(step: int | None) -> str:
     return "" if step is None else f", before to step {step}"
-
-
-@click.command()
-@store_option
-@click.option(
-    "--by", default="entity,project,model", show_default=True, help="Comma-joined: entity, project, model, key, day."
-)
-@json_option
-def usage(store: StoreName, by: str, as_json: bool) -> None:
-    """Sum usage and its cost."""
-    columns = tuple(by.split(","))
-    with opened(store) as platform:
-        show_values(as_json, (*columns, *COUNTED), platform.usage.total(by=columns))

@@ -4,7 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -100,6 +100,13 @@ def opened(store: StoreName, must_exist: bool = True) -> Iterator[Platform]:
         require_file(store)
     with _made(factory) if factory else open_platform(store, artifacts=named_artifacts()) as platform:
         yield platform
+
+
+def opened_or_empty(store: StoreName) -> AbstractContextManager[Platform]:
+    """Open the platform in `store`, or one in memory where none is named and this folder has none."""
+    if store == DEFAULT_STORE and named_factory() is None and not DEFAULT_STORE.exists():
+        return open_platform()
+    return opened(store, must_exist=False)
 
 
 def _made(factory: str) -> Platform:

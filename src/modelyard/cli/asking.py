@@ -1,0 +1,74 @@
+"""The commands that ask a model, and list the models that can be asked."""
+
+import json
+import sys
+
+import click
+
+from modelyard.cli.terminal import StoreName, json_option, opened_or_empty, show, store_option
+from modelyard.domain.completion import Message, Role
+from modelyard.formats.converter import unstructure
+from modelyard.platform.chat.request import ChatOptions
+from modelyard.report.table import printable
+
+
+@click.command()
+@store_option
+@click.argument("model")
+@click.argument("prompt", nargs=-1)
+@click.option("--system", help="What the model is told first.")
+@click.option("--max-tokens", type=click.IntRange(1), help="How long the answer may be.")
+@click.option("--temperature", type=click.FloatRange(0, 2), help="How random it is; 0 is always the same.")
+@click.option("--seed", type=int, help="Repeat an answer.")
+@json_option
+def ask(
+    store: StoreName,
+    model: str,
+    prompt: tuple[str, ...],
+    system: str | None,
+    max_tokens: int | None,
+    temperature: float | None,
+    seed: int | None,
+    as_json: bool,
+) -> None:
+    """Ask MODEL for one completion, shown as it is made. Without PROMPT, it is read from standard input."""
+    text = " ".join(prompt) or sys.stdin.read().rstrip("\n")
+    messages = (
+        [Message(Role.USER, text)] if system is None else [Message(Role.SYSTEM, system), Message(Role.USER, text)]
+    )
+    options: ChatOptions = {"model": model, "messages": messages}
+    if max_tokens is not None:
+        options["max_tokens"] = max_tokens
+    if temperature is not None:
+        options["temperature"] = temperature
+    if seed is not None:
+        options["seed"] = seed
+    with opened_or_empty(store) as platform:
+        if as_json:
+            click.echo(json.dumps(unstructure(platform.chat.complete(**options)), default=str))
+            return
+        for delta in platform.chat.stream(**options):
+            sys.stdout.write("\n".join(map(printable, delta.text.split("\n"))))
+            sys.stdout.flush()
+    click.echo()
+
+
+@click.command()
+@store_option
+@json_option
+def catalogue(store: StoreName, as_json: bool) -> None:
+    """List the models that can be asked, with their prices in USD for a million tokens."""
+    columns = ("id", "name", "context_length", "prompt", "completion", "features")
+    with opened_or_empty(store) as platform:
+        rows = [
+            (
+                entry.id,
+                entry.name,
+                entry.context_length,
+                f"{entry.pricing.prompt * 1_000_000:f}",
+                f"{entry.pricing.completion * 1_000_000:f}",
+                ", ".join(sorted(entry.supported_features)),
+            )
+            for entry in platform.catalogue.list()
+        ]
+    show(as_json, columns, rows)

@@ -1,0 +1,165 @@
+"""Commands that evaluate models, and show, compare and export the runs."""
+
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+
+from modelyard.cli.lazy_group import Group
+from modelyard.cli.names import RUN_HELP, run_named, run_title
+from modelyard.cli.terminal import StoreName, json_option, opened, show, show_fields, store_option
+from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.report.numbers import id_text, ref_text
+
+project_option = click.option("--project", help="The project; by default that of the platform.")
+save_option = click.option(
+    "--save", type=click.Path(path_type=Path), metavar="FILE", help="Write a report: .html, .md, .xml (JUnit) or data."
+)
+
+RUN_COLUMNS = ("run", "evaluation", "model", "project", "state", "score", "started")
+
+
+@click.command()
+@store_option
+@click.argument("evaluation")
+@click.argument("models", nargs=-1, required=True)
+@click.option(
+    "--rows", metavar="FILE", help="A file of rows (.csv, else JSON Lines), or a dataset; else it is published."
+)
+@click.option("--scorer", "scorers", multiple=True, help="How answers are scored; repeat for more.")
+@click.option("--trials", type=click.IntRange(1), help="How often each row is answered.")
+@click.option("--concurrency", type=click.IntRange(1), help="How many rows are under way at once.")
+@project_option
+@click.option("--not-worse-than", metavar="RUN", help="Fail, with status 1, if a model is shown to be worse than this.")
+@save_option
+@json_option
+def evaluate(
+    store: StoreName,
+    evaluation: str,
+    models: tuple[str, ...],
+    rows: str | None,
+    scorers: tuple[str, ...],
+    trials: int | None,
+    concurrency: int | None,
+    project: str | None,
+    not_worse_than: str | None,
+    save: Path | None,
+    as_json: bool,
+) -> None:
+    """Evaluate MODELS by EVALUATION, each in a run of its own, and print their scores.
+
+    EVALUATION is the name of a published one, or with --rows a name for this one.
+    """
+    given = {"trials": trials, "concurrency": concurrency, "project": project}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    with opened(store) as platform:
+        baseline = None if not_worse_than is None else run_named(platform, not_worse_than)
+        found = platform.evaluations.run_each(
+            evaluation, models, rows, scorers or None, progress=sys.stderr.isatty(), **options
+        )
+        show(as_json, RUN_COLUMNS, [_run_row(result.run, as_json) for result in found])
+        if save is not None:
+            platform.evaluations.report(found[0]).save(save)
+        for result in found if baseline is not None else ():
+            try:
+                platform.evaluations.assert_not_worse(baseline=baseline, candidate=result)  # type: ignore[arg-type]
+            except AssertionError as worse:
+                raise click.ClickException(str(worse)) from None
+
+
+@click.group(cls=Group, help=f"Look at evaluation runs. {RUN_HELP}")
+def runs() -> None:
+    """Look at evaluation runs."""
+
+
+@runs.command("list")
+@store_option
+@click.option("--last", default=50, show_default=True, type=click.IntRange(1), help="How many of the newest.")
+@project_option
+@json_option
+def list_runs(store: StoreName, last: int, project: str | None, as_json: bool) -> None:
+    """List runs, the newest first."""
+    with opened(store) as platform:
+        every = platform.evaluations.runs.list_all(order="desc")
+        found = islice((run for run in every if project in (None, run.project)), last)
+        show(as_json, RUN_COLUMNS, [_run_row(run, as_json) for run in found])
+
+
+def _run_row(run: EvaluationRun, whole: bool) -> tuple[object, ...]:
+    """Return the cells of a run, with ids and references as people read them, or `whole`."""
+    score = (run.summary or {}).get("mean")
+    if whole:
+        return run.id, run.evaluation, run.model, run.project, run.state, score, run.started_at
+    shown = round(score, 4) if isinstance(score, int | float) else None
+    return id_text(run.id), ref_text(run.evaluation), ref_text(run.model), run.project, run.state, shown, run.started_at
+
+
+@runs.command("show")
+@store_option
+@click.argument("run")
+@json_option
+def show_run(store: StoreName, run: str, as_json: bool) -> None:
+    """Show the numbers of RUN."""
+    with opened(store) as platform:
+        found = run_named(platform, run)
+        if as_json:
+            whole = {name: getattr(found, name) for name in ("id", "entity", "project", "evaluation", "model", "state")}
+            show_fields({**whole, "summary": dict(found.summary or {}), "reason": found.reason}.items(), True)
+        elif found.summary is None:
+            status = platform.evaluations.runs.status(found.id)
+            show_fields([("run", run_title(found)), ("state", found.state), ("reason", found.reason), ("of", status)])
+        else:
+            click.echo(str(platform.evaluations.report(found)))
+
+
+@runs.command("compare")
+@store_option
+@click.argument("baseline")
+@click.argument("candidate")
+@click.option("--lower-is-better", multiple=True, metavar="METRIC", help="A metric of which less is better.")
+@click.option("--not-worse", is_flag=True, help="Fail, with status 1, if the candidate is shown to be worse.")
+@save_option
+def compare_runs(
+    store: StoreName,
+    baseline: str,
+    candidate: str,
+    lower_is_better: tuple[str, ...],
+    not_worse: bool,
+    save: Path | None,
+) -> None:
+    """Compare the run CANDIDATE with the run BASELINE, row by row."""
+    with opened(store) as platform:
+        before, after = run_named(platform, baseline), run_named(platform, candidate)
+        report = platform.evaluations.compare(baseline=before, candidate=after, lower_is_better=lower_is_better)
+        click.echo(str(report))
+        if save is not None:
+            report.save(save)
+        if not_worse:
+            try:
+                platform.evaluations.assert_not_worse(baseline=before, candidate=after, lower_is_better=lower_is_better)
+            except AssertionError as worse:
+                raise click.ClickException(str(worse)) from None
+
+
+@runs.command("report")
+@store_option
+@click.argument("run")
+@click.argument("file", type=click.Path(path_type=Path))
+def report_run(store: StoreName, run: str, file: Path) -> None:
+    """Write the report of RUN to FILE: .html, .md, .xml (JUnit), .jsonl or .csv."""
+    with opened(store) as platform:
+        platform.evaluations.report(run_named(platform, run)).save(file)
+    click.echo(f"wrote {file}")
+
+
+@runs.command("export")
+@store_option
+@click.argument("run")
+@click.option("--format", "form", type=click.Choice(["jsonl", "csv"]), default="jsonl", show_default=True)
+def export_run(store: StoreName, run: str, form: Any) -> None:
+    """Write every row of RUN to standard output."""
+    with opened(store) as platform:
+        for piece in platform.evaluations.export(run_named(platform, run), form):
+            sys.stdout.buffer.write(piece)

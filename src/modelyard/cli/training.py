@@ -1,0 +1,110 @@
+"""Commands that train a model."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from modelyard.cli.lazy_group import Group
+from modelyard.cli.terminal import C, StoreName, opened, store_option
+from modelyard.domain.job import JobKind
+from modelyard.errors import JobFailed
+
+
+def parsed_option(text: str) -> tuple[str, Any]:
+    """Parse NAME=VALUE; a value that is not JSON is a string."""
+    name, found, value = text.partition("=")
+    if not found:
+        raise ValueError(f"{text!r} is not like learning_rate=1e-4")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def _training(command: C) -> C:
+    """Add what the commands of all methods take."""
+    for option in (
+        click.option("--no-wait", is_flag=True, help="Leave the job to a worker, and return its id."),
+        click.option(
+            "--option",
+            "-o",
+            "options",
+            multiple=True,
+            type=parsed_option,
+            metavar="NAME=VALUE",
+            help="A setting of the method, such as learning_rate=1e-4; repeat for more.",
+        ),
+        click.option("--base-model", help="Make MODEL from this base model, if there is none of that name."),
+        click.argument("data"),
+        click.argument("model"),
+        store_option,
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(cls=Group)
+def train() -> None:
+    """Train MODEL ([entity/]project/name, or an id) on DATA, a JSON Lines file or the URL of a dataset."""
+
+
+@train.command()
+@_training
+def sft(**given: Any) -> None:
+    """Fine-tune MODEL on examples: {"messages": [...]} on each line."""
+    _train(JobKind.SFT, **given)
+
+
+@train.command()
+@_training
+def dpo(**given: Any) -> None:
+    """Train MODEL to prefer answers: {"messages": [...], "chosen": ..., "rejected": ...} on each line."""
+    _train(JobKind.DPO, **given)
+
+
+@train.command()
+@_training
+def rl(**given: Any) -> None:
+    """Train MODEL on rewards: {"trajectories": [{"messages_and_choices": [...], "reward": ...}, ...]} on each line."""
+    _train(JobKind.RL, **given)
+
+
+def _train(
+    kind: JobKind,
+    store: StoreName,
+    model: str,
+    data: str,
+    base_model: str | None,
+    options: tuple[tuple[str, Any], ...],
+    no_wait: bool,
+) -> None:
+    with opened(store, must_exist=base_model is None) as platform:
+        if base_model is not None:
+            project, _, name = model.rpartition("/")
+            entity, _, project = project.rpartition("/")
+            platform.models.create(
+                name, project=project or None, entity=entity or None, base_model=base_model, return_existing=True
+            )
+        rows = _groups(data) if kind is JobKind.RL else data
+        try:
+            job = platform.training.submit(kind, model, rows, dict(options))
+        except TypeError as wrong:  # an option that the method lacks, or a value of another type
+            raise click.UsageError(str(wrong)) from wrong
+        if no_wait:
+            click.echo(job.id)
+            return
+        try:
+            checkpoint = job.result(progress=sys.stderr.isatty())
+        except JobFailed as failed:
+            raise click.ClickException(f"{failed}; modelyard jobs show {job.id} shows all") from failed
+    metrics = "  ".join(f"{name} {value:.4g}" for name, value in sorted(checkpoint.metrics.items()))
+    click.echo(f"{model} is at step {checkpoint.step}  {metrics}".rstrip())
+
+
+def _groups(data: str) -> Any:
+    """Read trajectory groups, one a line."""
+    with Path(data).open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines if line.strip()]

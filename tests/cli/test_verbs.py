@@ -1,0 +1,228 @@
+"""The commands for models, runs, budgets and upkeep, with names in the place of ids."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from modelyard import Example, Message, Role, open_platform
+from modelyard.cli import SECTIONS, main
+from modelyard.cli.lazy_group import LazyGroup
+
+FACTORY = """
+import modelyard
+def platform():
+    return modelyard.open_platform(backend=modelyard.ScriptedBackend(["made by the factory"]))
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with the model support/bot, two runs of quiz, and a key called desk."""
+    path = tmp_path_factory.mktemp("yard") / "yard.db"
+    with open_platform(path) as platform:
+        model = platform.models.create("bot", project="support", base_model="tabular-mini")
+        rows = [Example((Message(Role.USER, "ping"), Message(Role.ASSISTANT, "pong")))] * 4
+        platform.training.sft(model.id, rows).wait()
+        platform.models.promote(model, 1)
+        questions = [{"prompt": f"say {n}", "expected": f"say {n}"} for n in range(12)]
+        platform.evaluations.run_each("quiz", ["echo", "tabular-mini"], questions, max_tokens=4)
+        platform.keys.create("acme", name="desk")
+    return path
+
+
+@pytest.fixture
+def here(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder with that store, which commands find without being told."""
+    monkeypatch.chdir(trained.parent)
+    return trained.parent
+
+
+def call(*words: object, status: int = 0, stdin: str | None = None) -> Result:
+    result = CliRunner().invoke(main, [str(word) for word in words], input=stdin)
+    assert result.exit_code == status, (result.output, result.exception)
+    return result
+
+
+def rows(*words: object) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads(call(*words, "--json").stdout)
+    return found
+
+
+def test_a_model_is_asked_with_words_or_from_standard_input_and_no_file_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call("ask", "echo", "hello", "there").stdout == "hello there\n"
+    assert call("ask", "echo", stdin="piped\n").stdout == "piped\n"
+    assert json.loads(call("ask", "echo", "hi", "--json").stdout)["choices"][0]["message"]["content"] == "hi"
+    assert "not found" in call("ask", "nothing", "hi", status=1).output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_answer_cannot_control_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call("ask", "echo", "a\x1b[2Jb\nc").stdout == "a?[2Jb\nc\n"
+
+
+def test_a_factory_takes_the_place_of_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "yard_of_ours.py").write_text(FACTORY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    assert call("ask", "--factory", "yard_of_ours:platform", "scripted", "hi").stdout == "made by the factory\n"
+    assert [entry["id"] for entry in rows("catalogue", "--factory", "yard_of_ours:platform")] == ["scripted"]
+
+
+def test_models_checkpoints_and_aliases_are_named(here: Path) -> None:
+    shown = json.loads(call("models", "show", "support/bot", "--json").stdout)
+    assert (shown["name"], shown["aliases"], shown["last_step"]) == ("bot", {"prod": 1}, 1)
+    steps = rows("checkpoints", "support/bot")
+    assert [(one["step"], one["aliases"]) for one in steps] == [(0, ""), (1, "prod")]
+    assert "loss" in steps[1]["metrics"]  # type: ignore[operator]
+    assert [(one["name"], one["step"]) for one in rows("aliases", "support/bot")] == [("prod", 1)]
+    assert rows("models") == rows("models", "list")
+    assert {"echo", "tabular-mini"} <= {entry["id"] for entry in rows("catalogue")}
+
+
+def test_jobs_are_filtered_and_show_names(here: Path) -> None:
+    assert [job["kind"] for job in rows("jobs", "list", "--last", 2)] == ["evaluate", "evaluate"]
+    assert rows("jobs", "list", "--status", "succeeded")[0]["kind"] == "sft"
+    assert rows("jobs", "list", "--status", "queued") == []
+    table = call("jobs", "list").stdout
+    assert "support/bot" in table
+    assert "quiz@echo" in table
+
+
+def test_runs_are_listed_shown_compared_reported_and_exported_by_name(here: Path, tmp_path: Path) -> None:
+    newest, oldest = rows("runs", "list")
+    assert ("tabular-mini" in str(newest["model"]), "echo" in str(oldest["model"])) == (True, True)
+    assert str(oldest["run"]) in call("runs", "show", "quiz@echo").stdout
+    assert json.loads(call("runs", "show", str(oldest["run"])[-8:], "--json").stdout)["id"] == oldest["run"]
+    assert json.loads(call("runs", "show", "quiz", "--json").stdout)["id"] == newest["run"]
+    assert "exact_match" in call("runs", "compare", "quiz@echo", "quiz@tabular-mini").stdout
+    worse = call("runs", "compare", "quiz@echo", "quiz@tabular-mini", "--not-worse", status=1)
+    assert "worse" in worse.output
+    call("runs", "compare", "quiz@tabular-mini", "quiz@echo", "--not-worse", "--save", tmp_path / "both.md")
+    call("runs", "report", "quiz", tmp_path / "report.html")
+    assert {file.name for file in tmp_path.iterdir()} == {"both.md", "report.html"}
+    assert len(call("runs", "export", "quiz").stdout.splitlines()) == 12
+    assert "there is no run nothing" in call("runs", "show", "nothing", status=1).output
+
+
+def test_a_model_is_evaluated_and_refused_if_it_is_worse(here: Path, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(f'{{"prompt": "say {n}", "expected": "say {n}"}}\n' for n in range(12)))
+    words = ("--rows", file, "--not-worse-than", "quiz@echo")
+    (good,) = rows("evaluate", "quiz", "echo", *words, "--save", tmp_path / "run.xml")
+    assert good["score"] == 1
+    assert "<testsuite" in (tmp_path / "run.xml").read_text()
+    assert "worse" in call("evaluate", "quiz", "tabular-mini", *words, status=1).output
+
+
+def test_a_model_is_made_and_trained_by_each_method(tmp_path: Path) -> None:
+    store, ping = tmp_path / "yard.db", {"role": "user", "content": "ping"}
+    choice = {"finish_reason": "stop", "index": 0, "message": {"role": "assistant", "content": "pong"}}
+    tokens = {"content": [{"token": "pong", "logprob": -0.5, "bytes": None, "top_logprobs": []}]}
+    attempts = [
+        {"messages_and_choices": [ping, {**choice, "logprobs": tokens}], "reward": reward} for reward in (0.0, 1.0)
+    ]
+    data = {
+        "sft": {"messages": [ping, {"role": "assistant", "content": "pong"}]},
+        "dpo": {"messages": [ping], "chosen": "pong", "rejected": "no"},
+        "rl": {"trajectories": attempts},
+    }
+    for step, (method, row) in enumerate(data.items(), 1):
+        file = tmp_path / f"{method}.jsonl"
+        file.write_text(json.dumps(row) + "\n")
+        words = ("--base-model", "tabular-mini", "-o", "learning_rate=0.0001", "--store", store)
+        assert f"games/bot is at step {step}" in call("train", method, "games/bot", file, *words).stdout
+    waits = call("train", "sft", "games/bot", tmp_path / "sft.jsonl", "--store", store, "--no-wait").stdout.strip()
+    assert [job["id"] for job in rows("jobs", "list", "--store", store, "--status", "queued")] == [waits]
+    wrong = call("train", "sft", "games/bot", tmp_path / "sft.jsonl", "--store", store, "-o", "rate=1", status=2)
+    assert "has no option 'rate'" in wrong.output
+
+
+def test_budgets_are_set_for_an_entity_or_a_key_by_its_name(here: Path) -> None:
+    call("budget", "set", "acme", "25.00", "--period", "month", "--warn-at", "0.8")
+    assert (
+        call("budget", "set", "acme", 1, "--key", "desk").stdout == "acme may spend 1 USD in total, and has spent 0\n"
+    )
+    whole, one = rows("budget", "list", "--entity", "acme")
+    assert (whole["period"], whole["limit"], whole["key_id"]) == ("month", "25.00", None)
+    assert (one["period"], one["remaining"]) == ("total", "1")
+    call("budget", "remove", "acme", "--key", "desk")
+    assert len(rows("budget", "list")) == 1
+    assert "no key has" in call("budget", "set", "acme", 1, "--key", "none", status=1).output
+    assert "period" in call("budget", "set", "acme", 1, "--period", "week", status=2).output
+
+
+def test_a_key_of_the_host_is_made_and_any_key_revoked_by_name(tmp_path: Path) -> None:
+    store = tmp_path / "yard.db"
+    for name in ("ops", "twin", "twin"):
+        call("keys", "create", "--store", store, "--entity", "acme", "--name", name, *["--host"] * (name == "ops"))
+    assert [key["host"] for key in rows("keys", "list", "--store", store)] == [True, False, False]
+    assert "2 keys have" in call("keys", "revoke", "--store", store, "twin", status=1).output
+    assert "of acme" in call("keys", "revoke", "--store", store, "ops").stdout
+    assert rows("keys", "list", "--store", store)[0]["revoked"] is not None
+
+
+def test_a_backup_is_restored_whole_and_never_over_anything(here: Path, tmp_path: Path) -> None:
+    copy, back = tmp_path / "copy.db", tmp_path / "back.db"
+    call("backup", copy)
+    before = copy.read_bytes()
+    assert "1 models, and all their files" in call("restore", copy, back).stdout
+    assert copy.read_bytes() == before
+    with open_platform(back) as platform:
+        with platform.models.open_file(
+            "support/bot", 1, next(iter(platform.models.checkpoint("support/bot", 1).files))
+        ):
+            pass
+        assert platform.keys.list()
+    assert "exists; a restore never replaces anything" in call("restore", copy, back, status=1).output
+    assert "exists" in call("backup", copy, status=1).output
+
+
+def test_a_restored_backup_without_its_files_is_reported(here: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    call("backup", copy)
+    for kept in sorted((tmp_path / "copy.db-artifacts").rglob("*"), reverse=True):
+        kept.unlink() if kept.is_file() else kept.rmdir()
+    assert "records have lost their files" in call("restore", copy, tmp_path / "back.db", status=1).output
+
+
+def test_the_doctor_reports_each_part_and_fails_where_jobs_wait_for_no_worker(here: Path, tmp_path: Path) -> None:
+    assert "no worker is alive" in call("doctor").stdout
+    assert json.loads(call("doctor", "--json").stdout)["store"]["success"]
+    store = tmp_path / "yard.db"
+    with open_platform(store) as platform:
+        model = platform.models.create("bot", base_model="tabular-mini")
+        platform.training.sft(model, [Example((Message(Role.USER, "a"), Message(Role.ASSISTANT, "b")))])
+    call("doctor", "--store", store, status=1)
+
+
+def test_a_sweep_reports_what_went(here: Path) -> None:
+    assert json.loads(call("sweep", "--grace", 0, "--json").stdout) == {"removed": 0, "missing": [], "unfinished": 0}
+
+
+def test_every_command_s_line_of_help_is_that_of_the_command() -> None:
+    context = main.make_context("modelyard", ["keys"], resilient_parsing=True)
+    for name in (name for section in SECTIONS.values() for name in section):
+        command = main.get_command(context, name)
+        assert command is not None
+        assert command.name == name
+
+
+def test_help_and_completion_load_no_command() -> None:
+    code = (
+        "import sys\n"
+        "from modelyard.cli import main\n"
+        "try:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
+        "print([name for name in sys.modules if name.startswith(('modelyard.cli.', 'modelyard.platform', 'attr'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "['modelyard.cli.lazy_group']"
+    found = LazyGroup.shell_complete(main, main.make_context("modelyard", [], resilient_parsing=True), "che")
+    assert [item.value for item in found] == ["checkpoints"]
