@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import attrs
 
 from modelyard.domain.canonical import canonical_json
+from modelyard.domain.frozen import quick_init
 from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping, sequence_field
 from modelyard.errors import Conflict
 
@@ -21,7 +22,8 @@ class Source(StrEnum):
     COPIED = "copied"
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class Prediction:
     """The output of a model for the inputs of one row.
 
@@ -82,7 +84,8 @@ class Prediction:
         return attrs.evolve(self, output=output, finished_at=max(at, self.started_at))
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class Score:
     """The score of one scorer for one prediction.
 

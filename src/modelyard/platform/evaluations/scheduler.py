@@ -120,6 +120,7 @@ class RowScheduler:
         self._scoring: set[RowInFlight] = set()
         self._together = 1
         self._finished: list[RowInFlight] = []
+        self._urgent = False
         self._due = -math.inf
         self._stopped = False
         self._latest = runtime.clock.now()
@@ -147,14 +148,12 @@ class RowScheduler:
             yield self._batch()
 
     def _batch(self) -> list[RowInFlight]:
-        done, self._finished = self._finished, []
+        done, self._finished, self._urgent = self._finished, [], False
         return done
 
     def _is_due(self) -> bool:
         """Return whether to hand over what has finished. A failed row waits for none: it may be one too many."""
-        if len(self._finished) >= self._together or self.runtime.clock.monotonic() >= self._due:
-            return True
-        return any(row.failed for row in self._finished)
+        return self._urgent or len(self._finished) >= self._together or self.runtime.clock.monotonic() >= self._due
 
     @property
     def under_way(self) -> list[tuple[int, int]]:
@@ -197,9 +196,14 @@ class RowScheduler:
         self._pool.work()
         for row, outcome in self._arrivals.take(self._longest_wait()):
             if row in self._rows and self._received(row, outcome.result()):
-                self._finished.append(row)
+                self._finish(row)
             self._score()
-        self._finished += self._overdue()
+        for row in self._overdue():
+            self._finish(row)
+
+    def _finish(self, row: RowInFlight) -> None:
+        self._finished.append(row)
+        self._urgent = self._urgent or row.failed
 
     def _longest_wait(self) -> float:
         """Return how long to wait: until rows are due, or the next one is overdue; at most a worker's poll."""
