@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from modelyard.dashboard.pages import catalogue, home, jobs, keys, models, runs, usage
+from modelyard.dashboard.pages import catalogue, home, jobs, keys, lineage, models, runs, usage
 from modelyard.dashboard.view import Handler
 
 ROUTES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
@@ -12,6 +12,7 @@ ROUTES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
     ("POST", ("jobs", "{job}", "cancel"), jobs.cancel),
     ("GET", ("models",), models.listed),
     ("GET", ("models", "{model}"), models.model),
+    ("GET", ("models", "{model}", "{step}"), lineage.checkpoint),
     ("GET", ("models", "{model}", "{step}", "{file}"), models.download),
     ("POST", ("models", "{model}", "promote"), models.promote),
     ("POST", ("models", "{model}", "rollback"), models.roll_back),

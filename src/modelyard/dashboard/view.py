@@ -56,7 +56,7 @@ class Redirect:
 class Kept:
     """The last few parts of pages that took long to make and never change."""
 
-    MOST = 32
+    MOST = 128
 
     def __init__(self) -> None:
         self._parts: OrderedDict[object, Html] = OrderedDict()

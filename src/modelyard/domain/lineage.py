@@ -35,7 +35,8 @@ class CheckpointLineage:
     """Where a checkpoint comes from and what became of it.
 
     `steps` begins with the checkpoint itself and continues with what it was trained from, the nearest first. `runs` are
-    the evaluation runs on it, the newest first. `more` tells that there are further steps or runs.
+    the evaluation runs on it, the newest first. `entries` are the catalogue entries that it answers. `more` tells that
+    there are further steps or runs.
     """
 
     model: Model
@@ -44,6 +45,7 @@ class CheckpointLineage:
     aliases: tuple[str, ...] = ()
     runs: tuple[EvaluationRun, ...] = ()
     more: bool = False
+    entries: tuple[str, ...] = ()
 
     @property
     def job_id(self) -> str | None:

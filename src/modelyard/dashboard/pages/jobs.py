@@ -6,10 +6,12 @@ from itertools import islice
 from modelyard.dashboard.view import HtmlPage, Redirect, View, bar, duration, empty, lasted, short_id, status_chip, when
 from modelyard.domain.job import JobKind, JobStatus
 from modelyard.domain.job_summary import JobSummary
-from modelyard.domain.training import GRADIENT_STEP, TrainingJob
+from modelyard.domain.training import STEPS, TrainingJob
 from modelyard.errors import NotFound
-from modelyard.platform.training.metrics import MetricRow
-from modelyard.report.html import Html, facts, html, joined, plots, section, shortened, table, tag
+from modelyard.platform.training.methods import TRAINING_KINDS
+from modelyard.platform.training.metrics import MetricRow, metric_order
+from modelyard.platform.training.trajectories import ShownTrajectory, TrajectorySummary
+from modelyard.report.html import Html, chip, facts, html, joined, plots, section, shortened, table, tag
 from modelyard.report.inline_chart import sparkline
 from modelyard.report.line_plot import Panel, Plot, Series
 from modelyard.report.numbers import NONE, count_text
@@ -18,10 +20,10 @@ PAGE = 50
 POINTS = 600
 """About how many steps of a job are read for its curves."""
 
-FIRST_CURVES = ("reward", "loss", "accuracy", "margin")
-"""The curves that come first; the others follow by name."""
+MOST_ROUNDS = 100
+"""How many rounds of a loop are listed."""
 
-_TRAINING = frozenset({JobKind.SFT, JobKind.RL, JobKind.DPO})
+_OF_ROUNDS = ("reward", "held_out", "checkpoint", "zero_variance_groups", "failed_rollouts")
 
 
 def listed(view: View) -> HtmlPage:
@@ -63,7 +65,7 @@ def _name(view: View, job: JobSummary) -> Html:
 
 def subject(view: View, job: JobSummary) -> Html:
     """Return a link to what a job works on."""
-    if job.kind not in _TRAINING:
+    if job.kind not in TRAINING_KINDS:
         return view.link(joined(["run ", short_id(job.subject)]), "runs", job.subject)
     try:
         model = view.platform.models.get(job.subject)
@@ -79,11 +81,11 @@ def progress(step: int, total: int | None) -> Html:
 
 def running_line(view: View, job: JobSummary) -> Sequence[object]:
     """Return what the first page shows of a running job."""
-    rows = view.platform.training.job(job.id).metrics(60) if job.kind in _TRAINING else []
-    shown = next((name for name in FIRST_CURVES if rows and name in rows[-1].values), None)
+    rows = view.platform.training.job(job.id).metrics(60) if job.kind in TRAINING_KINDS else []
+    shown = next(iter(metric_order(rows[-1].values)), None) if rows else None
     values = [row.values[shown] for row in rows if shown in row.values] if shown else []
     last = f"{shown} {values[-1]:.4g}" if values else NONE
-    left = _left(view.platform.training.get(job.id), view) if job.kind in _TRAINING else NONE
+    left = _left(view.platform.training.get(job.id), view) if job.kind in TRAINING_KINDS else NONE
     drawing = joined([Html(sparkline(values)), tag("small", last)])
     return (
         _name(view, job),
@@ -105,15 +107,17 @@ def _left(job: TrainingJob, view: View) -> str:
 def job(view: View) -> HtmlPage:
     """Show one job: its curves, how it stands, its configuration and its events."""
     found = view.platform.jobs.get(view.params["job"])
-    if found.kind not in _TRAINING:
+    if found.kind not in TRAINING_KINDS:
         content = joined([_summary(view, found, []), tag("p", view.link("To the run", "runs", found.subject))])
         return HtmlPage(f"{found.kind} job", content, live=found.ended_at is None)
     training = view.platform.training.get(found.id)
-    rows = view.platform.training.job(found.id).metrics(POINTS)
+    rows, loop = view.platform.training.job(found.id).metrics(POINTS), found.kind is JobKind.LOOP
     content = joined(
         [
             _summary(view, found, _training_facts(view, training)),
-            section("Curves", curves([("", rows)]) or tag("p", _silence(found))),
+            section("Curves", curves([("", rows)], "round" if loop else "optimizer step") or tag("p", _silence(found))),
+            section("Rounds", _rounds(view, training, rows)) if loop else "",
+            section("Trajectories", trajectories(view.platform.training.job(found.id).trajectories())),
             section(
                 "Configuration", facts((name, value) for name, value in training.config.items() if value is not None)
             ),
@@ -149,7 +153,9 @@ def _summary(view: View, job: JobSummary, more: Iterable[tuple[str, object]]) ->
 
 def _training_facts(view: View, job: TrainingJob) -> list[tuple[str, object]]:
     checkpoint = NONE if job.step is None else view.link(f"step {job.step}", "models", job.model_id)
-    pairs: list[tuple[str, object]] = [("checkpoint", checkpoint)]
+    pairs: list[tuple[str, object]] = [("best checkpoint" if job.kind is JobKind.LOOP else "checkpoint", checkpoint)]
+    if job.loop_id is not None:
+        pairs.append(("round of", view.link(joined(["loop ", short_id(job.loop_id)]), "jobs", job.loop_id)))
     if job.status is JobStatus.RUNNING:
         pairs += [("time left", _left(job, view)), ("last heartbeat", when(job.last_heartbeat))]
     if job.queue_position is not None:
@@ -157,26 +163,64 @@ def _training_facts(view: View, job: TrainingJob) -> list[tuple[str, object]]:
     return pairs
 
 
-def curves(jobs: Sequence[tuple[str, Sequence[MetricRow]]]) -> Html:
+def curves(jobs: Sequence[tuple[str, Sequence[MetricRow]]], x_label: str) -> Html:
     """Draw every metric of the jobs, each in a plot, with a line for each job."""
-    names = {name for _, rows in jobs for row in rows for name in row.values}
-    ordered = [name for name in FIRST_CURVES if name in names] + sorted(names - {*FIRST_CURVES})
     drawings = []
-    for name in ordered:
+    for name in metric_order({name for _, rows in jobs for row in rows for name in row.values}):
         lines = tuple(
             Series(label or name, [(row.step, row.values[name]) for row in rows if name in row.values])
             for label, rows in jobs
         )
-        drawings.append(Plot(name, "optimizer step", (Panel("", lines),))._repr_html_())
+        drawings.append(Plot(name, x_label, (Panel("", lines),))._repr_html_())
     return plots(drawings)
+
+
+def _rounds(view: View, loop: TrainingJob, rows: Sequence[MetricRow]) -> Html:
+    """Return the rounds of a loop, the last first, with the training job of each."""
+    newest = islice(view.platform.training.list(model=loop.model_id, order="desc"), MOST_ROUNDS)
+    jobs = {one.step: one for one in newest if one.loop_id == loop.id}
+    columns = [("round", "number"), *((name, "number") for name in _OF_ROUNDS), ("trained by", "")]
+    lines = []
+    for row in reversed(rows[-MOST_ROUNDS:]):
+        job = jobs.get(row.values.get("checkpoint"))
+        by = NONE if job is None else view.link(short_id(job.id), "jobs", job.id)
+        numbers = (f"{row.values[name]:.4g}" if name in row.values else NONE for name in _OF_ROUNDS)
+        lines.append((row.step, *numbers, by))
+    return table([(name.replace("_", " "), kind) for name, kind in columns], lines) if lines else Html("")
+
+
+def trajectories(found: TrajectorySummary | None) -> Html:
+    """Return the best and the worst trajectories of a job, and how many of its groups teach nothing."""
+    if found is None:
+        return Html("")
+    flat = found.zero_variance
+    text = f"{count_text(found.groups)} groups; in {count_text(flat)} of them every reward is the same"
+    mark = joined([" ", chip("nothing to learn", "worse")]) if flat else ""
+    numbers = ", ".join(map(str, found.zero_variance_groups))
+    more = "" if len(found.zero_variance_groups) == flat else " and others"
+    named = tag("p", f"Groups without a difference: {numbers}{more}", kind="quiet") if flat else ""
+    columns = [("", ""), ("reward", "number"), ("group", "number"), ("asked", "text"), ("answered", "text")]
+    lines = [_trajectory(name, one, found) for name in ("best", "worst") for one in getattr(found, name)]
+    shown = table([*columns, ("the judge's words", "text")], lines) if lines else ""
+    return joined([tag("p", text, mark), named, shown])
+
+
+def _trajectory(name: str, one: ShownTrajectory, found: TrajectorySummary) -> Sequence[object]:
+    flat = chip("no difference", "worse") if one.group in found.zero_variance_groups else ""
+    group = joined([one.group, " ", flat])
+    return (
+        chip(name, "better" if name == "best" else ""),
+        f"{one.reward:.4g}",
+        group,
+        one.asked,
+        one.answered,
+        "\n".join(one.logs),
+    )
 
 
 def _events(view: View, job_id: str) -> Html:
     events = [*islice(view.platform.training.events(job_id, order="desc"), 15)]
-    lines = [
-        (when(one.created_at), one.type, _numbers(one.data) if one.type == GRADIENT_STEP else one.data)
-        for one in events
-    ]
+    lines = [(when(one.created_at), one.type, _numbers(one.data) if one.type in STEPS else one.data) for one in events]
     return table([("time", ""), ("event", ""), ("data", "text")], [(a, b, _data(c)) for a, b, c in lines])
 
 

@@ -43,14 +43,15 @@ def _line(view: View, key: ApiKey) -> Sequence[object]:
         tag("code", f"{key.prefix}…"),
         key.entity,
         ", ".join(key.projects) or "all",
-        _limits(key),
+        limits_text(key),
         joined([state, expires]),
         when(key.created_at),
         revoke if alive else "",
     )
 
 
-def _limits(key: ApiKey) -> str:
+def limits_text(key: ApiKey) -> str:
+    """Return how many requests a key may make."""
     limits = [(key.requests_per_minute, "a minute"), (key.concurrent_requests, "at once")]
     return ", ".join(f"{value} {words}" for value, words in limits if value is not None) or NONE
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from modelyard.dashboard.pages import lineage
 from modelyard.dashboard.view import HtmlPage, Redirect, View, empty, short_id, verdict_chip, when, whole_number
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.promotion import NotWorse
@@ -50,6 +51,7 @@ def model(view: View) -> HtmlPage:
         ("base model", found.base_model),
         ("answers as", tag("code", f"{found.entity}/{found.project}/{found.name}")),
         ("created", when(found.created_at)),
+        ("keeps", lineage.kept_by(view.platform.models.get_retention(found))),
         ("id", found.id),
     ]
     content = joined(
@@ -58,6 +60,7 @@ def model(view: View) -> HtmlPage:
             section("Metrics by checkpoint", _overlay(view, found, steps, other), _compare_with(view, found)),
             section("Aliases", _aliases(view, found)),
             section("Checkpoints", _checkpoints(view, found, steps)),
+            section("Data", lineage.data(view, found, steps)),
             section("Evaluated by", _runs(view, found, steps)),
         ]
     )
@@ -147,7 +150,7 @@ def _history(view: View, model: Model) -> Html:
 def _checkpoints(view: View, model: Model, steps: Sequence[Checkpoint]) -> Html:
     names = sorted({name for one in steps for name in one.metrics})[:SHOWN_METRICS]
     columns = [
-        ("step", "number"),
+        ("checkpoint", ""),
         *((name, "number") for name in names),
         ("made by", ""),
         ("files", ""),
@@ -160,7 +163,15 @@ def _checkpoint(view: View, model: Model, one: Checkpoint, names: Sequence[str])
     values = [f"{one.metrics[name]:.4g}" if name in one.metrics else NONE for name in names]
     made_by = view.link(short_id(one.job_id), "jobs", one.job_id) if one.job_id else "untrained base model"
     files = [view.link(name, "models", model.id, one.step, name) for name in one.files]
-    return (one.step, *values, made_by, joined(part for file in files for part in (file, " ")), when(one.created_at))
+    step = view.link(f"step {one.step}", "models", model.id, one.step)
+    pinned = joined([" ", chip("pinned")]) if one.pinned else ""
+    return (
+        joined([step, pinned]),
+        *values,
+        made_by,
+        joined(part for file in files for part in (file, " ")),
+        when(one.created_at),
+    )
 
 
 def _runs(view: View, model: Model, steps: Sequence[Checkpoint]) -> Html:

@@ -8,11 +8,13 @@ from typing import Any
 
 from modelyard.dashboard.view import HtmlPage, View, bar, empty, lasted, short_id, status_chip, when, whole_number
 from modelyard.domain.canonical import canonical_json
+from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.run import EvaluationRun, Outcome, RowResult, RunState
 from modelyard.report.evaluations.comparison_page import comparison_content
+from modelyard.report.evaluations.headline import primary_first
 from modelyard.report.evaluations.run_page import run_content, short_ref
 from modelyard.report.html import Html, chip, facts, joined, section, table, tag
-from modelyard.report.numbers import NONE, count_text, ref_text
+from modelyard.report.numbers import NONE, count_text, interval_text, ref_text
 
 PAGE = 50
 SEARCHED = 2000
@@ -22,6 +24,9 @@ LONGEST = 2000
 """How many characters of a text are shown, and compared word by word."""
 
 SHOWN_ROWS = 50
+
+MOST_TRIALS = 2000
+"""How many trials a run may have for the matrix to show the interval of its score."""
 
 _FAILED = frozenset({Outcome.MODEL_ERROR, Outcome.SCORER_ERROR})
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
@@ -113,7 +118,19 @@ def _matrix(view: View, runs: Sequence[EvaluationRun]) -> Html:
 
 
 def _cell(view: View, run: EvaluationRun | None) -> object:
-    return NONE if run is None else view.link(f"{score_of(run):.4g}", "runs", run.id)
+    if run is None:
+        return NONE
+    score = view.link(f"{score_of(run):.4g}", "runs", run.id)
+    trials = (run.summary or {}).get("trials")
+    if not isinstance(trials, int) or trials > MOST_TRIALS:
+        return score
+    return joined([score, view.kept(("interval", run.id, run.finished_at), lambda: _interval(view, run))])
+
+
+def _interval(view: View, run: EvaluationRun) -> Html:
+    """Return the interval of a run's score, which is computed of all its rows."""
+    found = primary_first(run, view.platform.evaluations.report(run).aggregate.metrics)
+    return tag("small", interval_text(found[0].interval, MetricKind.CONTINUOUS)) if found else Html("")
 
 
 # ---- one run

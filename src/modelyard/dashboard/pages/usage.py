@@ -4,10 +4,13 @@ from collections.abc import Sequence
 from datetime import timedelta
 from decimal import Decimal
 
+from modelyard.dashboard.pages.keys import limits_text
 from modelyard.dashboard.view import HtmlPage, View, bar, empty, money, when
-from modelyard.domain.usage import UsageSum
-from modelyard.report.html import Html, html, joined, section, table, tag
-from modelyard.report.numbers import NONE, count_text
+from modelyard.domain.usage import Budget, UsageSum
+from modelyard.report.html import Html, chip, html, joined, section, table, tag
+from modelyard.report.numbers import NONE, count_text, id_text
+
+_BUDGETS = (("budget of", ""), ("period", ""), ("spent", ""), ("reserved", "number"))
 
 DAYS = 30
 MOST = 50
@@ -71,18 +74,31 @@ def _budgets(view: View) -> Html:
     ]
     lines = [
         (
-            one.id,
+            _whose(view, one),
+            joined([one.period, tag("small", f"since {one.since}") if one.since else ""]),
             bar(float(one.spent), float(one.limit), f"{money(one.spent)} of {money(one.limit)}"),
             money(one.reserved),
+            _warning(one),
         )
         for one in found
         if one is not None
     ]
-    return (
-        section("Budgets", table([("budget of", ""), ("spent", ""), ("reserved", "number")], lines))
-        if lines
-        else Html("")
-    )
+    return section("Budgets", table([*_BUDGETS, ("warns at", "")], lines)) if lines else Html("")
+
+
+def _whose(view: View, budget: Budget) -> Html:
+    """Return whom a budget is for: an entity, or a key of it, with the key's limits."""
+    if budget.key_id is None:
+        return html(budget.entity)
+    key = view.platform.keys.get(budget.key_id)
+    return joined([view.link(f"key {key.name or id_text(key.id)}", "keys", kind=""), tag("small", limits_text(key))])
+
+
+def _warning(budget: Budget) -> Html:
+    if budget.warn_at is None:
+        return html(NONE)
+    reached = joined([" ", chip("reached", "worse")]) if budget.alarming else ""
+    return joined([f"{float(budget.warn_at * 100):g} %", reached])
 
 
 def _ledger(view: View) -> Html:

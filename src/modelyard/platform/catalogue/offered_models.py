@@ -1,6 +1,6 @@
 """Trained models that the host offers to every tenant as catalogue entries, and what may not be removed meanwhile."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from modelyard.domain.catalogue import RegisteredEntry
 from modelyard.domain.models import Model, ModelName
@@ -45,6 +45,17 @@ def offers_of(snapshot: Snapshot, model: Model) -> Iterator[tuple[str, ModelName
     for entry_id, named in trained_offers(snapshot):
         if (named.entity, named.project, named.name) == place:
             yield entry_id, named
+
+
+def entries_answered(snapshot: Snapshot, model: Model, step: int, aliases: Collection[str]) -> tuple[str, ...]:
+    """Return the ids of the entries that a checkpoint answers: by its step, by an alias of it, or as the latest."""
+
+    def answers(named: ModelName) -> bool:
+        if named.alias:
+            return named.alias in aliases
+        return step == (model.last_step if named.step is None else named.step)
+
+    return tuple(entry_id for entry_id, named in offers_of(snapshot, model) if answers(named))
 
 
 def refuse_offered(snapshot: Snapshot, model: Model, needs: Callable[[ModelName], bool] = lambda named: True) -> None:

@@ -15,6 +15,7 @@ from modelyard.domain.promotion import Alias, Change, NotWorse, Promotion
 from modelyard.domain.retention import Retention
 from modelyard.domain.training import TrajectoryGroup
 from modelyard.errors import InvalidInput, NotFound
+from modelyard.platform.catalogue.offered_models import entries_answered
 from modelyard.platform.checkpoints.aliases import remove_alias, roll_back
 from modelyard.platform.checkpoints.lookup import found_checkpoint, named_model
 from modelyard.platform.checkpoints.retention import enforce, set_retention
@@ -311,7 +312,8 @@ class Models:
         return named_model(snapshot, self._principal, model)
 
     def _lineage(self, snapshot: Snapshot, model: Model, step: int) -> CheckpointLineage:
-        return checkpoint_lineage(snapshot, self._principal, model, found_checkpoint(snapshot, model, step))
+        found = checkpoint_lineage(snapshot, self._principal, model, found_checkpoint(snapshot, model, step))
+        return attrs.evolve(found, entries=entries_answered(snapshot, model, step, found.aliases))
 
     def _sees(self, model: Model) -> bool:
         return self._principal.scope.covers(model.entity, model.project)

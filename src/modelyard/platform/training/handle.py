@@ -21,6 +21,7 @@ from modelyard.platform.paging import cursor_at, get_or_none, listed_index
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.methods import TRAINING_KINDS
 from modelyard.platform.training.metrics import SHOWN, MetricRows, job_plot, metric_rows
+from modelyard.platform.training.trajectories import TrajectorySummary
 from modelyard.protocols import Snapshot, Tx
 from modelyard.report.line_plot import Plot
 from modelyard.report.terminal import Show, progress_bar
@@ -109,6 +110,12 @@ class JobHandle:
         """
         self.refresh()
         return metric_rows(self._runtime, self.id, most)
+
+    def trajectories(self) -> TrajectorySummary | None:
+        """Return what an RL job learns from, in short; None before it begins, and for jobs of other kinds."""
+        return self._runtime.store.read(
+            lambda snapshot: TrajectorySummary.of(found_job(snapshot, self._principal, self.id))
+        )
 
     def _repr_html_(self) -> str:
         return self.plot()._repr_html_()

@@ -30,6 +30,7 @@ from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.billing import OVER_BUDGET, book_steps, cost_of, require_budget, tokens_of
 from modelyard.platform.training.methods import METHODS
 from modelyard.platform.training.trainer_border import close, next_of, trainer_border
+from modelyard.platform.training.trajectories import to_keep
 from modelyard.protocols import ArtifactStore, SavedState, Started, Step, TrainContext, Trained, Trainer, TrainItem, Tx
 
 T = TypeVar("T")
@@ -40,7 +41,8 @@ Files = Mapping[str, Any]
 
 def train(claimed: ClaimedJob) -> Generator[None, None, None]:
     """Do the work of an RL or SFT job. Yields after each item that was stored."""
-    start = claimed.runtime.store.transact(lambda tx: _begin(tx, claimed.claim))
+    kept = to_keep(claimed.runtime, claimed.job)
+    start = claimed.runtime.store.transact(lambda tx: _begin(tx, claimed.claim, kept))
     claimed.job = start.job
     run = _Run(claimed, start)
     items = run.items()
@@ -67,11 +69,11 @@ class _Start:
     artifact: str
 
 
-def _begin(tx: Tx, claim: Claim) -> _Start:
+def _begin(tx: Tx, claim: Claim, kept: Mapping[str, Any]) -> _Start:
     job = require_claim(tx, claim)
     model = tx.get(Model, job.lane)
     if "parent_id" not in job.result:
-        job = attrs.evolve(job, result={"parent_id": _latest(tx, model), "reference_id": _reference(tx, job)})
+        job = attrs.evolve(job, result={"parent_id": _latest(tx, model), "reference_id": _reference(tx, job), **kept})
         tx.replace(job)
     parent, reference = (_checkpoint(tx, job.result[name]) for name in ("parent_id", "reference_id"))
     return _Start(job, model, parent, reference, _data_of(tx, job))

@@ -1,0 +1,104 @@
+"""What an RL job learns from, in short: its best and its worst trajectories, and the groups that teach nothing."""
+
+from collections.abc import Iterable, Mapping
+from heapq import nlargest, nsmallest
+from typing import Any
+
+import attrs
+
+from modelyard.domain.job import Job, JobKind
+from modelyard.domain.training import SampledChoice, Trajectory, TrajectoryGroup
+from modelyard.errors import ArtifactMissing, InvalidInput
+from modelyard.formats.training_data import read_groups
+from modelyard.platform.runtime import Runtime
+
+SHOWN = 3
+"""How many of the best and of the worst trajectories are kept."""
+
+MOST_GROUPS = 50
+"""How many groups without any difference of rewards are named."""
+
+LONGEST = 600
+"""How many characters of a text are kept."""
+
+KEPT = "trajectories"
+"""The member of a job's result that keeps them."""
+
+
+@attrs.frozen
+class ShownTrajectory:
+    """One trajectory in short: its group, counted from 0, its reward, what was asked last and answered last."""
+
+    group: int
+    reward: float
+    asked: str
+    answered: str
+    logs: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class TrajectorySummary:
+    """The best and the worst trajectories of a job, by reward, and how many groups it has.
+
+    A group whose rewards are all the same teaches nothing: there are `zero_variance` such groups, of which
+    `zero_variance_groups` are the first.
+    """
+
+    groups: int
+    zero_variance: int
+    zero_variance_groups: tuple[int, ...]
+    best: tuple[ShownTrajectory, ...]
+    worst: tuple[ShownTrajectory, ...]
+
+    @classmethod
+    def of(cls, job: Job) -> "TrajectorySummary | None":
+        """Return what a job has kept; None for one that has not begun, or does not learn from trajectories."""
+        kept = job.result.get(KEPT)
+        if kept is None:
+            return None
+        best, worst = (tuple(_shown(one) for one in kept[name]) for name in ("best", "worst"))
+        return cls(kept["groups"], kept["zero_variance"], tuple(kept["zero_variance_groups"]), best, worst)
+
+
+def _shown(kept: Mapping[str, Any]) -> ShownTrajectory:
+    return ShownTrajectory(**{**kept, "logs": tuple(kept["logs"])})
+
+
+def to_keep(runtime: Runtime, job: Job) -> Mapping[str, Any]:
+    """Return what is added to the result of a job that begins; nothing where that was done, or there is nothing."""
+    if job.kind is not JobKind.RL or KEPT in job.result:
+        return {}
+    try:
+        with runtime.artifacts.open(job.spec["artifact"], job.spec["digest"]) as file:
+            return {KEPT: attrs.asdict(summarize(read_groups(file)))}
+    except (ArtifactMissing, InvalidInput):  # as the trainer will report
+        return {}
+
+
+def summarize(groups: Iterable[TrajectoryGroup]) -> TrajectorySummary:
+    """Read groups once, one at a time, and keep what is shown of them."""
+    count = flat = 0
+    named: list[int] = []
+    best: list[ShownTrajectory] = []
+    worst: list[ShownTrajectory] = []
+    for count, group in enumerate(groups, 1):
+        rewards = {one.reward for one in group.trajectories}
+        if len(rewards) == 1:
+            flat += 1
+            named += [count - 1] if len(named) < MOST_GROUPS else []
+        ends = (nlargest(SHOWN, group.trajectories, key=_reward), nsmallest(SHOWN, group.trajectories, key=_reward))
+        high, low = ([_short(count - 1, one) for one in some] for some in ends)
+        best, worst = nlargest(SHOWN, [*best, *high], key=_reward), nsmallest(SHOWN, [*worst, *low], key=_reward)
+    return TrajectorySummary(count, flat, tuple(named), tuple(best), tuple(worst))
+
+
+def _reward(one: Trajectory | ShownTrajectory) -> float:
+    return one.reward
+
+
+def _short(group: int, one: Trajectory) -> ShownTrajectory:
+    items = one.histories[0].items if one.histories else ()
+    asked = [item.text for item in items if not isinstance(item, SampledChoice)]
+    answered = [item.message.text for item in items if isinstance(item, SampledChoice)]
+    logs = tuple(line[:LONGEST] for line in one.logs[:SHOWN])
+    return ShownTrajectory(group, one.reward, "".join(asked[-1:])[:LONGEST], "".join(answered[-1:])[:LONGEST], logs)
