@@ -89,13 +89,20 @@ def interrupts_leader(error: BaseException) -> bool:
 
 
 class GroupCommit:
-    """The queue of calls. `run` settles a group and returns how many seconds its commit took."""
+    """The queue of calls. `run` settles a group and returns how many seconds its commit took.
 
-    def __init__(self, run: Callable[[Sequence[PendingStep[Any]]], float]) -> None:
-        self._run = run
+    `try_at_once`, where there is one, settles a call that is not durable if it need not wait for anything.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Sequence[PendingStep[Any]]], float],
+        try_at_once: Callable[[PendingStep[Any]], object] | None = None,
+    ) -> None:
+        self._run, self._try_at_once = run, try_at_once
         self._mutex = threading.Lock()
         self._queue: deque[_ThreadCall[Any] | _TaskCall[Any]] = deque()
-        self._leader: _ThreadCall[Any] | object | None = None
+        self._leader: object | None = None
         self._offered: set[asyncio.AbstractEventLoop] = set()
         self._running: int | None = None
         self._closed = False
@@ -125,16 +132,14 @@ class GroupCommit:
             self._give_up(call)
             raise
         finally:
-            if self._leader is call:
-                try:
-                    self._pass_on(call)
-                except KeyboardInterrupt:  # which must not leave the others without a leader
-                    self._pass_on(call)
-                    raise
+            self._step_down(call)
         return call.outcome()
 
     async def atransact(self, step: Callable[[Tx], T], durable: bool) -> T:
-        """Run `step` in a group for a task, without blocking its loop."""
+        """Run `step` for a task: at once if it is not durable and nothing is to be waited for, else in a group."""
+        tried = None if durable or self._try_at_once is None else self._run_alone(step, self._try_at_once)
+        if tried is not None:
+            return tried.outcome()
         call = _TaskCall(step, durable)
         loop = call.loop
         with self._mutex:
@@ -171,6 +176,33 @@ class GroupCommit:
             self._queue.remove(call)
 
     # ---- leading ----
+
+    def _run_alone(
+        self, step: Callable[[Tx], T], try_at_once: Callable[[PendingStep[Any]], object]
+    ) -> PendingStep[T] | None:
+        """Run a step in this thread if no other call runs or waits. Returns None where it was not run."""
+        call = PendingStep(step, durable=False)
+        try:
+            with self._mutex:
+                if self._leader is not None or self._queue or self._closed:
+                    return None
+                self._leader = call
+            self._running = threading.get_ident()
+            try_at_once(call)
+        finally:
+            if self._leader is call:
+                self._running = None
+                self._step_down(call)
+        return call if call.settled else None
+
+    def _step_down(self, leader: object) -> None:
+        """Pass on the lead, if this call has it."""
+        if self._leader is leader:
+            try:
+                self._pass_on(leader)
+            except KeyboardInterrupt:  # which must not leave the others without a leader
+                self._pass_on(leader)
+                raise
 
     def _lead(self) -> None:
         """Run one group."""

@@ -54,6 +54,20 @@ class FairLock:
         finally:
             self._unlock()
 
+    def enter_at_once(self, begin: Callable[[], object]) -> bool:
+        """Call `begin` if no other process is in the way. Returns whether it was called with success."""
+        if not self._lock():
+            return False
+        try:
+            begin()
+        except SqliteError as error:
+            if not is_busy(error):
+                raise
+            return False
+        finally:
+            self._unlock()
+        return True
+
     def left(self, since: float, now: float) -> float:
         """Return the seconds of patience that a caller who has waited `since` then still has."""
         return max(0.0, self._patience - (now - since))

@@ -79,7 +79,7 @@ class SqliteStore:
         fair_lock.enter(lambda: _write_ahead(connection))
         _migrate(connection, fair_lock, plans, migrations)
         self._writer = Writer(connection, plans, self._clock, fair_lock, self.durability == "power", board.post)
-        self._group = GroupCommit(self._writer.run)
+        self._group = GroupCommit(self._writer.run, lambda call: self._writer.run([call], wait=False))
         opened.callback(self._group.end_thread)
         self._readers = opened.enter_context(closing(Readers(self._path, plans, self._clock, self._patience)))
         self._watchers = opened.enter_context(closing(Readers(self._path, plans, self._clock, busy_seconds=0)))
@@ -90,7 +90,11 @@ class SqliteStore:
         return self._group.transact(step, durable)
 
     async def atransact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
-        """Run `step` as `transact` does, for a task; a thread of the store leads if no caller does."""
+        """Run `step` as `transact` does, for a task.
+
+        A thread of the store leads if no caller does. A step that is not durable is run at once where neither another
+        call nor another process nor the disk has to be waited for.
+        """
         self._refuse_misuse()
         return await self._group.atransact(step, durable)
 

@@ -14,6 +14,11 @@ from modelyard.stores.sqlite.fair_lock import FairLock
 from modelyard.stores.sqlite.rows import EXACT_SUM, StatementPlan, exact_sum
 from modelyard.stores.sqlite.tx import SqliteTx
 
+_CHECKPOINT_PAGES = 1000
+"""Pages of the log from which a commit copies them into the file: what SQLite does by itself."""
+_LOGGED = 64
+"""Commits after which one has to be made that may copy the log."""
+
 
 class Writer:
     """The only connection that writes.
@@ -41,20 +46,26 @@ class Writer:
         self._power, self._post = power, post
         self._topics: set[str] = set()
         self._level: str | None = None
+        self._copies_log: bool | None = True
+        self._commits_without_wait = 0
         self._committing = False
         self.unsynced: bool = False
 
-    def run(self, group: Sequence[PendingStep[Any]]) -> float:
+    def run(self, group: Sequence[PendingStep[Any]], wait: bool = True) -> float:
         """Settle every call, once all that it saw is committed. Returns how many seconds the commit took.
 
-        Where another process holds the file, only those calls are settled whose patience is at its end.
+        Where another process holds the file, only those calls are settled whose patience is at its end. Without `wait`
+        no call is settled there, nor where the log is due to be copied into the file: the disk is not waited for, and
+        so none of the calls may be durable.
 
         Raises only what interrupts this thread; the effects of calls that are not settled are then rolled back.
         """
+        if not wait and self._commits_without_wait >= _LOGGED:
+            return 0.0
         self._committing = False
         self._roll_back()
         try:
-            return self._run_together(group)
+            return self._run_together(group, wait)
         except StoreBusy as busy:
             now = time.monotonic()
             for call in group:  # those that came later wait for as long
@@ -74,9 +85,13 @@ class Writer:
         """Close the connection."""
         self._connection.close()
 
-    def _run_together(self, group: Sequence[PendingStep[Any]]) -> float:
+    def _run_together(self, group: Sequence[PendingStep[Any]], wait: bool) -> float:
         self._synchronize(self._power and any(map(_is_durable, group)))
-        self._fair_lock.enter(self._begin, group[0].since)
+        self._copy_log(wait)
+        if wait:
+            self._fair_lock.enter(self._begin, group[0].since)
+        elif not self._fair_lock.enter_at_once(self._begin):
+            return 0.0
         shared = len(group) > 1
         self._topics = set()
         wrote = [self._attempt(call, shared) for call in group]
@@ -104,6 +119,14 @@ class Writer:
             self._level = None
             self._execute(f"PRAGMA synchronous={level}")
             self._level = level
+
+    def _copy_log(self, allowed: bool) -> None:
+        """Set whether the next commit may copy the log into the file, which waits for the disk; only if it changes."""
+        self._commits_without_wait = 0 if allowed else self._commits_without_wait + 1
+        if allowed is not self._copies_log:
+            self._copies_log = None
+            self._execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES if allowed else 0}").fetchall()
+            self._copies_log = allowed
 
     def _begin(self) -> None:
         self._execute("BEGIN IMMEDIATE")
