@@ -1,83 +1,206 @@
-"""Train and evaluate a small model from end to end, on real data, in seconds: `modelyard quickstart`."""
+"""Train and evaluate a small model from end to end, on real data, in seconds: `modelyard quickstart`.
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+A model is fine-tuned, then reinforced twice: by a reward that helps, and by a tempting one that rises while the held-out
+evaluation falls. The first is promoted, the second is refused.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
 import click
 
+from modelyard import examples
 from modelyard.compose import open_platform
 from modelyard.domain.completion import Message, Role
+from modelyard.domain.promotion import NotWorse
 from modelyard.domain.training import Trajectory, TrajectoryGroup
+from modelyard.errors import PromotionRefused
+from modelyard.platform.evaluations.result import EvaluationResult
 from modelyard.platform.platform import Platform
 from modelyard.report.table import means, sparkline, text_table
 
 PROJECT = "quickstart"
 BASE_MODEL = "tabular-mini"
-PASSES = 1
+EVALUATION = "held_out"
 BATCH = 2
-ROUNDS = 6
-PROMPTS = 8
-SAMPLES = 6
-RL_RATE = 1e-5
+SAMPLES = 4
+TEMPERATURE = 0.4
+"""At 1 most of what so small a model says is noise, and noise is what it would learn."""
 LONGEST = 80
 
+Task = dict[str, Any]
+Reward = Callable[[str, Task], float]
 
-def data_folder() -> Path:
-    """Return the folder of the support data set: inside an installed package, or in the project's `examples`."""
-    here = Path(__file__).parent
-    installed = here / "examples" / "support"
-    return installed if installed.exists() else here.parents[1] / "examples" / "support"
+
+def overlap(output: str, row: Task) -> float:
+    """Return the F1 score of the words of an answer against those of the expected answer."""
+    words, expected = output.lower().split(), str(row["expected"]).lower().split()
+    common = sum(min(words.count(word), expected.count(word)) for word in set(words))
+    return 2 * common / (len(words) + len(expected)) if words else 0.0
+
+
+def brevity(output: str, row: Task) -> float:
+    """Return more for fewer words, whatever they say."""
+    return 10 / (10 + len(output.split()))
+
+
+@attrs.frozen
+class Plan:
+    """How a model is reinforced: `rounds` jobs, each on `questions` other questions."""
+
+    reward: Reward
+    rounds: int
+    questions: int
+    learning_rate: float
+
+
+HELPFUL = Plan(overlap, rounds=8, questions=36, learning_rate=1e-5)
+TEMPTING = Plan(brevity, rounds=4, questions=18, learning_rate=3e-5)
 
 
 def run(folder: Path, say: Callable[[str], None] = click.echo) -> None:
-    """Run through catalogue, base model, SFT, RL, evaluation and usage, and show each as it happens."""
+    """Run through base model, SFT, RL, evaluation, promotion and usage, and show each as it happens."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "yard.db"
-    train, held_out = data_folder() / "train.jsonl", data_folder() / "held_out.jsonl"
-    rows = [_row(line) for line in _lines(held_out)]
-    with open_platform(file) as platform:
+    with open_platform(file, project=PROJECT) as platform:
         say(f"A platform in one file: {file}\n")
         _show_catalogue(platform, say)
         name = _new_name(platform)
-        model = f"local/{PROJECT}/{name}"
-        platform.models.create(name, project=PROJECT, base_model=BASE_MODEL)
-        question = rows[0]["messages"]
-        _show_answer(platform, "the base model", BASE_MODEL, question, say)
-        before = _evaluate(platform, BASE_MODEL, rows)
-        _fine_tune(platform, f"{PROJECT}/{name}", train, say)
-        _show_answer(platform, "the checkpoint", model, question, say)
-        tuned = _evaluate(platform, model, rows)
-        _reinforce(platform, f"{PROJECT}/{name}", model, _practice(train), say)
-        _show_answer(platform, "the checkpoint after RL", model, question, say)
-        after = _evaluate(platform, model, rows)
-        _show_evaluations(rows, {BASE_MODEL: before, f"{name} after SFT": tuned, f"{name} after RL": after}, say)
+        platform.models.create(name, base_model=BASE_MODEL)
+        story = _Story(platform, name, say)
+        story.tell()
         _show_usage(platform, say)
-        _show_places(file, model, say)
-
-
-def _lines(file: Path) -> list[Any]:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-
-
-def _practice(train: Path) -> list[Mapping[str, Any]]:
-    """Return the training questions of the RL jobs: the same in each round, so that rewards can be compared."""
-    lines = _lines(train)
-    return [_row(line) for line in lines[:: len(lines) // PROMPTS][:PROMPTS]]
-
-
-def _row(line: Mapping[str, Any]) -> Mapping[str, Any]:
-    *prompt, answer = line["messages"]
-    return {"messages": prompt, "expected": answer["content"]}
+        _show_places(file, story.address, say)
 
 
 def _new_name(platform: Platform) -> str:
     """Return `support`, or `support-2` and so on if the quickstart ran on this file before."""
     number = 1
-    while platform.models.find(name := "support" if number == 1 else f"support-{number}", project=PROJECT):
+    while platform.models.find(name := "support" if number == 1 else f"support-{number}"):
         number += 1
     return name
+
+
+class _Story:
+    """One model, from its base to the promotion that is refused."""
+
+    def __init__(self, platform: Platform, name: str, say: Callable[[str], None]) -> None:
+        self.platform, self.name, self.say = platform, name, say
+        self.model, self.address = f"{PROJECT}/{name}", f"local/{PROJECT}/{name}"
+        data = examples.support()
+        self.train, self.held_out = data.train, examples.tasks(data.held_out)
+        self.tasks = examples.tasks(data.train)
+        self.question = next(row for row in self.held_out if row["messages"][-1]["content"].endswith("an invoice?"))
+
+    def tell(self) -> None:
+        self.ask("the base model", BASE_MODEL)
+        base = self.evaluate(BASE_MODEL)
+        self.fine_tune()
+        self.ask("the checkpoint", self.address)
+        tuned = self.evaluate(self.address)
+        self.platform.models.promote(self.model, 1)
+        self.reinforce(HELPFUL, "the words of the expected answer")
+        better = self.evaluate(self.address)
+        self.show(f"{len(self.held_out)} held-out questions", {BASE_MODEL: base, "after SFT": tuned, "after RL": better})
+        self.promote(tuned, better)
+        self.reinforce(TEMPTING, "short answers, which looks like a good idea")
+        worse = self.evaluate(self.address)
+        self.ask("the checkpoint", self.address)
+        self.show("the same questions", {"after RL": better, "after RL for short answers": worse})
+        self.promote(better, worse)
+
+    def ask(self, who: str, model: str) -> None:
+        messages = self.question["messages"]
+        answer = self.platform.chat.complete(model=model, messages=messages, temperature=0, max_tokens=LONGEST)
+        self.say(f"{messages[-1]['content']}\n  {who}: {answer.text.strip()!r}\n")
+
+    def evaluate(self, model: str) -> EvaluationResult:
+        options: Any = {"temperature": 0, "max_tokens": LONGEST}
+        return self.platform.evaluations.run(EVALUATION, model, self.held_out, overlap, **options)
+
+    # ---- training
+
+    def fine_tune(self) -> None:
+        self.say(f"SFT on {len(self.tasks)} support answers")
+        job = self.platform.training.sft(self.model, self.train, batch_size=BATCH)
+        losses = []
+        with _bar(len(self.tasks) // BATCH, "loss") as bar:
+            for event in job.events():
+                if event.type == "gradient_step":
+                    losses.append(event.data["loss"])
+                    bar.update(1, event.data["loss"])
+        self.say(f"  loss {_curve(means(losses, 40))}\n")
+
+    def reinforce(self, plan: Plan, rewarded: str) -> None:
+        self.say(f"RL, {plan.rounds} jobs of {plan.questions} other questions x {SAMPLES} samples, rewarded for {rewarded}")
+        rewards = []
+        with _bar(plan.rounds, "reward") as bar:
+            for number in range(plan.rounds):
+                groups = list(self.roll_out(plan, number))
+                self.platform.training.rl(self.model, groups, learning_rate=plan.learning_rate).wait()
+                rewards.append(_mean([one.reward for group in groups for one in group.trajectories]))
+                bar.update(1, rewards[-1])
+        self.say(f"  reward {_curve(rewards)}\n")
+
+    def roll_out(self, plan: Plan, number: int) -> Iterator[TrajectoryGroup]:
+        """Sample answers to the questions of a round: other questions each time, so that the model cannot learn a few."""
+        for task in self.tasks[number % 8 :: 8][: plan.questions]:
+            answer = self.platform.chat.complete(
+                model=self.address,
+                messages=task["messages"],
+                n=SAMPLES,
+                seed=number,
+                temperature=TEMPERATURE,
+                max_tokens=LONGEST,
+                logprobs=True,
+            )
+            prompt = tuple(Message(Role(message["role"]), message["content"]) for message in task["messages"])
+            yield TrajectoryGroup(
+                tuple(Trajectory.of(prompt, one, reward=plan.reward(one.message.text, task)) for one in answer.choices)
+            )
+
+    # ---- what came of it
+
+    def show(self, title: str, results: dict[str, EvaluationResult]) -> None:
+        self.say(f"Evaluation on {title}: overlap with the expected answer, 1 is best, and its 95 % interval")
+        reports = {who: self.platform.evaluations.report(result).metric("overlap") for who, result in results.items()}
+        rows = [
+            (who, f"{metric.mean:.3f}", f"{metric.interval.low:.3f} to {metric.interval.high:.3f}")
+            for who, metric in reports.items()
+            if metric.mean is not None and metric.interval is not None
+        ]
+        self.say(text_table(("model", "score", "interval"), rows) + "\n")
+
+    def promote(self, baseline: EvaluationResult, candidate: EvaluationResult) -> None:
+        """Promote the latest step, where it is not shown to be worse than what `prod` points to."""
+        found = self.platform.evaluations.compare(baseline=baseline, candidate=candidate).metric("overlap")
+        paired, step = found.paired, self.platform.models.get(self.model).last_step
+        if paired is not None and paired.interval is not None:
+            low, high = paired.interval.low, paired.interval.high
+            self.say(f"Row by row: {paired.difference:+.3f} ({low:+.3f} to {high:+.3f}), {found.verdict}")
+        try:
+            self.platform.models.promote(self.model, step, require=NotWorse(EVALUATION))
+            self.say(f"  step {step} is promoted: {self.address}:prod\n")
+        except PromotionRefused as refused:
+            prod = next(iter(self.platform.models.aliases(self.model))).step
+            self.say(f"  step {step} is not promoted, {str(refused).splitlines()[0]}; prod stays at step {prod}\n")
+
+
+def _bar(length: int, name: str) -> Any:
+    def show(value: float | None) -> str | None:
+        return None if value is None else f"{name} {value:.2f}"
+
+    return click.progressbar(length=length, label="  training", item_show_func=show)
+
+
+def _curve(values: Sequence[float]) -> str:
+    return f"{values[0]:.2f} {sparkline(values)} {values[-1]:.2f}"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _show_catalogue(platform: Platform, say: Callable[[str], None]) -> None:
@@ -86,94 +209,17 @@ def _show_catalogue(platform: Platform, say: Callable[[str], None]) -> None:
     say(text_table(("model", "context", "USD/prompt token", "USD/answer token"), listed) + "\n")
 
 
-def _show_answer(platform: Platform, who: str, model: str, messages: Any, say: Callable[[str], None]) -> None:
-    answer = platform.chat.complete(model=model, messages=messages, temperature=0, max_tokens=LONGEST, project=PROJECT)
-    say(f"{who} answers: {answer.text.strip()!r}\n")
-
-
-def overlap(output: str, row: Mapping[str, Any]) -> float:
-    """Return the F1 score of the words of an answer against those of the expected answer."""
-    words, expected = output.lower().split(), str(row["expected"]).lower().split()
-    common = sum(min(words.count(word), expected.count(word)) for word in set(words))
-    return 2 * common / (len(words) + len(expected)) if words else 0.0
-
-
-def _evaluate(platform: Platform, model: str, rows: Sequence[Mapping[str, Any]]) -> float:
-    result = platform.evaluations.run(
-        "held_out", model, rows, overlap, project=PROJECT, temperature=0, max_tokens=LONGEST
-    )
-    return result.score or 0.0
-
-
-def _fine_tune(platform: Platform, model: str, train: Path, say: Callable[[str], None]) -> None:
-    lines = _lines(train)
-    say(f"SFT on {len(lines)} rows of {train.name}, passes: {PASSES}")
-    job = platform.training.sft(model, lines * PASSES, batch_size=BATCH)
-    losses = []
-    with click.progressbar(length=len(lines) * PASSES // BATCH, label="  training", item_show_func=_loss_of) as bar:
-        for event in job.events():
-            if event.type == "gradient_step":
-                losses.append(event.data["loss"])
-                bar.update(1, event.data["loss"])
-    shown = means(losses, 40)
-    say(f"  loss {shown[0]:.2f} {sparkline(shown)} {shown[-1]:.2f}\n")
-
-
-def _loss_of(loss: float | None) -> str | None:
-    return None if loss is None else f"loss {loss:.2f}"
-
-
-def _reinforce(
-    platform: Platform, model: str, name: str, rows: Sequence[Mapping[str, Any]], say: Callable[[str], None]
-) -> None:
-    say(f"RL, {ROUNDS} jobs of {PROMPTS} training questions x {SAMPLES} samples, rewarded for the expected words:")
-    rewards = []
-    with click.progressbar(length=ROUNDS, label="  training", item_show_func=_reward_of) as bar:
-        for number in range(ROUNDS):
-            groups = list(_roll_out(platform, name, rows, number))
-            platform.training.rl(model, groups, learning_rate=RL_RATE).wait()
-            rewards.append(_mean([trajectory.reward for group in groups for trajectory in group.trajectories]))
-            bar.update(1, rewards[-1])
-    say(f"  reward {rewards[0]:.2f} {sparkline(rewards)} {rewards[-1]:.2f}\n")
-
-
-def _reward_of(reward: float | None) -> str | None:
-    return None if reward is None else f"reward {reward:.2f}"
-
-
-def _roll_out(
-    platform: Platform, name: str, rows: Sequence[Mapping[str, Any]], number: int
-) -> Iterator[TrajectoryGroup]:
-    for row in rows:
-        messages = row["messages"]
-        answer = platform.chat.complete(
-            model=name, messages=messages, n=SAMPLES, seed=number, max_tokens=LONGEST, logprobs=True, project=PROJECT
-        )
-        prompt = tuple(Message(Role(message["role"]), message["content"]) for message in messages)
-        yield TrajectoryGroup(
-            tuple(Trajectory.of(prompt, choice, reward=overlap(choice.message.text, row)) for choice in answer.choices)
-        )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _show_evaluations(rows: Sequence[object], scores: dict[str, float], say: Callable[[str], None]) -> None:
-    say(f"Evaluation on {len(rows)} held-out questions (overlap with the expected answer, 1 is best):")
-    say(text_table(("model", "score"), [(model, round(score, 3)) for model, score in scores.items()]) + "\n")
-
-
 def _show_usage(platform: Platform, say: Callable[[str], None]) -> None:
     totals = platform.usage.total(by=("model",), project=PROJECT)
     listed = [(row.model, row.requests, row.prompt_tokens + row.completion_tokens, f"{row.cost:f}") for row in totals]
     say(text_table(("model", "requests", "tokens", "USD"), listed) + "\n")
 
 
-def _show_places(file: Path, model: str, say: Callable[[str], None]) -> None:
-    say(f"Everything is stored in {file} and {file}-artifacts. Look at it in a browser:")
+def _show_places(file: Path, address: str, say: Callable[[str], None]) -> None:
+    say(f"Everything is stored in {file} and {file}-artifacts. Look at it at http://127.0.0.1:8001/ with")
     say(f"  modelyard ui --store {file}")
     say("or serve it:")
     say(f"  modelyard keys create --store {file} --entity local")
-    say(f"  modelyard serve --store {file} --worker")
-    say(f"and point an OpenAI client at http://127.0.0.1:8000/inference/v1, model {model}.")
+    say(f"  modelyard serve --store {file} --worker --dashboard")
+    say(f"and point an OpenAI client at http://127.0.0.1:8000/inference/v1, model {address}:prod.")
+    say("Both need the extra: pip install 'modelyard[serve]'")
