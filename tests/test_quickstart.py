@@ -16,27 +16,40 @@ def reported(tmp_path_factory):
     return folder, "\n".join(reply)
 
 
-def numbers_around_the_curve(text, word):
-    first, last = re.search(rf"^  {word} ([\d.]+) \S+ ([\d.]+)$", text, re.MULTILINE).groups()
-    return float(first), float(last)
+def curves(text, word):
+    """Where each curve of this name begins and ends."""
+    found = re.findall(rf"^  {word} ([\d.]+) \S+ ([\d.]+)$", text, re.MULTILINE)
+    return [(float(first), float(last)) for first, last in found]
+
+
+def score(text, row):
+    return float(re.search(rf"^{row} +([\d.]+)  [\d.]+ to [\d.]+$", text, re.MULTILINE)[1])
 
 
 def test_the_loss_falls(reported):
-    first, last = numbers_around_the_curve(reported[1], "loss")
+    ((first, last),) = curves(reported[1], "loss")
     assert last < first / 2
 
 
-def test_the_reward_rises(reported):
-    first, last = numbers_around_the_curve(reported[1], "reward")
-    assert last > 1.2 * first
+def test_held_out_questions_are_answered_better_after_each_step(reported):
+    text = reported[1]
+    assert score(text, "after SFT") > 2 * score(text, "tabular-mini")
+    assert score(text, "after RL") > score(text, "after SFT") + 0.03
 
 
-def test_held_out_questions_are_answered_better_after_sft_and_not_worse_after_rl(reported):
-    def score(row):
-        return float(re.search(rf"^{row} +([\d.]+)$", reported[1], re.MULTILINE).group(1))
+def test_the_tempting_reward_rises_while_the_evaluation_falls(reported):
+    _, (first, last) = curves(reported[1], "reward")
+    assert last > 1.4 * first
+    assert score(reported[1], "after RL for short answers") < score(reported[1], "after RL") / 2
 
-    assert score("support after SFT") > 2 * score("tabular-mini")
-    assert score("support after RL") >= score("support after SFT") - 0.03
+
+def test_what_helps_is_promoted_and_what_does_not_is_refused(reported):
+    last, tempted = 1 + quickstart.HELPFUL.rounds, 1 + quickstart.HELPFUL.rounds + quickstart.TEMPTING.rounds
+    assert f"step {last} is promoted" in reported[1]
+    assert f"step {tempted} is not promoted, the candidate is worse" in reported[1]
+    with open_platform(reported[0] / "yard.db", project=quickstart.PROJECT) as platform:
+        assert [alias.step for alias in platform.models.aliases("quickstart/support")] == [last]
+        assert platform.models.get("quickstart/support").last_step == tempted
 
 
 def test_what_it_shows_is_stored(reported):
@@ -46,5 +59,5 @@ def test_what_it_shows_is_stored(reported):
 
 
 def test_a_second_run_takes_a_new_name(reported):
-    with open_platform(reported[0] / "yard.db") as platform:
+    with open_platform(reported[0] / "yard.db", project=quickstart.PROJECT) as platform:
         assert quickstart._new_name(platform) == "support-2"

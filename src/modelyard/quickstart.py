@@ -57,7 +57,7 @@ class Plan:
 
 
 HELPFUL = Plan(overlap, rounds=8, questions=36, learning_rate=1e-5)
-TEMPTING = Plan(brevity, rounds=4, questions=18, learning_rate=3e-5)
+TEMPTING = Plan(brevity, rounds=5, questions=24, learning_rate=3e-5)
 
 
 def run(folder: Path, say: Callable[[str], None] = click.echo) -> None:
@@ -103,7 +103,9 @@ class _Story:
         self.platform.models.promote(self.model, 1)
         self.reinforce(HELPFUL, "the words of the expected answer")
         better = self.evaluate(self.address)
-        self.show(f"{len(self.held_out)} held-out questions", {BASE_MODEL: base, "after SFT": tuned, "after RL": better})
+        self.show(
+            f"{len(self.held_out)} held-out questions", {BASE_MODEL: base, "after SFT": tuned, "after RL": better}
+        )
         self.promote(tuned, better)
         self.reinforce(TEMPTING, "short answers, which looks like a good idea")
         worse = self.evaluate(self.address)
@@ -134,7 +136,9 @@ class _Story:
         self.say(f"  loss {_curve(means(losses, 40))}\n")
 
     def reinforce(self, plan: Plan, rewarded: str) -> None:
-        self.say(f"RL, {plan.rounds} jobs of {plan.questions} other questions x {SAMPLES} samples, rewarded for {rewarded}")
+        self.say(
+            f"RL, {plan.rounds} jobs of {plan.questions} other questions x {SAMPLES} samples, rewarded for {rewarded}"
+        )
         rewards = []
         with _bar(plan.rounds, "reward") as bar:
             for number in range(plan.rounds):
