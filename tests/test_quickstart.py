@@ -5,7 +5,7 @@ import pytest
 from modelyard import quickstart
 from modelyard.compose import open_platform
 
-pytestmark = pytest.mark.docs
+pytestmark = [pytest.mark.docs, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,10 @@
 """Train and evaluate a small model from end to end, on real data, in seconds: `modelyard quickstart`.
 
-A model is fine-tuned, then reinforced twice: by a reward that helps, and by a tempting one that rises while the held-out
-evaluation falls. The first is promoted, the second is refused.
+A model is fine-tuned, then reinforced twice: by a reward that helps, and by a tempting one that rises while the
+held-out evaluation falls. The first is promoted, the second is refused.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ TEMPERATURE = 0.4
 """At 1 most of what so small a model says is noise, and noise is what it would learn."""
 LONGEST = 80
 
-Task = dict[str, Any]
+Task = Mapping[str, Any]
 Reward = Callable[[str, Task], float]
 
 
@@ -149,7 +149,7 @@ class _Story:
         self.say(f"  reward {_curve(rewards)}\n")
 
     def roll_out(self, plan: Plan, number: int) -> Iterator[TrajectoryGroup]:
-        """Sample answers to the questions of a round: other questions each time, so that the model cannot learn a few."""
+        """Sample answers to the questions of a round: other ones each time, so that it learns none by heart."""
         for task in self.tasks[number % 8 :: 8][: plan.questions]:
             answer = self.platform.chat.complete(
                 model=self.address,
