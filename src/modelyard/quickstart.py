@@ -47,7 +47,7 @@ def brevity(output: str, row: Task) -> float:
 
 
 @attrs.frozen
-class Plan:
+class RewardPlan:
     """How a model is reinforced: `rounds` jobs, each on `questions` other questions."""
 
     reward: Reward
@@ -56,8 +56,8 @@ class Plan:
     learning_rate: float
 
 
-HELPFUL = Plan(overlap, rounds=8, questions=36, learning_rate=1e-5)
-TEMPTING = Plan(brevity, rounds=5, questions=24, learning_rate=3e-5)
+HELPFUL = RewardPlan(overlap, rounds=8, questions=28, learning_rate=1e-5)
+TEMPTING = RewardPlan(brevity, rounds=6, questions=16, learning_rate=4e-5)
 
 
 def run(folder: Path, say: Callable[[str], None] = click.echo) -> None:
@@ -135,7 +135,7 @@ class _Story:
                     bar.update(1, event.data["loss"])
         self.say(f"  loss {_curve(means(losses, 40))}\n")
 
-    def reinforce(self, plan: Plan, rewarded: str) -> None:
+    def reinforce(self, plan: RewardPlan, rewarded: str) -> None:
         self.say(
             f"RL, {plan.rounds} jobs of {plan.questions} other questions x {SAMPLES} samples, rewarded for {rewarded}"
         )
@@ -148,7 +148,7 @@ class _Story:
                 bar.update(1, rewards[-1])
         self.say(f"  reward {_curve(rewards)}\n")
 
-    def roll_out(self, plan: Plan, number: int) -> Iterator[TrajectoryGroup]:
+    def roll_out(self, plan: RewardPlan, number: int) -> Iterator[TrajectoryGroup]:
         """Sample answers to the questions of a round: other ones each time, so that it learns none by heart."""
         for task in self.tasks[number % 8 :: 8][: plan.questions]:
             answer = self.platform.chat.complete(

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.docs
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)(?: ([\w.]+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-DATA = {"text", "json", "mermaid"}
+DATA = {"text", "json", "mermaid", "yaml"}
 CLIENTS = {
     "use-the-rl-client.md": "art",
     "use-the-trace-client.md": "weave",

@@ -11,6 +11,7 @@ from modelyard.domain.evaluation.comparison import is_number
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.evaluation.summary import MetricSummary, ReportKeywords, RowNote
 from modelyard.errors import InvalidInput
+from modelyard.platform.evaluations.exported_run import ExportedRun
 from modelyard.platform.evaluations.stored_run import StoredRun
 from modelyard.platform.runtime import Runtime
 from modelyard.report.evaluations.comparison import ComparisonReport, regression_text
@@ -40,16 +41,27 @@ def _with_comments(stored: StoredRun, one: MetricSummary) -> tuple[RowNote, ...]
 
 
 def compare_runs(
-    runtime: Runtime, baseline: EvaluationRun, candidate: EvaluationRun, **options: Unpack[ReportKeywords]
+    runtime: Runtime,
+    baseline: EvaluationRun | ExportedRun,
+    candidate: EvaluationRun | ExportedRun,
+    **options: Unpack[ReportKeywords],
 ) -> ComparisonReport:
     """Compare a candidate with a baseline, row by row. Raises `InvalidInput`."""
-    before, after = (StoredRun(runtime, run.id) for run in (baseline, candidate))
+    before, after = (_rows_of(runtime, run) for run in (baseline, candidate))
     if options.get("cluster_by") is None:
         found = compare(before.columns(usage=False), after.columns(usage=False), **options)
     else:
         found = compare(before.full(), after.full(), **options)
     rows = (RunRows(before.full, before.columns), RunRows(after.full, after.columns))
-    return ComparisonReport(baseline, candidate, found, rows)
+    return ComparisonReport(_run_of(baseline), _run_of(candidate), found, rows)
+
+
+def _rows_of(runtime: Runtime, run: EvaluationRun | ExportedRun) -> StoredRun | ExportedRun:
+    return run if isinstance(run, ExportedRun) else StoredRun(runtime, run.id)
+
+
+def _run_of(run: EvaluationRun | ExportedRun) -> EvaluationRun:
+    return run.run if isinstance(run, ExportedRun) else run
 
 
 def assert_not_worse(report: ComparisonReport, metric: str | None, margin: float) -> None:

@@ -16,6 +16,7 @@ from modelyard.errors import InvalidInput
 from modelyard.lazy import asyncio
 from modelyard.platform.evaluations import compare, result
 from modelyard.platform.evaluations.compare import QualityGate
+from modelyard.platform.evaluations.exported_run import ExportedFile, ExportedRun
 from modelyard.platform.evaluations.job import resume_here, run_here
 from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.predictions import Predictions, Scores
@@ -284,25 +285,26 @@ class Evaluations:
     def compare(
         self,
         *,
-        baseline: AnyRun,
-        candidate: AnyRun,
+        baseline: AnyRun | ExportedFile,
+        candidate: AnyRun | ExportedFile,
         project: str | None = None,
         entity: str | None = None,
         **options: Unpack[ReportKeywords],
     ) -> ComparisonReport:
         """Compare a candidate with a baseline, row by row: whether it is shown to be better or worse, by each metric.
 
-        Higher is better, but for the metrics in `lower_is_better`. Options are those of `report`. Raises `NotFound`,
-        `InvalidInput`.
+        Either may be the path of a run that was exported, also from another store, by `report(run).save("x.jsonl")`.
+        Higher is better, except in `lower_is_better`. Options are those of `report`. Raises `NotFound`, `InvalidInput`.
         """
-        before, after = (self._run(run, project, entity) for run in (baseline, candidate))
+        runs: tuple[Any, ...] = (baseline, candidate)
+        before, after = (ExportedRun.of(run) or self._run(run, project, entity) for run in runs)
         return compare.compare_runs(self._runtime, before, after, **options)
 
     def assert_not_worse(
         self,
         *,
-        baseline: AnyRun,
-        candidate: AnyRun,
+        baseline: AnyRun | ExportedFile,
+        candidate: AnyRun | ExportedFile,
         metric: str | None = None,
         margin: float = 0.0,
         **options: Unpack[ReportKeywords],
