@@ -18,6 +18,7 @@ from modelyard.dashboard.exchange import COOKIE
 from modelyard.domain.identity import Principal, Scope, host
 from modelyard.errors import Unauthenticated
 from modelyard.http.message import Request, Response
+from modelyard.platform.evaluations.result import Rows
 from modelyard.platform.platform import Platform
 from modelyard.testing.clock import ManualClock
 
@@ -228,6 +229,22 @@ def test_rows_are_filtered_and_compared(browser: Browser, platform: Platform) ->
     changed = browser.get(f"runs/{mini.id}/rows", show="changed", baseline=echo.id)[1]
     assert "<del>" in changed
     assert "<article" in changed
+
+
+def test_the_rows_of_a_baseline_are_looked_up_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    original = Rows.__iter__
+    monkeypatch.setattr(Rows, "__iter__", lambda self: read.append(self._run.id) or original(self))
+    asked = [{"prompt": f"say {at}", "expected": f"say {at}"} for at in range(4)]
+    other_order = [*asked[:1:-1], {"prompt": "new", "expected": ""}, *asked[:2]]
+    with open_platform() as platform:
+        before = platform.evaluations.run("order", lambda row: "say 0", asked, "exact_match").run
+        after = platform.evaluations.run("order", "echo", other_order, "exact_match").run
+        browser = Browser(Dashboard(platform))
+        browser.log_in(platform.keys.create(before.entity).secret)
+        page = browser.get(f"runs/{after.id}/rows", show="changed", baseline=before.id)[1]
+    assert re.findall(">Row ([0-9]+)", page) == ["0", "1", "4"]
+    assert read == [after.id]
 
 
 def test_what_a_key_may_not_see_is_absent(platform: Platform, dashboard: Dashboard, browser: Browser) -> None:

@@ -1,15 +1,15 @@
 """Evaluation runs: all of them, the report of one, its rows, and two compared."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import islice
-from typing import Any
 
 from modelyard.dashboard.view import HtmlPage, View, bar, empty, lasted, short_id, status_chip, when, whole_number
 from modelyard.domain.canonical import canonical_json
 from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.run import EvaluationRun, Outcome, RowResult, RunState
+from modelyard.platform.evaluations.result import Rows
 from modelyard.report.evaluations.comparison_page import comparison_content
 from modelyard.report.evaluations.headline import primary_first
 from modelyard.report.evaluations.run_page import run_content, short_ref
@@ -185,12 +185,12 @@ def rows(view: View) -> HtmlPage:
     """Show the rows of a run: all, those that failed, or those that differ from a baseline's."""
     run = view.platform.evaluations.runs.get(view.params["run"])
     baseline = view.query.get("baseline")
-    before = _by_row(view, baseline) if baseline else {}
+    before = view.platform.evaluations.result(baseline).rows if baseline else None
     show, text = view.query.get("show", "all"), view.query.get("q", "")
     start = whole_number(view.query.get("from", "0"), "from")
     kept = _kept(view, run, before, show, text)
     found = list(islice(kept, start, start + SHOWN_ROWS + 1))
-    shown = [_row(row, before.get(_identity(row)), bool(baseline)) for row in found[:SHOWN_ROWS]]
+    shown = [_row(row, _counterpart(row, before)) for row in found[:SHOWN_ROWS]]
     given = {"show": show, "q": text, "baseline": baseline}
     more = (
         view.link("More rows", "runs", run.id, "rows", **given, **{"from": start + SHOWN_ROWS})
@@ -203,24 +203,28 @@ def rows(view: View) -> HtmlPage:
     return HtmlPage(f"Rows of {ref_text(run.model)} on {ref_text(run.evaluation)}", content)
 
 
-def _kept(view: View, run: EvaluationRun, before: Mapping[Any, RowResult], show: str, text: str) -> Iterator[RowResult]:
+def _kept(view: View, run: EvaluationRun, before: Rows | None, show: str, text: str) -> Iterator[RowResult]:
+    fits = _FITS.get(show)
     for row in view.platform.evaluations.result(run.id).rows:
-        other = before.get(_identity(row))
-        fits = {
-            "errors": row.outcome in _FAILED,
-            "failed": row.outcome in _FAILED or (row.score is not None and row.score < 0.5),
-            "changed": other is not None and (other.score, other.output) != (row.score, row.output),
-        }.get(show, True)
-        if fits and text.lower() in f"{dict(row.row)} {row.output}".lower():
+        if text.lower() in f"{dict(row.row)} {row.output}".lower() and (fits is None or fits(row, before)):
             yield row
 
 
-def _by_row(view: View, run_id: str) -> dict[Any, RowResult]:
-    return {_identity(row): row for row in view.platform.evaluations.result(run_id).rows}
+def _counterpart(row: RowResult, before: Rows | None) -> RowResult | None:
+    return None if before is None else before.find(row.row, row.trial)
 
 
-def _identity(row: RowResult) -> tuple[str, int]:
-    return canonical_json(row.row), row.trial
+def _has_changed(row: RowResult, before: Rows | None) -> bool:
+    other = _counterpart(row, before)
+    return other is not None and (other.score, other.output) != (row.score, row.output)
+
+
+_FITS: Mapping[str, Callable[[RowResult, Rows | None], bool]] = {
+    "errors": lambda row, before: row.outcome in _FAILED,
+    "failed": lambda row, before: row.outcome in _FAILED or (row.score is not None and row.score < 0.5),
+    "changed": _has_changed,
+}
+"""Which rows are shown, in the words of the filter."""
 
 
 def _filters(view: View, run: EvaluationRun, show: str, text: str, baseline: str | None) -> Html:
@@ -237,7 +241,7 @@ def _filters(view: View, run: EvaluationRun, show: str, text: str, baseline: str
     return tag("form", *fields, method="get", action=view.url("runs", run.id, "rows"), role="search")
 
 
-def _row(row: RowResult, before: RowResult | None, compared: bool) -> Html:
+def _row(row: RowResult, before: RowResult | None) -> Html:
     name = f"row-{row.index}-{row.trial}"
     head = tag("h2", tag("a", f"Row {row.index}", href=f"#{name}"), f", trial {row.trial}" if row.trial else "")
     verdict = [
@@ -245,7 +249,7 @@ def _row(row: RowResult, before: RowResult | None, compared: bool) -> Html:
         *(chip(f"{key} {_value(value)}") for key, value in row.scores.items()),
     ]
     pairs: list[tuple[str, object]] = [(key, _text(value)) for key, value in row.row.items()]
-    if not compared or before is None:
+    if before is None:
         pairs.append(("output", _text(row.output)))
     else:
         pairs += [

@@ -1,10 +1,11 @@
 """The result of a run, with its rows; waiting for it; and showing its progress."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from itertools import dropwhile, islice
 
+from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.filters import scorer_keys
 from modelyard.domain.evaluation.prediction import Prediction, Score
 from modelyard.domain.evaluation.run import EvaluationRun, Outcome, RowResult, RunState
@@ -54,6 +55,11 @@ class Rows:
         for row in islice(self, at if at >= 0 else len(self) + at, None):
             return row
         raise IndexError(f"the run has no row {at}")
+
+    def find(self, inputs: Mapping[str, object], trial: int = 0) -> RowResult | None:
+        """Return a trial of the row with these inputs, of equal rows one; None where these rows have none."""
+        found = self._runtime.store.read(partial(_trial, self._run, digest(inputs), trial))
+        return found if found is not None and self._keep(found) else None
 
 
 class EvaluationResult:
@@ -106,6 +112,13 @@ def _row(run: EvaluationRun, prediction: Prediction, scores: list[Score]) -> Row
         {name: score.value[VALUE] for name, score in by_name.items() if VALUE in score.value},
         {name: score.comment for name, score in by_name.items() if score.comment},
     )
+
+
+def _trial(run: EvaluationRun, row_digest: str, trial: int, snapshot: Snapshot) -> RowResult | None:
+    for prediction in snapshot.page(Prediction, "by_row", run.id, after=(row_digest, trial, ""), limit=1):
+        if (prediction.row_digest, prediction.trial) == (row_digest, trial):
+            return _row(run, prediction, scores_of(snapshot, prediction))
+    return None
 
 
 AnyRun = str | EvaluationRun | EvaluationResult | RunReport
