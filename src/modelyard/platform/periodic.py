@@ -12,11 +12,16 @@ from modelyard.protocols import Clock
 class Periodic:
     """Calls `action` every so many seconds while it is entered, even if it raises. It is entered once.
 
+    `seconds` may be a function, which is asked before each wait.
+
     It ends by itself when the platform is closed.
     """
 
-    def __init__(self, clock: Clock, seconds: float, action: Callable[[], None], name: str) -> None:
-        self._clock, self._seconds, self._action = clock, seconds, action
+    def __init__(
+        self, clock: Clock, seconds: float | Callable[[], float], action: Callable[[], None], name: str
+    ) -> None:
+        self._clock, self._action = clock, action
+        self._seconds: Callable[[], float] = seconds if callable(seconds) else lambda: seconds
         self._ended, self._wake = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -47,7 +52,7 @@ class Periodic:
 
     def _run(self) -> None:
         while not self._ended.is_set():
-            self._clock.wait(self._wake, self._seconds)
+            self._clock.wait(self._wake, self._seconds())
             self._wake.clear()
             if not self._ended.is_set():
                 self._act()

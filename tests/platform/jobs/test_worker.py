@@ -719,3 +719,40 @@ def test_closing_a_run_halfway_gives_the_job_back(yard: Any, undisturbed: str) -
     assert yard.progress(job.id).crashes == 0
     yard.worker().run_until_idle()
     check_finished_as_if_undisturbed(yard, job.id, undisturbed)
+
+
+# ---- many of them --------------------------------------------------------------------------------------------------
+
+
+def announced(yard: Any, number: int) -> list[Worker]:
+    """Workers that have announced themselves and looked once, without threads of their own."""
+    workers = [yard.worker() for _ in range(number)]
+    for worker in workers:
+        worker.beat()
+    for worker in workers:
+        worker.look()
+    return workers
+
+
+def test_the_first_of_many_workers_watch_over_the_others_and_the_rest_sleep(yard: Any) -> None:
+    lease, poll = yard.runtime.settings.lease, yard.runtime.settings.poll
+    workers = announced(yard, 5)
+    assert [worker._watches_others for worker in workers] == [True, True, True, False, False]
+    assert [worker._until_next_look() for worker in workers] == [poll] * 5  # they do not hear of jobs yet
+    for worker in workers:
+        worker._ready = yard.runtime.store.subscribe("jobs/ready", lambda: None)
+    assert [worker._until_next_look() for worker in workers] == [poll, poll, poll, lease, lease]
+
+
+def test_when_the_first_workers_are_gone_others_take_their_place_and_their_jobs(yard: Any) -> None:
+    *_, last = announced(yard, 4)
+    job = yard.sft(4)
+    yard.abandon(1)
+    last.look()
+    assert (last._watches_others, yard.job(job.id).attempts) == (False, 1)
+    for _ in range(3):
+        yard.clock.advance(yard.runtime.settings.lease)
+        last.beat()
+        last.look()
+    assert (last._watches_others, yard.job(job.id).attempts) == (True, 2)
+    assert yard.job(job.id).status is JobStatus.SUCCEEDED

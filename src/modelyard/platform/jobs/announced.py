@@ -13,6 +13,12 @@ from modelyard.protocols import Snapshot, Tx
 MAX_WORKERS = 1000
 """How many announced workers are read at most."""
 
+WATCHERS = 3
+"""How many of all workers look after the dead. One would do; with three, its own death delays nothing."""
+
+FIRST = 10
+"""How many of the first workers are looked at to find out who they are. The dead among them are removed soon."""
+
 SHOWN = 5
 """How many workers that could run a job are named."""
 
@@ -40,6 +46,18 @@ def waiting_for(job: Job, workers: Sequence[WorkerRecord]) -> str | None:
         have = "what it needs" if job.accelerators or job.memory else "the trainer or the model for it"
         return f"a worker that can run {job.needs}: none that is alive has {have}"
     return f"one of the workers that can run {job.needs}: {', '.join(able[:SHOWN])}"
+
+
+def watches_over_others(runtime: Runtime, me: str) -> bool:
+    """Return whether a worker is among the first that are alive, who look after the dead for all others."""
+
+    def alive_before(snapshot: Snapshot) -> int:
+        first = snapshot.page(WorkerRecord, "all", "worker", limit=FIRST)
+        beats = {worker.id: worker.beat for worker in first if worker.id < me}
+        still = runtime.liveness.idle_seconds("first workers", beats, runtime.clock.monotonic())
+        return sum(seconds < runtime.settings.lease for seconds in still.values())
+
+    return runtime.store.read(alive_before) < WATCHERS
 
 
 def forget_dead(runtime: Runtime) -> None:

@@ -61,6 +61,11 @@ class ProcessMonitor:
 
     # ---- what is watched
 
+    @property
+    def watches(self) -> int:
+        """How many processes are under watch."""
+        return len(self._watches)
+
     def add(self, claimed: ClaimedJob, handle: str) -> None:
         """Watch a job that was just submitted. Its handle is kept, so that another worker finds it again."""
         self._watches.append(MonitoredProcess(claimed.job, handle, self.runtime.clock.monotonic(), claimed))

@@ -1,6 +1,7 @@
 """Workers: what takes jobs from the queue and runs them, and whether any is alive."""
 
 import threading
+from math import inf
 from typing import Self
 
 import attrs
@@ -9,7 +10,7 @@ from modelyard.domain.job import WORKER, WorkerRecord
 from modelyard.domain.resources import Capacity
 from modelyard.errors import ModelyardError, RecordNotFound, StoreError
 from modelyard.lazy import log
-from modelyard.platform.jobs.announced import forget_dead
+from modelyard.platform.jobs.announced import forget_dead, watches_over_others
 from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.leases import ready_needs
 from modelyard.platform.jobs.process_monitor import ProcessMonitor
@@ -47,11 +48,12 @@ class Worker:
         self._runner = Runner(runtime, alone=concurrency == 1 and not executor.isolates, capacity=capacity)
         self._watcher = ProcessMonitor(runtime, executor, self._runner)
         self._stopping = threading.Event()
-        self._loop = Periodic(runtime.clock, runtime.settings.poll, self.look, "modelyard-worker")
+        self._loop = Periodic(runtime.clock, self._until_next_look, self.look, "modelyard-worker")
         self._pulse = Periodic(
             runtime.clock, runtime.settings.lease / BEATS_PER_LEASE, self.beat, "modelyard-heartbeat"
         )
         self._ready: Subscription | None = None
+        self._watches_others, self._asked = True, -inf
         self._record = WorkerRecord(self.id, 0, runtime.clock.now(), process=self._runner.claimant.process)
 
     @property
@@ -130,15 +132,33 @@ class Worker:
             tx.replace(attrs.evolve(self._record, beat=record.beat + 1))
 
     def look(self) -> None:
-        """Make one round: take over from the dead, and take as many jobs as there is room for."""
-        forget_dead(self.runtime)
-        self._runner.reclaim_expired(self._watcher.take_over)
+        """Make one round: take over from the dead, and take as many jobs as there is room for.
+
+        Of many workers the first few take over from the dead; the others sleep until a job is ready.
+        """
+        self._find_out_who_watches()
+        if self._watches_others:
+            forget_dead(self.runtime)
+            self._runner.reclaim_expired(self._watcher.take_over)
         self._watcher.look()
         self._decline()
         while not self._stopping.is_set() and self._has_room():
             claimed = self._runner.claim(suspects=self.executor.isolates or not self._runner.claimed_jobs)
             if claimed is None or not self._submit(claimed):
                 return
+
+    def _find_out_who_watches(self) -> None:
+        now, lease = self.runtime.clock.monotonic(), self.runtime.settings.lease
+        if now - self._asked >= lease / BEATS_PER_LEASE:
+            self._watches_others, self._asked = watches_over_others(self.runtime, self.id), now
+
+    def _until_next_look(self) -> float:
+        """Return the seconds until the next round, if nothing wakes this worker before."""
+        heard = self._ready is not None and self._ready.live
+        busy = self._runner.claimed_jobs or self._watcher.watches or self._runner.pause() > 0
+        if self._watches_others or busy or not heard:
+            return self.runtime.settings.poll
+        return max(self.runtime.settings.lease, self.runtime.settings.poll)
 
     def _has_room(self) -> bool:
         """Return whether another job may be run: not next to one that is to be alone in this process."""
