@@ -41,15 +41,22 @@ def server_folder() -> Path | None:
 class PostgresServer:
     """A server that this process starts and stops. It refuses to run as root, so it is then run as another user."""
 
-    def __init__(self, binaries: Path, **settings: str) -> None:
+    def __init__(self, binaries: Path, of: "PostgresServer | None" = None, **settings: str) -> None:
+        """Start a server; as a standby that follows the server `of`, if that is given."""
         self._binaries = binaries
         self._as: dict[str, Any] = {"user": "nobody", "group": "nogroup", "extra_groups": []} if _is_root() else {}
         self.folder = Path(tempfile.mkdtemp(prefix="yard-pg-"))
         self._data, self._log = self.folder / "data", self.folder / "log"
         if self._as:
             shutil.chown(self.folder, self._as["user"], self._as["group"])
-        self._call("initdb", "-D", self._data, "-U", "yard", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-        (self._data / "pg_hba.conf").write_text(f"local all {GUARDED} scram-sha-256\nlocal all all trust\n")
+        if of is None:
+            self._call("initdb", "-D", self._data, "-U", "yard", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        else:
+            self._call(
+                "pg_basebackup", "-D", self._data, "-h", of.folder, "-U", "yard", "-R", "-c", "fast", "--no-sync"
+            )
+        rules = f"local all {GUARDED} scram-sha-256\nlocal all,replication all trust\n"
+        (self._data / "pg_hba.conf").write_text(rules)
         options = {**SETTINGS, "unix_socket_directories": f"'{self.folder}'", **settings}
         with (self._data / "postgresql.conf").open("a") as file:
             file.writelines(f"{name} = {value}\n" for name, value in options.items())
@@ -90,6 +97,17 @@ class PostgresServer:
         name = f"yard{self._databases}"
         self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return self.address(name)
+
+    def follow_synchronously(self) -> None:
+        """Have every commit wait for a standby from now on, once one follows."""
+        until(lambda: self.execute("SELECT state FROM pg_stat_replication") == [("streaming",)])
+        self.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        self.execute("SELECT pg_reload_conf()")
+        until(lambda: self.execute("SELECT sync_state FROM pg_stat_replication") == [("sync",)])
+
+    def promote(self) -> None:
+        """Make a standby the server that writes."""
+        assert self.execute("SELECT pg_promote()") == [(True,)]
 
     def execute(self, sql: str, database: str = "postgres") -> list[Any]:
         """Run a statement of one's own and return its rows."""

@@ -373,3 +373,16 @@ def test_a_forgotten_migration_is_reported(yard_address: str) -> None:
         connection.execute("ALTER TABLE modelyard.items DROP COLUMN weight")
     with pytest.raises(StoreCorrupt, match="weight"):
         PostgresStore(yard_address, CONTRACT_RECORDS)
+
+
+def test_a_statement_that_takes_too_long_fails_its_step_and_no_other(yard_address: str) -> None:
+    """As where an administrator has set statement_timeout for the user."""
+    address = f"{yard_address}&options=-c%20statement_timeout%3D{int(IMPATIENT * 1000)}"
+    with closing(PostgresStore(address, CONTRACT_RECORDS)) as store, psycopg.connect(yard_address) as other:
+        store.transact(lambda tx: tx.add(Counter("c")))
+        other.execute("SELECT value FROM modelyard.counters FOR UPDATE")
+        with pytest.raises(StoreBusy, match="statement timeout"):
+            store.transact(increment)
+        assert value(store) == 0
+        other.rollback()
+        assert store.transact(increment) == 1

@@ -13,7 +13,7 @@ from psycopg.raw_cursor import RawCursor
 from modelyard.errors import StoreBusy, StoreClosed, StoreError
 from modelyard.protocols import Snapshot
 from modelyard.stores.postgres.errors import connection_error, is_loss, to_store_error
-from modelyard.stores.postgres.pages import Row
+from modelyard.stores.postgres.pages import Row, Statement
 from modelyard.stores.postgres.rows import RecordPlan
 from modelyard.stores.postgres.tx import PostgresSnapshot
 from modelyard.stores.postgres.values import adapt
@@ -28,6 +28,12 @@ NOW = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
 _STATEMENTS = 500
 """Prepared statements that a connection keeps: more than a platform has."""
+_SETTINGS = (
+    "SELECT set_config('lock_timeout', $1, $3), set_config('jit', 'off', $3),"
+    " set_config('idle_in_transaction_session_timeout', $2, $3)"
+)
+_BEGIN_TO_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
+"""Each statement sees all that was committed before the lock was granted. A stricter level would have looked before."""
 _PAUSE = 0.05
 """Seconds between two attempts to reach the server."""
 _BEGIN = [("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", ())]
@@ -54,8 +60,22 @@ class Connector:
                     raise
                 time.sleep(_PAUSE)
 
-    def _connect(self) -> Any:
+    def begin(self, connection: Any) -> list[Statement]:
+        """Return the statements that begin a transaction which writes on such a connection."""
+        settings = () if connection.prepare_threshold is not None else (self._settings(local=True),)
+        return [(_BEGIN_TO_WRITE, ()), *settings]
+
+    def _settings(self, local: bool) -> Statement:
         milliseconds = max(1, int(self._patience * 1000))
+        return _SETTINGS, (str(milliseconds), str(milliseconds + 1000), local)
+
+    def _set_up(self, connection: Any) -> None:
+        if is_pooled(connection):  # neither a setting nor a prepared statement stays with it
+            connection.prepare_threshold = None
+        else:
+            connection.execute(*self._settings(local=False))
+
+    def _connect(self) -> Any:
         try:
             connection = psycopg.connect(
                 self._address,
@@ -75,15 +95,20 @@ class Connector:
         connection.prepared_max = _STATEMENTS
         adapt(connection.adapters)
         try:
-            connection.execute(
-                "SELECT set_config('lock_timeout', $1, false), set_config('jit', 'off', false),"
-                " set_config('idle_in_transaction_session_timeout', $2, false)",
-                (str(milliseconds), str(milliseconds + 1000)),
-            )
+            self._set_up(connection)
         except psycopg.Error as error:
             connection.close()
             raise connection_error(error) from None
         return connection
+
+
+def is_pooled(connection: Any) -> bool:
+    """Return whether a pooler answers for the server, which may use another connection for each transaction.
+
+    It makes up a process number. Raises `psycopg.Error`.
+    """
+    number: int = connection.execute("SELECT pg_backend_pid()").fetchone()[0]
+    return number != connection.info.backend_pid
 
 
 class ReadPool:

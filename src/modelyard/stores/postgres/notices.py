@@ -14,7 +14,7 @@ import psycopg
 
 from modelyard.errors import StoreError
 from modelyard.lazy import log
-from modelyard.stores.postgres.connections import Connector
+from modelyard.stores.postgres.connections import Connector, is_pooled
 from modelyard.stores.postgres.locks import lock_key
 from modelyard.stores.postgres.pages import Statement
 from modelyard.stores.postgres.values import TEXTS, array_of_texts
@@ -91,7 +91,7 @@ class Notices:
                     self._connection = None
 
     def _hear(self, connection: Any) -> None:
-        if connection.execute("SELECT pg_backend_pid()").fetchone()[0] != connection.info.backend_pid:
+        if is_pooled(connection):
             self._pooled = True
             log.info("a pooler is between this process and PostgreSQL, so jobs are looked for by polling")
             return

@@ -29,8 +29,6 @@ from modelyard.stores.postgres.schema import COMMITS, MIGRATIONS
 from modelyard.stores.postgres.tx import PostgresTx
 from modelyard.stores.postgres.wire import Abandoned, Wire, ends_group
 
-_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
-"""Each statement sees all that was committed before the lock was granted. A stricter level would have looked before."""
 _MOST_ATTEMPTS = 8
 _BETWEEN_QUESTIONS = 0.05
 """Seconds between two questions about a commit."""
@@ -132,7 +130,7 @@ class GroupWriter:
             self._connection = self._connector.connect(deadline)
         domains = domains_of(group)
         *locks, opening = lock_statements(self._schema, domains)
-        wire = self._wire = Wire(self._connection, [(_BEGIN, ()), *locks], opening)
+        wire = self._wire = Wire(self._connection, [*self._connector.begin(self._connection), *locks], opening)
         batch = Batch(wire, alone=domains is None)
         if len(group) > 1:
             read_ahead(batch, self._plans, [call.step for call in group], self._now)
