@@ -436,3 +436,32 @@ def test_a_job_that_was_taken_away_is_again_the_first_of_its_lane(yard: Any) -> 
     lose(yard, take(yard))
     assert places(yard, first, second) == [QueueState.READY, QueueState.WAITING]
     assert take(yard).id == first.id
+
+
+def test_jobs_in_the_queue_are_counted_only_where_there_may_be_too_many(yard: Any) -> None:
+    counted = []
+
+    class Counting:
+        def __init__(self, tx: Any) -> None:
+            self._tx = tx
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._tx, name)
+
+        def count(self, *given: Any) -> int:
+            counted.append(given)
+            return int(self._tx.count(*given))
+
+    def queue(name: str, most: int) -> Job:
+        job = yard.new_job(name)
+        return yard.runtime.store.transact(lambda tx: enqueue(Counting(tx), job, most))
+
+    for name in ("a", "b"):
+        queue(name, 3)
+    assert not counted
+    queue("c", 3)
+    with pytest.raises(RateLimited):
+        queue("d", 3)
+    take(yard, "b")
+    assert queue("e", 3).lane == "e"
+    assert counted

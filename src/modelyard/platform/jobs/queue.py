@@ -55,7 +55,7 @@ def enqueue(tx: Tx, job: Job, max_queued: int) -> Job:
     known = asked_before(tx, job)
     if known is not None:
         return known
-    if tx.count(Job, "by_status", job.entity, JobStatus.QUEUED) >= max_queued:
+    if _has_queued(tx, job.entity, max_queued):
         raise RateLimited(f"{max_queued} jobs wait already; cancel some, or wait for them to end", QUEUE_RETRY_AFTER)
     place = QueueState.WAITING if first_in_lane(tx, job.lane) else QueueState.READY
     job = attrs.evolve(job, place=place)
@@ -63,6 +63,18 @@ def enqueue(tx: Tx, job: Job, max_queued: int) -> Job:
     tx.add(JobProgress(job.id, job.created_at))
     _notify_ready(tx, job)
     return job
+
+
+def _has_queued(snapshot: Snapshot, entity: str, number: int) -> bool:
+    """Return whether so many jobs of an entity are queued. They are counted only where there may be as many.
+
+    Since the oldest of them so many jobs of all entities have appeared at least: jobs are numbered in that order.
+    """
+    oldest = snapshot.select(Job, ("seq",), "by_status", entity, JobStatus.QUEUED, limit=1)
+    if not oldest:
+        return number <= 0
+    [(newest,)] = snapshot.select(Job, ("seq",), "all", limit=1, descending=True)
+    return newest - oldest[0][0] + 1 >= number and snapshot.count(Job, "by_status", entity, JobStatus.QUEUED) >= number
 
 
 def _notify_ready(tx: Tx, job: Job) -> None:

@@ -108,7 +108,7 @@ def is_pooled(connection: Any) -> bool:
     It makes up a process number. Raises `psycopg.Error`.
     """
     number: int = connection.execute("SELECT pg_backend_pid()").fetchone()[0]
-    return number != connection.info.backend_pid
+    return bool(number != connection.info.backend_pid)
 
 
 class ReadPool:
