@@ -14,6 +14,7 @@ from playwright.sync_api import Page, sync_playwright
 from modelyard.asgi import dashboard_app
 from modelyard.compose import open_platform
 from modelyard.domain.identity import host
+from modelyard.domain.job import JobKind
 from modelyard.testing.clients.server import asgi_server
 
 PICTURES = Path(__file__).parent / "pictures"
@@ -30,12 +31,13 @@ def main(folder: Path) -> None:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport=SIZE)  # type: ignore[arg-type]
         model = next(iter(platform.models.list(order="desc")))
-        job = next(one for one in platform.training.list(order="desc") if one.kind == "sft")
+        jobs = {one.kind: one for one in platform.training.list()}  # the last of each kind
         runs = list(platform.evaluations.runs.list_all(order="desc"))
         after, before = runs[0], runs[-1]
         for name, path in (
             ("home", ""),
-            ("job", f"jobs/{job.id}"),
+            ("job", f"jobs/{jobs[JobKind.SFT].id}"),
+            *([("loop", f"jobs/{jobs[JobKind.LOOP].id}")] if JobKind.LOOP in jobs else []),
             ("model", f"models/{model.id}"),
             ("runs", "runs"),
             ("comparison", f"compare?baseline={before.id}&candidate={after.id}"),

@@ -76,8 +76,8 @@ def test_groups_that_teach_nothing_are_marked() -> None:
         said = [{"role": "user", "content": "x"}]
         return GROUPS.of({"trajectories": [{"messages_and_choices": said, "reward": one} for one in rewards]})
 
-    found = summarize([group(0.1, 0.9), group(0.5, 0.5, 0.5), group(0.0, 1.0)])
-    assert (found.groups, found.zero_variance, found.zero_variance_groups) == (3, 1, (1,))
+    found = summarize([group(0.1, 0.9), group(0.5, 0.5, 0.5), group(0.0, 0.95, 1.0), group()])
+    assert (found.groups, found.zero_variance, found.zero_variance_groups) == (4, 1, (1,))
     assert [one.reward for one in found.best] == [1.0, 0.9, 0.5]
     assert [one.reward for one in found.worst] == [0.0, 0.1, 0.5]
 

@@ -1,6 +1,6 @@
 """Jobs: all of them, and one with its live curves."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from modelyard.dashboard.view import HtmlPage, Redirect, View, bar, duration, empty, lasted, short_id, status_chip, when
@@ -118,13 +118,21 @@ def job(view: View) -> HtmlPage:
             section("Curves", curves([("", rows)], "round" if loop else "optimizer step") or tag("p", _silence(found))),
             section("Rounds", _rounds(view, training, rows)) if loop else "",
             section("Trajectories", trajectories(view.platform.training.job(found.id).trajectories())),
-            section(
-                "Configuration", facts((name, value) for name, value in training.config.items() if value is not None)
-            ),
+            section("Configuration", facts(_settings(training.config))),
             section("Last events", _events(view, found.id)),
         ]
     )
-    return HtmlPage(f"{found.kind.upper()} job", content, live=found.ended_at is None)
+    title = "Training loop" if loop else f"{found.kind.upper()} job"
+    return HtmlPage(title, content, live=found.ended_at is None)
+
+
+def _settings(config: Mapping[str, object], within: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the settings of a job that are not None, those within others under the names of both."""
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _settings(value, f"{within}{name}.")
+        elif value is not None:
+            yield f"{within}{name}", value
 
 
 def _silence(job: JobSummary) -> str:
@@ -166,7 +174,7 @@ def _training_facts(view: View, job: TrainingJob) -> list[tuple[str, object]]:
 def curves(jobs: Sequence[tuple[str, Sequence[MetricRow]]], x_label: str) -> Html:
     """Draw every metric of the jobs, each in a plot, with a line for each job."""
     drawings = []
-    for name in metric_order({name for _, rows in jobs for row in rows for name in row.values}):
+    for name in metric_order({name for _, rows in jobs for row in rows for name in row.values} - {"checkpoint"}):
         lines = tuple(
             Series(label or name, [(row.step, row.values[name]) for row in rows if name in row.values])
             for label, rows in jobs
@@ -199,23 +207,20 @@ def trajectories(found: TrajectorySummary | None) -> Html:
     numbers = ", ".join(map(str, found.zero_variance_groups))
     more = "" if len(found.zero_variance_groups) == flat else " and others"
     named = tag("p", f"Groups without a difference: {numbers}{more}", kind="quiet") if flat else ""
-    columns = [("", ""), ("reward", "number"), ("group", "number"), ("asked", "text"), ("answered", "text")]
-    lines = [_trajectory(name, one, found) for name in ("best", "worst") for one in getattr(found, name)]
-    shown = table([*columns, ("the judge's words", "text")], lines) if lines else ""
+    columns = [("", ""), ("reward", "number"), ("group", ""), ("asked", "text"), ("answered", "text")]
+    said = any(one.logs for one in (*found.best, *found.worst))
+    columns += [("logs", "text")] if said else []
+    lines = [_trajectory(name, one, found, said) for name in ("best", "worst") for one in getattr(found, name)]
+    shown = table(columns, lines) if lines else ""
     return joined([tag("p", text, mark), named, shown])
 
 
-def _trajectory(name: str, one: ShownTrajectory, found: TrajectorySummary) -> Sequence[object]:
+def _trajectory(name: str, one: ShownTrajectory, found: TrajectorySummary, said: bool) -> Sequence[object]:
     flat = chip("no difference", "worse") if one.group in found.zero_variance_groups else ""
     group = joined([one.group, " ", flat])
-    return (
-        chip(name, "better" if name == "best" else ""),
-        f"{one.reward:.4g}",
-        group,
-        one.asked,
-        one.answered,
-        "\n".join(one.logs),
-    )
+    logs = ["\n".join(one.logs)] if said else []
+    which = chip(name, "better" if name == "best" else "")
+    return (which, f"{one.reward:.4g}", group, one.asked, one.answered, *logs)
 
 
 def _events(view: View, job_id: str) -> Html:

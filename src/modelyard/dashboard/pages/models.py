@@ -7,6 +7,7 @@ from modelyard.dashboard.pages import lineage
 from modelyard.dashboard.view import HtmlPage, Redirect, View, empty, short_id, verdict_chip, when, whole_number
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.promotion import NotWorse
+from modelyard.platform.training.metrics import metric_order
 from modelyard.report.html import Html, chip, facts, folded, joined, plots, section, table, tag
 from modelyard.report.line_plot import Panel, Plot, Series
 from modelyard.report.numbers import NONE, ref_text
@@ -71,7 +72,7 @@ def _overlay(view: View, model: Model, steps: Sequence[Checkpoint], other: Model
     lines = [(model.name, steps)]
     if other is not None:
         lines.append((other.name, [*islice(view.platform.models.checkpoints(other), MOST_CHECKPOINTS)]))
-    names = sorted({name for _, found in lines for one in found for name in one.metrics})
+    names = metric_order({name for _, found in lines for one in found for name in one.metrics})
     drawings = [
         Plot(
             name, "checkpoint", (Panel("", tuple(_series(label, name, found) for label, found in lines)),)
@@ -148,7 +149,7 @@ def _history(view: View, model: Model) -> Html:
 
 
 def _checkpoints(view: View, model: Model, steps: Sequence[Checkpoint]) -> Html:
-    names = sorted({name for one in steps for name in one.metrics})[:SHOWN_METRICS]
+    names = metric_order({name for one in steps for name in one.metrics})[:SHOWN_METRICS]
     columns = [
         ("checkpoint", ""),
         *((name, "number") for name in names),

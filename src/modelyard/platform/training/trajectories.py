@@ -38,7 +38,7 @@ class ShownTrajectory:
 
 @attrs.frozen
 class TrajectorySummary:
-    """The best and the worst trajectories of a job, by reward, and how many groups it has.
+    """The best and the worst trajectories of a job, by reward, at most one of each group, and how many groups it has.
 
     A group whose rewards are all the same teaches nothing: there are `zero_variance` such groups, of which
     `zero_variance_groups` are the first.
@@ -86,9 +86,9 @@ def summarize(groups: Iterable[TrajectoryGroup]) -> TrajectorySummary:
         if len(rewards) == 1:
             flat += 1
             named += [count - 1] if len(named) < MOST_GROUPS else []
-        ends = (nlargest(SHOWN, group.trajectories, key=_reward), nsmallest(SHOWN, group.trajectories, key=_reward))
-        high, low = ([_short(count - 1, one) for one in some] for some in ends)
-        best, worst = nlargest(SHOWN, [*best, *high], key=_reward), nsmallest(SHOWN, [*worst, *low], key=_reward)
+        if rewards:
+            high, low = (_short(count - 1, end(group.trajectories, key=_reward)) for end in (max, min))
+            best, worst = nlargest(SHOWN, [*best, high], key=_reward), nsmallest(SHOWN, [*worst, low], key=_reward)
     return TrajectorySummary(count, flat, tuple(named), tuple(best), tuple(worst))
 
 
