@@ -181,11 +181,12 @@ class RequestReceiver:
 
     def __init__(self, receive: Receive) -> None:
         self.gone: bool = False
+        self.complete: bool = False
         self._receive = receive
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._began: float | None = None
-        self._size, self._complete = 0, False
+        self._size = 0
         self._reader: asyncio.Task[Any] | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._timer: asyncio.Handle = self._loop.call_soon(self._look)
@@ -195,7 +196,7 @@ class RequestReceiver:
 
     async def __anext__(self) -> bytes:
         """Return the next chunk. Raises `BodyTimeout`, `ClientDisconnected`."""
-        if self._complete:
+        if self.complete:
             raise StopAsyncIteration
         self._reader = asyncio.current_task()
         try:
@@ -220,10 +221,10 @@ class RequestReceiver:
 
     def watch(self) -> None:
         """Read no more of the body, and watch for the disconnect: now, or at the first look if that is yet to come."""
-        if not self._complete and self._began is not None:
+        if not self.complete and self._began is not None:
             self._timer.cancel()
             self._timer = self._loop.call_soon(self._look)
-        self._complete = True
+        self.complete = True
 
     def stop(self) -> None:
         """Watch no longer."""
@@ -233,7 +234,7 @@ class RequestReceiver:
 
     def _look(self) -> None:
         """Start the timer of the body, or watch for the disconnect: the request waits for one or the other."""
-        if self._complete:
+        if self.complete:
             self._watcher = self._loop.create_task(self._until_gone())
             return
         if self._began is None:

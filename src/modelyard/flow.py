@@ -9,12 +9,12 @@ thread or in the store is never abandoned: the flow receives its outcome first.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import attrs
 
 from modelyard.lazy import asyncio, log
-from modelyard.protocols import Clock, Store, Tx
+from modelyard.protocols import Store, Tx
 from modelyard.threads import TenantThreads, outlast
 
 T = TypeVar("T")
@@ -107,24 +107,6 @@ class Await:
 
     def aperform(self, driver: "AsyncDriver[Any]") -> Awaitable[Any]:
         return self.function()
-
-
-@attrs.define(eq=False)
-class GiveWay:
-    """Lets other tasks of the event loop run; answered with None. For work that never waits and may take long."""
-
-    waits: ClassVar[bool] = True
-
-    def perform(self, driver: "Driver[Any]") -> None:
-        pass
-
-    def aperform(self, driver: "AsyncDriver[Any]") -> Awaitable[Any]:
-        return asyncio.sleep(0)
-
-
-def sleep(clock: Clock, seconds: float) -> Await:
-    """Return an effect that waits for so many seconds of the clock."""
-    return Await(lambda: clock.asleep(seconds), lambda: clock.sleep(seconds))
 
 
 @attrs.define(eq=False)
@@ -279,9 +261,24 @@ class AsyncDriver(Driver[T]):
     cancelled: "asyncio.CancelledError | None" = None
     threads: TenantThreads | None = None
 
-    async def items(self) -> AsyncGenerator[Any, None]:
-        """Yield what the flow emits."""
+    async def begin(self) -> Any:
+        """Return the first item that the flow emits. Then read `items(begun=True)`, or `finish` if there are none."""
         try:
+            effect = self.resume()
+            while type(effect) is not Emit and effect is not None and self.cancelled is None:
+                effect = await self.aperform(effect) if effect.waits else self.perform(effect)
+            if self.cancelled is None:
+                return cast(Emit, effect).item
+            raise self.cancelled
+        except BaseException:
+            await self.finish()
+            raise
+
+    async def items(self, begun: bool = False) -> AsyncGenerator[Any, None]:
+        """Yield what the flow emits; if it has `begun`, None first: from then on, closing the generator ends it."""
+        try:
+            if begun:
+                yield None
             effect = self.resume()
             while effect is not None and self.cancelled is None:
                 if type(effect) is Emit:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import count
 
-from modelyard.flow import aiterate, iterate
+from modelyard.flow import AsyncDriver, iterate
 from modelyard.http.auth import CallerCache
 from modelyard.http.catalogue import routes as catalogue
 from modelyard.http.chat import routes as completion
@@ -113,12 +113,16 @@ class Endpoint:
         end or closed.
         """
         exchange = self._exchange(request)
-        items = aiterate(exchange.flow())
-        response = exchange.finished(await anext(items))
+        driver = AsyncDriver(exchange.flow())
+        response = exchange.finished(await driver.begin())
         if response.body is STREAMED:
-            response.body = items
+            response.body = items = driver.items(begun=True)
+            await anext(items)
         else:
-            await anext(items, None)
+            try:
+                driver.resume()
+            finally:
+                await driver.finish()
             if isinstance(response.body, Iterator):
                 response.body = offloaded(response.body, exchange.threads.bodies.of(exchange.tenant))
         return response

@@ -244,13 +244,15 @@ def read(body: AnyBody, limit: int, clock: Clock) -> bytes:
 
 
 async def aread(body: AnyBody, limit: int) -> bytes:
-    """Read the whole body on an event loop."""
+    """Read the whole body on an event loop; one that knows when it is `complete` is not read any further."""
     chunks, size = [], 0
     async for chunk in cast(AsyncBody, body):
         size += len(chunk)
         if size > limit:
             raise BodyTooLarge(limit)
         chunks.append(chunk)
+        if getattr(body, "complete", False):
+            break
     return b"".join(chunks)
 
 

@@ -1,8 +1,8 @@
 """The stream of deltas from a backend: one class for both kinds of backend, and the effects that use it."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import attrs
 
@@ -221,3 +221,17 @@ class Close:
     async def aperform(self, driver: "AsyncDriver[Any]") -> None:
         """Close it on the loop, or in a thread."""
         await driver.close(self.stream)
+
+
+@attrs.define(eq=False)
+class GiveWay:
+    """Lets other tasks of the event loop run; answered with None. For work that never waits and may take long."""
+
+    waits: ClassVar[bool] = True
+
+    def perform(self, driver: "Driver[Any]") -> None:
+        """Do nothing: no loop waits."""
+
+    def aperform(self, driver: "AsyncDriver[Any]") -> Awaitable[Any]:
+        """Return to the loop once."""
+        return asyncio.sleep(0)

@@ -13,10 +13,10 @@ from modelyard.domain.completion import Choice, Completion, CompletionRequest, D
 from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.usage import Admission, LedgerEntry, most
 from modelyard.errors import BackendError, ModelyardError, StoreClosed
-from modelyard.flow import Call, CallerDisconnected, Emit, Flow, GiveWay
+from modelyard.flow import Call, CallerDisconnected, Emit, Flow
 from modelyard.formats import converter
 from modelyard.platform.chat.assembly import UNINTERRUPTED, ResponseAssembler, assemblers_of, check_length
-from modelyard.platform.chat.backend_stream import BackendStream, Close, Open, Pull, close_deltas
+from modelyard.platform.chat.backend_stream import BackendStream, Close, GiveWay, Open, Pull, close_deltas
 from modelyard.platform.chat.capability_checks import (
     check_supported,
     check_tool_choice,

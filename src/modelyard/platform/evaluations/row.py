@@ -5,6 +5,7 @@ A failure of a row is a result. A failure of the platform below, such as a close
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from functools import partial
 from inspect import iscoroutinefunction, signature
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ from modelyard.domain.evaluation.references import ObjectRef
 from modelyard.domain.evaluation.scorers import Unscored, checked_score
 from modelyard.domain.record import EMPTY, truncate_for_storage
 from modelyard.errors import BackendError, InvalidInput, ModelyardError, Overloaded, RateLimited, StoreError
-from modelyard.flow import Await, Call, CallerDisconnected, Flow, sleep
+from modelyard.flow import Await, Call, CallerDisconnected, Flow
 from modelyard.formats.json import checked_dumps
 from modelyard.lazy import asyncio
 from modelyard.protocols import Clock
@@ -136,7 +137,8 @@ def call_with_retries(model: ModelUnderTest, row: Mapping[str, Any], seed: int, 
             pause = next(pauses, None) if _may_pass(error) else None
             if pause is None:
                 return ModelCall(None, error_text(error), attempts, max(0.0, clock.monotonic() - begun))
-            yield sleep(clock, max(pause, getattr(error, "retry_after", 0.0)))
+            seconds = max(pause, getattr(error, "retry_after", 0.0))
+            yield Await(partial(clock.asleep, seconds), partial(clock.sleep, seconds))
 
 
 def _may_pass(error: Exception) -> bool:
