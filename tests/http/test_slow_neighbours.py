@@ -166,11 +166,11 @@ def test_stalled_calls_in_process_keep_no_other_waiting(yard: Yard) -> None:
 
 
 def test_a_tenant_with_too_many_stalled_calls_is_refused_alone(yard: Yard) -> None:
-    yard.platform._runtime.threads.backends._most_waiting = 2
-
     async def main() -> None:
-        calls = [asyncio.create_task(yard.chat(yard.greedy, "slow", "stall")) for _ in range(128 + 2)]
+        calls = [asyncio.create_task(yard.chat(yard.greedy, "slow", "stall")) for _ in range(128)]
         await reached(yard.slow.stalled, 128)
+        yard.platform._runtime.threads.backends._most_waiting = 2
+        calls += [asyncio.create_task(yard.chat(yard.greedy, "slow", "stall")) for _ in range(2)]
         while len(yard.platform._runtime.threads.backends._lines.get("greedy", ())) != 2:
             await asyncio.sleep(0)
         body = {"model": "slow", "messages": [{"role": "user", "content": "stall"}]}

@@ -3,7 +3,7 @@
 import os
 import select
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -146,14 +146,15 @@ class Site:
         assert select.select([self.reached], [], [], LONGEST)[0], "no process comes to the gate"
         os.read(self.reached, 100)
 
-    def check_finished(self, digest: str, attempts: int) -> None:
+    def check_finished(self, digest: str, attempts: Sequence[int]) -> None:
         """It was returned to the queue by its process, so nothing is charged to it."""
         assert self.job.result(LONGEST).digest == digest
         store = self.platform._runtime.store
         job, progress = store.read(lambda one: (one.get(Job, self.job.id), one.get(JobProgress, self.job.id)))
         events = store.read(lambda snapshot: snapshot.page(JobEvent, "by_job", job.id, limit=1000))
         assert [(event.type, event.step) for event in events] == STORY
-        assert (job.attempts, progress.crashes, progress.losses) == (attempts, 0, 0)
+        assert (progress.crashes, progress.losses) == (0, 0)
+        assert job.attempts in attempts
 
 
 @pytest.fixture
@@ -178,7 +179,7 @@ def test_a_preempted_job_gives_itself_back_and_ends_with_the_same_weights(
         until(lambda: site.job.status is JobStatus.QUEUED)
         (site.folder / "go").touch()
         slurm.run("scancel", urgent)
-        site.check_finished(undisturbed, attempts=2)
+        site.check_finished(undisturbed, attempts=[2])
 
 
 @pytest.mark.crash  # Slurm looks at time limits every half minute
@@ -188,7 +189,7 @@ def test_a_job_gives_itself_back_before_its_time_limit(site: Site, undisturbed: 
         site.wait_at_gate()
         until(lambda: site.job.status is JobStatus.QUEUED)
         (site.folder / "go").touch()
-        site.check_finished(undisturbed, attempts=2)
+        site.check_finished(undisturbed, attempts=range(2, 10))  # a busy machine may reach the limit again
 
 
 def test_a_job_outlives_its_worker(site: Site, slurm: SlurmServer, undisturbed: str) -> None:
@@ -196,4 +197,4 @@ def test_a_job_outlives_its_worker(site: Site, slurm: SlurmServer, undisturbed: 
         site.wait_at_gate()
     (site.folder / "go").touch()
     with site.platform.worker(executor=gated(site)):
-        site.check_finished(undisturbed, attempts=1)
+        site.check_finished(undisturbed, attempts=[1])

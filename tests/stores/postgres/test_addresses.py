@@ -21,8 +21,9 @@ EXAMPLE = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", 
 SECRET = "hunter2-very-secret"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def postgres_with_password(postgres: PostgresServer) -> PostgresServer:
+    """The server with a user who needs a password: made once, though pytest may come to this module twice."""
     postgres.execute(f"CREATE ROLE {GUARDED} LOGIN SUPERUSER PASSWORD '{SECRET}'")
     return postgres
 

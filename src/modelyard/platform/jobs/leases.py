@@ -18,8 +18,8 @@ from modelyard.errors import LeaseLost
 from modelyard.platform.paging import get_or_none
 from modelyard.protocols import Snapshot, Tx
 
-_BEYOND = 2**62
-"""A number in the order of appearance that no job has."""
+_BEFORE_ALL = -1
+"""A number in the order of appearance before that of every job."""
 
 # ---- a worker's claim --------------------------------------------------------------------------------------------
 
@@ -34,7 +34,8 @@ def ready_needs(snapshot: Snapshot) -> list[Needs]:
     while page := snapshot.page(Job, "needs", QueueState.READY, after=after, limit=1):
         job = page[0]
         oldest.append(job)
-        after = (job.kind, job.base_model, job.accelerators, job.memory, _BEYOND)
+        # The next amount of memory, and not the end of this one: a store finds it without reading the jobs between.
+        after = (job.kind, job.base_model, job.accelerators, job.memory + 1, _BEFORE_ALL)
     return [job.needs for job in sorted(oldest, key=lambda job: job.seq)]
 
 
