@@ -395,7 +395,8 @@ class ServedModel:
     `base_model` is the id under which the backend offers it. `entry` is the catalogue entry that prices it; its id
     differs when the host listed the model under another name. A trained model adds one checkpoint, whose files
     `open_file` opens for reading. `open_file` raises `ArtifactMissing`. `threads` are those in which a backend that is
-    called on an event loop may block, on the caller's account.
+    called on an event loop may block, on the caller's account. `headers` are what a backend that asks another server
+    sends along, such as `traceparent`.
     """
 
     base_model: str
@@ -403,6 +404,7 @@ class ServedModel:
     checkpoint: "models.Checkpoint | None" = None
     open_file: Callable[[str], BinaryIO] | None = attrs.field(default=None, eq=False)
     threads: TenantThreads | None = attrs.field(default=None, eq=False, repr=False)
+    headers: Mapping[str, str] = attrs.field(factory=dict, eq=False, repr=False)
 
 
 Deltas = Delta | Sequence[Delta]

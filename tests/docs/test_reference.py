@@ -72,7 +72,7 @@ def test_every_resource_is_listed_with_its_methods() -> None:
         resources_of = {
             name for name, value in getmembers(type(platform)) if isinstance(value, property | cached_property)
         }
-    opened_with = {"settings", "clock", "randomness", "blocking", "spool", "threads", "observer"}
+    opened_with = {"settings", "clock", "randomness", "blocking", "spool", "threads", "observer", "tracing"}
     assert {path.split(".")[1] for path in resources} == resources_of - opened_with
 
 

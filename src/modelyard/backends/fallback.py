@@ -9,6 +9,7 @@ from typing import TypeVar, cast
 import attrs
 
 from modelyard.backends.deltas import aone_by_one, one_by_one
+from modelyard.backends.router import retries_of
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta, Usage
 from modelyard.errors import BackendError, InvalidInput, ModelNotFound
@@ -50,6 +51,11 @@ class Fallback:
     def blocking(self) -> bool:
         """Whether any of them may wait."""
         return any(getattr(backend, "blocking", True) for backend in self._backends)
+
+    @property
+    def retries(self) -> int:
+        """How many attempts its backends have made again, of those that count them."""
+        return retries_of(self._backends)
 
     def entries(self) -> Sequence[CatalogueEntry]:
         """Return the offered entries, each model once."""

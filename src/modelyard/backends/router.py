@@ -1,7 +1,8 @@
 """Several backends as one: each model is answered by the backend that offers it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import is_not
+from typing import Any
 
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest
@@ -34,6 +35,12 @@ class Router:
         """Whether any of them may wait."""
         return any(getattr(backend, "blocking", True) for backend in self._backends.values())
 
+    @property
+    def retries(self) -> int:
+        """How many attempts its backends have made again, of those that count them."""
+        members = self._given.values() if isinstance(self._given, Mapping) else self._given
+        return retries_of(members)
+
     def backend_of(self, model: str) -> AnyBackend:
         """Return the backend of the model with this catalogue id, never a router. Raises `ModelNotFound`."""
         found = self._backends.get(model)
@@ -65,6 +72,14 @@ class Router:
         if not hasattr(backend, "stream"):
             raise BackendError(f"{model.base_model!r} can be answered asynchronously only; use `backend_of` instead")
         yield from backend.stream(request, model)
+
+
+def retries_of(backends: Iterable[AnyBackend]) -> int:
+    """Return how many attempts these backends have made again. One that is still to be loaded has made none."""
+    counting: Iterable[Any] = {
+        id(backend): backend for backend in backends if hasattr(type(backend), "retries")
+    }.values()
+    return sum(backend.retries for backend in counting)
 
 
 Offer = tuple[CatalogueEntry, AnyBackend]

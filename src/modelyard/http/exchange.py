@@ -3,7 +3,7 @@ what failed.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import cast
+from typing import Any, cast
 from urllib.parse import parse_qs
 
 import attrs
@@ -78,6 +78,7 @@ class HttpExchange:
     route: str = ""
     principal: Principal | None = None
     booked: LedgerEntry | None = None
+    span: Any = None
 
     @property
     def threads(self) -> Threads:
@@ -86,6 +87,9 @@ class HttpExchange:
 
     def flow(self) -> Flow[None]:
         """Emit the response, and after a response whose body is `STREAMED` the pieces of that body."""
+        tracing = self.served.platform.tracing
+        if tracing is not None:
+            self.span = tracing.request_began(self.request.method, self.headers)
         try:
             response = yield from self._response()
             if response is not None:
@@ -97,6 +101,9 @@ class HttpExchange:
         finally:
             of = self.id, self.request.method, self.route, self.status
             self.served.ended.add(*of, self.began, self.principal, self.booked)
+            if tracing is not None and self.span is not None:
+                seconds = self.served.platform.clock.monotonic() - self.began
+                tracing.request_ended(self.span, self.request.method, self.route, self.status or LEFT, seconds)
 
     def _response(self) -> Flow[Response | None]:
         try:

@@ -14,6 +14,7 @@ from modelyard.domain.identity import Principal, check_name
 from modelyard.errors import Forbidden, StoreClosed, UsedAfterFork
 from modelyard.platform.artifacts import Spool
 from modelyard.platform.catalogue.service import Catalogue
+from modelyard.platform.chat.measured import Tracing
 from modelyard.platform.chat.service import Chat
 from modelyard.platform.evaluations import service as evaluation
 from modelyard.platform.jobs import service as jobs
@@ -165,6 +166,17 @@ class Platform:
     def observer(self) -> Observer | None:
         """What receives the events."""
         return self._runtime.observer
+
+    @property
+    def tracing(self) -> Tracing | None:
+        """What traces its requests, if `modelyard.otel` does."""
+        tracing: Tracing | None = self._runtime.cache.tracing
+        return tracing
+
+    def trace_with(self, tracing: Tracing | None) -> None:
+        """Trace requests and completions, or no longer. Only the host may call this."""
+        self._require_host()
+        self._runtime.cache.tracing = tracing
 
     def observe(self, event: object) -> None:
         """Notify the observer. What it raises is logged and changes nothing. Only the host may use it."""

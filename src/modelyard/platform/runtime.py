@@ -85,7 +85,7 @@ class ProcessCache:
     `close`. `bookings` are those that are not committed yet. `plans` are how requests are
     answered (`platform.chat.plan`). `presence` is the process as others see it
     (`platform.usage.presence`), once it was needed. `meters` count what happens, once
-    metrics were asked for.
+    metrics were asked for; `tracing` is a `platform.chat.measured.Tracing`, once the host wants one.
     """
 
     offered: tuple[CatalogueEntry, ...] = ()
@@ -97,6 +97,7 @@ class ProcessCache:
     closed: bool = False
     presence: Any = None
     meters: Meters | None = None
+    tracing: Any = None
     lock: Any = attrs.field(factory=threading.Lock)
 
     def begin(self, id: str, request: RunningRequest) -> None:

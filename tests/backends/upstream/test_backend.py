@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import pytest
 
-from modelyard import open_platform
+from modelyard import Fallback, Router, open_platform
 from modelyard.backends import VLLM, Timeouts, UpstreamBackend, offer
 from modelyard.backends.deltas import aone_by_one, one_by_one
 from modelyard.backends.echo import EchoBackend
@@ -234,8 +234,10 @@ class TestTryingAgain:
     @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
     def test_what_may_pass_is_tried_again(self, far: Far, either: Any, status: int) -> None:
         far.fake.plan(Refuse(status), Refuse(status))
+        before = far.backend.retries
         assert text_of(either(far.backend)) == "one two three four"
         assert far.clock.waits == [0.5, 1.0]
+        assert Router([Fallback([far.backend, far.backend])]).retries - before == 2
 
     def test_jitter_lengthens_a_pause_up_to_twice(self, fakes: tuple[FakeVllm, str]) -> None:
         fakes[0].plan(Refuse(503), Refuse(503))

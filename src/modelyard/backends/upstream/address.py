@@ -2,6 +2,7 @@
 
 import socket
 import ssl
+from collections.abc import Mapping
 from functools import cached_property
 from ipaddress import ip_address
 from typing import Any
@@ -9,6 +10,7 @@ from urllib.parse import SplitResult, quote, urlsplit
 
 import attrs
 
+from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput, MissingExtra
 
 try:
@@ -72,9 +74,13 @@ class Address:
         found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         return list(dict.fromkeys(str(place[4][0]) for place in found))
 
-    def request(self, method: str, path: str, body: bytes) -> bytes:
-        """Return a request for a path below the URL. Nothing is compressed, so that tokens come as they are sent."""
-        head = f"{method} {self._base}{path} {self._headers}content-length: {len(body)}\r\n\r\n"
+    def request(self, method: str, path: str, body: bytes, headers: Mapping[str, str] = EMPTY) -> bytes:
+        """Return a request for a path below the URL, with these headers besides its own.
+
+        Nothing is compressed, so that tokens come as they are sent.
+        """
+        more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        head = f"{method} {self._base}{path} {self._headers}{more}content-length: {len(body)}\r\n\r\n"
         return head.encode("ascii") + body
 
     @cached_property

@@ -2,6 +2,7 @@
 
 import os
 import random
+import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
@@ -55,12 +56,22 @@ class UpstreamBackend:
         self._address = address.Address(url, api_key)
         self._models = {model.entry.id: model for model in check_models(models)}
         self._entries = tuple(model.entry for model in self._models.values())
-        self._upstream = Upstream(api_key, timeouts, clock or SystemClock(), jitter, adapters)
+        self._retries, self._lock = 0, threading.Lock()
+        self._upstream = Upstream(api_key, timeouts, clock or SystemClock(), jitter, adapters, self._count_retry)
         self._concurrency, self._queue = concurrency, queue
         self._state = self._new_state()
 
     def __repr__(self) -> str:
         return f"<UpstreamBackend of {self._address.url}, {len(self._models)} models>"
+
+    @property
+    def retries(self) -> int:
+        """How many attempts were made again so far, for the platform's metrics."""
+        return self._retries
+
+    def _count_retry(self) -> None:
+        with self._lock:
+            self._retries += 1
 
     # ---- models
 
@@ -85,12 +96,12 @@ class UpstreamBackend:
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Deltas]:
         """Answer over the threads' connections. Closing the iterator closes the request's connection."""
-        through = transport.BlockingTransport(self._process_state(), self._upstream)
+        through = transport.BlockingTransport(self._process_state(), self._upstream, model.headers)
         return iterate(self._exchange(through, request, model).flow(), [through])
 
     def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Deltas]:
         """Answer over the running event loop's connections. Cancelling the task closes the request's connection."""
-        through = transport.AsyncTransport(self._process_state(), self._upstream)
+        through = transport.AsyncTransport(self._process_state(), self._upstream, model.headers)
         return aiterate(self._exchange(through, request, model).flow(), [through])
 
     def _exchange(self, through: Transport, request: CompletionRequest, model: ServedModel) -> Exchange:

@@ -73,15 +73,20 @@ class Transport(Protocol):
         ...
 
 
+def _nothing() -> None:
+    pass
+
+
 @attrs.frozen
 class Upstream:
-    """What all requests to a server share. `jitter` draws numbers from 0 to 1."""
+    """What all requests to a server share. `jitter` draws numbers from 0 to 1. `retried` counts another attempt."""
 
     api_key: str | None = attrs.field(repr=False)
     timeouts: Timeouts
     clock: Clock
     jitter: Callable[[], float]
     adapters: Adapters | None
+    retried: Callable[[], None] = _nothing
 
 
 def _effect(method: Callable[..., Any], *arguments: Any) -> Await:
@@ -127,6 +132,7 @@ class Exchange:
                 last = self._begun or not failure.again or attempt >= self._timeouts.retries
                 if last or self._clock.monotonic() + pause > until:
                     raise failure.error from failure.__cause__
+                self._upstream.retried()
                 log.warning("attempt %d failed, the next follows in %.1f s: %s", attempt + 1, pause, failure)
             yield _effect(self._transport.pause, pause)
 

@@ -4,7 +4,7 @@ import asyncio
 import math
 import os
 import threading
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from modelyard.backends.upstream.connections import (
 from modelyard.backends.upstream.errors import Head, RetryableError
 from modelyard.backends.upstream.exchange import Adapters, Upstream
 from modelyard.backends.upstream.response import ConnectionBroken
+from modelyard.domain.record import EMPTY
 from modelyard.errors import BackendError, Overloaded
 from modelyard.protocols import ServedModel
 
@@ -98,8 +99,8 @@ class ProcessState:
 class BlockingTransport:
     """Carries one request by blocking calls: an `exchange.Transport`."""
 
-    def __init__(self, state: ProcessState, upstream: Upstream) -> None:
-        self._state, self._upstream = state, upstream
+    def __init__(self, state: ProcessState, upstream: Upstream, headers: Mapping[str, str] = EMPTY) -> None:
+        self._state, self._upstream, self._headers = state, upstream, headers
         self._stack = ExitStack()
         self._connection: BlockingConnection | None = None
 
@@ -118,7 +119,7 @@ class BlockingTransport:
     def send(self, method: str, path: str, body: bytes, seconds: float) -> Head:
         """Send the request and return the head of the answer; the connection keeps the time."""
         self._hang_up()
-        request = self._state.clients.address.request(method, path, body)
+        request = self._state.clients.address.request(method, path, body, self._headers)
         head: Head | None = None
         while head is None:
             head = self._send(request, seconds)
@@ -180,8 +181,8 @@ class AsyncTransport:
     The time is kept by the clock: a task ends a wait that takes too long.
     """
 
-    def __init__(self, state: ProcessState, upstream: Upstream) -> None:
-        self._state, self._upstream = state, upstream
+    def __init__(self, state: ProcessState, upstream: Upstream, headers: Mapping[str, str] = EMPTY) -> None:
+        self._state, self._upstream, self._headers = state, upstream, headers
         self._stack = AsyncExitStack()
         self._pool: LoopConnections | None = None
         self._connection: AsyncConnection | None = None
@@ -208,7 +209,7 @@ class AsyncTransport:
         """Send the request and return the head of the answer."""
         self._hang_up()
         self._pool = await self._state.clients.on_loop()
-        request = self._state.clients.address.request(method, path, body)
+        request = self._state.clients.address.request(method, path, body, self._headers)
         head: Head | None = None
         while head is None:
             head = await self._within(seconds, self._send(self._pool, request))

@@ -1,12 +1,15 @@
 """What is measured of a completion: for the observer, the platform's meters, and the HTTP request that asked for it."""
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from modelyard.domain import events
+from modelyard.domain.completion import CompletionRequest
 from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import ModelyardError
 from modelyard.platform.runtime import Runtime
+from modelyard.protocols import ServedModel
 
 
 class Asking(Protocol):
@@ -14,6 +17,39 @@ class Asking(Protocol):
 
     id: str
     booked: LedgerEntry | None
+    span: Any
+
+
+class CompletionSpan(Protocol):
+    """The span of a completion in a trace."""
+
+    def traced(self, served: ServedModel) -> ServedModel:
+        """Return the model with the headers by which another server continues the trace."""
+        ...
+
+    def record(self) -> None:
+        """Begin the span of recording the usage."""
+        ...
+
+    def end(self) -> None:
+        """End both, with what the completion has become."""
+        ...
+
+
+class Tracing(Protocol):
+    """Traces requests and completions (`modelyard.otel`)."""
+
+    def request_began(self, method: str, headers: Mapping[str, str]) -> Any:
+        """Return the span of an HTTP request, which continues the trace that its headers name."""
+        ...
+
+    def request_ended(self, span: Any, method: str, route: str, status: int, seconds: float) -> None:
+        """End the span of an HTTP request."""
+        ...
+
+    def begin(self, completion: "MeasuredCompletion") -> CompletionSpan:
+        """Return the span of a completion, below that of the request that asked for it."""
+        ...
 
 
 class MeasuredCompletion:
@@ -24,6 +60,9 @@ class MeasuredCompletion:
     attribution: Attribution
     plan: Any
     asking: Asking | None
+    given: CompletionRequest
+    span: CompletionSpan | None = None
+    entry: LedgerEntry | None = None
     began: float
     first_token: float | None = None
     whole: bool = False
@@ -32,6 +71,7 @@ class MeasuredCompletion:
     def _booked(self, entry: LedgerEntry) -> None:
         """Report a completion, or the part of it that was made, now that it is in the ledger."""
         runtime, asking, meters = self.runtime, self.asking, self.runtime.cache.meters
+        self.entry = entry
         if asking is not None:
             asking.booked = entry
         if meters is None and runtime.observer is None:

@@ -95,6 +95,8 @@ class CompletionPipeline(MeasuredCompletion):
         Raises `ModelNotFound`, `Forbidden`, `InvalidInput` and its subclasses, `BudgetExceeded`, `RateLimited`,
         `BackendError`, `StoreError`.
         """
+        if self.runtime.cache.tracing is not None:
+            self.span = self.runtime.cache.tracing.begin(self)
         try:
             return (yield from self._answer())
         except CallerDisconnected:
@@ -105,6 +107,8 @@ class CompletionPipeline(MeasuredCompletion):
         finally:
             if self.runtime.cache.running.pop(self.id, None) is not None:
                 self._leave_to_others()
+            if self.span is not None:
+                self.span.end()
 
     def _answer(self) -> Flow[CompletionResult]:
         runtime = self.runtime
@@ -113,7 +117,7 @@ class CompletionPipeline(MeasuredCompletion):
         if plan is None and runtime.store.blocking:
             plan = yield Call(partial(make_plan, *asked), threads=runtime.threads.store.of(self.principal.entity))
         self.plan = plan = plan or make_plan(*asked)
-        self.served = plan.served
+        self.served = plan.served if self.span is None else self.span.traced(plan.served)
         if plan.counts_in_thread:
             yield Call(self._prepare, threads=plan.served.threads)
         else:
@@ -269,6 +273,8 @@ class CompletionPipeline(MeasuredCompletion):
             self.runtime, self.id, self._ledger_entry(usage), self.reserved, self._booked, stored
         )
         self.whole = True
+        if self.span is not None:
+            self.span.record()
         if not self._claim(booking):
             raise self.cut_by or StoreClosed("this platform was closed while the request ran")
         if self.runtime.store.blocking:
@@ -282,15 +288,11 @@ class CompletionPipeline(MeasuredCompletion):
 
     def remainder(self) -> CompletionBooking | None:
         """Return what records what was produced so far, and releases what was reserved."""
-        if any(assembler.produced for assembler in self.assemblers):
-            return CompletionBooking(
-                self.runtime, self.id, self._ledger_entry(self._usage()), self.reserved, self._booked
-            )
-        return (
-            None
-            if self.reserved is None
-            else CompletionBooking(self.runtime, self.id, None, self.reserved, self._booked)
-        )
+        produced = any(assembler.produced for assembler in self.assemblers)
+        if not produced and self.reserved is None:
+            return None
+        entry = self._ledger_entry(self._usage()) if produced else None
+        return CompletionBooking(self.runtime, self.id, entry, self.reserved, self._booked)
 
     def _claim(self, booking: CompletionBooking) -> bool:
         """Claim the right to record this request. Returns False where who has cut it off does so."""
