@@ -127,8 +127,8 @@ class Job:
 
     @property
     def subject(self) -> str:
-        """The id of what it works on: a model, or an evaluation run. Loops have lanes of their own."""
-        return str(self.spec.get("model_id", self.lane))
+        """The id of what it works on: a model, or an evaluation run. Loops and shards have lanes of their own."""
+        return str(self.spec.get("model_id", self.lane.partition("/")[0]))
 
     @property
     def ended(self) -> bool:

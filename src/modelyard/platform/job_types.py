@@ -6,10 +6,11 @@ from functools import partial
 from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus
 from modelyard.domain.training import TRAINING_ENDED, TRAINING_FAILED
 from modelyard.platform.evaluations import job as evaluation_job
-from modelyard.platform.evaluations import runs as evaluation_runs
+from modelyard.platform.evaluations import shard_ends
 from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.job_type import JobType, JobTypes
-from modelyard.platform.jobs.queue import latest_job, request_cancel
+from modelyard.platform.jobs.leases import latest_job
+from modelyard.platform.jobs.queue import request_cancel
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime, Settings
 from modelyard.platform.training import rounds
@@ -25,7 +26,15 @@ def _evaluate(claimed: ClaimedJob) -> Generator[None, None, None]:
 
 
 def _end_run(tx: Tx, job: Job) -> None:
-    evaluation_runs.end_run(tx, job)
+    shard_ends.end_run(tx, job)
+
+
+def _stop_others(runtime: Runtime, job: Job) -> None:
+    shard_ends.stop_others(runtime, job)
+
+
+def _shares_files(runtime: Runtime, job: Job) -> bool:
+    return shard_ends.shares_files(runtime, job)
 
 
 def _loop(claimed: ClaimedJob) -> Generator[None, None, None]:
@@ -65,7 +74,9 @@ def _evaluation(kind: JobKind) -> JobType:
         "evaluation_ended",
         "evaluation_failed",
         _end_run,
+        after_end=_stop_others,
         resumable=_failed,
+        shares_files=_shares_files,
         found_by_lane=True,
         can_run=_answers,
         longest_pause=_longest_row,

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import attrs
 import pytest
@@ -99,6 +100,19 @@ def test_a_model_is_evaluated_by_a_worker_and_followed_to_its_end(asker: Asker, 
         json.loads(json.dumps(dict(run.summary or {}), default=dict)),
     )
     assert run.model.endswith("/parrot:step0")
+
+
+def test_a_run_in_shards_is_one_run_whose_events_are_continued_from_any_of_them(asker: Asker, worker: Worker) -> None:
+    body = {"evaluation_ref": asker.published(), "model_ref": ECHO, "shards": 2, "needs": {"memory": 4}}
+    call_id = asker.send("evaluate_model", **body).json["call_id"]
+    worker.run_next()
+    assert asker.status(call_id) == {"code": "running", "completed_rows": 2, "total_rows": 3}
+    worker.run_until_idle()
+    assert asker.status(call_id)["code"] == "complete"
+    events = asker.events(call_id)
+    assert {"shard_ended", "evaluation_ended"} < {event["type"] for event in events}
+    assert asker.events(call_id, f"after={quote(events[2]['id'])}") == events[3:]
+    assert asker.refused("evaluate_model", **{**body, "shards": 0}) == (422, ["body.shards"])
 
 
 def test_finished_rows_are_reported_while_a_run_is_in_progress(asker: Asker, worker: Worker) -> None:

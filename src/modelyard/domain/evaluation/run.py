@@ -13,6 +13,9 @@ from modelyard.errors import InvalidInput, RunAlreadyFinished
 
 MAX_REASON = 2000
 
+MAX_SHARDS = 256
+"""How many jobs may share the rows of a run."""
+
 # ---- states ------------------------------------------------------------------------------------------------------
 
 

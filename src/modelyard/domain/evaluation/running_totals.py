@@ -106,6 +106,11 @@ class ProgressReporter:
         self._before: int | None = None
         self._shown = -1
 
+    @property
+    def shows(self) -> bool:
+        """Whether there is anything to which progress is shown."""
+        return self._show is not None
+
     def begin(self, totals: RunningTotals) -> None:
         """Take the running totals of the run."""
         self._totals = totals

@@ -3,15 +3,16 @@
 from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import attrs
 
 from modelyard.domain.evaluation.references import EVALUATION_KINDS, MODEL_KINDS, RefKind, RefMode, reference_problem
-from modelyard.domain.evaluation.run import RunState, RunStatus
+from modelyard.domain.evaluation.run import MAX_SHARDS, RunState, RunStatus
+from modelyard.domain.resources import Resources
 from modelyard.errors import InvalidInput, NotFound, Problem
-from modelyard.formats.constraints import Length, Matching
-from modelyard.http.body_schemas import EvaluationRef, ModelRef
+from modelyard.formats.constraints import Length, Matching, Within
+from modelyard.http.body_schemas import EvaluationRef, ModelRef, NeedsBody, resources_of
 from modelyard.http.evaluations.route import (
     RUNS,
     WINDOW,
@@ -41,6 +42,8 @@ class EvaluateModel:
     project_id: str = attrs.field(validator=_place)
     evaluation_ref: EvaluationRef
     model_ref: ModelRef
+    shards: int | None = attrs.field(default=None, validator=Within(1, MAX_SHARDS))
+    needs: NeedsBody | None = None
 
 
 @attrs.frozen
@@ -50,6 +53,8 @@ class Rescore:
     project_id: str = attrs.field(validator=_place)
     source_evaluation_run_id: str = attrs.field(validator=_id)
     scorer_refs: tuple[ModelRef, ...] = attrs.field(validator=Length(1, 100))
+    shards: int | None = attrs.field(default=None, validator=Within(1, MAX_SHARDS))
+    needs: NeedsBody | None = None
 
 
 @attrs.frozen
@@ -100,10 +105,10 @@ class RescoreQueued:
 
 @attrs.frozen
 class EvaluationEventObject:
-    """An event of a run that a worker runs. The data of an `evaluation_progress` are how far it has come."""
+    """An event of a run that workers run. An `evaluation_progress` has how far it, or its `shard`, has come."""
 
     id: str
-    type: Literal["evaluation_started", "evaluation_progress", "evaluation_ended", "evaluation_failed"]
+    type: Literal["evaluation_started", "evaluation_progress", "shard_ended", "evaluation_ended", "evaluation_failed"]
     data: Mapping[str, Any]
     created_at: datetime
 
@@ -171,8 +176,21 @@ def evaluate_model(call: RouteCall) -> Response:
     key = idempotency_key(call)
     call.platform.jobs.require_worker("evaluation")
     with problems_at("body", "evaluation_ref", **_MEMBERS):
-        run = call.platform.evaluations.submit(body.evaluation_ref, body.model_ref, idempotency_key=key, **namespace)
+        run = call.platform.evaluations.submit(
+            body.evaluation_ref, body.model_ref, idempotency_key=key, **_work_of(body), **namespace
+        )
     return json_response(EvaluationQueued(run.id))
+
+
+class _Work(TypedDict, total=False):
+    shards: int
+    needs: Resources
+
+
+def _work_of(body: EvaluateModel | Rescore) -> _Work:
+    """Return how workers are to work on the run: in how many jobs, and what each needs."""
+    work: _Work = {} if body.shards is None else {"shards": body.shards}
+    return work if body.needs is None else {**work, "needs": resources_of(body.needs)}
 
 
 _MEMBERS = {"model": "model_ref", **dict.fromkeys(("evaluation", "rows", "scorers"), "evaluation_ref")}
@@ -188,7 +206,9 @@ def rescore(call: RouteCall) -> Response:
     source = call.platform.evaluations.runs.get(body.source_evaluation_run_id, **namespace)
     call.platform.jobs.require_worker("evaluation")
     with problems_at("body", "scorer_refs", scorers="scorer_refs"):
-        run = call.platform.evaluations.submit_rescore(source.id, list(body.scorer_refs), idempotency_key=key)
+        run = call.platform.evaluations.submit_rescore(
+            source.id, list(body.scorer_refs), idempotency_key=key, **_work_of(body)
+        )
     return json_response(RescoreQueued(run.id, run.id))
 
 

@@ -6,8 +6,8 @@ it, or fails it where it needs functions that only the owner had.
 """
 
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -18,40 +18,34 @@ import attrs
 from modelyard.domain.evaluation.aggregate import aggregate
 from modelyard.domain.evaluation.prediction import Prediction, Score
 from modelyard.domain.evaluation.references import ObjectRef
-from modelyard.domain.evaluation.run import EvaluationRun, RunState
-from modelyard.domain.evaluation.running_totals import ProgressReporter, RunningTotals
+from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.domain.evaluation.running_totals import RunningTotals
+from modelyard.domain.evaluation.shards import RemainingRows, shard_of
 from modelyard.domain.evaluation.summary import run_summary
 from modelyard.domain.events import JobEventRecorded
-from modelyard.domain.identity import Principal
-from modelyard.domain.job import Gain, Job, JobKind, JobProgress, NewEvent
-from modelyard.errors import EvaluationError, LeaseLost, StoreError
+from modelyard.domain.job import Gain, Job, JobKind, JobProgress, JobStatus, NewEvent
+from modelyard.errors import EvaluationError, StoreError
 from modelyard.lazy import log
+from modelyard.platform.evaluations.job_rows import JobRows, RowRecords, remaining_rows
 from modelyard.platform.evaluations.model_under_test import CompletionModel
-from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.pools import pools
-from modelyard.platform.evaluations.resume import (
-    PROGRESS,
-    abandoned_job,
-    callables_for,
-    last_progress,
-    reclaim,
-    remaining_rows,
-)
 from modelyard.platform.evaluations.row import CallableModel, ModelUnderTest, RowScorer, RunLimits
-from modelyard.platform.evaluations.rows import JobRows, RemainingRows, RowRecords
 from modelyard.platform.evaluations.scheduler import RowInFlight, RowScheduler, WorkItem, is_limited
-from modelyard.platform.evaluations.scorers import LocalCallables, ModelFunction, Scorers, build_scorer, name_scorers
-from modelyard.platform.evaluations.spec import RunSpec
+from modelyard.platform.evaluations.scorers import NO_CALLABLES, LocalCallables, build_scorer
+from modelyard.platform.evaluations.shards import (
+    PROGRESS,
+    SHARD_ENDED,
+    failed_rows,
+    last_progress,
+    others_of,
+)
 from modelyard.platform.evaluations.stored_run import StoredRun
 from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.events import record_events
-from modelyard.platform.jobs.job_type import JobTypes
-from modelyard.platform.jobs.leases import claim, fenced, ready_in_lane, require_claim
-from modelyard.platform.jobs.queue import announce, cancel, fail, succeed
+from modelyard.platform.jobs.leases import fenced, require_claim
+from modelyard.platform.jobs.queue import announce, cancel, end, fail, succeed
 from modelyard.platform.jobs.requester import requester_principal
-from modelyard.platform.jobs.runner import Runner, never
 from modelyard.platform.paging import get_or_none
-from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.booking import RecordUsage
 from modelyard.protocols import Snapshot, Tx
 
@@ -64,81 +58,7 @@ BETWEEN_EVENTS = 0.1
 """Least seconds between two progress events; each row is reported by its records."""
 
 
-# ---- in this process
-
-
-def run_here(
-    runtime: Runtime,
-    principal: Principal,
-    spec: RunSpec,
-    reporter: ProgressReporter,
-    loop: Any = None,
-    stop: Callable[[], bool] = never,
-) -> None:
-    """Store a new run and its job, claimed by this process, and do the work. Raises `RateLimited`, `LeaseLost`."""
-    runner = _runner(runtime, principal, spec.callables, reporter, loop)
-
-    def step(tx: Tx) -> tuple[Job, JobProgress]:
-        spec.add(tx)
-        claimed = claim(tx, runner.claimant, spec.job.created_at, ready_in_lane(tx, spec.run.id))
-        assert claimed is not None
-        return claimed
-
-    _drive(runner, runner.track(*spec.store(step)), reporter, stop)
-
-
-def resume_here(
-    runtime: Runtime,
-    principal: Principal,
-    run_id: str,
-    model: ModelFunction | None,
-    scorers: Scorers,
-    reporter: ProgressReporter,
-) -> None:
-    """Reclaim a run that failed or was abandoned, and do what is left. Raises as `Evaluations.resume` does."""
-    job = abandoned_job(runtime, principal, run_id, _runner(runtime, principal, _NO_CALLABLES, reporter))
-    callables = callables_for(job, model, name_scorers(scorers, Objects(runtime, principal)))
-    runner = _runner(runtime, principal, callables, reporter)
-    _drive(runner, reclaim(runtime, principal, run_id, runner), reporter)
-
-
-def _runner(
-    runtime: Runtime, principal: Principal, callables: LocalCallables, reporter: ProgressReporter, loop: Any = None
-) -> Runner:
-    """Return a runner of evaluations with these functions. A run that is stopped fails: its caller can resume it."""
-    callables = attrs.evolve(callables, principal=principal, loop=loop, on_totals=reporter.begin)
-
-    def work(claimed: ClaimedJob) -> Generator[None, None, None]:
-        return evaluate(claimed, callables)
-
-    kinds = (runtime.job_types[kind] for kind in (JobKind.EVALUATE, JobKind.RESCORE))
-    return Runner(runtime, {one.kind: attrs.evolve(one, run=work) for one in kinds}, _interrupt)
-
-
-def _interrupt(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> Job:
-    return fail(tx, types, job, event_id, INTERRUPTED, now)
-
-
-def _drive(runner: Runner, claimed: ClaimedJob, reporter: ProgressReporter, stop: Callable[[], bool] = never) -> None:
-    """Do the work of a claimed run. Raises `LeaseLost`."""
-    runtime = runner.runtime
-    announce(runtime, claimed.job)
-    begun = runtime.clock.monotonic()
-    with runner.beating(), closing(runner.steps(claimed, stop)) as steps:
-        for _ in steps:
-            reporter.report(claimed.job.spec["total"], runtime.clock.monotonic() - begun)
-    run = runtime.store.read(lambda snapshot: get_or_none(snapshot, EvaluationRun, claimed.job.lane))
-    if run is not None and run.state is RunState.RUNNING:
-        raise LeaseLost(f"evaluation run {claimed.job.lane} was taken over; wait for it")
-
-
-# ---- the work
-
-
-_NO_CALLABLES = LocalCallables()
-
-
-def evaluate(claimed: ClaimedJob, callables: LocalCallables = _NO_CALLABLES) -> Generator[None, None, None]:
+def evaluate(claimed: ClaimedJob, callables: LocalCallables = NO_CALLABLES) -> Generator[None, None, None]:
     """Do the work of an EVALUATE or RESCORE job. Yields after each batch that was stored, and now and then."""
     attempt = _Attempt(claimed, callables)
     attempt.begin()
@@ -157,7 +77,9 @@ class _Attempt:
 
     def __init__(self, claimed: ClaimedJob, callables: LocalCallables) -> None:
         self.claimed, self.runtime, self.callables = claimed, claimed.runtime, callables
-        self.spec, self.run_id = claimed.job.spec, claimed.job.lane
+        self.spec, self.run_id = claimed.job.spec, claimed.job.subject
+        self.shard = {"shard": list(shard_of(claimed.job))} if "shard" in self.spec else {}
+        self.failed_elsewhere = 0
         self.namespace = (claimed.job.entity, claimed.job.project)
         self.limits = RunLimits(**self.spec["limits"])
         self.principal = callables.principal or requester_principal(self.runtime, claimed.job)
@@ -192,12 +114,12 @@ class _Attempt:
     def begin(self) -> None:
         """Record that the run begins; or count what it has stored already."""
         if self.claimed.progress.total is None:
-            self.claimed.record(STARTED, {"total": self.spec["total"]}, total=self.spec["total"])
+            self.claimed.record(STARTED, {"total": self.spec["total"], **self.shard}, total=self.spec["total"])
         if self._resumed:
             self.left = self.runtime.store.read(self._remaining)
 
     def _remaining(self, snapshot: Snapshot) -> RemainingRows:
-        progress = last_progress(snapshot, self.run_id)
+        progress = last_progress(snapshot, self.claimed.job.lane)
         self.totals.restore(progress)
         keys = partial(self.rows.keys, snapshot)
         return remaining_rows(snapshot, self.run_id, progress, keys, self.limits.uncommitted, self.totals.add)
@@ -294,48 +216,68 @@ class _Attempt:
         if done < total and moment - self._last_event_at < BETWEEN_EVENTS:
             return []
         self._last_event_at = moment
-        data = {**self.totals.data, "total": total, "begun": scheduler.begun, "open": scheduler.under_way}
+        if self.shard and self.spec["error_budget"] is not None:
+            self.failed_elsewhere = self.runtime.store.read(self._failed_elsewhere)
+        data = {**self.totals.data, **self.shard, "total": total, "begun": scheduler.begun, "open": scheduler.under_way}
         return [NewEvent(self.runtime.ids(), PROGRESS, data, done)]
 
     # ---- end
 
     @property
     def over_budget(self) -> bool:
-        """Whether more rows have failed than the error budget allows, not counting those it was resumed with."""
+        """Whether more rows have failed than the error budget allows, not counting those it was resumed with.
+
+        The failures of other shards count as far as they were reported.
+        """
         budget = self.spec["error_budget"]
         if budget is None:
             return False
-        failed = self.totals.failed - self.spec.get("forgiven", 0)
-        return bool(failed > (budget * self.spec["total"] if isinstance(budget, float) else budget))
+        total = self.spec.get("run_total", self.spec["total"])
+        failed = self.totals.failed + self.failed_elsewhere - self.spec.get("forgiven", 0)
+        return bool(failed > (budget * total if isinstance(budget, float) else budget))
+
+    def _failed_elsewhere(self, snapshot: Snapshot) -> int:
+        return failed_rows(snapshot, others_of(snapshot, self.claimed.job))
 
     def end(self) -> None:
-        """Complete the run with its summary; or fail it for its errors, or end it as requested."""
-        event_id, summary, wall = self.runtime.ids(), self._summary(), self.runtime.clock.now()
-        types = self.runtime.job_types
+        """End this shard; with the last one, complete the run with its summary, fail it, or end it as requested."""
+        event_id, wall = self.runtime.ids(), self.runtime.clock.now()
+        ended = None
+        while ended is None:  # for a second time where the other shards ended meanwhile
+            summary = self._summary() if self.runtime.store.read(self._is_last) else None
+            ended = self.runtime.store.transact(partial(self._end, event_id, summary, wall))
+        self.claimed.job = announce(self.runtime, ended)
 
-        def step(tx: Tx) -> Job:
-            job, progress = require_claim(tx, self.claimed.claim), tx.get(JobProgress, self.claimed.claim.job_id)
-            now = progress.time(wall)
-            run = get_or_none(tx, EvaluationRun, job.lane)
-            if progress.cancelled_by or run is None:
-                return cancel(tx, types, job, event_id, progress.cancelled_by or "deletion", now)
-            if self.over_budget:
-                drained = attrs.evolve(job, result={"forgiven": self.totals.failed})
-                return fail(tx, types, drained, event_id, self._over_budget_text(), now)
-            tx.replace(run.finished(summary, now))
-            return succeed(tx, types, job, event_id, now)
+    def _is_last(self, snapshot: Snapshot) -> bool:
+        return all(job.ended for job in others_of(snapshot, self.claimed.job))
 
-        self.claimed.job = self.runtime.store.transact(step)
-        announce(self.runtime, self.claimed.job)
+    def _end(self, event_id: str, summary: Mapping[str, Any] | None, wall: datetime, tx: Tx) -> Job | None:
+        """End this shard. Returns None where the run is complete with it, and the summary is missing."""
+        job, progress = require_claim(tx, self.claimed.claim), tx.get(JobProgress, self.claimed.claim.job_id)
+        now, types, run = progress.time(wall), self.runtime.job_types, get_or_none(tx, EvaluationRun, self.run_id)
+        if progress.cancelled_by or run is None:
+            return cancel(tx, types, job, event_id, progress.cancelled_by or "deletion", now)
+        others = others_of(tx, job)
+        self.failed_elsewhere = failed_rows(tx, others)
+        if self.over_budget:
+            drained = attrs.evolve(job, result={"forgiven": self.totals.failed + self.failed_elsewhere})
+            return fail(tx, types, drained, event_id, self._over_budget_text(), now)
+        if not all(one.status is JobStatus.SUCCEEDED for one in others):
+            return end(tx, types, job, JobStatus.SUCCEEDED, NewEvent(event_id, SHARD_ENDED, self.shard), now)
+        if summary is None:
+            return None
+        tx.replace(run.finished(summary, now))
+        return succeed(tx, types, job, event_id, now)
 
     def _summary(self) -> Mapping[str, Any]:
         return run_summary(aggregate(StoredRun(self.runtime, self.run_id).columns()), self.scorer_refs)
 
     def _over_budget_text(self) -> str:
+        rows = self.spec.get("run_total", self.totals.rows)
         return (
-            f"{self.totals.failed} of {self.totals.rows} rows failed, more than the error budget of "
-            f"{self.spec['error_budget']} allows; look at their errors, correct the cause, then resume the run: "
-            "these rows stay as they are, and as many more may fail"
+            f"{self.totals.failed + self.failed_elsewhere} of {rows} rows failed, more than the error "
+            f"budget of {self.spec['error_budget']} allows; look at their errors, correct the cause, then resume the "
+            "run: these rows stay as they are, and as many more may fail"
         )
 
 

@@ -15,9 +15,10 @@ from modelyard.domain.job import Job, JobKind, check_idempotency_key
 from modelyard.errors import InvalidInput
 from modelyard.platform.evaluations.references import Namespace
 from modelyard.platform.evaluations.rows import RowData, build_specs
+from modelyard.platform.evaluations.run_spec import RunSpec
 from modelyard.platform.evaluations.runs import find_run
 from modelyard.platform.evaluations.scorers import Scorers
-from modelyard.platform.evaluations.spec import OneModel, RunSpec, build_rescore_spec
+from modelyard.platform.evaluations.spec import OneModel, build_rescore_spec
 from modelyard.platform.jobs.queue import announce, asked_before, files_of
 from modelyard.platform.paging import named_place
 from modelyard.platform.runtime import Runtime
@@ -112,11 +113,12 @@ def _queue_once(
         spec = _under_key(build(), request)
         known = spec.store(lambda tx: _add(tx, spec))
         if known.id == spec.job.id:
-            announce(runtime, spec.job)
+            for job in (spec.job, *spec.more):
+                announce(runtime, job)
             return spec.run
         for name in files_of(spec.job):  # the same request, sent twice at a time
             runtime.artifacts.remove(name)
-    return find_run(runtime, principal, known.lane)
+    return find_run(runtime, principal, known.subject)
 
 
 def _under_key(spec: RunSpec, request: Job | None) -> RunSpec:

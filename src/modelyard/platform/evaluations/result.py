@@ -1,9 +1,9 @@
 """The result of a run, with its rows; waiting for it; and showing its progress."""
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
-from itertools import dropwhile, islice
+from itertools import islice
 
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.filters import scorer_keys
@@ -11,18 +11,15 @@ from modelyard.domain.evaluation.prediction import Prediction, Score
 from modelyard.domain.evaluation.run import EvaluationRun, Outcome, RowResult, RunState
 from modelyard.domain.evaluation.running_totals import RATE, VALUE, ProgressReporter, outcome_of
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import Job, JobEvent
-from modelyard.domain.training import TrainingEvent
-from modelyard.errors import InvalidInput, JobFailed, NotFound
+from modelyard.errors import InvalidInput, JobFailed
 from modelyard.platform.evaluations.compare import report_of
 from modelyard.platform.evaluations.resume import find_job
 from modelyard.platform.evaluations.runs import find_run
 from modelyard.platform.evaluations.spec import EvaluationOptions
 from modelyard.platform.evaluations.stored_run import scores_of
-from modelyard.platform.jobs.events import iter_events
-from modelyard.platform.jobs.waiting import Followed, afollowed, follow, followed, wait_for_end
+from modelyard.platform.jobs.waiting import wait_for_end
 from modelyard.platform.listing import BATCH, accept_all
-from modelyard.platform.paging import iter_index, iter_index_live
+from modelyard.platform.paging import iter_index_live
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 from modelyard.report.evaluations.run import RunReport
@@ -157,44 +154,6 @@ def wait(runtime: Runtime, principal: Principal, run_id: str, timeout: float | N
     if find().ended:
         return completed(runtime, principal, run_id)
     raise TimeoutError(f"evaluation run {run_id} has not ended after {timeout} seconds")
-
-
-def follow_events(runtime: Runtime, principal: Principal, run_id: str, after: str | None) -> Iterator[TrainingEvent]:
-    """Yield the events of a run as they are recorded, until it has ended. Raises `NotFound`."""
-    return followed(_follow(runtime, principal, run_id, after))
-
-
-def afollow_events(
-    runtime: Runtime, principal: Principal, run_id: str, after: str | None
-) -> AsyncIterator[TrainingEvent]:
-    """Yield the events of a run as they are recorded, like `follow_events`, without blocking the event loop."""
-    threads = runtime.threads.backends.of(principal.entity)
-    return afollowed(_follow(runtime, principal, run_id, after), threads)
-
-
-def _follow(runtime: Runtime, principal: Principal, run_id: str, after: str | None) -> Followed:
-    turns = wait_for_end(runtime, partial(find_job, runtime, principal, run_id))
-    return follow(turns, partial(events_after, runtime, run_id), after)
-
-
-def events_after(runtime: Runtime, run_id: str, after: str | None) -> Iterator[TrainingEvent]:
-    """Yield what was recorded of a run after an event, by one of its jobs after the other. Raises `NotFound`."""
-    jobs = runtime.store.read(partial(_jobs_from, run_id, after))
-    for job in jobs:
-        yield from iter_events(runtime, job.id, after)
-        after = None
-
-
-def _jobs_from(run_id: str, after: str | None, snapshot: Snapshot) -> list[Job]:
-    """Return the jobs of a run, the oldest first; from the job of the event `after` on. Raises `NotFound`."""
-    jobs = list(iter_index(snapshot, Job, "of_lane", run_id))
-    if after is None:
-        return jobs
-    event = snapshot.find(JobEvent, "id", after)
-    left = list(dropwhile(lambda job: event is None or job.id != event.job_id, jobs))
-    if not left:
-        raise NotFound("Event", after)
-    return left
 
 
 # ---- progress

@@ -1,25 +1,19 @@
-"""Resuming a run: what it has left to do, with which functions, and by which job.
+"""Resuming a run: with which functions, and by which jobs."""
 
-Every progress event records how many rows had been begun when it was stored, and which of these were not done. Rows
-begin in order, and only so many can be uncommitted at a time. So what was stored since is found without reading what is
-done: by looking up the rows that were open, and then one row after the other, until as many are missing as can be
-uncommitted.
-"""
-
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
 
-from modelyard.domain.evaluation.prediction import Prediction, Score
+import attrs
+
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import Job, JobEvent, JobKind, JobProgress, JobStatus
-from modelyard.domain.record import EMPTY
+from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus
 from modelyard.errors import Conflict, InvalidInput, Problem
 from modelyard.lazy import log
 from modelyard.platform.evaluations.row import check_signature
-from modelyard.platform.evaluations.rows import RemainingRows, RowKey
 from modelyard.platform.evaluations.runs import check_idle, find_run
 from modelyard.platform.evaluations.scorers import (
     LocalCallables,
@@ -28,67 +22,14 @@ from modelyard.platform.evaluations.scorers import (
     callables_of,
     needs_function,
 )
-from modelyard.platform.evaluations.stored_run import scores_of
+from modelyard.platform.evaluations.shards import failed_rows, last_jobs
 from modelyard.platform.jobs.claimed_job import ClaimedJob
 from modelyard.platform.jobs.leases import claim, ready_in_lane
-from modelyard.platform.jobs.queue import enqueue, latest_job
+from modelyard.platform.jobs.queue import enqueue
 from modelyard.platform.jobs.requester import requester_spec
 from modelyard.platform.jobs.runner import Runner
-from modelyard.platform.paging import iter_index
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
-
-PROGRESS = "evaluation_progress"
-
-# ---- which rows are left
-
-
-def last_progress(snapshot: Snapshot, run_id: str) -> Mapping[str, Any]:
-    """Return the data of a run's last progress event; empty where there is none."""
-    for job in iter_index(snapshot, Job, "of_lane", run_id, descending=True):
-        for event in iter_index(snapshot, JobEvent, "by_job", job.id, size=4, descending=True):
-            if event.type == PROGRESS:
-                return event.data
-    return EMPTY
-
-
-def remaining_rows(
-    snapshot: Snapshot,
-    run_id: str,
-    progress: Mapping[str, Any],
-    keys_from: Callable[[int], Iterable[RowKey]],
-    width: int,
-    count: Callable[[Prediction, list[Score]], None],
-) -> RemainingRows:
-    """Find what is left of a run, and `count` what was stored since its last `progress` event.
-
-    `width` is how many rows may have begun and not be stored; `keys_from` gives the keys of all rows from a number on.
-    """
-
-    def stored(key: RowKey) -> bool:
-        prediction = snapshot.find(Prediction, "place", run_id, *key)
-        if prediction is not None:
-            count(prediction, scores_of(snapshot, prediction))
-        return prediction is not None
-
-    begun = progress.get("begun", 0)
-    still_open = [key for key in map(_key, progress.get("open", ())) if not stored(key)]
-    missing: list[RowKey] = []
-    for number, key in enumerate(keys_from(begun), begun):
-        if not stored(key):
-            missing.append(key)
-        else:
-            still_open += missing
-            missing, begun = [], number + 1
-        if len(missing) == width:
-            break
-    return RemainingRows(begun, frozenset(still_open))
-
-
-def _key(pair: Iterable[int]) -> RowKey:
-    index, trial = pair
-    return index, trial
-
 
 # ---- with which functions
 
@@ -97,7 +38,7 @@ def check_portable(job: Job) -> None:
     """Raise `Conflict` for a job that needs functions, which no worker has."""
     if _needs_model(job) or any(map(needs_function, job.spec["scorers"])):
         msg = "was begun with functions, which no worker has; resume it in Python, with the functions"
-        raise Conflict(f"evaluation run {job.lane} {msg}")
+        raise Conflict(f"evaluation run {job.subject} {msg}")
 
 
 def callables_for(job: Job, model: ModelFunction | None, scorers: Sequence[NamedScorer]) -> LocalCallables:
@@ -131,17 +72,21 @@ def _needs_model(job: Job) -> bool:
 
 
 def find_job(runtime: Runtime, principal: Principal, run_id: str) -> Job:
-    """Return the last job of a run. Raises `NotFound`, and `Conflict` for a run that the engine did not make."""
+    """Return the last job of a run, or of its first shard that has not ended.
+
+    Raises `NotFound`, and `Conflict` for a run that the engine did not make.
+    """
     find_run(runtime, principal, run_id)
-    return runtime.store.read(lambda snapshot: engine_job(snapshot, run_id))
+    jobs = runtime.store.read(lambda snapshot: engine_jobs(snapshot, run_id))
+    return next((job for job in jobs if not job.ended), jobs[0])
 
 
-def engine_job(snapshot: Snapshot, run_id: str) -> Job:
-    """Return the last job of a run. Raises `Conflict` for a run that the engine did not make."""
-    job = latest_job(snapshot, run_id)
-    if job is None:
+def engine_jobs(snapshot: Snapshot, run_id: str) -> list[Job]:
+    """Return the last job of each shard of a run. Raises `Conflict` for a run that the engine did not make."""
+    jobs = last_jobs(snapshot, run_id)
+    if not jobs:
         raise Conflict(f"evaluation run {run_id} was not made by the engine: nothing works on it here")
-    return job
+    return jobs
 
 
 def abandoned_job(runtime: Runtime, principal: Principal, run_id: str, runner: Runner) -> Job:
@@ -167,7 +112,7 @@ def reclaim(runtime: Runtime, principal: Principal, run_id: str, runner: Runner)
     resumed, now = _resumed_for(runtime, principal), runtime.clock.now()
 
     def step(tx: Tx) -> tuple[Job, JobProgress] | None:
-        if engine_job(tx, run_id).ended:
+        if all(job.ended for job in engine_jobs(tx, run_id)):
             _reopen(runtime, tx, run_id, resumed)
         return claim(tx, runner.claimant, now, ready_in_lane(tx, run_id))
 
@@ -177,12 +122,12 @@ def reclaim(runtime: Runtime, principal: Principal, run_id: str, runner: Runner)
     return runner.track(*claimed)
 
 
-def requeue(runtime: Runtime, principal: Principal, run_id: str) -> Job:
+def requeue(runtime: Runtime, principal: Principal, run_id: str) -> list[Job]:
     """Queue what is left of a run that failed, for workers. Raises `RunAlreadyFinished`, `RateLimited`, `Conflict`."""
     check_portable(find_job(runtime, principal, run_id))
     resumed = _resumed_for(runtime, principal)
 
-    def step(tx: Tx) -> Job:
+    def step(tx: Tx) -> list[Job]:
         check_idle(tx, run_id)
         return _reopen(runtime, tx, run_id, resumed)
 
@@ -196,20 +141,28 @@ def _at_work(run_id: str) -> str:
 def _resumed_for(runtime: Runtime, principal: Principal) -> Callable[[Job], Job]:
     """Return the function that makes, of a job that failed, the one that resumes it for this principal."""
     asker = requester_spec(runtime, principal)
-    return partial(_resumed, job_id=runtime.ids(), asker=asker, now=runtime.clock.now())
+    return partial(_resumed, ids=defaultdict(runtime.ids), asker=asker, now=runtime.clock.now())
 
 
-def _resumed(job: Job, job_id: str, asker: Mapping[str, Any], now: datetime) -> Job:
+def _resumed(job: Job, ids: Mapping[str, str], asker: Mapping[str, Any], now: datetime) -> Job:
     """Make a job that resumes where one that failed has ended.
 
     One that failed by its error budget had finished all rows under way, and its failures do not count again.
     """
     spec = {**job.spec, **job.result, "asker": asker, "resumed": True, "drained": "forgiven" in job.result}
-    return Job(job_id, job.kind, job.entity, job.project, job.lane, now, spec)
+    new, needs = Job(ids[job.id], job.kind, job.entity, job.project, job.lane, now, spec), job.needs
+    return attrs.evolve(new, base_model=needs.base_model, accelerators=needs.accelerators, memory=needs.memory)
 
 
-def _reopen(runtime: Runtime, tx: Tx, run_id: str, resumed: Callable[[Job], Job]) -> Job:
-    """Set a run that has failed to running again, with a new job. Raises `RunAlreadyFinished`, `RateLimited`."""
-    job = resumed(engine_job(tx, run_id))
+def _reopen(runtime: Runtime, tx: Tx, run_id: str, resumed: Callable[[Job], Job]) -> list[Job]:
+    """Set a run that has failed to running again, with a new job for each shard that has rows left.
+
+    Raises `RunAlreadyFinished`, `RateLimited`.
+    """
+    jobs = engine_jobs(tx, run_id)
     tx.replace(tx.get(EvaluationRun, run_id).reopened())
-    return enqueue(tx, job, runtime.settings.max_queued_jobs)
+    left = [resumed(job) for job in jobs if job.status is not JobStatus.SUCCEEDED]
+    if len(jobs) > 1 and any("forgiven" in job.result for job in jobs):
+        forgiven = {"forgiven": failed_rows(tx, jobs)}
+        left = [attrs.evolve(job, spec={**job.spec, **forgiven}) for job in left]
+    return [enqueue(tx, job, runtime.settings.max_queued_jobs) for job in left]

@@ -1,8 +1,9 @@
 """Evaluation runs as they are stored, and what ties each to the job that works on it (specification 4.5).
 
-The jobs of a run queue up on the run's id, so that at most one is at work on it.
+At most one job is at work on each shard of a run (`shards`).
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -12,13 +13,14 @@ import attrs
 
 from modelyard.domain.evaluation.run import EvaluationRun, RunState, RunStatus, check_reason, check_summary
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import Job, JobProgress, JobStatus
+from modelyard.domain.job import Job
 from modelyard.domain.lineage import RunLineage
 from modelyard.domain.paging import Order
 from modelyard.errors import Conflict
 from modelyard.platform.evaluations.predictions import close_open, remove_parts
 from modelyard.platform.evaluations.references import Namespace, References, ScopedReader, run_filter
-from modelyard.platform.jobs.queue import announce, files_of, latest_job, request_cancel
+from modelyard.platform.evaluations.shards import last_jobs, rows_done
+from modelyard.platform.jobs.queue import announce, cancel_jobs, files_of
 from modelyard.platform.lineage import run_lineage
 from modelyard.platform.listing import BATCH, Cursor, Listing
 from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_index, unique_ids
@@ -128,7 +130,7 @@ class Runs:
         The parts of a run are deleted first, in small steps, so that this can be repeated after a crash.
         """
         namespace, left, deleted = self._reader.place(project, entity), unique_ids(ids), 0
-        event_ids, now = {run_id: self._runtime.ids() for run_id in left}, self._runtime.clock.now()
+        event_ids, now = defaultdict[str, str](self._runtime.ids), self._runtime.clock.now()
         while left:
             gone, left = self._runtime.store.transact(partial(self._delete_some, left, namespace, event_ids, now))
             for work in gone:
@@ -222,54 +224,51 @@ class Runs:
     # ---- the job of a run that ends or is deleted
 
     def _stop_work(self, run_id: str, reason: str) -> bool:
-        """Request the end of a run's job, if one is queued or running. Returns whether there was one."""
-        event_id, now = self._runtime.ids(), self._runtime.clock.now()
+        """Request the end of a run's jobs that are queued or running. Returns whether there were any."""
+        event_ids, now = defaultdict[str, str](self._runtime.ids), self._runtime.clock.now()
 
-        def step(tx: Tx) -> Job | None:
-            run, job = get_or_none(tx, EvaluationRun, run_id), latest_job(tx, run_id)
-            if job is None or job.ended:
+        def step(tx: Tx) -> list[Job] | None:
+            run, jobs = get_or_none(tx, EvaluationRun, run_id), last_jobs(tx, run_id)
+            if all(job.ended for job in jobs):
                 return None
             if run is not None:
                 tx.replace(attrs.evolve(run, reason=run.reason or reason))
-            return request_cancel(tx, self._runtime.job_types, job.id, event_id, self._principal.name, now)
+            return cancel_jobs(tx, self._runtime.job_types, jobs, event_ids, self._principal.name, now)
 
-        job = self._runtime.store.transact(step)
-        if job is not None and job.ended:
+        ended = self._runtime.store.transact(step)
+        for job in ended or ():
             announce(self._runtime, job)
-        return job is not None
+        return ended is not None
 
     def _delete_some(
         self, ids: Sequence[str], namespace: Namespace, event_ids: Mapping[str, str], now: datetime, tx: Tx
-    ) -> tuple[Sequence["_LastJob"], Sequence[str]]:
-        """Delete up to a batch of records. Returns the last jobs of the runs that are gone, and the ids still left."""
-        gone: tuple[_LastJob, ...] = ()
+    ) -> tuple[Sequence["_Work"], Sequence[str]]:
+        """Delete up to a batch of records. Returns the jobs of the runs that are gone, and the ids still left."""
+        gone: tuple[_Work, ...] = ()
         room = BATCH
         for at, run_id in enumerate(ids):
             if self._reader.see(tx, EvaluationRun, run_id, namespace) is not None:
                 room -= remove_parts(tx, run_id, room)
                 if room <= 0:
                     return gone, ids[at:]
-                gone += (self._end_work(tx, run_id, event_ids[run_id], now),)
+                gone += (self._end_work(tx, run_id, event_ids, now),)
                 tx.remove(EvaluationRun, run_id)
         return gone, ()
 
-    def _end_work(self, tx: Tx, run_id: str, event_id: str, now: datetime) -> "_LastJob":
-        """Cancel the job of a run in the transaction that deletes the run, so that nothing is added to it again."""
-        job = latest_job(tx, run_id)
-        if job is None or job.ended:
-            return _LastJob(job)
-        return _LastJob(
-            request_cancel(tx, self._runtime.job_types, job.id, event_id, self._principal.name, now), cancelled=True
-        )
+    def _end_work(self, tx: Tx, run_id: str, event_ids: Mapping[str, str], now: datetime) -> "_Work":
+        """Cancel the jobs of a run in the transaction that deletes the run, so that nothing is added to it again."""
+        jobs = last_jobs(tx, run_id)
+        cancelled = cancel_jobs(tx, self._runtime.job_types, jobs, event_ids, self._principal.name, now)
+        going = {job.id for job in jobs if not job.ended} - {job.id for job in cancelled}
+        return _Work(() if going else tuple(jobs), cancelled)
 
-    def _drop_work(self, last: "_LastJob") -> None:
-        """Remove the files of a deleted run's last job. Those of a job at work are removed when it ends."""
-        if last.job is None or not last.job.ended:
-            return
-        if last.cancelled:
-            announce(self._runtime, last.job)
-        for name in files_of(last.job):
-            self._runtime.artifacts.remove(name)
+    def _drop_work(self, work: "_Work") -> None:
+        """Remove the files of a deleted run's jobs. Those of a job at work are removed when it ends."""
+        for job in work.cancelled:
+            announce(self._runtime, job)
+        for job in work.ended:
+            for name in files_of(job):
+                self._runtime.artifacts.remove(name)
 
     # ---- listing
 
@@ -294,11 +293,11 @@ class Runs:
 
 
 @attrs.frozen
-class _LastJob:
-    """The last job of a run that was deleted, if it had one; and whether the deletion cancelled it."""
+class _Work:
+    """The last jobs of a run that was deleted, once all have `ended`; and those that the deletion has `cancelled`."""
 
-    job: Job | None
-    cancelled: bool = False
+    ended: Sequence[Job]
+    cancelled: Sequence[Job]
 
 
 # ---- a run and its job
@@ -311,28 +310,13 @@ def find_run(runtime: Runtime, principal: Principal, run_id: str) -> EvaluationR
 
 def check_idle(snapshot: Snapshot, run_id: str) -> None:
     """Raise `Conflict` while a run has a job that is queued or running."""
-    job = latest_job(snapshot, run_id)
-    if job is not None and not job.ended:
+    if not all(job.ended for job in last_jobs(snapshot, run_id)):
         raise Conflict(f"the engine works on evaluation run {run_id}; wait for it, or cancel it")
 
 
-def end_run(tx: Tx, job: Job) -> None:
-    """End the run of a job that did not succeed, in the transaction that ends the job."""
-    if job.status is JobStatus.SUCCEEDED or job.ended_at is None:
-        return
-    run = get_or_none(tx, EvaluationRun, job.lane)
-    if run is not None and run.state is RunState.RUNNING:
-        state = RunState.CANCELLED if job.status is JobStatus.CANCELLED else RunState.FAILED
-        tx.replace(run.stopped(state, run.reason or job.error_message or state.value, job.ended_at))
-
-
 def run_status(snapshot: Snapshot, run: EvaluationRun) -> RunStatus:
-    """Return the status of a run, with the progress of its last job where there is one."""
-    job = latest_job(snapshot, run.id)
-    progress = None if job is None else get_or_none(snapshot, JobProgress, job.id)
-    if progress is None or progress.total is None:
-        return RunStatus(run)
-    return RunStatus(run, progress.step, progress.total)
+    """Return the status of a run, with the progress of its last jobs where there are any."""
+    return RunStatus(run, *rows_done(snapshot, run.id))
 
 
 def _cursor(run: EvaluationRun) -> Cursor:

@@ -217,6 +217,9 @@ class LocalCallables:
         return needs_function(kept) and kept["name"] not in self.scorers
 
 
+NO_CALLABLES = LocalCallables()
+
+
 def callables_of(model: ModelFunction | None, scorers: Sequence[NamedScorer]) -> LocalCallables:
     """Return the functions among a model and scorers."""
     functions = {one.name: one.function for one in scorers if one.function is not None and one.imported is None}

@@ -14,10 +14,10 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.training import TrainingEvent
 from modelyard.errors import InvalidInput
 from modelyard.lazy import asyncio
-from modelyard.platform.evaluations import compare, result
+from modelyard.platform.evaluations import compare, events, result
 from modelyard.platform.evaluations.compare import QualityGate
 from modelyard.platform.evaluations.exported_run import ExportedFile, ExportedRun
-from modelyard.platform.evaluations.job import resume_here, run_here
+from modelyard.platform.evaluations.here import resume_here, run_here
 from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.predictions import Predictions, Scores
 from modelyard.platform.evaluations.query import Results, query_results
@@ -25,9 +25,10 @@ from modelyard.platform.evaluations.queued import queue_evaluation, queue_rescor
 from modelyard.platform.evaluations.result import AnyRun, EvaluationResult, Progress, RunOptions
 from modelyard.platform.evaluations.resume import requeue
 from modelyard.platform.evaluations.rows import RowData, build_specs
+from modelyard.platform.evaluations.run_spec import RunSpec
 from modelyard.platform.evaluations.runs import Runs, find_run
 from modelyard.platform.evaluations.scorers import ModelFunction, Scorers
-from modelyard.platform.evaluations.spec import EvaluationOptions, OneModel, RunSpec, WorkOptions, build_rescore_spec
+from modelyard.platform.evaluations.spec import EvaluationOptions, OneModel, WorkOptions, build_rescore_spec
 from modelyard.platform.jobs.queue import announce
 from modelyard.platform.jobs.runner import never
 from modelyard.platform.runtime import Runtime
@@ -39,8 +40,7 @@ from modelyard.report.evaluations.run import RunReport
 class Evaluations:
     """Evaluates models for a principal, and reads the runs that they may see.
 
-    result = platform.evaluations.run("politeness", "echo", rows)
-    print(platform.evaluations.report(result))
+    print(platform.evaluations.run("politeness", "echo", rows))
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
@@ -153,9 +153,8 @@ class Evaluations:
         (`copied_from`), and rows on which the model failed stay failed. Raises `NotFound`, `Conflict`, `InvalidInput`,
         `JobFailed`.
         """
-        return self._run_here(
-            build_rescore_spec(self._runtime, self._principal, self.runs.get(run_id), scorers, options), progress
-        )
+        spec = build_rescore_spec(self._runtime, self._principal, self.runs.get(run_id), scorers, options)
+        return self._run_here(spec, progress)
 
     def resume(
         self,
@@ -167,9 +166,9 @@ class Evaluations:
     ) -> EvaluationResult:
         """Continue a run that failed or whose owner is gone, under its id; no stored row is evaluated again.
 
-        The functions that it was begun with must be passed again. An owner is taken to be gone when it makes no
-        progress for the lease, which this waits for. Raises `NotFound`, `RunAlreadyFinished`, `JobFailed`, `Conflict`
-        while another process works on it, and `InvalidInput` for a function that is missing or has changed.
+        The functions that it was begun with must be passed again. Shards are queued for workers. An owner is gone when
+        it makes no progress for the lease, which this waits for. Raises `NotFound`, `RunAlreadyFinished`, `JobFailed`,
+        `Conflict` while another process works on it, `InvalidInput` for a function that is missing or has changed.
         """
         with result.reporting(progress, find_run(self._runtime, self._principal, run_id)) as reporter:
             resume_here(self._runtime, self._principal, run_id, model, scorers, reporter)
@@ -208,7 +207,8 @@ class Evaluations:
         Raises `NotFound`, `RunAlreadyFinished`, `RateLimited`, and `Conflict` while it is worked on, for a run that
         the engine did not make, and for one that needs functions.
         """
-        announce(self._runtime, requeue(self._runtime, self._principal, run_id))
+        for job in requeue(self._runtime, self._principal, run_id):
+            announce(self._runtime, job)
         return find_run(self._runtime, self._principal, run_id)
 
     # ---- following a run
@@ -227,13 +227,13 @@ class Evaluations:
         the events recorded so far are yielded, which are none for a client's own run. Raises `NotFound`.
         """
         if follow:
-            return result.follow_events(self._runtime, self._principal, run_id, after)
+            return events.follow_events(self._runtime, self._principal, run_id, after)
         find_run(self._runtime, self._principal, run_id)
-        return result.events_after(self._runtime, run_id, after)
+        return events.events_after(self._runtime, run_id, after)
 
     async def aevents(self, run_id: str, after: str | None = None) -> AsyncIterator[TrainingEvent]:
         """Yield the events of a run live, like `events`, without blocking the event loop."""
-        async for event in result.afollow_events(self._runtime, self._principal, run_id, after):
+        async for event in events.afollow_events(self._runtime, self._principal, run_id, after):
             yield event
 
     # ---- results

@@ -1,8 +1,7 @@
 """The spec of a run: what it is to do, checked, resolved, and stored with its job."""
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypedDict, TypeVar
 
@@ -12,10 +11,11 @@ from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.evaluation.objects import ObjectKind, ObjectVersion, OneObject
 from modelyard.domain.evaluation.prediction import Prediction
 from modelyard.domain.evaluation.references import ObjectRef, RefKind, object_id
-from modelyard.domain.evaluation.run import EvaluationRun, RunState
+from modelyard.domain.evaluation.run import MAX_SHARDS, EvaluationRun, RunState
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind
 from modelyard.domain.models import Checkpoint, Model
+from modelyard.domain.resources import Resources, check_resources
 from modelyard.errors import Conflict, Forbidden, InvalidInput, NotFound, ObjectDeleted, Problem
 from modelyard.formats.json import checked_dumps
 from modelyard.platform.chat.request import GenerationOptions
@@ -23,8 +23,8 @@ from modelyard.platform.evaluations.model_under_test import CompletionModel
 from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.references import Namespace, evaluation_ref
 from modelyard.platform.evaluations.row import RunLimits, check_signature
+from modelyard.platform.evaluations.run_spec import RunSpec
 from modelyard.platform.evaluations.scorers import (
-    LocalCallables,
     ModelFunction,
     NamedScorer,
     Scorers,
@@ -32,11 +32,9 @@ from modelyard.platform.evaluations.scorers import (
     callables_of,
     name_scorers,
 )
-from modelyard.platform.jobs.queue import enqueue
 from modelyard.platform.jobs.requester import requester_spec
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
-from modelyard.protocols import Tx
 
 T = TypeVar("T")
 
@@ -50,6 +48,9 @@ class WorkOptions(TypedDict, total=False):
     At most `concurrency` rows are under way at a time, `scorer_concurrency` of them in their scorers. Each takes at
     most `timeout` seconds. A call that fails for a passing reason is repeated up to `retries` times. The run fails when
     more rows have failed than `error_budget`: a count, or as a float a share of all rows.
+
+    The rows are split into so many `shards`, each a job of its own, so that as many workers work on one run, or this
+    thread where none is alive; each has as many rows under way. `needs` is what each job is to have for itself.
     """
 
     concurrency: int
@@ -57,6 +58,8 @@ class WorkOptions(TypedDict, total=False):
     timeout: float | None
     retries: int
     error_budget: float | None
+    shards: int
+    needs: Resources | None
 
 
 class EvaluationOptions(WorkOptions, GenerationOptions, total=False):
@@ -78,49 +81,13 @@ _WHOLE = {
     "scorer_concurrency": (1, 1000),
     "retries": (0, 100),
     "trials": (1, 1000),
+    "shards": (1, MAX_SHARDS),
     "seed": (-(2**63), 2**63 - 1),
 }
 WORK_OPTIONS = frozenset(WorkOptions.__annotations__)
 EVALUATION_OPTIONS = frozenset(EvaluationOptions.__annotations__)
 _NAMESPACE = ("project", "entity")
 _SEED_BYTES = 6
-
-
-@attrs.frozen
-class RunSpec:
-    """A run and its job, still to be stored, and the functions that it needs."""
-
-    runtime: Runtime
-    run: EvaluationRun
-    job: Job
-    callables: LocalCallables
-
-    def check_portable(self) -> None:
-        """Raise `InvalidInput` when it needs functions of the caller's, which no worker has."""
-        needed = {"model": self.callables.model, "scorers": self.callables.scorers}
-        problems = [
-            Problem(
-                (name,), "workers cannot run a function of the caller; name one of the platform's own, or use `run`"
-            )
-            for name, functions in needed.items()
-            if functions
-        ]
-        if problems:
-            raise InvalidInput(problems)
-
-    def add(self, tx: Tx) -> None:
-        """Store the run, and queue its job. Raises `RateLimited`."""
-        tx.add(self.run)
-        enqueue(tx, self.job, self.runtime.settings.max_queued_jobs)
-
-    def store(self, step: Callable[[Tx], T]) -> T:
-        """Store the run by `step`. Its rows are removed again where that fails."""
-        with ExitStack() as undone:
-            if "artifact" in self.job.spec:
-                undone.callback(self.runtime.artifacts.remove, self.job.spec["artifact"])
-            kept = self.runtime.store.transact(step)
-            undone.pop_all()
-        return kept
 
 
 # ---- a run ---------------------------------------------------------------------------------------------------------
@@ -154,8 +121,10 @@ def build_spec(
     }
     run_id, now = runtime.ids(), runtime.clock.now()
     run = EvaluationRun(run_id, *namespace, str(evaluation_ref(evaluation, namespace)), str(ref), now)
-    job = Job(runtime.ids(), JobKind.EVALUATE, *namespace, run_id, now, spec, base_model=base_model)
-    return RunSpec(runtime, run, job, callables_of(model if callable(model) else None, scorers))
+    needs = check_resources(options.get("needs"))
+    job = Job(runtime.ids(), JobKind.EVALUATE, *namespace, run_id, now, spec, base_model=base_model, **needs)
+    callables = callables_of(model if callable(model) else None, scorers)
+    return RunSpec(runtime, run, job, callables, work.get("shards", 1))
 
 
 def build_rescore_spec(
@@ -185,9 +154,9 @@ def build_rescore_spec(
         source_evaluation_run_id=source.id,
         source_known=True,
     )
-    spec = {"source": source.id, "total": total, **scored_by}
-    job = Job(runtime.ids(), JobKind.RESCORE, *namespace, run.id, now, spec)
-    return RunSpec(runtime, run, job, callables_of(None, named))
+    needs = check_resources(options.get("needs"))
+    job = Job(runtime.ids(), JobKind.RESCORE, *namespace, run.id, now, {"source": source.id, **scored_by}, **needs)
+    return RunSpec(runtime, run, job, callables_of(None, named), options.get("shards", 1)).with_items(total)
 
 
 def _evaluation_with(objects: Objects, evaluation: str, scorers: Sequence[str]) -> str:

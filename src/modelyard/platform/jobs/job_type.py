@@ -18,6 +18,14 @@ def _never(job: Job) -> bool:
     return False
 
 
+def _alone(runtime: Runtime, job: Job) -> bool:
+    return False
+
+
+def _settled(runtime: Runtime, job: Job) -> None:
+    pass
+
+
 def _longest_step(settings: Settings) -> float:
     return settings.longest_step
 
@@ -32,10 +40,11 @@ class JobType:
 
     `run` does the work. It yields after each write, so that it can be stopped there, and ends the job in its last
     write; an exception fails the job. `succeeded` and `failed` are the types of the events that record the end; a
-    cancelled job has failed. `on_end` runs in the transaction that ends the job. A job that is `resumable` when it has
-    ended keeps its files. `found_by_lane` lets the id of the lane name the lane's last job. `can_run` is whether a
-    platform has what jobs with a base model need; a worker leaves the others in the queue. A job that has recorded
-    nothing for the seconds of `longest_pause` hangs.
+    cancelled job has failed. `on_end` runs in the transaction that ends the job, and `after_end` after it, unless the
+    process dies in between. A job that is `resumable` when it has ended keeps its files, and so does one that
+    `shares_files` with others that need them. `found_by_lane` lets the id of the lane name the lane's last job.
+    `can_run` is whether a platform has what jobs with a base model need; a worker leaves the others in the queue. A job
+    that has recorded nothing for the seconds of `longest_pause` hangs.
     """
 
     kind: JobKind
@@ -43,7 +52,9 @@ class JobType:
     succeeded: str
     failed: str
     on_end: Callable[[Tx, Job], None] = _nothing
+    after_end: Callable[[Runtime, Job], None] = _settled
     resumable: Callable[[Job], bool] = _never
+    shares_files: Callable[[Runtime, Job], bool] = _alone
     found_by_lane: bool = False
     can_run: Callable[[Runtime, str], bool] = _always
     longest_pause: Callable[[Settings], float] = _longest_step

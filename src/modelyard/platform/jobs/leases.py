@@ -55,6 +55,12 @@ def ready_in_lane(snapshot: Snapshot, lane: str) -> Job | None:
     return found[0] if found else None
 
 
+def latest_job(snapshot: Snapshot, lane: str) -> Job | None:
+    """Return the last job that came to a lane, ended or not; None for a lane that never had any."""
+    found = snapshot.page(Job, "of_lane", lane, limit=1, descending=True)
+    return found[0] if found else None
+
+
 @attrs.frozen
 class Claimant:
     """Who claims a job: the id under which it does, and its process (`process_identity.process_here`).

@@ -6,7 +6,7 @@ together, and every write of a worker is refused once its claim is worthless. Wh
 heartbeat, reads and writes the small `JobProgress` and not the job: the fence, `seq` and progress are one record.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -124,12 +124,6 @@ def first_in_lane(snapshot: Snapshot, lane: str) -> Job | None:
     return None
 
 
-def latest_job(snapshot: Snapshot, lane: str) -> Job | None:
-    """Return the last job that came to a lane, ended or not; None for a lane that never had any."""
-    found = snapshot.page(Job, "of_lane", lane, limit=1, descending=True)
-    return found[0] if found else None
-
-
 # ---- what happens to it ----------------------------------------------------------------------------------------------
 
 
@@ -197,6 +191,15 @@ def request_cancel(tx: Tx, types: JobTypes, job_id: str, event_id: str, by: str,
     if not job.ended and not progress.cancelled_by:
         tx.replace(attrs.evolve(progress, cancelled_by=by))
     return job
+
+
+def cancel_jobs(
+    tx: Tx, types: JobTypes, jobs: Sequence[Job], event_ids: Mapping[str, str], by: str, now: datetime
+) -> list[Job]:
+    """Request the end of those of these jobs that have not ended. Returns those that have ended of it."""
+    going = [one for one in jobs if not one.ended]
+    asked = [request_cancel(tx, types, one.id, event_ids[one.id], by, now) for one in going]
+    return [one for one in asked if one.ended]
 
 
 # ---- back into the queue -----------------------------------------------------------------------------------------
@@ -289,6 +292,8 @@ def announce(runtime: Runtime, job: Job) -> Job:
             lambda snapshot: snapshot.page(JobEvent, "by_job", job.id, limit=1, descending=True)
         ):
             runtime.observe(JobEventRecorded(job.id, last.type, last.seq))
-        for name in () if runtime.job_types[job.kind].resumable(job) else files_of(job):
+        job_type = runtime.job_types[job.kind]
+        job_type.after_end(runtime, job)
+        for name in () if job_type.resumable(job) or job_type.shares_files(runtime, job) else files_of(job):
             runtime.artifacts.remove(name)
     return job

@@ -27,8 +27,8 @@ from modelyard.formats.training_data import GROUPS
 from modelyard.platform.evaluations.rows import build_specs
 from modelyard.platform.evaluations.scorers import NamedScorer, build_scorer
 from modelyard.platform.jobs.claimed_job import ClaimedJob
-from modelyard.platform.jobs.leases import fenced, require_claim
-from modelyard.platform.jobs.queue import announce, cancel, enqueue, latest_job, save_resume, succeed
+from modelyard.platform.jobs.leases import fenced, latest_job, require_claim
+from modelyard.platform.jobs.queue import announce, cancel, enqueue, save_resume, succeed
 from modelyard.platform.jobs.requester import requester_principal
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.training.billing import is_over_budget

@@ -1,0 +1,146 @@
+"""Runs of which this process does the work, or waits for it: begun here, or resumed here."""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import attrs
+
+from modelyard.domain.evaluation.run import EvaluationRun, RunState
+from modelyard.domain.evaluation.running_totals import ProgressReporter, RunningTotals
+from modelyard.domain.identity import Principal
+from modelyard.domain.job import Job, JobKind, JobProgress
+from modelyard.errors import LeaseLost
+from modelyard.platform.evaluations.job import INTERRUPTED, evaluate
+from modelyard.platform.evaluations.objects import Objects
+from modelyard.platform.evaluations.resume import abandoned_job, callables_for, find_job, reclaim, requeue
+from modelyard.platform.evaluations.run_spec import RunSpec
+from modelyard.platform.evaluations.runs import find_run
+from modelyard.platform.evaluations.scorers import NO_CALLABLES, LocalCallables, ModelFunction, Scorers, name_scorers
+from modelyard.platform.evaluations.shards import joined_progress, last_jobs, rows_done
+from modelyard.platform.jobs.claimed_job import ClaimedJob
+from modelyard.platform.jobs.job_type import JobTypes
+from modelyard.platform.jobs.leases import claim, ready_in_lane
+from modelyard.platform.jobs.queue import announce, fail
+from modelyard.platform.jobs.runner import Runner, never
+from modelyard.platform.jobs.waiting import wait_for_end
+from modelyard.platform.paging import get_or_none
+from modelyard.platform.runtime import Runtime
+from modelyard.protocols import Tx
+
+
+def run_here(
+    runtime: Runtime,
+    principal: Principal,
+    spec: RunSpec,
+    reporter: ProgressReporter,
+    loop: Any = None,
+    stop: Callable[[], bool] = never,
+) -> None:
+    """Store a new run and its job, claimed by this process, and do the work; or wait for its shards.
+
+    Raises `RateLimited`, `LeaseLost`.
+    """
+    if spec.more:
+        spec.store(spec.add)
+        _announce(runtime, (spec.job, *spec.more))
+        _finish(runtime, principal, spec.run.id, reporter, stop)
+        return
+    runner = _runner(runtime, principal, spec.callables, reporter, loop)
+
+    def step(tx: Tx) -> tuple[Job, JobProgress]:
+        spec.add(tx)
+        claimed = claim(tx, runner.claimant, spec.job.created_at, ready_in_lane(tx, spec.run.id))
+        assert claimed is not None
+        return claimed
+
+    _drive(runner, runner.track(*spec.store(step)), reporter, stop)
+
+
+def resume_here(
+    runtime: Runtime,
+    principal: Principal,
+    run_id: str,
+    model: ModelFunction | None,
+    scorers: Scorers,
+    reporter: ProgressReporter,
+) -> None:
+    """Reclaim a run that failed or was abandoned, and do what is left; or queue what is left of its shards, and wait.
+
+    Raises as `Evaluations.resume` does.
+    """
+    if len(runtime.store.read(lambda snapshot: last_jobs(snapshot, run_id))) > 1:
+        if find_run(runtime, principal, run_id).state is not RunState.RUNNING:
+            _announce(runtime, requeue(runtime, principal, run_id))
+        _finish(runtime, principal, run_id, reporter)
+        return
+    job = abandoned_job(runtime, principal, run_id, _runner(runtime, principal, NO_CALLABLES, reporter))
+    callables = callables_for(job, model, name_scorers(scorers, Objects(runtime, principal)))
+    runner = _runner(runtime, principal, callables, reporter)
+    _drive(runner, reclaim(runtime, principal, run_id, runner), reporter)
+
+
+def _runner(
+    runtime: Runtime, principal: Principal, callables: LocalCallables, reporter: ProgressReporter, loop: Any = None
+) -> Runner:
+    """Return a runner of evaluations with these functions. A run that is stopped fails: its caller can resume it."""
+    callables = attrs.evolve(callables, principal=principal, loop=loop, on_totals=reporter.begin)
+
+    def work(claimed: ClaimedJob) -> Generator[None, None, None]:
+        return evaluate(claimed, callables)
+
+    kinds = (runtime.job_types[kind] for kind in (JobKind.EVALUATE, JobKind.RESCORE))
+    return Runner(runtime, {one.kind: attrs.evolve(one, run=work) for one in kinds}, _interrupt)
+
+
+def _interrupt(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> Job:
+    return fail(tx, types, job, event_id, INTERRUPTED, now)
+
+
+def _drive(runner: Runner, claimed: ClaimedJob, reporter: ProgressReporter, stop: Callable[[], bool] = never) -> None:
+    """Do the work of a claimed run. Raises `LeaseLost`."""
+    runtime = runner.runtime
+    announce(runtime, claimed.job)
+    begun = runtime.clock.monotonic()
+    with runner.beating(), closing(runner.steps(claimed, stop)) as steps:
+        for _ in steps:
+            reporter.report(claimed.job.spec["total"], runtime.clock.monotonic() - begun)
+    run = runtime.store.read(lambda snapshot: get_or_none(snapshot, EvaluationRun, claimed.job.subject))
+    if run is not None and run.state is RunState.RUNNING:
+        raise LeaseLost(f"evaluation run {claimed.job.subject} was taken over; wait for it")
+
+
+# ---- in shards
+
+
+def _announce(runtime: Runtime, jobs: Sequence[Job]) -> None:
+    for job in jobs:
+        announce(runtime, job)
+
+
+def _finish(
+    runtime: Runtime, principal: Principal, run_id: str, reporter: ProgressReporter, stop: Callable[[], bool] = never
+) -> None:
+    """Wait until all shards have ended, or until `stop`, after which workers continue."""
+    begun = runtime.clock.monotonic()
+    with closing(wait_for_end(runtime, partial(find_job, runtime, principal, run_id))) as waiting:
+        for pause in waiting:
+            _report(runtime, run_id, reporter, runtime.clock.monotonic() - begun)
+            if stop():
+                return
+            pause.sleep()
+
+
+def _report(runtime: Runtime, run_id: str, reporter: ProgressReporter, seconds: float) -> None:
+    """Show how far all shards are together."""
+    if not reporter.shows:
+        return
+    known, (_, total) = runtime.store.read(
+        lambda snapshot: (joined_progress(snapshot, run_id), rows_done(snapshot, run_id))
+    )
+    totals = RunningTotals({})
+    totals.restore(known)
+    reporter.begin(totals)
+    reporter.report(total, seconds)
