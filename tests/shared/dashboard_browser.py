@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator
+from typing import Any
 
 import attrs
 import pytest
@@ -33,6 +34,11 @@ class Yard:
 @pytest.fixture(scope="module")
 def yard() -> Iterator[Yard]:
     with open_platform() as platform:
+        learner = platform.models.create("learner", project="loops", base_model="tabular-mini", entity="acme")
+        tasks = [{"prompt": HOSTILE, "expected": "yes"}, {"prompt": LONG[:500], "expected": HOSTILE}]
+        judge = {"type": "llm_judge", "model": "echo", "prompt": "1 {output}", "scale": "number"}
+        options: Any = {"held_out": tasks, "rounds": 2, "samples": 2, "max_tokens": 8}
+        platform.training.loop(learner, tasks, judge, **options).wait()
         model = platform.models.create("desk", project="bots", base_model="tabular-mini", entity="acme")
         rows = [{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello there"}]}] * 12
         for rate in (1e-4, 2e-4):

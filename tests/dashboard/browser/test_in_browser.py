@@ -22,6 +22,9 @@ def addresses(page: Page, yard: Yard) -> list[str]:
     single = [one_of(page, yard, kind) for kind in ("jobs", "models", "runs")]
     before, after = (run.id for run in yard.platform.evaluations.runs.list(project="bots", entity="acme"))
     compared = [f"compare?baseline={before}&candidate={after}", f"runs/{after}/rows?baseline={before}&show=changed"]
+    loop, *_, trained = yard.platform.training.list(project="loops", entity="acme")
+    learned = [f"jobs/{loop.id}", f"jobs/{trained.id}", f"models/{loop.model_id}", f"models/{loop.model_id}/1"]
+    compared += learned
     return [*map(yard.page, PAGES), *single, f"{single[2]}/rows", *map(yard.page, compared)]
 
 
