@@ -38,7 +38,8 @@ def ask(backend: ScriptedBackend, request: CompletionRequest = ASKED, **fields: 
 
 
 def answers(rule: Rule, **fields: Any) -> bool:
-    return ask(ScriptedBackend([rule.answer("yes"), on().answer("no")]), **fields).message.text == "yes"
+    backend = ScriptedBackend([rule.answer("yes"), on().answer("no")], unchecked=True)
+    return ask(backend, **fields).message.text == "yes"
 
 
 @pytest.mark.parametrize(

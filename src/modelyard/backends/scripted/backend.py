@@ -17,6 +17,7 @@ from modelyard.backends.scripted.answers import (
     usage_of,
     with_usage,
 )
+from modelyard.backends.scripted.demands import checked
 from modelyard.backends.scripted.rules import Rule, RuleBook, Script, on, rules_of
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.completion import CompletionRequest, Delta
@@ -30,7 +31,9 @@ class ScriptedBackend:
 
     Each choice takes one answer. The first rule that matches a request answers it: `on(...)` states the conditions,
     `.answer(...)` the answers. Pauses sleep on `clock`; without a clock they take no time. `requests` are the requests
-    so far, oldest first. Raises `NoAnswerPrepared` if no rule matches, or if the list is used up.
+    so far, oldest first. Raises `NoAnswerPrepared` if no rule matches, if the list is used up, and for an answer that
+    the request rules out: not valid under its schema, or without the call that its tool choice demands. `unchecked`
+    gives such an answer all the same.
 
     >>> backend = ScriptedBackend([on("refund").answer(call("look_up", order=17)), on(tool="look_up").answer("Paid.")])
     >>> backend.requests, backend.texts, backend.unused
@@ -42,10 +45,12 @@ class ScriptedBackend:
         answers: Sequence[Rule | Answer] | Script,
         models: Sequence[str] = ("scripted",),
         clock: Clock | None = None,
+        *,
+        unchecked: bool = False,
     ) -> None:
         self.requests: list[CompletionRequest] = []
         self._rules = RuleBook(rules_of(answers))
-        self._clock = clock
+        self._clock, self._unchecked = clock, unchecked
         self._entries = tuple(entry_for(model, echo.CERTAIN, Pricing(), 131_072) for model in models)
 
     @property
@@ -105,4 +110,6 @@ class ScriptedBackend:
         self.requests.append(request)
         answer = self._rules.next(request)
         deltas = items(answer, request)
+        if not self._unchecked:
+            deltas = checked(deltas, request)
         yield from with_usage(deltas, request) if may_report(answer) else deltas

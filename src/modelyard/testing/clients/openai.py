@@ -33,8 +33,8 @@ def openai_client(
     """
     openai = _openai()
     http_client = openai.DefaultHttpxClient(transport=_transport(openai, platform, faults))
-    client, _ = without_sleep(openai, platform)
-    return client(base_url=base_url, http_client=http_client, **_with_key(platform, options))  # type: ignore[no-any-return]
+    client = openai.OpenAI(base_url=base_url, http_client=http_client, **_with_key(platform, options))
+    return without_sleep(client, platform)  # type: ignore[no-any-return]
 
 
 def async_openai_client(
@@ -46,8 +46,8 @@ def async_openai_client(
     """
     openai = _openai()
     http_client = openai.DefaultAsyncHttpxClient(transport=_transport(openai, platform, faults))
-    _, client = without_sleep(openai, platform)
-    return client(base_url=base_url, http_client=http_client, **_with_key(platform, options))  # type: ignore[no-any-return]
+    client = openai.AsyncOpenAI(base_url=base_url, http_client=http_client, **_with_key(platform, options))
+    return without_sleep(client, platform)  # type: ignore[no-any-return]
 
 
 def _openai() -> ModuleType:

@@ -4,11 +4,14 @@ A client that retries sleeps by itself, which a test would have to wait for. On 
 clock; a platform with a real clock is asked again at once.
 """
 
-from types import ModuleType
-from typing import Any
+from collections.abc import Callable
+from inspect import iscoroutinefunction
+from typing import Any, TypeVar, cast
 
 from modelyard.platform.platform import Platform
 from modelyard.testing.clock import ManualClock
+
+T = TypeVar("T")
 
 SLEEP_OF_OPENAI = "_sleep_for_retry"
 """The method with which the `openai` client sleeps. It is private, and the same in the versions that are tested."""
@@ -38,17 +41,23 @@ def pause_of_openai(client: Any, *, retries_taken: int, max_retries: int, option
     return seconds
 
 
-def without_sleep(openai: ModuleType, platform: Platform) -> tuple[type, type]:
-    """Return the `OpenAI` and the `AsyncOpenAI` of a version of the library, retrying in no real time."""
-    pauses = RetryPauses(platform)
+def without_sleep(client: T, platform: Platform) -> T:
+    """Return the `openai` client, which from now on retries in no real time, as do those made by its `with_options`.
 
-    def pause(client: Any, **retry: Any) -> None:
+    It stays an instance of its own class.
+    """
+    pauses, changed = RetryPauses(platform), cast(Any, client)
+    copy: Callable[..., T] = changed.copy
+
+    def pause(**retry: Any) -> None:
         pauses.sleep(pause_of_openai(client, **retry))
 
-    async def apause(client: Any, **retry: Any) -> None:
+    async def apause(**retry: Any) -> None:
         await pauses.asleep(pause_of_openai(client, **retry))
 
-    return (
-        type("OpenAI", (openai.OpenAI,), {SLEEP_OF_OPENAI: pause}),
-        type("AsyncOpenAI", (openai.AsyncOpenAI,), {SLEEP_OF_OPENAI: apause}),
-    )
+    def copied(**options: Any) -> T:
+        return without_sleep(copy(**options), platform)
+
+    setattr(changed, SLEEP_OF_OPENAI, apause if iscoroutinefunction(getattr(changed, SLEEP_OF_OPENAI)) else pause)
+    changed.copy = changed.with_options = copied
+    return client
