@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from modelyard.errors import Overloaded, StoreClosed
-from modelyard.threads import FairPool, Threads, in_new_thread, run_blocking, run_in
+from modelyard.threads import FairPool, Threads, begun, in_new_thread, run_blocking, run_in
 
 
 def fails() -> None:
@@ -261,3 +261,68 @@ def test_a_loop_that_has_ended_gets_no_outcome() -> None:
     gate.open()
     assert ended.wait(60)
     driven(pool, lambda: pool.of("acme").run(lambda: None))
+
+
+# ---- coroutines that are run until they wait -------------------------------------------------------------------------
+
+
+def test_a_coroutine_that_never_waits_needs_no_task() -> None:
+    async def answer() -> int:
+        return 5
+
+    async def failing() -> None:
+        raise LookupError
+
+    async def main() -> None:
+        both = begun(answer()), begun(failing())
+        assert all(future.done() for future in both)
+        assert len(asyncio.all_tasks()) == 1
+        assert both[0].result() == 5
+        with pytest.raises(LookupError):
+            both[1].result()
+
+    asyncio.run(main())
+
+
+def test_a_coroutine_that_waits_continues_as_a_task() -> None:
+    async def main() -> None:
+        first, second = asyncio.get_running_loop().create_future(), asyncio.get_running_loop().create_future()
+        seen: list[object] = []
+
+        async def work() -> str:
+            seen.append(await first)
+            try:
+                await second
+            except ValueError as error:
+                seen.append(error)
+            await asyncio.sleep(0)
+            return "done"
+
+        future = begun(work())
+        assert not future.done()
+        first.set_result("first")
+        second.set_exception(wrong := ValueError())
+        assert await future == "done"
+        assert seen == ["first", wrong]
+
+    asyncio.run(main())
+
+
+def test_a_cancellation_reaches_a_coroutine_that_has_begun() -> None:
+    async def main() -> None:
+        left: list[str] = []
+
+        async def work() -> None:
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                left.append("left")
+
+        future = begun(work())
+        await asyncio.sleep(0)
+        future.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await future
+        assert left == ["left"]
+
+    asyncio.run(main())

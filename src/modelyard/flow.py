@@ -8,14 +8,14 @@ was closed. The flow may still yield effects, to record what was produced, and t
 thread or in the store is never abandoned: the flow receives its outcome first.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import attrs
 
 from modelyard.lazy import asyncio, log
 from modelyard.protocols import Store, Tx
-from modelyard.threads import TenantThreads, outlast
+from modelyard.threads import TenantThreads, begun, outlast
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -314,9 +314,9 @@ class AsyncDriver(Driver[T]):
         self.cancelled = await threads.outlast(call, stop) or self.cancelled
         return call.future.result()
 
-    async def wait(self, work: Awaitable[R]) -> R:
+    async def wait(self, work: Coroutine[Any, Any, R]) -> R:
         """Await work that must not be abandoned: a task that is cancelled meanwhile ends when the work is done."""
-        future = asyncio.ensure_future(work)
+        future = begun(work)
         self.cancelled = await outlast(future, lambda: None) or self.cancelled
         return future.result()
 

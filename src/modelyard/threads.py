@@ -7,9 +7,11 @@ lines take turns.
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
+from types import coroutine
 from typing import Any, Generic, TypeVar
 
 import attrs
@@ -211,6 +213,42 @@ async def outlast(work: "asyncio.Future[Any]", stop: Callable[[], None]) -> "asy
             cancelled = error
             stop()
     return cancelled
+
+
+def begun(work: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
+    """Run a coroutine until it waits, and the rest of it as a task. One that never waits needs none."""
+    loop = asyncio.get_running_loop()
+    try:
+        waited_for = work.send(None)
+    except StopIteration as end:
+        done: asyncio.Future[T] = loop.create_future()
+        done.set_result(end.value)
+    except Exception as error:  # noqa: BLE001 - who reads the future gets it
+        done = loop.create_future()
+        done.set_exception(error)
+    else:
+        done = loop.create_task(_resumed(work, waited_for))
+    return done
+
+
+async def _resumed(work: Coroutine[Any, Any, T], waited_for: Any) -> T:
+    return await _rest_of(work, waited_for)
+
+
+@coroutine
+def _rest_of(work: Coroutine[Any, Any, T], waited_for: Any) -> Generator[Any, Any, T]:
+    """Continue a coroutine that waits for this."""
+    while True:
+        try:
+            answer = yield waited_for
+        except BaseException as error:  # noqa: BLE001 - it is the coroutine's
+            proceed = partial(work.throw, error)
+        else:
+            proceed = partial(work.send, answer)
+        try:
+            waited_for = proceed()
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
 
 
 async def run_blocking(threads: TenantThreads | None, function: Callable[[], T]) -> T:
