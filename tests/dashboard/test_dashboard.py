@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from html import unescape
 from io import BytesIO
 from typing import Any
@@ -423,6 +423,29 @@ async def at_some_time(clock: ManualClock, work: "asyncio.Future[bytes]") -> byt
 
 
 async def empty() -> Any:
+    return
+    yield b""
+
+
+def test_each_entity_has_a_share_of_the_threads_of_its_own(platform: Platform, dashboard: Dashboard) -> None:
+    tenants: list[str] = []
+    pool, begin = platform.threads.backends, platform.threads.backends.begin
+
+    def noted(call: Any) -> None:
+        tenants.append(call.tenant)
+        begin(call)
+
+    browser = Browser(dashboard)
+    browser.log_in(platform.keys.create("acme").secret)
+    headers = [("host", "yard.example"), ("cookie", f"{COOKIE}={browser.cookie}")]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(pool, "begin", noted)
+        response = asyncio.run(dashboard.ahandle(Request("GET", "/dashboard/jobs", "", headers, no_body())))
+    assert response.status == 200
+    assert tenants == ["(dashboard)", "(dashboard) acme"]
+
+
+async def no_body() -> AsyncIterator[bytes]:
     return
     yield b""
 

@@ -19,7 +19,7 @@ MAX_FOLLOWERS = 200
 
 LIVE_SECONDS = 1.0
 TENANT = "(dashboard)"
-"""The tenant on whose account pages are made; no entity has this name."""
+"""The tenant on whose account callers are identified, and before an entity's name, its pages made. No entity has it."""
 
 
 class Dashboard:
@@ -62,15 +62,20 @@ class Dashboard:
             body = await aread(request.body, MAX_FORM)
         except ModelyardError as error:
             return exchange.failed(error)
-        threads = self._platform.threads.backends.of(TENANT)
+        threads = await self._threads_for(exchange)
         response = await threads.run(lambda: exchange.answer(lambda: body))
         if isinstance(response.body, Iterator):
             response.body = _offloaded(response.body, threads)
         return response
 
+    async def _threads_for(self, exchange: PageExchange) -> TenantThreads:
+        """Return the threads in which the pages of a caller are made, of which each entity has a share of its own."""
+        pool = self._platform.threads.backends
+        return pool.of(f"{TENANT} {await pool.of(TENANT).run(exchange.entity)}")
+
     async def _updates(self, exchange: PageExchange) -> AsyncIterator[bytes]:
         """Yield the page as events, whenever it has changed, until it changes no more or the session has ended."""
-        threads, shown = self._platform.threads.backends.of(TENANT), ""
+        threads, shown = await self._threads_for(exchange), ""
         self._followers += 1
         try:
             while (page := await threads.run(exchange.update)) is not None:

@@ -102,6 +102,13 @@ class PageExchange:
         """The parameters of the address. Raises `InvalidInput`."""
         return _fields(self._request.query, "query")
 
+    def entity(self) -> str:
+        """Return the entity on whose account the page is made; "" for the host, and where the caller is not known."""
+        try:
+            return "" if self._path[:1] == (STATIC,) else self._caller()[0].scope.entity or ""
+        except ModelyardError:
+            return ""
+
     def answer(self, body: Callable[[], bytes]) -> Response:
         """Return the response."""
         try:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import Job, JobProgress, JobStatus, QueueState
+from modelyard.domain.job import Job, JobProgress, JobStatus
 from modelyard.domain.job_summary import JobSummary
 from modelyard.domain.paging import Order
 from modelyard.errors import NotFound, NoWorker
@@ -110,9 +110,9 @@ class Jobs:
 
 
 def _narrowest_index(entity: str | None, project: str | None, status: JobStatus | None) -> tuple[str, ...]:
-    """Return the narrowest index for a listing, and the values to look up in it. A running job is claimed."""
+    """Return the narrowest index for a listing, and the values to look up in it."""
     if entity is not None and status is not None:
         return "by_status", entity, status
-    if status is JobStatus.RUNNING:
-        return "by_place", QueueState.CLAIMED
+    if status is not None:
+        return "by_state", status
     return listed_index(entity, project)

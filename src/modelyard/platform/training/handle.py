@@ -237,4 +237,6 @@ def narrowest_index(
         return "of_lane", lane
     if status is not None and entity is not None:
         return "by_status", entity, status
+    if status is not None:
+        return "by_state", status
     return listed_index(entity, project)
