@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from modelyard.backends.scripted.answers import call, pause, say, token
     from modelyard.backends.scripted.backend import ScriptedBackend
     from modelyard.backends.scripted.rules import Rule, on
+    from modelyard.backends.scripted.script_file import load_script
     from modelyard.backends.upstream.adapters.adapters import LoraAdapters
     from modelyard.backends.upstream.backend import UpstreamBackend, discover
     from modelyard.backends.upstream.exchange import Adapters
@@ -28,6 +29,7 @@ else:
             "backends.scripted.answers": ("call", "pause", "say", "token"),
             "backends.scripted.backend": ("ScriptedBackend",),
             "backends.scripted.rules": ("Rule", "on"),
+            "backends.scripted.script_file": ("load_script",),
             "backends.upstream.adapters.adapters": ("LoraAdapters",),
             "backends.upstream.backend": ("UpstreamBackend", "discover"),
             "backends.upstream.exchange": ("Adapters",),
@@ -52,6 +54,7 @@ __all__ = [
     "call",
     "discover",
     "entry_for",
+    "load_script",
     "offer",
     "on",
     "pause",

@@ -10,6 +10,7 @@ from modelyard.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from modelyard.testing.cassette.cassette import use_cassette
+    from modelyard.testing.cassette.server_recording import record
     from modelyard.testing.clients.httpx import HttpxTransport
     from modelyard.testing.clients.httpx2 import Httpx2Transport
     from modelyard.testing.clients.openai import async_openai_client, openai_client
@@ -48,6 +49,7 @@ else:
         __name__,
         {
             "testing.cassette.cassette": ("use_cassette",),
+            "testing.cassette.server_recording": ("record",),
             "testing.clients.httpx": ("HttpxTransport",),
             "testing.clients.httpx2": ("Httpx2Transport",),
             "testing.clients.openai": ("async_openai_client", "openai_client"),
@@ -138,6 +140,7 @@ __all__ = [
     "intercept",
     "machine_over",
     "openai_client",
+    "record",
     "served",
     "strategies",
     "use_cassette",
