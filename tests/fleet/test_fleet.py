@@ -1,0 +1,137 @@
+"""Four servers and four workers over one PostgreSQL: one platform, whichever of them is asked."""
+
+import base64
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from urllib.parse import quote
+
+import attrs
+import pytest
+
+from fleet_site import SIZE, Fleet
+from modelyard import Pricing
+from modelyard.domain.job import JobStatus
+from polling import until
+from postgres_server import PostgresServer
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
+
+PRICE = Decimal("0.01")
+ROWS = [{"prompt": f"row {n}", "expected": f"row {n}"} for n in range(40)]
+
+
+@pytest.fixture(scope="module")
+def fleet(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    with Fleet(postgres.create_database(), tmp_path_factory.mktemp("artifacts")) as running:
+        echo = running.platform.catalogue.get("echo")
+        running.platform.catalogue.register(
+            attrs.evolve(echo, id="priced", pricing=Pricing(request=PRICE)), answers_as="echo"
+        )
+        yield running
+
+
+def test_a_budget_is_spent_to_the_last_request_and_not_overrun(fleet: Fleet) -> None:
+    secret = fleet.platform.keys.create("spender").secret
+    fleet.platform.usage.set_budget(20 * PRICE, entity="spender")
+    with ThreadPoolExecutor(8) as pool:
+        statuses = list(pool.map(lambda number: fleet.complete(number, secret, "priced").status, range(60)))
+    for _ in range(30):  # what was reserved while others were refused can be spent now
+        statuses += [fleet.complete(number, secret, "priced").status for number in range(SIZE)]
+        if statuses[-SIZE:] == [402] * SIZE:
+            break
+    assert (statuses.count(200), set(statuses)) == (20, {200, 402})
+    budget = fleet.platform.usage.get_budget(entity="spender")
+    assert budget is not None
+    assert budget.spent == 20 * PRICE
+    (total,) = fleet.platform.usage.total(entity="spender")
+    assert (total.requests, total.cost) == (20, 20 * PRICE)
+
+
+def test_a_rate_limit_holds_over_all_servers_also_where_a_clock_is_an_hour_off(fleet: Fleet) -> None:
+    secret = fleet.platform.keys.create("eager", requests_per_minute=30).secret
+    begun = time.monotonic()
+    with ThreadPoolExecutor(8) as pool:
+        statuses = list(pool.map(lambda number: fleet.complete(number, secret).status, range(60)))
+    refilled = 1 + int((time.monotonic() - begun) * 30 / 60)
+    assert set(statuses) <= {200, 429}
+    assert 30 <= statuses.count(200) <= 30 + refilled
+
+
+def test_a_revoked_key_is_refused_by_every_server_within_a_second(fleet: Fleet) -> None:
+    key = fleet.platform.keys.create("leaver")
+    assert [fleet.complete(number, key.secret).status for number in range(SIZE)] == [200] * SIZE
+    fleet.platform.keys.revoke(key.key.id)
+    revoked, accepted = time.monotonic(), [0.0]
+
+    def refused(number: int) -> bool:
+        begun = time.monotonic()
+        if fleet.complete(number, key.secret).status == 401:
+            return True
+        accepted.append(begun - revoked)
+        return False
+
+    for number in range(SIZE):
+        until(lambda number=number: refused(number))
+    assert max(accepted) <= 1.0
+
+
+def test_a_change_of_the_catalogue_is_in_the_next_answer_of_each_server(fleet: Fleet) -> None:
+    key = {"Authorization": f"Bearer {fleet.platform.keys.create('reader').secret}"}
+    echo = fleet.platform.catalogue.get("echo")
+    fleet.platform.catalogue.register(attrs.evolve(echo, id="fresh"), answers_as="echo")
+    answers = [fleet.send(number, "GET", "/v1/models", **key) for number in range(SIZE)]
+    assert all("fresh" in {one["id"] for one in answer.json["data"]} for answer in answers)
+    assert len({answer.headers.get("etag") for answer in answers}) == 1
+    fleet.platform.catalogue.unregister("fresh")
+    assert {
+        fleet.complete(number, fleet.platform.keys.create("reader").secret, "fresh").status for number in range(SIZE)
+    } == {404}
+
+
+def test_a_run_in_shards_is_worked_on_by_the_fleet_and_followed_on_any_server(fleet: Fleet) -> None:
+    evaluations = fleet.platform.evaluations
+    alone = evaluations.run("quiz", "echo", ROWS, seed=5)
+    run = evaluations.submit("quiz", "echo", ROWS, seed=5, shards=SIZE)
+    assert evaluations.wait(run.id, timeout=120).run.summary == alone.run.summary
+    secret = fleet.platform.keys.create().secret
+    key = {"Authorization": "Basic " + base64.b64encode(f"api:{secret}".encode()).decode()}
+    path = f"/v2/{run.entity}/{run.project}/evaluation_runs/{run.id}/events"
+    streams = [fleet.send(number, "GET", path, **key).raw for number in range(SIZE)]
+    assert len(set(streams)) == 1
+    lines = streams[0].splitlines()
+    first = evaluations.events(run.id, follow=False)
+    half = [event.id for event in first][len(lines) // 2]
+    rest = [fleet.send(number, "GET", f"{path}?after={quote(half)}", **key).raw for number in range(SIZE)]
+    assert {tuple(answer.splitlines()) for answer in rest} == {tuple(lines[len(lines) // 2 + 1 :])}
+
+
+def test_a_rolling_restart_under_load_loses_nothing(fleet: Fleet) -> None:
+    secret = fleet.platform.keys.create("steady").secret
+    runs = [fleet.platform.evaluations.submit("quiz", "echo", ROWS, shards=2) for _ in range(4)]
+    ended, statuses = threading.Event(), list[int]()
+
+    def load(first: int) -> None:
+        number = first
+        while not ended.is_set():
+            statuses.append(fleet.complete(number, secret, "priced").status)
+            number += 1
+
+    with ThreadPoolExecutor(4) as pool:
+        callers = [pool.submit(load, number) for number in range(4)]
+        try:
+            for number in range(SIZE):
+                fleet.restart(number)
+        finally:
+            ended.set()
+        for caller in callers:
+            caller.result()
+    assert set(statuses) == {200}
+    (total,) = fleet.platform.usage.total(entity="steady")
+    assert (total.requests, total.cost) == (len(statuses), len(statuses) * PRICE)
+    for run in runs:
+        result = fleet.platform.evaluations.wait(run.id, timeout=120)
+        assert (result.score, len(result.rows)) == (1.0, len(ROWS))
+    assert {job.status for job in fleet.platform.jobs.list()} == {JobStatus.SUCCEEDED}

@@ -1,0 +1,101 @@
+"""Four servers and four workers, each a process, over one store and one place for artifacts."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any, Self
+
+import attrs
+
+from fleet_node import __file__ as node
+from modelyard import Platform, open_platform
+from modelyard.domain.job import WorkerRecord
+from polling import until
+
+SIZE = 4
+AN_HOUR = 3600.0
+
+
+@attrs.frozen
+class Reply:
+    status: int
+    headers: Mapping[str, str]
+    raw: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.raw)
+
+
+class Fleet:
+    """The processes, and a platform of this process on their store. The clock of the last server is an hour ahead."""
+
+    def __init__(self, store: str, artifacts: Path) -> None:
+        self.platform: Platform = open_platform(store, artifacts=artifacts)
+        self._store, self._artifacts = store, str(artifacts)
+        self._sockets = [socket.create_server(("127.0.0.1", 0), backlog=512) for _ in range(SIZE)]
+        self.servers = [self._serve(number) for number in range(SIZE)]
+        self.workers = [self._work() for _ in range(SIZE)]
+        until(lambda: sum(1 for _ in self.platform._runtime.store.read(_workers)) == SIZE)
+
+    def _serve(self, number: int) -> "subprocess.Popen[bytes]":
+        descriptor, off = self._sockets[number].fileno(), AN_HOUR if number == SIZE - 1 else 0.0
+        words = ["serve", self._store, self._artifacts, str(off), str(descriptor)]
+        return subprocess.Popen([sys.executable, node, *words], pass_fds=[descriptor], stdin=subprocess.DEVNULL)
+
+    def _work(self) -> "subprocess.Popen[bytes]":
+        words = [sys.executable, node, "work", self._store, self._artifacts, "0"]
+        return subprocess.Popen(words, stdin=subprocess.DEVNULL)
+
+    def send(self, number: int, method: str, path: str, body: Any = None, **headers: str) -> Reply:
+        """Send one request to a server, on a connection of its own."""
+        connection = HTTPConnection("127.0.0.1", self._sockets[number % SIZE].getsockname()[1], timeout=120)
+        try:
+            data = None if body is None else json.dumps(body)
+            connection.request(
+                method, path, data, {"Content-Type": "application/json", "Connection": "close", **headers}
+            )
+            answer = connection.getresponse()
+            return Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
+        finally:
+            connection.close()
+
+    def complete(self, number: int, secret: str, model: str = "echo") -> Reply:
+        """Have a server complete one chat."""
+        body = {"model": model, "messages": [{"role": "user", "content": "hello"}]}
+        return self.send(number, "POST", "/v1/chat/completions", body, Authorization=f"Bearer {secret}")
+
+    def restart(self, number: int, how: int = signal.SIGTERM) -> None:
+        """End a server and a worker, and start each again."""
+        server, worker = self.servers[number], self.workers[number]
+        for process in (server, worker):
+            process.send_signal(how)
+        for process in (server, worker):
+            process.wait(timeout=120)
+        self.servers[number], self.workers[number] = self._serve(number), self._work()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        processes = [*self.servers, *self.workers]
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=60)
+            process.kill()
+            process.wait()
+        for listening in self._sockets:
+            listening.close()
+        self.platform.close()
+
+
+def _workers(snapshot: Any) -> Any:
+    return snapshot.page(WorkerRecord, "all", "worker")
