@@ -211,8 +211,8 @@ def idle_rate(server: PostgresServer, number: int, all_watch: bool = False, seco
 
 def idle(server: PostgresServer) -> dict[str, Any]:
     """Transactions a second of workers that have nothing to do."""
-    each = {f"{number} workers": idle_rate(server, number) for number in (8, 100, 1000)}
-    return each | {"100 workers that all watch": idle_rate(server, 100, all_watch=True)}
+    each = {f"{number} workers": idle_rate(server, number) for number in (8, 80, 400)}
+    return each | {"80 workers that all watch": idle_rate(server, 80, all_watch=True)}
 
 
 # ---- the queue, and distance ---------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ SECTIONS = {
         "doctor": ("upkeep:doctor", "Try every part of the platform."),
         "backup": ("upkeep:backup", "Write a consistent copy while others work on."),
         "restore": ("upkeep:restore", "Copy a backup back, and check it."),
+        "keep": ("upkeep:keep", "Remove what is older than so many days."),
         "sweep": ("upkeep:sweep", "Remove files that no record names."),
         "migrate": ("stores:migrate", "Bring the tables of an older version to this one."),
         "copy": ("stores:copy", "Copy every record from one store to another."),

@@ -1,4 +1,4 @@
-"""Commands that keep a store in order: backup, restore, sweep, doctor."""
+"""Commands that keep a store in order: backup, restore, keep, sweep, doctor."""
 
 import os
 import shutil
@@ -67,6 +67,19 @@ def sweep(store: StoreName, grace: float, as_json: bool) -> None:
     with opened(store) as platform:
         found = platform.sweep(grace)
     show_fields(attrs.asdict(found, recurse=False).items(), as_json)
+
+
+@click.command()
+@store_option
+@click.argument("what", type=click.Choice(["events"]))
+@click.argument("days", type=click.FloatRange(0, min_open=True))
+@click.option("--export", type=click.Path(path_type=Path, dir_okay=False), help="The file that they are appended to.")
+@json_option
+def keep(store: StoreName, what: str, days: float, export: Path | None, as_json: bool) -> None:
+    """Keep the events of jobs for DAYS after their end, and remove older ones; the jobs and their results stay."""
+    with opened(store) as platform:
+        removed = platform.keep_events(days, export)
+    show_fields(attrs.asdict(removed).items(), as_json)
 
 
 @click.command()

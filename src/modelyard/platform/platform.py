@@ -25,7 +25,7 @@ from modelyard.platform.listing import Listing, short_listing
 from modelyard.platform.metrics import service as metrics_service
 from modelyard.platform.models import base_models as base_model
 from modelyard.platform.models import service as model
-from modelyard.platform.operations import erasure
+from modelyard.platform.operations import erasure, event_retention
 from modelyard.platform.operations import health as health_service
 from modelyard.platform.operations import orphans as sweep_service
 from modelyard.platform.runtime import Runtime, Settings
@@ -268,6 +268,14 @@ class Platform:
         """
         self._require_host()
         return erasure.erase_entity(self._runtime, check_name(entity, "entity"))
+
+    def keep_events(self, days: float, export: str | os.PathLike[str] | None = None) -> "event_retention.RemovedEvents":
+        """Remove the events of jobs that ended more than so many days ago. The jobs and their results stay.
+
+        They are first appended to the file `export`, one JSON object a line, if that is given. Raises `InvalidInput`.
+        """
+        self._require_host()
+        return event_retention.keep_events(self._runtime, days, export)
 
     def sweep(self, grace: float = 15 * 60.0) -> "sweep_service.OrphanReport":
         """Remove artifacts that no record names, which a crash may leave, and find the records whose artifacts are

@@ -1,5 +1,5 @@
-"""What a host does with the platform as a whole: health, erasure, orphans."""
+"""What a host does with the platform as a whole: health, erasure, retention of events, orphans."""
 
 from modelyard.lazy import defer_modules
 
-defer_modules(__name__, "erasure", "health", "orphans")
+defer_modules(__name__, "erasure", "event_retention", "health", "orphans")
