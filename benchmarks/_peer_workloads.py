@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from _uvicorn_load import through_uvicorn
+
 Call = Callable[[int], object]
 
 PROMPT = "hello there"
@@ -25,6 +27,9 @@ ANSWER = {
     "usage": {"prompt_tokens": 2, "completion_tokens": 2, "total_tokens": 4},
 }
 BODY = json.dumps({"model": "echo", "messages": [{"role": "user", "content": PROMPT}], "stream": False}).encode()
+
+
+HEADERS = [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"content-length", b"%d" % len(BODY))]
 
 
 # ---- answers in process ------------------------------------------------------------------------------------------
@@ -61,12 +66,11 @@ def llm() -> Call:
     return lambda calls: [model.prompt(PROMPT).text() for _ in range(calls)]
 
 
-# ---- ASGI applications, without a server -------------------------------------------------------------------------
+# ---- ASGI applications, with a server and without --------------------------------------------------------------------
 
 
 def through_asgi(app: Any) -> Call:
     """Requests to an ASGI application, one after another."""
-    headers = [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"content-length", b"%d" % len(BODY))]
     scope = {"type": "http", "method": "POST", "path": "/chat", "raw_path": b"/chat", "query_string": b""}
     runner = asyncio.Runner()
 
@@ -80,24 +84,25 @@ def through_asgi(app: Any) -> Call:
             async def receive() -> Any:
                 return pending.pop() if pending else await asyncio.Event().wait()  # noqa: B023 - awaited in its turn
 
-            await app({**scope, "root_path": "", "scheme": "http", "headers": headers}, receive, send)
+            await app({**scope, "root_path": "", "scheme": "http", "headers": HEADERS}, receive, send)
 
     return lambda calls: runner.run(requests(calls))
 
 
-def bare_asgi() -> Call:
+def bare_app() -> Any:
     """An ASGI callable that parses the request and answers a constant."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         json.loads((await receive())["body"])
         body = json.dumps(ANSWER).encode()
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    return through_asgi(app)
+    return app
 
 
-def starlette() -> Call:
+def starlette_app() -> Any:
     """Starlette with a route that parses the request and answers a constant."""
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse
@@ -107,10 +112,10 @@ def starlette() -> Call:
         await request.json()
         return JSONResponse(ANSWER)
 
-    return through_asgi(Starlette(routes=[Route("/chat", chat, methods=["POST"])]))
+    return Starlette(routes=[Route("/chat", chat, methods=["POST"])])
 
 
-def fastapi() -> Call:
+def fastapi_app() -> Any:
     """FastAPI with a route that checks the request by a model and answers a constant."""
     from fastapi import FastAPI
     from pydantic import BaseModel
@@ -130,7 +135,7 @@ def fastapi() -> Call:
         return ANSWER
 
     app.post("/chat")(chat)
-    return through_asgi(app)
+    return app
 
 
 # ---- what is kept on disk ----------------------------------------------------------------------------------------
@@ -144,6 +149,29 @@ def raw_sqlite() -> Call:
     connection.execute(f"CREATE TABLE ledger (id INTEGER PRIMARY KEY, {columns}) STRICT")
     sql, row = f"INSERT INTO ledger VALUES (NULL, {', '.join('?' * 14)})", ("x" * 12,) * 14
     return lambda calls: [connection.execute(sql, row) for _ in range(calls)]
+
+
+def raw_events() -> Call:
+    """A step of a training run in raw sqlite3: the claim is read, an event added and the progress changed."""
+    connection = sqlite3.connect(Path(tempfile.mkdtemp()) / "raw.db", isolation_level=None)
+    connection.executescript(
+        "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"
+        "CREATE TABLE events (job TEXT, seq INT, id TEXT UNIQUE, type TEXT, step INT, data TEXT, at TEXT, epoch INT,"
+        " PRIMARY KEY (job, seq), UNIQUE (job, type, step));"
+        "CREATE TABLE progress (job TEXT PRIMARY KEY, epoch INT, worker TEXT, seq INT, step INT, at TEXT);"
+        "INSERT INTO progress VALUES ('job', 1, 'worker', 0, 0, '');"
+    )
+    execute, data = connection.execute, {"loss": 0.51, "entropy": 1.2, "grad_norm": 0.7, "learning_rate": 5e-6}
+
+    def step() -> None:
+        execute("BEGIN IMMEDIATE")
+        epoch, _, seq, _ = execute("SELECT epoch, worker, seq, step FROM progress WHERE job = 'job'").fetchone()
+        row = ("job", seq + 1, f"event-{seq}", "gradient_step", seq + 1, json.dumps(data), "2026-01-01", epoch)
+        execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        execute("UPDATE progress SET seq = ?, step = ?, at = ? WHERE job = 'job'", (seq + 1, seq + 1, "2026-01-01"))
+        execute("COMMIT")
+
+    return lambda calls: [step() for _ in range(calls)]
 
 
 def mlflow() -> Call:
@@ -175,10 +203,14 @@ WORKLOADS: dict[str, Callable[[], Call]] = {
     "langchain": langchain,
     "pydantic-ai": pydantic_ai,
     "llm": llm,
-    "bare": bare_asgi,
-    "starlette": starlette,
-    "fastapi": fastapi,
+    "bare": lambda: through_asgi(bare_app()),
+    "starlette": lambda: through_asgi(starlette_app()),
+    "fastapi": lambda: through_asgi(fastapi_app()),
+    "bare-served": lambda: through_uvicorn(bare_app(), "/chat", HEADERS, BODY),
+    "starlette-served": lambda: through_uvicorn(starlette_app(), "/chat", HEADERS, BODY),
+    "fastapi-served": lambda: through_uvicorn(fastapi_app(), "/chat", HEADERS, BODY),
     "sqlite3": raw_sqlite,
+    "sqlite3-events": raw_events,
     "mlflow": mlflow,
     "optuna": optuna,
 }

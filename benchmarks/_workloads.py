@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import count
@@ -103,20 +103,41 @@ def asgi(streamed: bool, on_disk: bool) -> Callable[[ExitStack], Call]:
     return prepared
 
 
+CHAT = "/inference/v1/chat/completions"
+
+
+def asked(platform: Any, model: str, messages: Any, streamed: bool) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """The headers and the body of a request for a chat completion."""
+    body = json.dumps({"model": model, "messages": messages, "stream": streamed}).encode()
+    headers = [
+        (b"host", b"localhost"),
+        (b"content-type", b"application/json"),
+        (b"authorization", f"Bearer {platform.keys.create('acme').secret}".encode()),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    return headers, body
+
+
+def served(on_disk: bool) -> Callable[[ExitStack], Call]:
+    """Chat completions over HTTP, served by uvicorn; the clients are in another process."""
+
+    def prepared(cleanup: ExitStack) -> Call:
+        from _uvicorn_load import through_uvicorn
+
+        from modelyard.asgi import asgi_app
+
+        platform = opened(cleanup, on_disk, clock=SystemClock())
+        return through_uvicorn(asgi_app(platform), CHAT, *asked(platform, "echo", MESSAGES, streamed=False))
+
+    return prepared
+
+
 def through_asgi(cleanup: ExitStack, platform: Any, model: str, messages: Any, streamed: bool) -> Call:
     """Requests for a chat completion to the platform's ASGI application, one after another."""
     from modelyard.asgi import asgi_app
 
-    app, key = asgi_app(platform), platform.keys.create("acme").secret
-    body = json.dumps({"model": model, "messages": messages, "stream": streamed}).encode()
-    path = "/inference/v1/chat/completions"
-    headers = [
-        (b"host", b"localhost"),
-        (b"content-type", b"application/json"),
-        (b"authorization", f"Bearer {key}".encode()),
-        (b"content-length", str(len(body)).encode()),
-    ]
-    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
+    app, (headers, body) = asgi_app(platform), asked(platform, model, messages, streamed)
+    scope = {"type": "http", "method": "POST", "path": CHAT, "raw_path": CHAT.encode(), "query_string": b""}
     runner = cleanup.enter_context(asyncio.Runner())
 
     async def send(message: Any) -> None:
@@ -195,6 +216,20 @@ def comparison(on_disk: bool) -> Callable[[ExitStack], Call]:
     return prepared
 
 
+def events(cleanup: ExitStack) -> Call:
+    """Steps of a training run in SQLite, each in a commit of its own, if the claim holds: event and progress."""
+    from store import Run, fill
+
+    from modelyard.domain.schema import RECORDS
+    from modelyard.stores.sqlite import SqliteStore
+
+    folder = cleanup.enter_context(tempfile.TemporaryDirectory())
+    store = cleanup.enter_context(closing(SqliteStore(Path(folder) / "yard.db", RECORDS, "process")))
+    fill(store, 1)
+    run = Run(store)
+    return lambda calls: [run.append() for _ in range(calls)]
+
+
 def tabular_sft(cleanup: ExitStack) -> Call:
     """SFT jobs of the tabular model on the 292 rows of the example."""
     rows = [json.loads(line) for line in SUPPORT.read_text(encoding="utf-8").splitlines()]
@@ -215,6 +250,8 @@ WORKLOADS: dict[str, Callable[[ExitStack], Call]] = {
     "asgi": asgi(streamed=False, on_disk=False),
     "asgi-sqlite": asgi(streamed=False, on_disk=True),
     "asgi-stream": asgi(streamed=True, on_disk=False),
+    "served": served(on_disk=False),
+    "served-sqlite": served(on_disk=True),
     "hop": hop(streamed=False),
     "hop-stream": hop(streamed=True),
     "evaluation-1": evaluation(1, on_disk=False),
@@ -225,6 +262,7 @@ WORKLOADS: dict[str, Callable[[ExitStack], Call]] = {
     "evaluation-sqlite-64": evaluation(64, on_disk=True),
     "comparison": comparison(on_disk=False),
     "comparison-sqlite": comparison(on_disk=True),
+    "events-sqlite": events,
     "tabular-sft": tabular_sft,
 }
 WARM = 10

@@ -27,6 +27,8 @@ BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
 TURNS = 15
 TURN_NS = 40_000_000
 
+UVICORN = ("uvicorn[standard]==0.54.0",)
+
 PINS: dict[str, tuple[str, ...]] = {
     "langchain": ("langchain-core==1.6.13",),
     "pydantic-ai": ("pydantic-ai-slim==2.68.0",),
@@ -34,7 +36,11 @@ PINS: dict[str, tuple[str, ...]] = {
     "bare": (),
     "starlette": ("starlette==1.10.0",),
     "fastapi": ("fastapi==0.165.0",),
+    "bare-served": UVICORN,
+    "starlette-served": (*UVICORN, "starlette==1.10.0"),
+    "fastapi-served": (*UVICORN, "fastapi==0.165.0"),
     "sqlite3": (),
+    "sqlite3-events": (),
     "mlflow": ("mlflow-skinny==3.17.2", "sqlalchemy<3", "alembic"),
     "optuna": ("optuna==5.0.0",),
 }
@@ -67,14 +73,28 @@ COMPARED = {
             "fastapi": ("FastAPI, checked request, constant answer", 1),
         },
     ),
-    "disk": Compared(
-        "What is kept in SQLite: ours a whole completion with its ledger row, theirs one row or value",
-        ("completion-sqlite", 1),
+    "served": Compared(
+        "The same over HTTP, on uvicorn with uvloop and httptools, 16 connections",
+        ("served", 1),
         {
-            "sqlite3": ("raw sqlite3, one row", 1),
+            "bare-served": ("bare ASGI callable, constant answer", 1),
+            "starlette-served": ("Starlette, constant answer", 1),
+            "fastapi-served": ("FastAPI, checked request, constant answer", 1),
+        },
+    ),
+    "events": Compared(
+        "A step of a training run, logged in SQLite; ours fenced, with its progress",
+        ("events-sqlite", 1),
+        {
+            "sqlite3-events": ("raw sqlite3, the same by hand", 1),
             "optuna": ("Optuna, one intermediate value", 1),
             "mlflow": ("MLflow, log_metric", 1),
         },
+    ),
+    "disk": Compared(
+        "An answer whose ledger row is kept in SQLite, theirs a row alone",
+        ("completion-sqlite", 1),
+        {"sqlite3": ("raw sqlite3, one row", 1)},
     ),
 }
 
