@@ -33,7 +33,7 @@ def main(folder: Path) -> None:
         model = next(iter(platform.models.list(order="desc")))
         jobs = {one.kind: one for one in platform.training.list()}  # the last of each kind
         runs = list(platform.evaluations.runs.list_all(order="desc"))
-        after, before = runs[0], runs[-1]
+        after, before = runs[0], runs[1]  # the reward that tempted, and the one that helped
         for name, path in (
             ("home", ""),
             ("job", f"jobs/{jobs[JobKind.SFT].id}"),
