@@ -149,6 +149,7 @@ DOORS = (
     "modelyard.errors",
     "modelyard.examples",
     "modelyard.executors",
+    "modelyard.otel",
     "modelyard.protocols",
     "modelyard.stores",
     "modelyard.testing",

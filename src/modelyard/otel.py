@@ -26,6 +26,8 @@ try:
 except ImportError as error:
     raise MissingExtra("opentelemetry-api", "otel") from error
 
+__all__ = ["OpenTelemetry", "instrument"]
+
 PROVIDER = "modelyard"
 """The value of `gen_ai.provider.name`."""
 

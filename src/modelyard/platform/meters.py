@@ -4,7 +4,9 @@ Labels are bounded: models and routes beyond `MOST` are counted together.
 """
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from threading import Lock
 from typing import TypeVar
 
@@ -30,17 +32,12 @@ class TimeHistogram:
     counts: list[int] = attrs.field(factory=lambda: [0] * (len(BOUNDS) + 1))
     total: float = 0.0
 
-    def add(self, seconds: float) -> None:
-        """Count one time."""
-        self.counts[bisect_left(BOUNDS, seconds)] += 1
-        self.total += seconds
-
 
 @attrs.define(eq=False)
 class ModelMeter:
     """What was counted of one model: requests by status, tokens, cost in USD, and times of whole answers."""
 
-    requests: dict[int, int] = attrs.field(factory=dict)
+    requests: defaultdict[int, int] = attrs.field(factory=partial(defaultdict, int))
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: float = 0.0
@@ -52,7 +49,7 @@ class ModelMeter:
 class RouteMeter:
     """What was counted of one route: requests by status, and their times."""
 
-    requests: dict[int, int] = attrs.field(factory=dict)
+    requests: defaultdict[int, int] = attrs.field(factory=partial(defaultdict, int))
     seconds: TimeHistogram = attrs.field(factory=TimeHistogram)
 
 
@@ -80,16 +77,20 @@ class Meters:
             meter.completion_tokens += completion_tokens
             meter.cost += cost
             if seconds >= 0:
-                meter.requests[200] = meter.requests.get(200, 0) + 1
-                meter.seconds.add(seconds)
+                meter.requests[200] += 1
+                times = meter.seconds
+                times.counts[bisect_left(BOUNDS, seconds)] += 1
+                times.total += seconds
             if first is not None:
-                meter.first_token.add(first)
+                times = meter.first_token
+                times.counts[bisect_left(BOUNDS, first)] += 1
+                times.total += first
 
     def ended(self, model: str, status: int, code: str | None) -> None:
         """Count a completion that was not answered as a whole; `code` is that of its error."""
         with self.lock:
             meter = self.models.get(model) or _meter(self.models, model, OTHER, ModelMeter)
-            meter.requests[status] = meter.requests.get(status, 0) + 1
+            meter.requests[status] += 1
             if code is not None:
                 self.refusals[code] = self.refusals.get(code, 0) + 1
 
@@ -98,8 +99,10 @@ class Meters:
         with self.lock:
             key = method, route
             meter = self.routes.get(key) or _meter(self.routes, key, (OTHER, OTHER), RouteMeter)
-            meter.requests[status] = meter.requests.get(status, 0) + 1
-            meter.seconds.add(seconds)
+            meter.requests[status] += 1
+            times = meter.seconds
+            times.counts[bisect_left(BOUNDS, seconds)] += 1
+            times.total += seconds
 
     def lease_lost(self) -> None:
         """Count a job that was taken from a worker."""
