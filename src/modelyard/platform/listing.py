@@ -6,6 +6,7 @@ from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
 from modelyard.domain.paging import DEFAULT_LIMIT, Page, check_limit
+from modelyard.report import records
 from modelyard.threads import TenantThreads, run_in
 
 R = TypeVar("R")
@@ -78,6 +79,10 @@ class Listing(Generic[T]):
         first = self.page(REPR_ITEMS)
         lines = [f"  {_cut(repr(item))}" for item in first] + ["  and more"] * first.has_more
         return "\n".join(["<Listing", *lines]) + ">" if lines else "<Listing of nothing>"
+
+    def _repr_html_(self) -> str:
+        first = self.page(DEFAULT_LIMIT)
+        return records.records_table(first.items, first.has_more)
 
 
 def in_batches(

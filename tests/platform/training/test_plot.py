@@ -82,6 +82,7 @@ def test_waiting_shows_progress_only_on_request(platform: Any, capsys: pytest.Ca
     job.wait(progress=True)
     shown = capsys.readouterr().err
     assert "3/3" in shown
+    assert "SFT demo/polite" in shown
     assert "loss=" in shown
 
 

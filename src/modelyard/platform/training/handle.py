@@ -8,7 +8,7 @@ from functools import partial
 
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import ENDED, Job, JobProgress, JobStatus, QueueState
-from modelyard.domain.models import Checkpoint
+from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.training import TrainingEvent, TrainingJob
 from modelyard.errors import JobFailed, NotFound
 from modelyard.platform.jobs.announced import live_workers, waiting_for
@@ -74,7 +74,7 @@ class JobHandle:
         Raises `JobFailed`; and TimeoutError after `timeout` seconds.
         """
         until = None if timeout is None else self._runtime.clock.monotonic() + timeout
-        with closing(self._turns()) as turns, progress_bar(self.id) if progress else nullcontext() as show:
+        with closing(self._turns()) as turns, progress_bar(self._name()) if progress else nullcontext() as show:
             for pause in turns:
                 if show is not None:
                     self._show(show)
@@ -119,6 +119,12 @@ class JobHandle:
 
     def _repr_html_(self) -> str:
         return self.plot()._repr_html_()
+
+    def _name(self) -> str:
+        """Return what a progress bar is called: the kind of the job, and the name of its model."""
+        job = self.refresh()
+        model = self._runtime.store.read(lambda snapshot: get_or_none(snapshot, Model, job.model_id))
+        return f"{job.kind.upper()} {job.model_id if model is None else f'{model.project}/{model.name}'}"
 
     def _show(self, show: Show) -> None:
         job = self.refresh()
