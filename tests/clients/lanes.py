@@ -27,6 +27,9 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+"""For the small models of tests, processes that each compute on every core are twice as slow."""
+
 ONE_AT_A_TIME = threading.Lock()
 """Two lanes may want the same environment."""
 
@@ -77,7 +80,7 @@ def run(pins: Path) -> bool:
         done = subprocess.run(
             [*pytest, *named(pins, "with"), *((HERE / module).resolve() for module in modules)],
             cwd=scratch,
-            env={**os.environ, **beside, "PYTHONPATH": os.pathsep.join(paths), "OMP_WAIT_POLICY": "PASSIVE"},
+            env={**os.environ, **beside, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(paths)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
