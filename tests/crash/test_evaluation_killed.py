@@ -45,7 +45,7 @@ with open_platform(path, durability="process") as platform:
 def test_a_kill_repeats_no_stored_row_and_only_calls_that_were_not_committed(tmp_path: Path, deadly: int) -> None:
     path, log = tmp_path / "yard.db", tmp_path / "calls"
     arguments = [path, log, *map(str, (deadly, ROWS, CONCURRENCY))]
-    killed = subprocess.run([sys.executable, "-c", PROGRAM, *arguments], check=False, timeout=100)
+    killed = subprocess.run([sys.executable, "-c", PROGRAM, *arguments], check=False, timeout=300)
     assert killed.returncode == -9
     with open_platform(path, durability="process", settings=Settings(lease=0.2, poll=0.02)) as platform:
         (run,) = platform.evaluations.runs.list(project="p")

@@ -116,7 +116,7 @@ def begun(command: str) -> subprocess.Popen[str]:
     raise AssertionError(f"{command} ended:\n{''.join(reply)}")
 
 
-WITHIN = 60
+WITHIN = 300
 """Seconds within which a worker ends that waits for its lease of 30 seconds, on a machine that is busy."""
 
 

@@ -269,7 +269,7 @@ def browse(folder: Path, *options: str) -> str:
     quiet = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1200,900")
     command = [str(CHROMIUM), *quiet, f"--user-data-dir={folder / 'profile'}", *options]
     page = (folder / "comparison.html").as_uri()
-    return subprocess.run([*command, page], check=True, capture_output=True, text=True, timeout=100).stdout
+    return subprocess.run([*command, page], check=True, capture_output=True, text=True, timeout=300).stdout
 
 
 @in_a_browser
