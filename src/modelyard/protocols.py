@@ -231,7 +231,7 @@ class Store(Protocol):
         ...
 
     def subscribe(self, topic: str, wake: Callable[[], None]) -> Subscription:
-        """Have `wake` called soon after each commit of a step that notifies this topic, by whoever shares the records.
+        """Have `wake` called soon after each commit of a step that notifies this topic, in any process of the records.
 
         A notice is a hint: it may come twice, late, without a reason or, rarely, not at all, so who waits for one also
         looks now and then. `wake` is called in any thread, and must return at once, without a call of the store.

@@ -40,7 +40,7 @@ CHOICE = {
 GROUP = {"trajectories": [{"messages_and_choices": [USER, CHOICE], "reward": reward} for reward in (0.0, 1.0)]}
 ROWS = [{"prompt": "say yes", "expected": "say yes"}, {"prompt": "say no", "expected": "say yes"}]
 LINES_SHOWN = 12
-"""How many lines of a text an example has."""
+"""How many lines of a string an example has."""
 PLACE, V1 = "/v2/acme/support", "/v1/preview"
 OBJECT = "weave:///acme/support/object/"
 

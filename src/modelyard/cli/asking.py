@@ -16,7 +16,7 @@ from modelyard.report.table import printable
 @store_option
 @click.argument("model")
 @click.argument("prompt", nargs=-1)
-@click.option("--system", help="What the model is told first.")
+@click.option("--system", help="The instructions that the model gets first.")
 @click.option("--max-tokens", type=click.IntRange(1), help="How long the answer may be.")
 @click.option("--temperature", type=click.FloatRange(0, 2), help="How random it is; 0 is always the same.")
 @click.option("--seed", type=int, help="Repeat an answer.")

@@ -42,7 +42,8 @@ def file_chunks(file: BinaryIO, size: int = CHUNK) -> Iterator[bytes]:
 class JsonReader:
     """Reads one JSON text from chunks of bytes. Every fault is an `InvalidInput` at the place that the caller named.
 
-    Whoever iterates over `members` or `elements` reads each value, by `take` or by iterating in turn, before the next.
+    While a caller iterates over `members` or `elements`, it reads each value, by `take` or by iterating in turn,
+    before the next.
     """
 
     def __init__(self, chunks: Iterable[bytes], *, at: tuple[str | int, ...] = ()) -> None:

@@ -157,7 +157,7 @@ def required_members(cls: type) -> list[str]:
 
 
 def _tag(cls: Any) -> str:
-    """Return the value of the member `type` by which the classes of a union are told apart; "" where there is none."""
+    """Return the value of the member `type`, which distinguishes the classes of a union; "" where there is none."""
     tag = vars(cls).get("type") if isinstance(cls, type) else None
     return tag if isinstance(tag, str) else ""
 

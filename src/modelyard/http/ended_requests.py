@@ -42,7 +42,7 @@ class EndedRequests:
 
 
 def _named(caller: Any) -> tuple[str, str]:
-    """Return the entity and the key of a caller; empty where nobody was identified."""
+    """Return the entity and the key of a caller; empty where no caller was identified."""
     return ("", "") if caller is None else (caller.entity, caller.key_id)
 
 

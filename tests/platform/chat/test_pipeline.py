@@ -684,7 +684,7 @@ NONSENSE = {
     "uncounted": [Delta("text"), Delta(finish_reason=STOP)],
     "no finish": [Delta("a", 1)],
     "nothing": [],
-    "goes on": [Delta("a", 1, index=0, finish_reason=STOP), Delta("b", 1, index=0)],
+    "continues": [Delta("a", 1, index=0, finish_reason=STOP), Delta("b", 1, index=0)],
     "unknown finish": [Delta("a", 1, finish_reason="stop")],  # type: ignore[arg-type]
     "index": [Delta("a", 1, index=9)],
     "negative index": [Delta("a", 1, index=-1)],
@@ -708,10 +708,10 @@ NONSENSE = {
 @pytest.mark.parametrize("nonsense", NONSENSE)
 def test_nonsense_of_a_backend_is_its_fault_and_the_next_request_is_answered(nonsense: str, how: str) -> None:
     lines = [NONSENSE[nonsense], text("fine")]
-    backend = Says(lambda request: lines.pop(0), can=attrs.evolve(EVERYTHING, choices=nonsense == "goes on"))
+    backend = Says(lambda request: lines.pop(0), can=attrs.evolve(EVERYTHING, choices=nonsense == "continues"))
     of = chat(backend)
     with pytest.raises(BackendError):
-        ask(of, how, n=2 if nonsense == "goes on" else 1)
+        ask(of, how, n=2 if nonsense == "continues" else 1)
     assert ask(of, how).text == "fine"
 
 

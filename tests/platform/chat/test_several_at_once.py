@@ -85,7 +85,7 @@ def awaited(platform: Platform, asked: Any) -> object:
     return asyncio.run(main())
 
 
-def told(backend: EchoBackend, ask: Callable[[Platform, Any], object], asked: Any) -> list[object]:
+def answers_of(backend: EchoBackend, ask: Callable[[Platform, Any], object], asked: Any) -> list[object]:
     """What the caller gets, what is booked, what is left of a budget, and what the observer sees."""
     seen: list[object] = []
     with open_platform(backend=backend, observer=seen.append) as platform:
@@ -114,8 +114,8 @@ def told(backend: EchoBackend, ask: Callable[[Platform, Any], object], asked: An
 def test_groups_change_nothing(
     deltas: list[Any], sizes: list[int], asked: Any, ask: Any, kind: type[Grouped], blocking: bool
 ) -> None:
-    alone = told(Grouped(deltas, None, blocking=False), ask, asked)
-    assert told(kind(deltas, sizes, blocking), ask, asked) == alone
+    alone = answers_of(Grouped(deltas, None, blocking=False), ask, asked)
+    assert answers_of(kind(deltas, sizes, blocking), ask, asked) == alone
 
 
 def test_a_wrapper_reads_them_one_by_one_and_closes_what_it_wraps() -> None:

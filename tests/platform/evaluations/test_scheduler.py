@@ -864,7 +864,7 @@ class _DeafTo:
 
     def transact(self, step: Any, durable: bool = True) -> Any:
         if self.deaf:
-            raise StoreError("nobody hears it")
+            raise StoreError("not heard")
         return self._store.transact(step, durable)
 
 

@@ -1,4 +1,4 @@
-"""A run in several shards has the numbers of a run in one, whoever works on them and whatever dies meanwhile."""
+"""A run in several shards has the numbers of a run in one, no matter who works on them and what dies meanwhile."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -141,7 +141,7 @@ def test_the_report_is_the_same_whatever_is_killed(data: st.DataObject, shards: 
                 abandoned.append(site.begin(run, shard, data.draw(st.integers(0, 6), "writes")))
                 site.lose()
         site.work()
-        for steps in abandoned:  # whoever was taken for dead wakes up, and writes nothing more
+        for steps in abandoned:  # a worker that was taken for dead wakes up, and writes nothing more
             for _ in steps:
                 pass
         assert site.report(run) == site.report(undisturbed)

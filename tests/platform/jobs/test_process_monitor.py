@@ -353,7 +353,7 @@ def test_a_job_that_ended_is_not_a_death_and_makes_room_for_the_next(site: Site)
     other = site.yard.sft(2, "other")
     site.worker.look()
     assert site.engine.submitted == 1
-    site.engine.die("process-1", "fell over behind its job's end")
+    site.engine.die("process-1", "fell over after its job's end")
     site.worker.look()
     assert site.job.status is JobStatus.SUCCEEDED
     assert site.yard.job(other.id).place is QueueState.CLAIMED

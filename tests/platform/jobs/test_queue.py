@@ -153,7 +153,7 @@ def writes(yard: Any, token: Claim) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("gone", ["requeued", "claimed anew", "ended", "erased"])
+@pytest.mark.parametrize("gone", ["requeued", "claimed again", "ended", "erased"])
 @pytest.mark.parametrize("write", ["heartbeat", "event", "state", "end", "requeue"])
 def test_every_write_of_a_worker_is_refused_once_its_job_is_no_longer_its_own(yard: Any, gone: str, write: str) -> None:
     put(yard)
@@ -163,7 +163,7 @@ def test_every_write_of_a_worker_is_refused_once_its_job_is_no_longer_its_own(ya
         yard.runtime.store.transact(lambda tx: (tx.remove(Job, job.id), tx.remove(JobProgress, job.id)))
     else:
         settle(yard, job, succeed if gone == "ended" else requeue)
-    if gone == "claimed anew":
+    if gone == "claimed again":
         take(yard)
     kept = None if gone == "erased" else (yard.job(job.id), yard.progress(job.id))
     with pytest.raises(LeaseLost):

@@ -50,7 +50,7 @@ def _refuse(why: str | None, text: str) -> None:
         shown = f"{text[:200]!r}" if text else "no text"
         raise NoAnswerPrepared.at(
             "messages",
-            msg=f"the script's answer is {shown}, but {why}; for a model that does not do as it is told "
+            msg=f"the script's answer is {shown}, but {why}; for a model that does not do as it is asked "
             "use ScriptedBackend(..., unchecked=True)",
         )
 

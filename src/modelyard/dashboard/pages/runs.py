@@ -21,7 +21,7 @@ SEARCHED = 2000
 """How many of the newest runs are searched."""
 
 LONGEST = 2000
-"""How many characters of a text are shown, and compared word by word."""
+"""How many characters of a string are shown, and compared word by word."""
 
 SHOWN_ROWS = 50
 

@@ -1,4 +1,4 @@
-"""Declarative scorers that measure how near a text comes to what is expected, from 0 to 1.
+"""Declarative scorers that measure how near a string comes to what is expected, from 0 to 1.
 
 The row's field may hold one text or a list of them: then the nearest counts. Texts of more than `MAX_OUTPUT` characters
 are not scored.
@@ -39,7 +39,7 @@ class Nearness(OwnRule):
     expected: str = "expected"
 
     def score(self, output: Any, row: Mapping[str, Any]) -> float:
-        """Return the nearness. Raises `Unscored` for a text that is too long."""
+        """Return the nearness. Raises `Unscored` for a string that is too long."""
         given, wanted = text_of(output), _texts(row[self.expected], self.expected)
         if max(map(len, (given, *wanted))) > MAX_OUTPUT:
             raise Unscored(f"the output or what is expected has more than {MAX_OUTPUT} characters")

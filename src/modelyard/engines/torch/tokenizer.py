@@ -151,7 +151,7 @@ class ChatTokenizer:
 
     @cached_property
     def token_bytes(self) -> Sequence[bytes]:
-        """By token id, the bytes that it stands for in a text; special tokens stand for none, but for those that mark
+        """By token id, the bytes that it stands for in a string; special tokens stand for none, but for those that mark
         tool calls.
         """
         to_byte = _byte_of_character()

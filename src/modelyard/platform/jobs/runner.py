@@ -56,7 +56,7 @@ class _Stopped(Exception):
 
 
 def never() -> bool:
-    """Nobody asks to stop."""
+    """No caller asks to stop."""
     return False
 
 

@@ -19,7 +19,7 @@ MOST_GROUPS = 50
 """How many groups without any difference of rewards are named."""
 
 LONGEST = 600
-"""How many characters of a text are kept."""
+"""How many characters of a string are kept."""
 
 KEPT = "trajectories"
 """The member of a job's result that keeps them."""

@@ -1,7 +1,7 @@
 """Notices between the processes that share a file: a small board next to it, which each looks at while it listens.
 
-The board is a row of slots. A notice writes random bytes into the slot of its topic, so that whoever looks sees that it
-has changed. Notices are hints: two topics may share a slot, and a change between two looks may go unseen.
+The board is a row of slots. A notice writes random bytes into the slot of its topic, so that others see that it has
+changed. Notices are hints: two topics may share a slot, and a change between two looks may go unseen.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The laws of a store about steps that stay in domains: whether it runs them at once or not, nothing can be told."""
+"""The laws of a store about steps that stay in domains: whether it runs them at once or not, no caller can see it."""
 
 from collections.abc import Callable
 

@@ -9,7 +9,7 @@
         def base_model(self):
             return "my-base"
 
-The trainer should save a state every few steps. Whoever trains another model than a chat model of text also overrides
+The trainer should save a state every few steps. A trainer of another model than a chat model of text also overrides
 the fixtures `examples` and `groups`: at least six rows of each, where RL finds something to learn.
 """
 
