@@ -67,6 +67,24 @@ def test_a_cluster_that_is_not_there_is_stated_before_a_job_is_claimed(
     assert not store.exists()
 
 
+def test_a_slurm_that_is_not_reached_is_stated_with_what_to_look_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = tmp_path / "sinfo"
+    command.write_text(
+        "#!/bin/sh\n"
+        "echo 'sinfo: error: no' >&2\n"
+        "echo 'sinfo: fatal: Could not establish a configuration source' >&2\n"
+        "exit 1\n"
+    )
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    output = refused("--store", tmp_path / "yard.db", "--on", "slurm")
+    assert output.startswith(
+        "Error: slurm refuses: sinfo: fatal: Could not establish a configuration source; look whether"
+    )
+
+
 def test_a_worker_gives_the_accelerators_that_its_command_names_and_one_of_a_cluster_any(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,8 @@ ENDS = frozenset(
 )
 OWN_FAULTS = frozenset({"FAILED", "OUT_OF_MEMORY"})
 """What a job ends with by its own doing; anything else came from outside."""
+UNREACHED = ("configuration source", "contact slurm controller")
+"""What Slurm's commands write where they have found no cluster."""
 KILLED = (9, 15)
 """Signals that come from outside of a process."""
 
@@ -139,7 +141,12 @@ def _run(*command: str, input: str | None = None) -> str:
     except subprocess.TimeoutExpired:
         raise ClusterError(f"slurm does not answer: {command[0]} took more than {SECONDS:g} seconds") from None
     if done.returncode:
-        raise ClusterError(f"slurm refuses: {done.stderr.strip() or f'{command[0]} ended with {done.returncode}'}")
+        words = done.stderr.strip() or f"{command[0]} ended with {done.returncode}"
+        if any(sign in words for sign in UNREACHED):
+            words = (
+                f"{words.splitlines()[-1]}; look whether slurmctld runs, and whether this machine has its slurm.conf"
+            )
+        raise ClusterError(f"slurm refuses: {words}")
     return done.stdout
 
 
