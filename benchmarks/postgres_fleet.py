@@ -189,7 +189,7 @@ def transactions(server: PostgresServer, database: str) -> int:
     return int(server.execute(sql)[0][0])
 
 
-def idle_rate(server: PostgresServer, number: int, all_watch: bool = False, seconds: float = 30.0) -> float:
+def idle_rate(server: PostgresServer, number: int, all_watch: bool = False, seconds: float = 15.0) -> float:
     address = server.create_database()
     database = _database(address)
     PostgresStore(address, RECORDS).close()
@@ -199,7 +199,7 @@ def idle_rate(server: PostgresServer, number: int, all_watch: bool = False, seco
     for process in processes:
         process.start()
     ready.wait()
-    time.sleep(35.0)  # each has found out whether it watches over the others, and sleeps if not
+    time.sleep(15.0)  # each has found out whether it watches over the others, and sleeps if not
     before, began = transactions(server, database), time.monotonic()
     time.sleep(seconds)
     rate = (transactions(server, database) - before) / (time.monotonic() - began)

@@ -9,6 +9,7 @@ import pytest
 from modelyard.domain.job import Claim, Job, JobStatus, Needs, QueueState, SupersededEvent
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import LeaseLost, RecordNotFound, StoreBusy
+from modelyard.platform.jobs import process_monitor
 from modelyard.platform.jobs.leases import heartbeat
 from modelyard.platform.jobs.process_monitor import LEASES_TO_BEGIN
 from modelyard.platform.jobs.queue import LOSSES_PER_CRASH
@@ -686,3 +687,14 @@ def test_what_a_worker_on_another_machine_leaves_is_found_when_it_has_stood_stil
     assert [watch.handle for watch in other._watcher._watches] == ["process-1"]
     assert (cluster.job.attempts, cluster.engine.submitted) == (1, 1)
     assert bool(other._runner.claimed_jobs) is waits
+
+
+def test_the_workers_are_read_only_where_a_process_may_be_left(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[object] = []
+    monkeypatch.setattr(process_monitor, "live_workers", lambda *given: read.append(given) or [])
+    other = Worker(site.yard.runtime, site.engine)
+    other._watcher.reattach()
+    assert len(read) == 1
+    site.yard.runtime.store.transact(lambda tx: tx.replace(attrs.evolve(tx.get(Job, site.job_id), handle="")))
+    other._watcher.reattach()
+    assert len(read) == 1

@@ -1,6 +1,6 @@
 """A worker's watch over the jobs that run in processes of their own: their deaths are noticed and counted at once."""
 
-from functools import partial
+from functools import cache, partial
 from math import inf
 
 import attrs
@@ -78,12 +78,15 @@ class ProcessMonitor:
         """Watch what workers that are gone have left running, waiting for room, or dead."""
         self._reattached = self.runtime.clock.monotonic()
         watched = {(watch.attempt.id, watch.attempt.attempts) for watch in self._watches}
-        alive = self.runtime.store.read(lambda snapshot: {one.id for one in live_workers(self.runtime, snapshot)})
+        alive = cache(self._live_workers)
         for job in iter_index_live(self.runtime, Job, "by_place", QueueState.CLAIMED):
             if job.handle and (job.id, job.attempts) not in watched:
                 _, progress = self.runtime.store.read(partial(_seen, job_id=job.id))
-                if progress and self.executor.reattach(job.handle, progress.worker_id in alive):
+                if progress and self.executor.reattach(job.handle, progress.worker_id in alive()):
                     self._watch_left(job)
+
+    def _live_workers(self) -> set[str]:
+        return self.runtime.store.read(lambda snapshot: {one.id for one in live_workers(self.runtime, snapshot)})
 
     def take_over(self, expired: JobProgress) -> bool:
         """Watch, and keep alive, a job that waits for room in the executor and whose worker stood still for the lease.
