@@ -10,6 +10,7 @@ from modelyard import RequestAnswered, open_platform
 from modelyard.asgi import Request
 from modelyard.domain.events import LEFT, CompletionBooked
 from modelyard.http.endpoint import Endpoint
+from modelyard.http.error_responses import report
 
 
 @pytest.fixture
@@ -86,3 +87,13 @@ def test_a_client_who_leaves_in_the_middle_of_a_stream_has_left() -> None:
         response = endpoint.handle(Request("POST", "/inference/v1/chat/completions", "", headers, iter([body])))
         response.body.close()  # type: ignore[union-attr]
     assert [event.status for event in seen if isinstance(event, RequestAnswered)] == [LEFT]
+
+
+def test_a_failure_is_reported_once_for_a_request(caplog: pytest.LogCaptureFixture) -> None:
+    failure = RuntimeError("broken")
+    for request in ("one", "one", "two"):
+        report(failure, request)
+    assert [record.getMessage() for record in caplog.records] == [
+        "request one failed: RuntimeError",
+        "request two failed: RuntimeError",
+    ]
