@@ -33,7 +33,7 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
         {"import time", "datetime.now", "event.wait", "woken.wait", "asyncio.sleep"},
         "the real clock itself, and ids where no clock is given",
     ),
-    "flow.py": ({"asyncio.sleep"}, "sleep(0) is a turn"),
+    "platform/chat/backend_stream.py": ({"asyncio.sleep"}, "sleep(0) is a turn"),
     "threads.py": ({"asyncio.wait"}, "waits for work without a limit"),
     "backends/upstream/transport.py": ({"asyncio.timeout"}, "its deadline is set anew by what the clock says"),
     "artifacts/folder.py": ({"import time"}, "compares the times that the file system gives to parts of files"),
