@@ -20,10 +20,6 @@ DOORS = next(
 PAGES = re.findall(r"[\w/-]+\.(?:md|ipynb)", CONFIGURATION.partition("\nnav:\n")[2])
 
 
-def address(page: str) -> str:
-    return f"{SITE}{re.sub(r'(?:/?index)?[.](?:md|ipynb)$', '', page)}/"
-
-
 def test_every_page_is_in_the_navigation() -> None:
     there = {str(path.relative_to(DOCS)) for end in ("md", "ipynb") for path in DOCS.rglob(f"*.{end}")}
     assert set(PAGES) == there
@@ -33,11 +29,6 @@ def test_every_page_is_in_the_navigation() -> None:
 def test_every_public_module_has_a_page_of_its_api() -> None:
     modules = re.findall(r"^::: (\S+)$", "\n".join(page.read_text() for page in DOCS.rglob("api/*.md")), re.MULTILINE)
     assert sorted(modules) == sorted(DOORS)
-
-
-def test_llms_txt_lists_every_page_but_the_first() -> None:
-    listed = re.findall(r"^- \[.+\]\((\S+)\)$", (DOCS / "llms.txt").read_text(encoding="utf-8"), re.MULTILINE)
-    assert listed == [address(page) for page in PAGES if page != "index.md"]
 
 
 def test_the_package_names_the_site() -> None:
