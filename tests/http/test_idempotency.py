@@ -306,6 +306,8 @@ NOT_CREATING = {
     "chat/completions": "the answer of a model is another one each time",
     "/cancel": "again, it changes nothing",
     "/fail": "again, it changes nothing",
+    "/revoke": "again, it changes nothing",
+    "/admin/keys": "its answer has the key's secret, which is never stored",
     "/finish": "again, it changes nothing",
     "/resume": "what is resumed cannot be resumed again",
     "eval_results": "it only reads",
