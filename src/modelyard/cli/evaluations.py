@@ -31,6 +31,7 @@ RUN_COLUMNS = ("run", "evaluation", "model", "project", "state", "score", "start
 @click.option("--scorer", "scorers", multiple=True, help="How answers are scored; repeat for more.")
 @click.option("--trials", type=click.IntRange(1), help="How often each row is answered.")
 @click.option("--concurrency", type=click.IntRange(1), help="How many rows are under way at once.")
+@click.option("--shards", type=click.IntRange(1), help="Split the rows into so many jobs for workers.")
 @project_option
 @click.option("--not-worse-than", metavar="RUN", help="Fail, with status 1, if a model is shown to be worse than this.")
 @save_option
@@ -43,6 +44,7 @@ def evaluate(
     scorers: tuple[str, ...],
     trials: int | None,
     concurrency: int | None,
+    shards: int | None,
     project: str | None,
     not_worse_than: str | None,
     save: Path | None,
@@ -52,7 +54,7 @@ def evaluate(
 
     EVALUATION is the name of a published one, or with --rows a name for this one.
     """
-    given = {"trials": trials, "concurrency": concurrency, "project": project}
+    given = {"trials": trials, "concurrency": concurrency, "shards": shards, "project": project}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     with opened(store) as platform:
         baseline = None if not_worse_than is None else run_named(platform, not_worse_than)
