@@ -18,6 +18,7 @@ from modelyard.platform.jobs.leases import fenced, require_claim
 from modelyard.platform.jobs.queue import announce, fail
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.paging import get_or_none
+from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.billing import OVER_BUDGET
 from modelyard.protocols import Snapshot, StoredArtifact, Tx
 
@@ -31,7 +32,8 @@ class LoopRecord:
     """What a loop has done, as it is stored with its claimed job: every change is one transaction under the claim."""
 
     def __init__(self, claimed: ClaimedJob) -> None:
-        self.claimed, self.runtime = claimed, claimed.runtime
+        self.claimed: ClaimedJob = claimed
+        self.runtime: Runtime = claimed.runtime
         self._loose = claimed.loose
         self._work_seen: object = None
 
