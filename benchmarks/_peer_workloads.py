@@ -52,6 +52,14 @@ def pydantic_ai() -> Call:
     return lambda calls: [agent.run_sync(PROMPT) for _ in range(calls)]
 
 
+def litellm() -> Call:
+    """LiteLLM's library, which answers itself."""
+    import litellm as library
+
+    asked = {"model": "gpt-4o", "messages": [{"role": "user", "content": PROMPT}], "mock_response": PROMPT}
+    return lambda calls: [library.completion(**asked) for _ in range(calls)]
+
+
 def llm() -> Call:
     """A model of `llm` that repeats the prompt; nothing is logged."""
     import llm as library
@@ -203,6 +211,7 @@ WORKLOADS: dict[str, Callable[[], Call]] = {
     "langchain": langchain,
     "pydantic-ai": pydantic_ai,
     "llm": llm,
+    "litellm": litellm,
     "bare": lambda: through_asgi(bare_app()),
     "starlette": lambda: through_asgi(starlette_app()),
     "fastapi": lambda: through_asgi(fastapi_app()),

@@ -36,6 +36,7 @@ PINS: dict[str, tuple[str, ...]] = {
     "bare": (),
     "starlette": ("starlette==1.10.0",),
     "fastapi": ("fastapi==0.165.0",),
+    "litellm": ("litellm==1.99.4",),
     "bare-served": UVICORN,
     "starlette-served": (*UVICORN, "starlette==1.10.0"),
     "fastapi-served": (*UVICORN, "fastapi==0.165.0"),
@@ -62,6 +63,7 @@ COMPARED = {
             "llm": ("llm, a model that repeats, not logged", 1),
             "langchain": ("langchain-core, FakeListChatModel", 1),
             "pydantic-ai": ("pydantic-ai, TestModel", 1),
+            "litellm": ("LiteLLM's library, mock_response", 1),
         },
     ),
     "http": Compared(
