@@ -78,8 +78,14 @@ class MeasuredCompletion:
             return
         seconds = runtime.clock.monotonic() - self.began
         if meters is not None:
-            tokens = entry.prompt_tokens, entry.completion_tokens
-            meters.booked(entry.model, *tokens, float(entry.cost), seconds if self.whole else -1.0, self.first_token)
+            meters.booked(
+                entry.model,
+                entry.prompt_tokens,
+                entry.completion_tokens,
+                float(entry.cost) if entry.cost else 0.0,
+                seconds if self.whole else -1.0,
+                self.first_token,
+            )
             if not self.whole and self.failure is None:
                 meters.ended(entry.model, events.LEFT, None)
         if runtime.observer is not None:
