@@ -1,8 +1,9 @@
 """Where a fleet of a size that is not here waits for its database: python benchmarks/fleet_capacity.py [--slower 2].
 
-A simulation, not a measurement. Steps arrive at random at one database, which serves them one after the other, each for
-the time that `python benchmarks/postgres.py` and `postgres_fleet.py` found for its kind on two busy cores. Prints, for
-each goal, how busy the database is and how long a step waits. `--slower` multiplies all times.
+A simulation, not a measurement. Steps arrive at random at one database, which serves them one after the other. A
+booking, an event and a claim take the time that `python benchmarks/postgres.py` and `postgres_fleet.py` found on two
+busy cores; the times of a look and a heartbeat are assumed. Prints, for each goal, how busy the database is and how
+long a step waits. `--slower` multiplies all times.
 """
 
 import argparse
