@@ -39,8 +39,8 @@ TICK, IDLE_SECONDS = 0.001, 5.0
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ROW = {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]}
 METRICS = {"loss": 0.51, "entropy": 1.2, "kl_div": 0.01, "grad_norm": 0.7, "learning_rate": 5e-6, "reward": 0.4}
-IDLE = Settings(poll=3600.0, max_queued_jobs=100_000)
-"""For a worker that is alive, and does not look for work again."""
+IDLE = Settings(lease=3600.0, max_queued_jobs=100_000)
+"""For a worker that is alive for as long as anything here takes, also if it never beats again."""
 
 
 # ---- a large body ------------------------------------------------------------------------------------------------
@@ -101,6 +101,11 @@ async def post(platform: Platform, path: str, body: Iterator[bytes]) -> tuple[in
     return sent[0]["status"], sent[1]["body"]
 
 
+def announce_worker(platform: Platform) -> None:
+    """Have the platform see a worker that is alive, which takes no job."""
+    platform.worker().beat()
+
+
 async def accept(platform: Platform, model: Model, trajectories: int, tokens: int) -> str:
     """Have an RL job accepted; its id. A worker must be alive."""
     status, answer = await post(platform, "/v1/preview/training-jobs", chunks(rl_body(model.id, trajectories, tokens)))
@@ -150,7 +155,8 @@ def peak() -> float:
 
 def large_body(folder: Path, trajectories: int = 1000, tokens: int = 2000) -> dict[str, Any]:
     """What a job of 200 MB costs the process that accepts it."""
-    with open_platform(folder / "yard.db", settings=IDLE) as platform, platform.worker():
+    with open_platform(folder / "yard.db", settings=IDLE) as platform:
+        announce_worker(platform)
         model = platform.models.create("m", project="p", base_model="tabular-mini", entity="acme")
 
         async def measure() -> tuple[float, float, Delays, Delays]:

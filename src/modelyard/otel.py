@@ -46,10 +46,16 @@ class OpenTelemetry:
     def __init__(self, tracer_provider: Any = None, meter_provider: Any = None) -> None:
         self.tracer: trace.Tracer = trace.get_tracer("modelyard", __version__, tracer_provider)
         meter = metrics.get_meter("modelyard", __version__, meter_provider)
-        self.http = meter.create_histogram("http.server.request.duration", "s", "How long HTTP requests took.")
-        self.duration = meter.create_histogram("gen_ai.server.request.duration", "s", "How long completions took.")
-        self.first = meter.create_histogram("gen_ai.server.time_to_first_token", "s", "Time to first token of streams.")
-        self.tokens = meter.create_histogram("gen_ai.client.token.usage", "{token}", "Tokens used.")
+        self.http: metrics.Histogram = meter.create_histogram(
+            "http.server.request.duration", "s", "How long HTTP requests took."
+        )
+        self.duration: metrics.Histogram = meter.create_histogram(
+            "gen_ai.server.request.duration", "s", "How long completions took."
+        )
+        self.first: metrics.Histogram = meter.create_histogram(
+            "gen_ai.server.time_to_first_token", "s", "Time to first token of streams."
+        )
+        self.tokens: metrics.Histogram = meter.create_histogram("gen_ai.client.token.usage", "{token}", "Tokens used.")
 
     def request_began(self, method: str, headers: Mapping[str, str]) -> Any:
         """Return the span of an HTTP request, which continues the trace that its headers name."""

@@ -165,10 +165,6 @@ def test_exceptions_come_back_equal() -> None:
     check_each({str(cls): cls for cls in _exceptions()}, check)
 
 
-def _raise(failure: Exception) -> None:
-    raise failure
-
-
 @pytest.mark.slow
 def test_what_the_platform_returns_crosses_to_another_process_and_back() -> None:
     with open_platform() as platform, ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
@@ -178,7 +174,7 @@ def test_what_the_platform_returns_crosses_to_another_process_and_back() -> None
         with pytest.raises(errors.ModelNotFound) as expected:
             platform.chat.complete(model="nope", messages="hi")
         with pytest.raises(errors.ModelNotFound) as caught:
-            pool.submit(_raise, expected.value).result()
+            pool.submit(exec, "raise failure", {"failure": expected.value}).result()
         assert vars(caught.value).items() >= {"kind": "model", "id": "nope"}.items()
 
 

@@ -1,5 +1,6 @@
 """The OpenAPI document: whole, precise, and public."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,7 +38,8 @@ def test_the_document_is_public_and_describes_every_route(shown: Any) -> None:
     assert shown["info"]["version"] == "0.1.0"
     described = {(method.upper(), path) for path, methods in shown["paths"].items() for method in methods}
     assert described == {(route.method, route.path.replace("...", "")) for route in routes()} | {
-        ("GET", "/openapi.json")
+        ("GET", "/openapi.json"),
+        ("GET", "/docs"),
     }
 
 
@@ -61,6 +63,7 @@ def test_operations_have_names_of_their_own_and_say_who_may_call(shown: Any) -> 
     assert all(operation["summary"] for operation in operations)
     public = [operation["operationId"] for operation in operations if not operation["security"]]
     assert sorted(public) == [
+        "get_docs",
         "get_health",
         "get_inference_analysis_partner_models",
         "get_livez",
@@ -139,3 +142,12 @@ def test_a_route_lists_the_statuses_with_which_it_refuses(shown: Any) -> None:
     assert {"401", "404", "422"} <= set(model)
     assert not {"409", "413"} & set(model)
     assert not {"401", "403"} & set(shown["paths"]["/openapi.json"]["get"]["responses"])
+
+
+def test_the_operations_are_a_page_for_people_that_loads_nothing_from_elsewhere(platform: Any, client_for: Any) -> None:
+    found = client_for(platform).send("GET", "/docs", key="")
+    assert (found.status, found.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    text = found.raw.decode()
+    assert "<code>POST /inference/v1/chat/completions</code> Create a chat completion." in text
+    assert 'href="openapi.json"' in text
+    assert not re.search(r"<script|https?://", text)

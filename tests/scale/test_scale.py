@@ -63,7 +63,8 @@ def traced_peak(action: Callable[[], object]) -> int:
 
 def test_a_body_of_any_size_is_accepted_in_the_same_memory_and_off_the_event_loop(tmp_path: Path) -> None:
     artifacts = WatchedArtifacts(tmp_path / "artifacts")
-    with open_platform(artifacts=artifacts, settings=scale.IDLE) as platform, platform.worker():
+    with open_platform(artifacts=artifacts, settings=scale.IDLE) as platform:
+        scale.announce_worker(platform)
         model = platform.models.create("m", project="p", base_model="tabular-mini", entity="acme")
 
         def accept(trajectories: int) -> None:

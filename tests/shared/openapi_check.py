@@ -9,9 +9,9 @@ from urllib.parse import parse_qs
 
 from jsonschema import Draft202012Validator
 
-from modelyard.http.endpoint import Endpoint, routes
+from modelyard.http.endpoint import Endpoint, route_table
 from modelyard.http.message import Request, Response
-from modelyard.http.openapi import document, document_route
+from modelyard.http.openapi import document
 from modelyard.http.route import Interface
 from modelyard.http.router import mounted_path
 
@@ -117,8 +117,7 @@ class Answered:
 @cache
 def described(interfaces: tuple[Interface, ...] = tuple(Interface)) -> Document:
     """The document of the interfaces, as an endpoint shows it."""
-    mounted = [route for route in routes() if route.interface in interfaces]
-    return Document(document([*mounted, document_route(mounted)]))
+    return Document(document(route_table(frozenset(interfaces)).routes))
 
 
 # ---- beneath a server ----------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ class ClusterHttp:
         if not address.startswith(("http://", "https://")):
             raise InvalidInput.at("address", msg=f"{address!r} is not like http://host:port")
         self._address = address.rstrip("/")
-        self.name = f"{kind} {self._address}"
+        self.name: str = f"{kind} {self._address}"
         self._token = token
         certificates = certificates or ssl.create_default_context()
         self._opener = build_opener(ProxyHandler({}), _NoRedirect(), HTTPSHandler(context=certificates))

@@ -29,7 +29,7 @@ from modelyard.http.message import (
     headers_of,
 )
 from modelyard.http.models import routes as models
-from modelyard.http.openapi import document_route
+from modelyard.http.openapi import document_route, page_route
 from modelyard.http.route import STANDARD, Body, Interface, Route
 from modelyard.http.router import HttpRouter
 from modelyard.http.training import routes as training
@@ -52,13 +52,14 @@ def routes() -> tuple[Route, ...]:
 
 
 @cache
-def _table(interfaces: frozenset[Interface]) -> HttpRouter:
-    """Return the table of these interfaces.
+def route_table(interfaces: frozenset[Interface]) -> HttpRouter:
+    """Return the table of these interfaces, and of the two routes that describe them.
 
     It is never changed, so that all endpoints of a process may share it: a test opens many.
     """
     mounted = [route for route in routes() if route.interface in interfaces]
-    return HttpRouter([*mounted, document_route(mounted)])
+    described = [*mounted, page_route(mounted)]
+    return HttpRouter([*described, document_route(described)])
 
 
 class Endpoint:
@@ -79,7 +80,7 @@ class Endpoint:
         authenticator: Authenticator | None = None,
         cors_origins: Iterable[str] = (),
     ) -> None:
-        self.table: HttpRouter = _table(frozenset(interfaces))
+        self.table: HttpRouter = route_table(frozenset(interfaces))
         mounted = {route.interface for route in self.table.routes}
         settings, callers = platform.settings, CallerCache(platform, authenticator or platform.keys)
         self._served = Served(

@@ -115,6 +115,7 @@ class Response:
 
 
 JSON_HEADER = ("content-type", "application/json")
+HTML_HEADER = ("content-type", "text/html; charset=utf-8")
 EVENT_STREAM = ("content-type", "text/event-stream; charset=utf-8")
 
 

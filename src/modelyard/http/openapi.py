@@ -14,11 +14,13 @@ from modelyard.errors import InvalidInput
 from modelyard.formats.constraints import NAME
 from modelyard.http.body_schemas import JsonSchema, Schemas, required_members
 from modelyard.http.error_responses import ChatErrorBody, DetailBody, GraphQLErrorsBody, ProblemsBody, ReasonBody
-from modelyard.http.message import JSON_HEADER, Response, dump
+from modelyard.http.message import HTML_HEADER, JSON_HEADER, Response, dump
 from modelyard.http.route import Auth, Body, ErrorFormat, Interface, Parameter, Route, RouteCall
 from modelyard.http.router import MAX_SEGMENT
+from modelyard.report.operations import operations_page
 
 PATH = "/openapi.json"
+PAGE_PATH = "/docs"
 MAX_STEP = 10**18 - 1
 VERSION = "0.1.0"
 """The version of the interface (specification 9), not of this library."""
@@ -44,6 +46,20 @@ def document_route(routes: Sequence[Route]) -> Route:
     own = Route("GET", PATH, Interface.BASE, Auth.PUBLIC, show, summary="Describe the interfaces.", query=query)
     shown = [*routes, own]
     return own
+
+
+def page_route(routes: Sequence[Route]) -> Route:
+    """Make the public route that shows the operations of these routes as a page for people."""
+
+    @cache
+    def written() -> bytes:
+        return operations_page(document(routes)).encode()
+
+    def show(call: RouteCall) -> Response:
+        return Response(200, [HTML_HEADER], written())
+
+    head = ("GET", PAGE_PATH, Interface.BASE, Auth.PUBLIC, show)
+    return Route(*head, summary="Show the operations as a page.", media="text/html")
 
 
 def document(routes: Sequence[Route], check_references: bool = True) -> JsonSchema:

@@ -42,7 +42,7 @@ class PendingStep(Generic[T]):
     def __init__(self, step: Callable[[Tx], T], durable: bool) -> None:
         self.step = step
         self.durable = durable
-        self.since = time.monotonic()
+        self.since: float = time.monotonic()
 
     def fail(self, error: Exception) -> None:
         """Settle the call with an error that is not the step's own."""

@@ -15,16 +15,16 @@ class Subscribers:
     def __init__(self, live: bool = True) -> None:
         self.live: bool = live
         self._lock = threading.Lock()
-        self._by_topic: defaultdict[str, set[_Subscription]] = defaultdict(set)
+        self._by_topic: defaultdict[str, set[TopicSubscription]] = defaultdict(set)
 
-    def subscribe(self, topic: str, wake: Wake) -> "_Subscription":
+    def subscribe(self, topic: str, wake: Wake) -> "TopicSubscription":
         """Have `wake` called at each notice of the topic, until the subscription is closed."""
-        subscription = _Subscription(self, topic, wake)
+        subscription = TopicSubscription(self, topic, wake)
         with self._lock:
             self._by_topic[topic].add(subscription)
         return subscription
 
-    def remove(self, subscription: "_Subscription") -> None:
+    def remove(self, subscription: "TopicSubscription") -> None:
         """Forget a subscription. Idempotent."""
         with self._lock:
             subscriptions = self._by_topic[subscription.topic]
@@ -53,15 +53,19 @@ class Subscribers:
         self.wake(self.topics)
 
 
-class _Subscription:
+class TopicSubscription:
     """One subscription; see `modelyard.protocols.Subscription`."""
 
     def __init__(self, subscribers: Subscribers, topic: str, wake: Wake) -> None:
-        self._subscribers, self.topic, self.call = subscribers, topic, wake
+        self._subscribers = subscribers
+        self.topic: str = topic
+        self.call: Wake = wake
 
     @property
     def live(self) -> bool:
+        """Whether notices of other processes arrive, too."""
         return self._subscribers.live
 
     def close(self) -> None:
+        """Be woken no more. Idempotent."""
         self._subscribers.remove(self)

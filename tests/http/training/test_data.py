@@ -33,9 +33,9 @@ def keep(call: RouteCall) -> Response:
 def data_route(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     own = Route("POST", PATH, Interface.TRAINING, Auth.BEARER, keep, body=Body.DATA)
     monkeypatch.setattr(endpoint_module, "routes", lambda: (*routes(), own))
-    endpoint_module._table.cache_clear()
+    endpoint_module.route_table.cache_clear()
     yield
-    endpoint_module._table.cache_clear()
+    endpoint_module.route_table.cache_clear()
 
 
 @pytest.fixture(params=["memory", "folder"])

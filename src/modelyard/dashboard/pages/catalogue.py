@@ -1,14 +1,14 @@
 """The catalogue: the models that can be named, one to try, and the operations of the API."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from modelyard.dashboard.view import HtmlPage, View, empty
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.errors import InvalidInput, ModelyardError
-from modelyard.report.html import Html, facts, folded, joined, section, table, tag
+from modelyard.report.html import Html, facts, joined, section, table, tag
 from modelyard.report.numbers import NONE, count_text
+from modelyard.report.operations import operations as operations_of
 
 LONGEST = 20_000
 MOST_TOKENS = 1024
@@ -107,30 +107,11 @@ def _texts(view: View, model: str, message: dict[str, str], most: int) -> Iterat
 
 # ---- the operations of the API
 
-_METHODS = ("get", "post", "put", "patch", "delete")
-
 
 def operations(view: View) -> HtmlPage:
-    """Show every operation."""
+    """Show every operation of the API."""
     document = view.document()
     if not document:
         return HtmlPage("API", empty("This dashboard stands alone; the API is documented where it is served."))
-    groups: dict[str, list[tuple[str, str, Mapping[str, Any]]]] = {}
-    for path, item in document["paths"].items():
-        for method in _METHODS:
-            if method in item:
-                groups.setdefault(path.split("/")[1], []).append((method.upper(), path, item[method]))
     link = tag("a", "OpenAPI document", href=f"{view.root}/openapi.json")
-    parts = [section(f"/{name}", *(_operation(*one) for one in found)) for name, found in groups.items()]
-    return HtmlPage("API", joined([tag("p", link), *parts]))
-
-
-def _operation(method: str, path: str, operation: Mapping[str, Any]) -> Html:
-    title = joined([tag("code", f"{method} {path}"), " ", operation.get("summary", "")])
-    lines = [
-        (one.get("name", ""), one.get("in", ""), "required" if one.get("required") else "", one.get("description", ""))
-        for one in operation.get("parameters", ())
-    ]
-    statuses = [(status, answer.get("description", "")) for status, answer in operation.get("responses", {}).items()]
-    parameters = table([("parameter", ""), ("in", ""), ("", ""), ("", "text")], lines) if lines else ""
-    return folded(title, parameters, table([("status", "number"), ("", "text")], statuses, "narrow"))
+    return HtmlPage("API", joined([tag("p", link), operations_of(document)]))

@@ -1,7 +1,5 @@
 """Budgets as the host administers them over HTTP. Amounts are strings, which no client rounds."""
 
-from typing import Literal
-
 import attrs
 
 from modelyard.domain.usage import Budget, BudgetPeriod
@@ -42,7 +40,7 @@ class BudgetRemoved:
     """The budget is gone, with its record of what was spent."""
 
     id: str
-    deleted: Literal[True]
+    deleted: bool
 
 
 def budget_object(budget: Budget) -> BudgetObject:

@@ -194,7 +194,8 @@ class ChoiceAssembler:
         self.deltas: list[Delta] = []
         self._limit, self._one_call = request.max_tokens, not request.parallel_tool_calls
         self._buffer = StopStringBuffer(request.stop) if request.stop else None
-        self.length, self._cut = 0, False
+        self.length: int = 0
+        self._cut = False
         self._calls: set[int] = set()
 
     @property

@@ -18,7 +18,7 @@ from modelyard.stores.postgres.connections import Connector, is_pooled
 from modelyard.stores.postgres.locks import lock_key
 from modelyard.stores.postgres.pages import Statement
 from modelyard.stores.postgres.values import TEXTS, array_of_texts
-from modelyard.stores.subscriptions import Subscribers, Wake, _Subscription
+from modelyard.stores.subscriptions import Subscribers, TopicSubscription, Wake
 
 _PAUSE = 1.0
 """Seconds between two attempts to listen."""
@@ -47,7 +47,7 @@ class Notices:
         """Wake those of this process who have subscribed to these topics."""
         self._subscribers.wake(topics)
 
-    def subscribe(self, topic: str, wake: Wake) -> _Subscription:
+    def subscribe(self, topic: str, wake: Wake) -> TopicSubscription:
         """Have `wake` called at each notice of the topic."""
         with self._lock:
             if self._thread is None:

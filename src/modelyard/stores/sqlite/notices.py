@@ -10,7 +10,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from hashlib import sha256
 
-from modelyard.stores.subscriptions import Subscribers, Wake, _Subscription
+from modelyard.stores.subscriptions import Subscribers, TopicSubscription, Wake
 
 _SLOTS, _WIDTH = 64, 8
 _LOOK = 0.03
@@ -29,7 +29,7 @@ class NoticeBoard:
         self._closed = threading.Event()
         self._seen = b""
 
-    def subscribe(self, topic: str, wake: Wake) -> _Subscription:
+    def subscribe(self, topic: str, wake: Wake) -> TopicSubscription:
         """Have `wake` called at each notice of the topic."""
         with self._lock:
             if _HAS_BOARD and self._thread is None:

@@ -21,8 +21,8 @@ class HostTarget:
     """A platform that answers for hosts. Thread-safe."""
 
     def __init__(self, platform: Platform, faults: Faults | None) -> None:
-        self.in_process = InProcess(platform, ConnectionResetError)
-        self.pauses = RetryPauses(platform)
+        self.in_process: InProcess = InProcess(platform, ConnectionResetError)
+        self.pauses: RetryPauses = RetryPauses(platform)
         self._platform, self._faults = platform, faults
         self._transports: dict[type, Any] = {}
         self._routes = Endpoint(platform).table

@@ -1,0 +1,41 @@
+"""An OpenAPI document as a page that people read: every operation, folded, by the first segment of its path."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from modelyard.report.html import Html, folded, joined, page, section, table, tag
+
+_METHODS = ("get", "post", "put", "patch", "delete")
+
+
+def operations_page(described: Mapping[str, Any]) -> Html:
+    """Return the whole page, with a link to the document next to it."""
+    link = tag("p", tag("a", "OpenAPI document", href="openapi.json"))
+    return page("API", tag("h1", "API"), link, operations(described))
+
+
+def operations(described: Mapping[str, Any]) -> Html:
+    """Return every operation of the document."""
+    groups: dict[str, list[Html]] = {}
+    for path, item in described["paths"].items():
+        group = groups.setdefault(path.split("/")[1], [])
+        group += [_operation(method.upper(), path, item[method]) for method in _METHODS if method in item]
+    return joined(section(f"/{name}", *found) for name, found in groups.items())
+
+
+def _operation(method: str, path: str, operation: Mapping[str, Any]) -> Html:
+    title = joined([tag("code", f"{method} {path}"), " ", operation.get("summary", "")])
+    return folded(title, _parameters(operation), _statuses(operation))
+
+
+def _parameters(operation: Mapping[str, Any]) -> Html:
+    lines = [
+        (one.get("name", ""), one.get("in", ""), "required" if one.get("required") else "", one.get("description", ""))
+        for one in operation.get("parameters", ())
+    ]
+    return table([("parameter", ""), ("in", ""), ("", ""), ("", "text")], lines) if lines else Html("")
+
+
+def _statuses(operation: Mapping[str, Any]) -> Html:
+    lines = [(status, answer.get("description", "")) for status, answer in operation.get("responses", {}).items()]
+    return table([("status", "number"), ("", "text")], lines, "narrow")
