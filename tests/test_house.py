@@ -237,3 +237,36 @@ def is_module(dotted: str) -> bool:
 def test_public_names_are_not_names_of_private_things() -> None:
     for door in DOORS:
         assert not [name for name in import_module(door).__all__ if name.startswith("_") and name != "__version__"]
+
+
+# ---- scripts that `.ci/run` does not run -----------------------------------------------------------------------------
+
+SCRIPTS = ("benchmarks", "examples", "tests/campaigns", "tests/crash")
+
+
+def test_what_scripts_import_of_the_package_is_there() -> None:
+    missing = [
+        f"{path.relative_to(ROOT)}: {node.module}.{alias.name}"
+        for folder in SCRIPTS
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ImportFrom) and (file := _file_of(node.module or "")).is_file()
+        for alias in node.names
+        if alias.name not in _names_in(tree_of(file))
+    ]
+    assert missing == []
+
+
+def _file_of(module: str) -> Path:
+    return (ROOT / "src" / module.replace(".", "/")).with_suffix(".py")
+
+
+def _names_in(tree: ast.Module) -> set[str]:
+    """The names that a module binds, at any depth."""
+    bound = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            bound.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            bound |= {alias.asname or alias.name for alias in node.names}
+    return bound
