@@ -8,7 +8,7 @@ import pytest
 from http_client import Client, client_of
 from modelyard import RequestAnswered, open_platform
 from modelyard.asgi import Request
-from modelyard.domain.events import LEFT, CompletionBooked
+from modelyard.domain.events import CALLER_LEFT, CompletionBooked
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.error_responses import report
 
@@ -86,7 +86,7 @@ def test_a_client_who_leaves_in_the_middle_of_a_stream_has_left() -> None:
         headers = [("authorization", f"Bearer {key}")]
         response = endpoint.handle(Request("POST", "/inference/v1/chat/completions", "", headers, iter([body])))
         response.body.close()  # type: ignore[union-attr]
-    assert [event.status for event in seen if isinstance(event, RequestAnswered)] == [LEFT]
+    assert [event.status for event in seen if isinstance(event, RequestAnswered)] == [CALLER_LEFT]
 
 
 def test_a_failure_is_reported_once_for_a_request(caplog: pytest.LogCaptureFixture) -> None:

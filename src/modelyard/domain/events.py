@@ -11,7 +11,7 @@ import attrs
 from modelyard.domain.frozen import quick_init
 from modelyard.domain.job import JobKind, JobStatus
 
-LEFT = 499
+CALLER_LEFT = 499
 """The status of a request whose caller left before its end."""
 
 
@@ -20,7 +20,7 @@ LEFT = 499
 class CompletionBooked:
     """A completion was answered and recorded in the ledger.
 
-    `status` is 200 for a whole answer. Where only a part was made, it is the status of the error, or `LEFT`.
+    `status` is 200 for a whole answer. Where only a part was made, it is the status of the error, or `CALLER_LEFT`.
     `first_token` is how long the caller of a stream waited for its first token; None without a stream.
     """
 
@@ -68,7 +68,7 @@ class BudgetWarning:
 class RequestAnswered:
     """An HTTP request was answered. `route` is the path with its parameters' names, and "" for a path without a route.
 
-    `status` is `LEFT` where the client left before the end of the answer.
+    `status` is `CALLER_LEFT` where the client left before the end of the answer.
     """
 
     request_id: str

@@ -5,7 +5,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.events import LEFT, RequestAnswered
+from modelyard.domain.events import CALLER_LEFT, RequestAnswered
 from modelyard.domain.usage import LedgerEntry
 from modelyard.platform.meters import Meters
 from modelyard.platform.platform import Platform
@@ -25,16 +25,16 @@ class EndedRequests:
     def add(
         self, request_id: str, method: str, route: str, status: int, began: float, caller: Any, booked: Any
     ) -> None:
-        """Add a request: of `status`, or `LEFT` where there is none, with what was `booked` for it."""
+        """Add a request: of `status`, or `CALLER_LEFT` where there is none, with what was `booked` for it."""
         observer, logs = self.platform.observer, log.isEnabledFor(logging.INFO)
         if self.meters is None and observer is None and not logs:
             return
         seconds = self.platform.clock.monotonic() - began
         if self.meters is not None:
-            self.meters.answered(method if route else "", route, status or LEFT, seconds)
+            self.meters.answered(method if route else "", route, status or CALLER_LEFT, seconds)
         if observer is None and not logs:
             return
-        ended = RequestAnswered(request_id, method, route, status or LEFT, *_named(caller), seconds)
+        ended = RequestAnswered(request_id, method, route, status or CALLER_LEFT, *_named(caller), seconds)
         if observer is not None:
             self.platform.observe(ended)
         if logs:

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 import attrs
 
 from modelyard import flow
-from modelyard.domain.events import LEFT
+from modelyard.domain.events import CALLER_LEFT
 from modelyard.domain.identity import Principal, Scope
 from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import InvalidInput, Unauthenticated
@@ -96,14 +96,14 @@ class HttpExchange:
                 yield Emit(response)
         except BaseException as end:
             if isinstance(end, CallerDisconnected) or not isinstance(end, Exception):
-                self.status = LEFT
+                self.status = CALLER_LEFT
             raise
         finally:
             of = self.id, self.request.method, self.route, self.status
             self.served.ended.add(*of, self.began, self.principal, self.booked)
             if tracing is not None and self.span is not None:
                 seconds = self.served.platform.clock.monotonic() - self.began
-                tracing.request_ended(self.span, self.request.method, self.route, self.status or LEFT, seconds)
+                tracing.request_ended(self.span, self.request.method, self.route, self.status or CALLER_LEFT, seconds)
 
     def _response(self) -> Flow[Response | None]:
         try:

@@ -32,6 +32,11 @@ class TimeHistogram:
     counts: list[int] = attrs.field(factory=lambda: [0] * (len(BOUNDS) + 1))
     total: float = 0.0
 
+    def add(self, seconds: float) -> None:
+        """Count one time."""
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.total += seconds
+
 
 @attrs.define(eq=False)
 class ModelMeter:
@@ -78,13 +83,9 @@ class Meters:
             meter.cost += cost
             if seconds >= 0:
                 meter.requests[200] += 1
-                times = meter.seconds
-                times.counts[bisect_left(BOUNDS, seconds)] += 1
-                times.total += seconds
+                meter.seconds.add(seconds)
             if first is not None:
-                times = meter.first_token
-                times.counts[bisect_left(BOUNDS, first)] += 1
-                times.total += first
+                meter.first_token.add(first)
 
     def ended(self, model: str, status: int, code: str | None) -> None:
         """Count a completion that was not answered as a whole; `code` is that of its error."""
@@ -100,9 +101,7 @@ class Meters:
             key = method, route
             meter = self.routes.get(key) or _meter(self.routes, key, (OTHER, OTHER), RouteMeter)
             meter.requests[status] += 1
-            times = meter.seconds
-            times.counts[bisect_left(BOUNDS, seconds)] += 1
-            times.total += seconds
+            meter.seconds.add(seconds)
 
     def lease_lost(self) -> None:
         """Count a job that was taken from a worker."""

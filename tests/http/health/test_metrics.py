@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from http_client import Client, client_of
 from modelyard import open_platform
+from modelyard.artifacts import MemoryArtifacts
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.catalogue import Pricing
 from modelyard.errors import StoreError
@@ -124,6 +125,17 @@ def test_what_other_processes_share_is_left_out_while_the_store_cannot_be_read(
 def test_a_platform_in_a_file_reports_the_room_of_its_artifacts(yard_file: Path) -> None:
     with open_platform(yard_file) as platform:
         assert one(read(client_of(platform)), "artifacts_free_bytes") > 0
+
+
+def test_the_room_of_artifacts_is_left_out_while_it_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: object) -> int:
+        raise StoreError("the disk does not answer")
+
+    monkeypatch.setattr(MemoryArtifacts, "free", fail)
+    with open_platform(artifacts=MemoryArtifacts()) as platform:
+        found = read(client_of(platform))
+    assert one(found, "store_up") == 1
+    assert "modelyard_artifacts_free_bytes" not in found
 
 
 def test_hostile_names_do_not_break_the_format() -> None:

@@ -9,7 +9,7 @@ import pytest
 from backends import FixedAnswer
 from modelyard import open_platform
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason
-from modelyard.domain.events import LEFT, CompletionBooked, CompletionFailed
+from modelyard.domain.events import CALLER_LEFT, CompletionBooked, CompletionFailed
 from modelyard.errors import Overloaded
 from modelyard.platform.meters import BOUNDS, MOST, OTHER, Meters
 from modelyard.testing import ManualClock
@@ -79,8 +79,8 @@ def test_a_caller_who_leaves_is_counted_as_such() -> None:
             next(stream)
         meters = platform._runtime.cache.meters
     (booked,) = [event for event in seen if isinstance(event, CompletionBooked)]
-    assert booked.status == LEFT
-    assert {model: meter.requests for model, meter in meters.models.items()} == {"echo": {LEFT: 1}}
+    assert booked.status == CALLER_LEFT
+    assert {model: meter.requests for model, meter in meters.models.items()} == {"echo": {CALLER_LEFT: 1}}
 
 
 def test_names_that_no_model_has_share_one_label() -> None:

@@ -87,7 +87,7 @@ class MeasuredCompletion:
                 self.first_token,
             )
             if not self.whole and self.failure is None:
-                meters.ended(entry.model, events.LEFT, None)
+                meters.ended(entry.model, events.CALLER_LEFT, None)
         if runtime.observer is not None:
             runtime.observe(
                 events.CompletionBooked(
@@ -108,7 +108,7 @@ class MeasuredCompletion:
 
     def _status(self) -> int:
         if self.failure is None:
-            return 200 if self.whole else events.LEFT
+            return 200 if self.whole else events.CALLER_LEFT
         return self.failure.status if isinstance(self.failure, ModelyardError) else ModelyardError.status
 
     def _report(self, error: Exception, model: str) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobStatus, QueueState
-from modelyard.errors import Forbidden
+from modelyard.errors import Forbidden, StoreError
 from modelyard.lazy import log
 from modelyard.platform.jobs.announced import live_workers
 from modelyard.platform.meters import Meters, TimeHistogram
@@ -130,7 +130,11 @@ def _queue(runtime: Runtime, snapshot: Snapshot) -> list[MetricFamily]:
 
 
 def _room(runtime: Runtime) -> Iterator[MetricFamily]:
-    free = runtime.artifacts.free()
+    try:
+        free = runtime.artifacts.free()
+    except StoreError as fault:
+        log.warning("the metrics lack the room for artifacts: %s", fault)
+        return
     if free is not None:
         yield _gauge("artifacts_free_bytes", "Free bytes on the disk of the artifacts.", free)
 
