@@ -82,3 +82,16 @@ def test_what_cannot_be_exported_stays(yard: Any, tmp_path: Path, monkeypatch: p
 def test_days_are_more_than_none(yard: Any) -> None:
     with pytest.raises(InvalidInput):
         keep_events(yard.runtime, 0, None)
+
+
+def test_a_new_file_has_its_name_on_the_disk_before_an_event_is_removed(
+    yard: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (job,) = finished(yard, "a")
+    yard.clock.advance(days=2)
+    left: list[tuple[str, int]] = []
+    monkeypatch.setattr(event_retention, "sync_folder", lambda folder: left.append((folder, len(yard.events(job)))))
+    keep_events(yard.runtime, 1, tmp_path / "events.jsonl")
+    assert left[0][0] == str(tmp_path)
+    assert left[0][1] > 0
+    assert yard.events(job) == []

@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 import attrs
 
+from modelyard.disk import sync, sync_folder
 from modelyard.domain.job import Job, JobEvent, SupersededEvent
 from modelyard.errors import InvalidInput
 from modelyard.platform.listing import Cursor
@@ -38,9 +39,14 @@ def keep_events(runtime: Runtime, days: float, export: str | os.PathLike[str] | 
     if not days > 0:
         raise InvalidInput.at("days", msg="must be more than 0")
     until = runtime.clock.now() - timedelta(days=days)
+    events = jobs = 0
     with nullcontext() if export is None else open(export, "ab") as file:
-        removed = [_remove_events(runtime, job_id, file) for job_id in _ended_before(runtime, until)]
-    return RemovedEvents(sum(removed), sum(map(bool, removed)))
+        if export is not None:
+            sync_folder(os.path.dirname(os.path.abspath(export)))  # before any event that a new file holds is removed
+        for job_id in _ended_before(runtime, until):
+            removed = _remove_events(runtime, job_id, file)
+            events, jobs = events + removed, jobs + bool(removed)
+    return RemovedEvents(events, jobs)
 
 
 def _ended_before(runtime: Runtime, until: datetime) -> Iterator[str]:
@@ -77,7 +83,7 @@ def _append(file: BinaryIO, events: Sequence[JobEvent], superseded: Sequence[Sup
         line = json.dumps(attrs.asdict(record, recurse=False), default=_plain, ensure_ascii=False)
         file.write(f"{line}\n".encode())
     file.flush()
-    os.fsync(file.fileno())
+    sync(file.fileno())
 
 
 def _plain(value: object) -> object:
