@@ -16,6 +16,7 @@ from modelyard.domain.evaluation.run import RunState
 from modelyard.errors import JobFailed
 from modelyard.executors.isolating import IsolatingExecutor
 from modelyard.executors.subprocess import SubprocessExecutor
+from modelyard.http.route import STANDARD, Interface
 from modelyard.worker import platform_of
 
 
@@ -174,6 +175,18 @@ def test_a_worker_runs_each_job_in_its_own_process_until_it_is_terminated(store:
     worker.send_signal(signal.SIGTERM)
     _, reply = worker.communicate(timeout=60)
     assert (worker.returncode, reply) == (0, "stopping\n")
+
+
+def test_the_interfaces_that_are_served_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[set[str]] = []
+    monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
+    monkeypatch.setattr(serving, "asgi_app", lambda _, interfaces, *__, **___: served.append(set(interfaces)))
+    for words in ((), ("--interfaces", "inference, base"), ("--interfaces", "base", "--uploads")):
+        call("serve", "--store", tmp_path / "yard.db", *words)
+    assert served == [set(STANDARD), {"inference", "base"}, {"base", "uploads"}]
+    refused = call("serve", "--store", tmp_path / "yard.db", "--interfaces", "base,talk", status=2).output
+    assert "there is no interface 'talk'" in refused
+    assert all(interface in refused for interface in Interface)
 
 
 def test_a_served_platform_runs_jobs_in_threads_or_in_processes_or_not_at_all(

@@ -16,6 +16,17 @@ from modelyard.http.route import STANDARD, Interface
 GRACE_SECONDS = 10
 """How long streams may continue when the server is stopped: their clients may have stopped reading."""
 
+_STANDARD = ",".join(STANDARD)
+
+
+def _interfaces(context: click.Context, option: click.Parameter, given: str) -> tuple[Interface, ...]:
+    """Read names of interfaces between commas. Raises `click.BadParameter`, which lists them."""
+    names = [name.strip() for name in given.split(",")]
+    unknown = [name for name in names if name not in Interface.__members__.values()]
+    if unknown:
+        raise click.BadParameter(f"there is no interface {unknown[0]!r}; there are {', '.join(Interface)}")
+    return tuple(map(Interface, names))
+
 
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=Path("quickstart"))
@@ -30,6 +41,13 @@ def quickstart(folder: Path) -> None:
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535))
 @click.option("--worker", is_flag=True, help="Run training jobs in this process too.")
 @click.option("--isolate", is_flag=True, help="Run each of them in a process of its own; implies --worker.")
+@click.option(
+    "--interfaces",
+    default=_STANDARD,
+    metavar="NAME,...",
+    callback=_interfaces,
+    help=f"What to serve, of {', '.join(Interface)}.  [default: {_STANDARD}]",
+)
 @click.option("--uploads", is_flag=True, help="Take training data from the W&B client too.")
 @click.option("--dashboard", is_flag=True, help="Add the pages of the dashboard, at /dashboard.")
 @click.option("--cors-origin", "origins", multiple=True, metavar="ORIGIN", help="Let pages of this origin use it.")
@@ -40,6 +58,7 @@ def serve(
     port: int,
     worker: bool,
     isolate: bool,
+    interfaces: tuple[Interface, ...],
     uploads: bool,
     dashboard: bool,
     origins: tuple[str, ...],
@@ -54,7 +73,7 @@ def serve(
                 err=True,
             )
         set_up_torch(platform)
-        interfaces = tuple(Interface) if uploads else STANDARD
+        interfaces += (Interface.UPLOADS,) if uploads else ()
         executor = executor_of(platform, store, 1, isolate)
         working = worker or isolate
         app = asgi_app(platform, interfaces, working, executor=executor, cors_origins=origins, dashboard=dashboard)
