@@ -8,7 +8,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from modelyard.errors import StoreError, StoreTooNew
+from modelyard.domain.record import sequence_field
+from modelyard.errors import RecordConflict, StoreError, StoreTooNew
 from modelyard.protocols import Store
 from modelyard.stores import Index, Record
 from modelyard.stores.postgres.store import PostgresStore, migrate
@@ -40,10 +41,18 @@ class Box:
     room: int | None = None
 
 
+@attrs.frozen
+class Letter:
+    id: str
+    room: int
+    seq: int = sequence_field()
+
+
 OLD = [Record(OldPart, "parts", key=("id",), indexes={"by_place": Index(("place",))})]
 NEW = [
     Record(Part, "parts", key=("id",), indexes={"by_weight": Index((), ("weight",))}),
     Record(Box, "boxes", key=("id",), unique={"room": ("room",)}),
+    Record(Letter, "letters", key=("id",), indexes={"by_room": Index(("room",))}, sequence="seq"),
 ]
 CHANGES = [
     SchemaChange(
@@ -68,7 +77,15 @@ CHANGES = [
             AddIndex("boxes", "boxes_unique_room", ["room"], unique=True, nullable=frozenset({"room"})),
         ],
     ),
-    SchemaChange("0004_of_others", "elsewhere", [AddColumn("elsewhere", "x", str)]),
+    SchemaChange(
+        "0004_letters",
+        "parts",
+        [
+            AddTable("letters", {"id": str, "room": int}, ["id"], sequence="seq"),
+            AddIndex("letters", "letters_by_room", ["room", "seq"]),
+        ],
+    ),
+    SchemaChange("0005_of_others", "elsewhere", [AddColumn("elsewhere", "x", str)]),
 ]
 
 
@@ -108,6 +125,20 @@ def test_an_old_store_becomes_what_a_new_one_is(kind: Kind) -> None:
         Part("c", weight=-1),
     ]
     kind.migrate()
+
+
+def test_a_table_that_is_added_numbers_its_records_as_a_declared_one_does(kind: Kind) -> None:
+    kind.old().close()
+    kind.migrate()
+    with closing(kind.new()) as store:
+        store.transact(lambda tx: [tx.add(Letter(id, 1)) for id in ("z", "a")])
+        with pytest.raises(RecordConflict):
+            store.transact(lambda tx: tx.add(Letter("z", 2)))
+        store.transact(lambda tx: tx.remove(Letter, "a"))
+        store.transact(lambda tx: tx.add(Letter("b", 1)))
+        found = store.read(lambda snapshot: snapshot.page(Letter, "by_room", 1))
+    assert [letter.id for letter in found] == ["z", "b"]
+    assert found[1].seq > found[0].seq + 1
 
 
 def test_postgresql_migrates_on_request_and_older_servers_refuse_from_then_on(yard_address: str) -> None:

@@ -27,7 +27,8 @@ class Dialect:
     """How a store writes SQL: its types, its name for a table or an index, and its literals.
 
     `orders_nulls` is whether an index says where None sorts, as it must where that is not first. `implied` is the
-    column with which every index ends without saying so.
+    column with which every index ends without saying so: the sequence, where it is a table's own key. `sequence` is the
+    type of a sequence.
     """
 
     types: Mapping[type, str]
@@ -35,6 +36,7 @@ class Dialect:
     literal: Callable[[object], str]
     orders_nulls: bool = False
     implied: str = ""
+    sequence: str = "INTEGER"
 
 
 @attrs.frozen
@@ -54,12 +56,13 @@ class AddColumn:
 
 @attrs.frozen
 class AddTable:
-    """Add a table; only the columns in `nullable` may be None."""
+    """Add a table; only the columns in `nullable` may be None. `sequence` names the column of a record's sequence."""
 
     table: str
     columns: Mapping[str, type]
     key: Sequence[str]
     nullable: frozenset[str] = frozenset()
+    sequence: str = ""
 
     def sql(self, dialect: Dialect) -> Iterator[str]:
         """Yield the statements of the change."""
@@ -69,7 +72,13 @@ class AddTable:
         ]
         key = ", ".join(f'"{name}"' for name in self.key)
         strict = "" if dialect.orders_nulls else " STRICT"
-        yield f"CREATE TABLE {dialect.name(self.table)} ({', '.join(columns)}, PRIMARY KEY ({key})){strict}"
+        counted = self.sequence and self.sequence == dialect.implied
+        if self.sequence:
+            columns.append(f'"{self.sequence}" {dialect.sequence}')
+        primary = f'"{self.sequence}"' if counted else key
+        yield f"CREATE TABLE {dialect.name(self.table)} ({', '.join(columns)}, PRIMARY KEY ({primary})){strict}"
+        if counted:
+            yield f'CREATE UNIQUE INDEX "{self.table}_unique_key" ON {dialect.name(self.table)} ({key})'
 
 
 @attrs.frozen
