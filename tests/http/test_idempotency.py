@@ -302,6 +302,9 @@ def test_a_deleted_entity_leaves_no_answers(make: Callable[[str], Creator]) -> N
 JOB_ROUTES = ("training-jobs", "sft-training-jobs", "dpo-training-jobs", "training-loops", "evaluate_model", "rescore")
 """Jobs keep their keys themselves; `test_idempotency` of training and of evaluations has their tests."""
 
+FORMS = ("/v1/files", "/inference/v1/files")
+"""Routes that take a form, whose bytes differ each time that it is sent; `tests/http/files` has their test."""
+
 NOT_CREATING = {
     "chat/completions": "the answer of a model is another one each time",
     "/cancel": "again, it changes nothing",
@@ -320,6 +323,6 @@ NOT_CREATING = {
 def test_every_post_that_creates_takes_a_key() -> None:
     posts = [route for route in routes() if route.method == "POST"]
     keyed = {route.path for route in posts if "Idempotency-Key" in [one.name for one in route.headers]}
-    assert len(keyed) == len(CREATIONS) + len(JOB_ROUTES)
+    assert len(keyed) == len(CREATIONS) + len(JOB_ROUTES) + len(FORMS)
     others = {route.path for route in posts} - keyed
     assert [path for path in others if not any(word in path for word in NOT_CREATING)] == []

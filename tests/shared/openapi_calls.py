@@ -14,11 +14,12 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import attrs
 
+from forms import HEADER, form
 from http_client import Answer, Client, client_of
 from modelyard import open_platform
 from modelyard.domain.catalogue import Pricing
 from modelyard.http import openapi
-from modelyard.http.route import Auth, Parameter, Route
+from modelyard.http.route import Auth, Body, Parameter, Route
 from modelyard.platform.platform import Platform
 from modelyard.testing import ManualClock
 
@@ -42,6 +43,7 @@ ROWS = [{"prompt": "say yes", "expected": "say yes"}, {"prompt": "say no", "expe
 LINES_SHOWN = 12
 """How many lines of a string an example has."""
 PLACE, V1 = "/v2/acme/support", "/v1/preview"
+BASES = ("/v1", "/inference/v1")
 OBJECT = "weave:///acme/support/object/"
 
 
@@ -53,14 +55,21 @@ class Recorder:
     examples: dict[str, Any] = attrs.field(factory=dict)
 
     def send(self, method: str, path: str, body: Any = None, *, raw: bytes | None = None, **query: Any) -> Any:
-        """Send a request. Returns the JSON of its answer, or the first line of it."""
+        """Send a request. Returns the JSON of its answer, or the first line of it.
+
+        The body of a route that takes a form are its fields, with `file` among them.
+        """
         route = self.client.endpoint.table.match(path).route(method)
         text = urlencode(query, doseq=True)
         auth = "Basic" if route.auth is Auth.BASIC else "Bearer"
         headers = [("host", "yard.example")]
+        shown = body if raw is None else raw.decode()
+        if route.body is Body.FORM:
+            raw = form({name: value for name, value in body.items() if name != "file"}, body["file"].encode())
+            headers.append(HEADER)
         answer = self.client.send(method, path, body, raw=raw, query=text, auth=auth, headers=headers)
         assert answer.status == 200, (method, path, answer.raw)
-        example = self._example(route, path, body if raw is None else raw.decode(), text, answer)
+        example = self._example(route, path, shown, text, answer)
         self.examples.setdefault(openapi.operation_id(route), example)
         return example.get("response")
 
@@ -99,6 +108,7 @@ def record() -> dict[str, Any]:
         _objects(recorder)
         _runs(recorder, platform)
         _uploads(recorder)
+        _files(recorder)
         for path in ("/v1/health", "/v1/system-check", "/livez", "/readyz", "/health"):
             recorder.send("GET", path)
         _administration(recorder, platform)
@@ -123,7 +133,7 @@ def _administration(yard: Recorder, platform: Platform) -> None:
 
 def _catalogue_and_chat(yard: Recorder) -> None:
     yard.send("GET", "/inference/analysis/partner/models")
-    for base in ("/v1", "/inference/v1"):
+    for base in BASES:
         yard.send("GET", f"{base}/models")
         yard.send("GET", f"{base}/models/echo")
         for end in ("", "/"):
@@ -261,6 +271,16 @@ def _uploads(yard: Recorder) -> None:
     contents = {"train.jsonl": {"digest": md5, "size": len(EXAMPLES)}}
     yard.send("PUT", urlsplit(address).path, {"version": 1, "contents": contents})
     yard.send("POST", "/files/acme/support/run1/file_stream", {"complete": True, "exitcode": 0})
+
+
+def _files(yard: Recorder) -> None:
+    for base in BASES:
+        fields = {"purpose": "fine-tune", "file": EXAMPLES.decode()}
+        file = f"{base}/files/{yard.send('POST', f'{base}/files', fields)['id']}"
+        yard.send("GET", f"{base}/files", purpose="fine-tune", limit=1)
+        yard.send("GET", file)
+        yard.send("GET", f"{file}/content")
+        yard.send("DELETE", file)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ defer_modules(
     __name__,
     "base_model",
     "events",
+    "file",
     "idempotency",
     "job",
     "lineage",

@@ -18,7 +18,8 @@ from modelyard.http.ended_requests import EndedRequests
 from modelyard.http.evaluations import comparison, predictions, results, runs
 from modelyard.http.evaluations import jobs as evaluation_jobs
 from modelyard.http.evaluations import object_routes as objects
-from modelyard.http.exchange import ANYONE, HttpExchange, Served, offloaded
+from modelyard.http.exchange import ANYONE, HttpExchange, Served
+from modelyard.http.files import routes as files
 from modelyard.http.health import routes as health
 from modelyard.http.keys import routes as keys
 from modelyard.http.message import (
@@ -30,6 +31,7 @@ from modelyard.http.message import (
 )
 from modelyard.http.models import routes as models
 from modelyard.http.openapi import document_route, page_route
+from modelyard.http.response_bodies import offloaded
 from modelyard.http.route import STANDARD, Body, Interface, Route
 from modelyard.http.router import HttpRouter
 from modelyard.http.training import routes as training
@@ -48,7 +50,7 @@ def routes() -> tuple[Route, ...]:
     judging = (*judged, *evaluation_jobs.ROUTES, *predictions.ROUTES, *objects.ROUTES)
     base = (*catalogue.ROUTES, *completion.ROUTES, *stored.ROUTES, *trained, *judging, *health.ROUTES)
     operations = (*keys.ROUTES, *usage.ROUTES)
-    return (*base, *upload.ROUTES, *operations)
+    return (*base, *upload.ROUTES, *operations, *files.ROUTES)
 
 
 @cache
@@ -92,6 +94,7 @@ class Endpoint:
                 Body.CONTROL: settings.max_control_body,
                 Body.CHAT: settings.max_chat_body,
                 Body.DATA: settings.max_data_body,
+                Body.FORM: settings.max_form,
             },
             AllowedOrigins(origins) if (origins := tuple(cors_origins)) else None,
             EndedRequests(platform, platform.metrics.count() if Interface.OPERATIONS in mounted else None),

@@ -2,7 +2,7 @@
 what failed.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 from urllib.parse import parse_qs
 
@@ -32,11 +32,12 @@ from modelyard.http.message import (
     read,
     spool,
 )
+from modelyard.http.response_bodies import close
 from modelyard.http.route import Auth, Body, FlowHandler, PlainHandler, Route, RouteCall
 from modelyard.http.router import RouteMatch
 from modelyard.platform.artifacts import Spool
 from modelyard.platform.platform import Platform
-from modelyard.threads import AUTHENTICATION, TenantThreads, Threads
+from modelyard.threads import AUTHENTICATION, Threads
 
 ANYONE = Principal("anyone", "", Scope(""))
 """The caller of a public route: a principal with an empty scope."""
@@ -201,9 +202,9 @@ class HttpExchange:
         """Read the body as the route takes it, and put it into the call."""
         body, files, clock = self.request.body, self.served.spool, self.served.platform.clock
         limit = self.served.limits[route.body]
-        check_media(self.headers, route.body is Body.DATA)
+        check_media(self.headers, route.body is Body.DATA, route.body is Body.FORM)
         check_length(self.headers, limit)
-        if route.body is Body.DATA:
+        if route.body in (Body.DATA, Body.FORM):
             files.require_room()
             call.data = yield Await(
                 lambda: aspool(body, limit, files, call.threads),
@@ -223,12 +224,6 @@ def _with_data(answer: PlainHandler, call: RouteCall) -> Response:
         return answer(call)
 
 
-def close(body: object) -> None:
-    """Close a body that can be closed."""
-    if hasattr(body, "close"):
-        body.close()
-
-
 _NO_QUERY: Mapping[str, tuple[str, ...]] = {}
 
 
@@ -240,12 +235,3 @@ def _query(text: str) -> Mapping[str, tuple[str, ...]]:
         return {name: tuple(values) for name, values in fields.items()}
     except ValueError:
         raise InvalidInput.at("query", msg="must be percent-encoded UTF-8 with at most 1000 fields") from None
-
-
-async def offloaded(pieces: Iterator[bytes], threads: TenantThreads) -> AsyncIterator[bytes]:
-    """Yield pieces that are each fetched in a thread; none is held while a piece is sent."""
-    try:
-        while (piece := await threads.run(lambda: next(pieces, None))) is not None:
-            yield piece
-    finally:
-        close(pieces)

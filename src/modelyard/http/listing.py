@@ -19,15 +19,19 @@ PAGING = (
     Parameter("limit", {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": DEFAULT_PAGE}, "How many."),
     Parameter("order", {"type": "string", "enum": ["asc", "desc"], "default": "asc"}, "In which order."),
 )
+NEWEST_FIRST = (
+    *PAGING[:2],
+    Parameter("order", {"type": "string", "enum": ["asc", "desc"], "default": "desc"}, "In which order."),
+)
 NAMESPACE = (
     Parameter("entity", description="The entity; the key's default one when absent."),
     Parameter("project", description="Only this project."),
 )
 
 
-def requested_page(call: RouteCall, listing: Callable[[Order], Listing[T]]) -> Page[T]:
+def requested_page(call: RouteCall, listing: Callable[[Order], Listing[T]], default: Order = "asc") -> Page[T]:
     """Read the part of a listing, in the order, that is requested. Raises `InvalidInput`."""
-    limit, order = call.integer("limit", DEFAULT_PAGE, 1, MAX_PAGE), _order(call)
+    limit, order = call.integer("limit", DEFAULT_PAGE, 1, MAX_PAGE), _order(call, default)
     return listing(order).page(limit, call.one("after"))
 
 
@@ -36,11 +40,11 @@ def listed_page(call: RouteCall, listing: Listing[T]) -> Page[T]:
     return listing.page(call.integer("limit", DEFAULT_PAGE, 1, MAX_PAGE), call.one("after"))
 
 
-def _order(call: RouteCall) -> Order:
+def _order(call: RouteCall, default: Order) -> Order:
     order = call.one("order")
     if order not in (None, "asc", "desc"):
         raise InvalidInput.at("query", "order", msg="must be 'asc' or 'desc'", type="literal_error")
-    return "desc" if order == "desc" else "asc"
+    return default if order is None else "desc" if order == "desc" else "asc"
 
 
 @attrs.frozen

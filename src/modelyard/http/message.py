@@ -16,6 +16,7 @@ import attrs
 from modelyard.errors import BodyTooLarge, InvalidInput
 from modelyard.formats.converter import unstructure
 from modelyard.formats.json import loads
+from modelyard.formats.multipart import boundary_of
 from modelyard.http.errors import BodyTimeout, MalformedRequest, UnsupportedMedia
 from modelyard.platform.artifacts import Spool
 from modelyard.protocols import Clock
@@ -178,16 +179,20 @@ AnyBody = Blocking | AsyncBody
 _JSON = ("application/json", "application/jsonl", "application/x-ndjson", "application/octet-stream")
 
 
-def check_media(headers: Headers, data: bool) -> None:
+def check_media(headers: Headers, data: bool, form: bool = False) -> None:
     """Check the declared type of a body. Raises `UnsupportedMedia`.
 
     A body is JSON in UTF-8, also when no type is declared, and not compressed. Data bodies may also be declared as
-    JSON Lines or plain bytes.
+    JSON Lines or plain bytes. A form is declared as one.
     """
     encoding = headers.get("content-encoding")
     if encoding is not None and encoding.strip().lower() != "identity":
         raise UnsupportedMedia("a compressed body is not accepted; send it without Content-Encoding")
     declared = headers.get("content-type")
+    if form:
+        if boundary_of(declared) is None:
+            raise UnsupportedMedia("the body must be a form; send Content-Type: multipart/form-data; boundary=...")
+        return
     if declared is None or declared == "application/json":
         return
     media, _, parameters = declared.lower().partition(";")

@@ -156,6 +156,8 @@ def _needs_body(route: Route) -> bool:
 
 def _taken(route: Route, schemas: Schemas, example: Mapping[str, Any]) -> JsonSchema:
     shown = {"example": example["request"]} if "request" in example else {}
+    if route.body is Body.FORM and route.request is not None:
+        return {"multipart/form-data": {"schema": schemas.of(route.request), **shown}}
     if route.request is not None:
         return {"application/json": {"schema": schemas.of(route.request), **shown}}
     return {"application/jsonl": {"schema": {"type": "string"}, **shown}}

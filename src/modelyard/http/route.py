@@ -18,16 +18,17 @@ from modelyard.threads import TenantThreads
 
 
 class Interface(StrEnum):
-    """The interfaces of the specification, and those for uploads and operations; each can be mounted alone."""
+    """The interfaces of the specification, and those for other clients and operations; each can be mounted alone."""
 
     TRAINING = "training"
     INFERENCE = "inference"
     BASE = "base"
     UPLOADS = "uploads"
     OPERATIONS = "operations"
+    FILES = "files"
 
 
-STANDARD = (Interface.TRAINING, Interface.INFERENCE, Interface.BASE, Interface.OPERATIONS)
+STANDARD = (Interface.TRAINING, Interface.INFERENCE, Interface.BASE, Interface.OPERATIONS, Interface.FILES)
 """The interfaces that are mounted by default."""
 
 
@@ -44,12 +45,15 @@ class Auth(StrEnum):
 
 
 class Body(StrEnum):
-    """What a route takes: nothing, a small JSON object, a chat request, or data of any size (kept as an artifact)."""
+    """What a route takes: nothing, a small JSON object, a chat request, or data of any size (kept as an artifact), as
+    they are or in a form.
+    """
 
     NONE = "none"
     CONTROL = "control"
     CHAT = "chat"
     DATA = "data"
+    FORM = "form"
 
 
 class ErrorFormat(StrEnum):
@@ -67,6 +71,7 @@ ERROR_FORMATS = {
     Interface.BASE: ErrorFormat.REASON,
     Interface.UPLOADS: ErrorFormat.ERRORS,
     Interface.OPERATIONS: ErrorFormat.DETAIL,
+    Interface.FILES: ErrorFormat.ERROR,
 }
 
 
@@ -85,8 +90,8 @@ class RouteCall:
     """A request that was matched, authenticated and read.
 
     `platform` acts as the `principal` who calls. `params` are the path's, decoded. `body` is parsed JSON (None when
-    absent); of a `Body.DATA` route `data` are the raw bytes as a file, which is closed when the handler has returned.
-    `asking` is what a completion reports to.
+    absent); where a route takes data or a form, `data` are the raw bytes as a file, which is closed when the handler
+    has returned. `asking` is what a completion reports to.
     """
 
     principal: Principal
@@ -107,7 +112,7 @@ class RouteCall:
 
     @property
     def file(self) -> BinaryIO:
-        """The raw bytes of a `Body.DATA` route, from their beginning."""
+        """The raw bytes of a route that takes data or a form, from their beginning."""
         assert self.data is not None
         return self.data
 

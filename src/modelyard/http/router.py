@@ -18,6 +18,7 @@ MAX_SEGMENT = 1024
 PREFIX_AUTH: Mapping[tuple[str, ...], tuple[Auth, ErrorFormat]] = {
     ("v1", "chat"): (Auth.BEARER, ErrorFormat.ERROR),
     ("v1", "models"): (Auth.BEARER, ErrorFormat.ERROR),
+    ("v1", "files"): (Auth.BEARER, ErrorFormat.ERROR),
     ("v1",): (Auth.BEARER, ErrorFormat.DETAIL),
     ("inference", "v1"): (Auth.BEARER, ErrorFormat.ERROR),
     ("v2",): (Auth.BASIC, ErrorFormat.REASON),
@@ -36,7 +37,6 @@ HINTS: Mapping[str, str] = {
     "completions": f"models answer at {_CHAT}; ",
     "embeddings": f"models answer at {_CHAT}, and none makes embeddings; ",
     "fine_tuning": f"training jobs are created by {_TRAINING}; ",
-    "files": "training data are stored by POST /v1/preview/datasets; ",
 }
 """What to use in the place of routes of other services, by the segment after `v1`."""
 

@@ -38,6 +38,10 @@ class Spool:
         """Write the chunks as they come. Raises `StorageFull`, and what the chunks raise; then nothing is kept."""
         return self._artifacts.put(chunks)
 
+    def remove(self, stored: StoredArtifact) -> None:
+        """Remove what was put and is not needed after all. Idempotent."""
+        self._artifacts.remove(stored.name)
+
     def remove_unless_recorded(self, stored: StoredArtifact) -> AbstractContextManager[None]:
         """Remove what was put if the block, which is to record it, raises."""
         return remove_unless_recorded(self._artifacts, stored)

@@ -17,6 +17,7 @@ from modelyard.platform.catalogue.service import Catalogue
 from modelyard.platform.chat.measured import Tracing
 from modelyard.platform.chat.service import Chat
 from modelyard.platform.evaluations import service as evaluation
+from modelyard.platform.files import service as file_service
 from modelyard.platform.jobs import service as jobs
 from modelyard.platform.jobs import worker as worker_service
 from modelyard.platform.keys import service as identity
@@ -64,8 +65,9 @@ class Lifetime:
 class Platform:
     """A model platform in one object, made by `open_platform`.
 
-    Its resources are `catalogue`, `chat`, `models`, `training`, `evaluations`, `jobs`, `keys`, `usage`, `uploads`
-    and `health`. It is a context manager, synchronous and asynchronous; leaving it closes what `open_platform` opened.
+    Its resources are `catalogue`, `chat`, `models`, `training`, `evaluations`, `jobs`, `keys`, `usage`, `uploads`,
+    `files` and `health`. It is a context manager, synchronous and asynchronous; leaving it closes what `open_platform`
+    opened.
     """
 
     def __init__(self, runtime: Runtime, principal: Principal, life: Lifetime) -> None:
@@ -120,6 +122,11 @@ class Platform:
     def uploads(self) -> "uploads.Uploads":
         """Training data that clients upload in several calls."""
         return self._resource(uploads.Uploads)
+
+    @property
+    def files(self) -> "file_service.Files":
+        """Files that clients keep for later."""
+        return self._resource(file_service.Files)
 
     @property
     def health(self) -> "health_service.Health":

@@ -37,7 +37,8 @@ class Settings:
     for work. `max_crashes` is how often a job may kill its worker without progress. A training job that records nothing
     for `longest_step`, or an evaluation that stores no row for `longest_row`, hangs, and is taken from its worker.
     `reference_mode` is how strictly evaluation references are checked (`RefMode`). `spare_room` on the disk of the
-    artifacts is for what runs: a new job, or data for one, is refused before it takes any of it.
+    artifacts is for what runs: a new job, or data for one, is refused before it takes any of it. `max_form` bounds the
+    form that uploads a file.
     """
 
     lease: float = 30.0
@@ -47,6 +48,7 @@ class Settings:
     longest_step: float = 3600.0
     longest_row: float = 3600.0
     max_data_body: int = 512 * 2**20
+    max_form: int = 4 * 2**30
     max_chat_body: int = 8 * 2**20
     max_control_body: int = 2**20
     max_queued_jobs: int = 10_000

@@ -143,6 +143,7 @@ class SchemaChange:
 
 _ANSWERED = "answered_requests"
 _SESSIONS = "browser_sessions"
+_FILES = "files"
 
 CHANGES: tuple[SchemaChange, ...] = (
     SchemaChange(
@@ -208,5 +209,26 @@ CHANGES: tuple[SchemaChange, ...] = (
     ),
     SchemaChange("0016_jobs_by_state", "jobs", [AddIndex("jobs", "jobs_by_state", ["status"])]),
     SchemaChange("0017_comments_of_scores", "scores", [AddColumn("scores", "comment", str)]),
+    SchemaChange(
+        "0018_files",
+        "jobs",
+        [
+            AddTable(
+                _FILES,
+                {
+                    **dict.fromkeys(("id", "entity", "project", "filename", "purpose"), str),
+                    "size": int,
+                    "created_at": datetime,
+                    "expires_at": datetime,
+                    "parts": str,
+                },
+                ["id"],
+            ),
+            AddIndex(_FILES, f"{_FILES}_by_all", ["created_at", "id"]),
+            AddIndex(_FILES, f"{_FILES}_by_entity", ["entity", "created_at", "id"]),
+            AddIndex(_FILES, f"{_FILES}_by_project", ["entity", "project", "created_at", "id"]),
+            AddIndex(_FILES, f"{_FILES}_by_expiry", ["expires_at", "id"]),
+        ],
+    ),
 )
 """Every change since the stores share them, oldest first."""

@@ -1,16 +1,13 @@
 """The routes of models, their checkpoints, logs and aliases (specification 4.3)."""
 
 import re
-from collections.abc import Iterator
 from functools import partial
-from typing import BinaryIO
 
 from modelyard.domain.models import Model, TrajectoryLog
 from modelyard.domain.paging import Page
 from modelyard.domain.promotion import Promotion, check_alias
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.converter import structure
-from modelyard.formats.json_stream import CHUNK
 from modelyard.http.idempotency import IDEMPOTENCY_KEY, creating
 from modelyard.http.listing import NAMESPACE, PAGING, requested_page
 from modelyard.http.message import Response, json_response, problems_at
@@ -35,6 +32,7 @@ from modelyard.http.models.schemas import (
     promotion_object,
     promotion_request,
 )
+from modelyard.http.response_bodies import download
 from modelyard.http.route import Auth, Body, Interface, Route, RouteCall, documented_route
 from modelyard.http.trajectory_body import groups_body
 
@@ -115,9 +113,7 @@ def download_file(call: RouteCall) -> Response:
     """Download a file of a checkpoint."""
     models, model_id, name = call.platform.models, call.params["model_id"], call.params["name"]
     checkpoint = models.checkpoint(model_id, _step(call))
-    file = FileBody(models.open_file(model_id, checkpoint.step, name))
-    size = str(checkpoint.files[name]["size"])
-    return Response(200, [("content-type", "application/octet-stream"), ("content-length", size)], file)
+    return download(models.open_file(model_id, checkpoint.step, name), checkpoint.files[name]["size"])
 
 
 def _step(call: RouteCall) -> int:
@@ -125,27 +121,6 @@ def _step(call: RouteCall) -> int:
     if not _STEP.fullmatch(text):
         raise NotFound("Checkpoint", text)
     return int(text)
-
-
-class FileBody:
-    """A file as the pieces of a body; it is closed at its end, or when the client goes away."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        chunk = b"" if self._file.closed else self._file.read(CHUNK)
-        if not chunk:
-            self.close()
-            raise StopIteration
-        return chunk
-
-    def close(self) -> None:
-        """Close the file. Idempotent."""
-        self._file.close()
 
 
 # ---- logs ----------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from typing import Any
 
 from modelyard.domain import promotion as alias
 from modelyard.domain.evaluation.objects import ObjectVersion
+from modelyard.domain.file import StoredFile
 from modelyard.domain.identity import ApiKey, Principal, Scope
 from modelyard.domain.job import Job, JobEvent, JobProgress, SupersededEvent
 from modelyard.domain.models import Checkpoint, Model, TrajectoryLog
@@ -95,6 +96,8 @@ def artifacts_of(value: object) -> Iterator[str]:
     """Yield the names of the artifacts that only this record refers to."""
     if isinstance(value, Checkpoint):
         yield from (file["artifact"] for file in value.files.values())
+    elif isinstance(value, StoredFile):
+        yield from (part["artifact"] for part in value.parts.values())
     elif isinstance(value, Dataset | TrajectoryLog | Upload):
         if value.artifact is not None:
             yield value.artifact

@@ -17,6 +17,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.evaluation.objects import ObjectVersion
+from modelyard.domain.file import StoredFile
 from modelyard.domain.job import Job, JobProgress, QueueState
 from modelyard.domain.models import Checkpoint, TrajectoryLog
 from modelyard.domain.training import Dataset
@@ -35,6 +36,7 @@ NAMING = (
     (TrajectoryLog, "all"),
     (ObjectVersion, "all"),
     (Upload, "by_age"),
+    (StoredFile, "by_expiry"),
 )
 """The records besides jobs that name artifacts, and an index over all of each."""
 

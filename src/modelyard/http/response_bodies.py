@@ -1,0 +1,53 @@
+"""Bodies of responses that come piece by piece: those of files, and those that are fetched in threads."""
+
+from collections.abc import AsyncIterator, Iterator
+from typing import BinaryIO
+from urllib.parse import quote
+
+from modelyard.formats.json_stream import CHUNK
+from modelyard.http.message import Response
+from modelyard.threads import TenantThreads
+
+
+class FileBody:
+    """A file as the pieces of a body; it is closed at its end, or when the client goes away."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        chunk = b"" if self._file.closed else self._file.read(CHUNK)
+        if not chunk:
+            self.close()
+            raise StopIteration
+        return chunk
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self._file.close()
+
+
+def download(file: BinaryIO, size: int, filename: str | None = None) -> Response:
+    """Return the response that sends a file of `size` bytes, to be saved under this name, and closes it."""
+    headers = [("content-type", "application/octet-stream"), ("content-length", str(size))]
+    if filename is not None:
+        headers.append(("content-disposition", f"attachment; filename*=UTF-8''{quote(filename, safe='')}"))
+    return Response(200, headers, FileBody(file))
+
+
+def close(body: object) -> None:
+    """Close a body that can be closed."""
+    if hasattr(body, "close"):
+        body.close()
+
+
+async def offloaded(pieces: Iterator[bytes], threads: TenantThreads) -> AsyncIterator[bytes]:
+    """Yield pieces that are each fetched in a thread; none is held while a piece is sent."""
+    try:
+        while (piece := await threads.run(lambda: next(pieces, None))) is not None:
+            yield piece
+    finally:
+        close(pieces)
