@@ -353,6 +353,6 @@ def test_only_the_host_may_sweep() -> None:
 
 def test_every_record_that_can_name_an_artifact_is_known_to_the_sweep() -> None:
     """A new kind of record with a field for artifacts must be added to `artifacts_of` and to the sweep."""
-    telling = {"artifact", "artifacts", "rows_artifact", "file", "files", "resume", "spec"}
+    telling = {"artifact", "artifacts", "rows_artifact", "file", "files", "parts", "resume", "spec"}
     named = {record.cls for record in RECORDS if telling & {field.name for field in attrs.fields(record.cls)}}
     assert named == {Job, *(cls for cls, _ in NAMING)}
