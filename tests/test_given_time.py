@@ -240,11 +240,11 @@ def whole_loop(clock: ManualClock) -> list[Any]:
     with open_platform(clock=clock) as platform:
         answer = platform.chat.complete(model="echo", messages="hello")
         model = platform.models.create("support", project="desk", base_model="tabular-mini")
-        with platform.worker(executor=InlineExecutor()):
-            clock.advance(minutes=1)
-            job = platform.training.sft("desk/support", EXAMPLES)
-            checkpoint = job.result(timeout=60)
-            result = platform.evaluations.run("exam", "local/desk/support", ROWS, project="desk", max_tokens=8)
+        clock.advance(minutes=1)
+        job = platform.training.sft("desk/support", EXAMPLES)
+        platform.worker(executor=InlineExecutor()).run_until_idle()
+        checkpoint = job.result()
+        result = platform.evaluations.run("exam", "local/desk/support", ROWS, project="desk", max_tokens=8)
         ids = [answer.id, model.id, job.id, checkpoint.id, result.run.id]
         seconds = [datetime.fromtimestamp(int(id[:8] + id[9:13], 16) / 1000, UTC) - START for id in ids]
         return [one.total_seconds() for one in seconds] + [checkpoint.created_at - START, clock.monotonic()]
@@ -258,6 +258,13 @@ def test_a_whole_loop_runs_on_given_time_alone(no_real_time: None) -> None:
     first, again = whole_loop(ManualClock(START)), whole_loop(ManualClock(START))
     assert first == again
     assert first[:3] == [0, 0, 60]
+
+
+def test_the_thread_of_a_worker_runs_on_given_time_alone(no_real_time: None) -> None:
+    with open_platform(clock=ManualClock(START)) as platform:
+        platform.models.create("support", project="desk", base_model="tabular-mini")
+        with platform.worker(executor=InlineExecutor()):
+            assert platform.training.sft("desk/support", EXAMPLES).result(timeout=60).metrics
 
 
 def test_ids_take_their_time_from_the_clock() -> None:

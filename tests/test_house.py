@@ -244,6 +244,7 @@ def test_public_names_are_not_names_of_private_things() -> None:
 SCRIPTS = ("benchmarks", "examples", "tests/campaigns", "tests/crash")
 
 
+@pytest.mark.slow
 def test_what_scripts_import_of_the_package_is_there() -> None:
     missing = [
         f"{path.relative_to(ROOT)}: {node.module}.{alias.name}"

@@ -107,6 +107,7 @@ except MissingExtra as error:
     assert "pip install 'modelyard[upstream]'" in str(probe(missing)["says"])
 
 
+@pytest.mark.slow
 def test_fixtures_and_clients_need_no_hypothesis_and_a_contract_says_how_to_get_it() -> None:
     without = """
 import sys, json
@@ -126,6 +127,7 @@ except MissingExtra as error:
     assert "pip install 'modelyard[contracts]'" in str(found["says"])
 
 
+@pytest.mark.slow
 def test_a_missing_extra_says_which_command_installs_it() -> None:
     missing = """
 import sys, json

@@ -47,6 +47,7 @@ def test_what_is_not_read_is_not_made() -> None:
     assert held < 10 * 2**20, "less than 1 MiB for each"
 
 
+@pytest.mark.slow
 def test_many_long_choices_are_refused_as_the_askers_affair() -> None:
     with open_platform(backend=EchoBackend(context_length=10**7)) as platform:
         with pytest.raises(InvalidInput, match="n: gives answers of more than"):

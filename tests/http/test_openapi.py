@@ -43,6 +43,7 @@ def test_the_document_is_public_and_describes_every_route(shown: Any) -> None:
     }
 
 
+@pytest.mark.slow
 def test_no_schema_is_empty_and_each_is_valid(shown: Any) -> None:
     found = list(schemas_in(shown))
     assert len(found) > 100

@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 import attrs
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -102,6 +103,7 @@ def answers_of(backend: EchoBackend, ask: Callable[[Platform, Any], object], ask
         return [got, rows, totals, budget.reserved, budget.spent, events, platform._runtime.cache.running]
 
 
+@pytest.mark.slow
 @examples(60)
 @given(
     answers(),

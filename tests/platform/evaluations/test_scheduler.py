@@ -580,6 +580,7 @@ def test_rows_reported_as_done_are_stored(world: World) -> None:
 answers = st.sampled_from([True, False, 0.25, 3, None, float("nan"), "text", [1], KeyError("x"), {"a": 1}])
 
 
+@pytest.mark.slow
 @examples(30)
 @given(
     st.lists(st.tuples(st.booleans(), answers, answers), min_size=1, max_size=12), st.integers(1, 5), st.integers(1, 3)
@@ -642,6 +643,7 @@ def scored(world: World, run_id: str) -> list[tuple[Any, ...]]:
     return sorted(((*row, value) for row, value in zip(rows, values, strict=True)), key=lambda row: row[:2])
 
 
+@pytest.mark.slow
 @examples(20)
 @given(st.integers(1, 25), st.integers(1, 6), st.integers(1, 25), st.sampled_from([1, 4, 64]))
 def test_resuming_repeats_no_row_that_was_stored_and_ends_as_if_nothing_had_happened(

@@ -62,13 +62,13 @@ def test_a_month_does_not_begin_with_a_day_and_a_total_never_ends() -> None:
 
 
 def test_what_runs_at_midnight_keeps_its_reservation_and_is_spent_in_the_new_day() -> None:
-    clock = ManualClock(NOON)
+    clock = ManualClock(NOON + DAY / 2 - timedelta(minutes=1))
     with opened(clock) as platform:
         platform.usage.set_budget(2, period="day")
         ask(platform)
         stream = platform.chat.stream(model="echo", messages="x y")
         next(stream)
-        clock.advance(DAY.total_seconds())
+        clock.advance(minutes=2)
         budget = platform.usage.get_budget()
         assert (budget.spent, budget.reserved) == (0, 1)
         list(stream)

@@ -161,6 +161,7 @@ input()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not machine(), reason="processes cannot be named here")
 def test_what_a_killed_process_held_comes_back_at_once(fleet: Fleet) -> None:
     platform = fleet.open()

@@ -58,6 +58,7 @@ def let_in(platform: Platform, per_minute: int, requested: int) -> int:
 # ---- one clock -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(st.integers(1, 10), st.lists(st.floats(0, 30), max_size=60))
 def test_a_rate_never_lets_in_more_than_it_says_and_never_fewer(per_minute: int, pauses: list[float]) -> None:
     clock = ManualClock()
