@@ -1,6 +1,7 @@
 """The commands for models, runs, budgets and upkeep, with names in the place of ids."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -234,3 +235,27 @@ def test_help_and_completion_load_no_command() -> None:
     assert done.stdout.splitlines()[-1] == "['modelyard.cli.lazy_group']"
     found = LazyGroup.shell_complete(main, main.make_context("modelyard", [], resilient_parsing=True), "che")
     assert [item.value for item in found] == ["checkpoints"]
+
+
+def test_what_is_tagged_is_listed_by_its_tag_and_shows_its_note(here: Path) -> None:
+    assert json.loads(call("annotate", "support/bot", "--tag", "demo", "--note", "small", "--json").stdout) | {
+        "subject": ""
+    } == {"subject": "", "kind": "model", "tags": ["demo"], "note": "small"}
+    job = rows("jobs", "list")[0]["id"]
+    assert "tags     nightly, sweep\n" in call("annotate", job, "--tag", "sweep", "--tag", "nightly").stdout
+    call("annotate", "quiz@echo", "--tag", "nightly")
+    assert {one["kind"] for one in rows("jobs", "list", "--tag", "nightly")} == {"sft", "evaluate"}
+    (run,) = rows("runs", "list", "--tag", "nightly")
+    assert "echo" in str(run["model"])
+    assert json.loads(call("jobs", "show", job, "--json").stdout)["tags"] == ["nightly", "sweep"]
+    call("annotate", job, "--untag", "sweep")
+    assert "tags" in call("jobs", "show", job).stdout
+    assert "Model 'support/none' not found" in call("annotate", "support/none", status=1).output
+
+
+def test_a_watched_job_ends_with_its_last_numbers(here: Path) -> None:
+    trained = call("jobs", "watch", "support/bot").stdout
+    assert re.search(r"succeeded\ntook +0:00:\d.*\ncheckpoint +step1\n", trained)
+    assert re.search(r"^loss +\d", trained, re.MULTILINE)
+    (run, *_) = rows("runs", "list")
+    assert re.search(r"^mean +\d", call("jobs", "watch", run["run"]).stdout, re.MULTILINE)

@@ -474,3 +474,39 @@ def test_it_is_mounted_next_to_the_api_and_below_a_path(platform: Platform) -> N
     assert "/yard/dashboard/login" in get("/dashboard/login")
     assert ".modelyard" in get("/dashboard/static/style.css")
     assert seen[-1][1]["content-type"].startswith("text/css")
+
+
+def test_tags_and_notes_are_changed_shown_escaped_and_searched() -> None:
+    with open_platform() as platform:
+        model = platform.models.create("bot", project="demo", base_model="tabular-mini")
+        run = platform.evaluations.run("quiz", "echo", [{"prompt": "a", "expected": "a"}], project="demo").run
+        browser = Browser(Dashboard(platform))
+        browser.log_in(platform.keys.create("local").secret)
+        pages = (f"models/{model.id}", f"models/{model.id}/0", f"runs/{run.id}")
+        for page in pages:
+            form = {"tags": "lr sweep, <b>,", "note": f"{HOSTILE}\r\nend", "token": browser.token(page)}
+            assert browser.post(f"{page}/annotate", **form).status == 303
+            shown = browser.get(page)[1]
+            assert "&lt;b&gt;" in shown
+            assert "<script>alert" not in shown
+        assert platform.annotations.get(run.id).tags == ("<b>", "lr sweep")
+        for page in ("models", "runs"):
+            for words, found in (("LR SW", True), ("nowhere", False)):
+                assert ("lr sweep" in browser.get(page, q=words)[1].replace(words, "")) is found
+        assert platform.annotations.get("demo/bot:step0").note.endswith("\nend")
+        assert browser.post(f"{pages[0]}/annotate", tags="", note="", token="wrong").status == 403
+        assert browser.post(f"{pages[0]}/annotate", tags="", note="", token=browser.token()).status == 303
+        assert platform.annotations.get("demo/bot").updated_at is None
+
+
+def test_jobs_are_searched_by_tag_note_model_and_message(platform: Platform) -> None:
+    with open_platform() as platform:
+        model = platform.models.create("bot", project="demo", base_model="tabular-mini")
+        examples = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}]
+        job = platform.training.sft(model, examples)
+        platform.annotations.set(job.id, tags=["nightly"], note="slow")
+        browser = Browser(Dashboard(platform))
+        browser.log_in(platform.keys.create("local").secret)
+        for words in ("night", "slow", "demo/bot", "SFT"):
+            assert job.id in browser.get("jobs", q=words)[1], words
+        assert "No job found." in browser.get("jobs", q="nothing of ours")[1]

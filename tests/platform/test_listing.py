@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from modelyard import Page, Platform, open_platform
+from modelyard import Platform, open_platform
 from modelyard.errors import Forbidden, InvalidInput, NotFound
-from modelyard.platform.listing import BATCH, Cursor, Listing, in_batches
+from modelyard.platform.listing import BATCH, Cursor, Listing, ShownPage, in_batches
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_pages_join_to_the_whole() -> None:
             break
         after = str(page.items[-1])
     assert found == list(listing)
-    assert listing.page(12) == Page(tuple(range(0, 23, 2)), has_more=False)
+    assert listing.page(12) == ShownPage(tuple(range(0, 23, 2)), has_more=False)
 
 
 def test_it_shows_its_first_items_one_a_line_each_cut() -> None:

@@ -174,6 +174,11 @@ def _training(yard: Recorder, platform: Platform) -> None:
     yard.send("POST", f"{model}/aliases/prod/rollback")
     yard.send("GET", f"{model}/aliases/prod/promotions")
     yard.send("DELETE", f"{model}/aliases/prod")
+    noted = {"tags": ["baseline", "lr sweep"], "note": "The rate of the paper."}
+    model_id = yard.send("GET", model)["id"]
+    yard.send("PUT", f"/v1/annotations/{model_id}", noted)
+    yard.send("GET", f"/v1/annotations/{model_id}")
+    yard.send("GET", "/v1/annotations", kind="model", tag="baseline", limit=1)
     yard.send("DELETE", f"{model}/checkpoints", {"steps": [1, 9]})
     yard.send("DELETE", model)
     mini = platform.catalogue.get("tabular-mini")

@@ -27,6 +27,7 @@ SECTIONS = {
         "train": ("training:train", "Train a model: sft, rl, dpo."),
         "evaluate": ("evaluations:evaluate", "Evaluate models, and print their scores."),
         "runs": ("evaluations:runs", "List, show, compare, report and export evaluation runs."),
+        "annotate": ("annotations:annotate", "Tag a job, a run, a model or a checkpoint, or write a note on it."),
         "jobs": ("jobs:jobs", "Manage jobs: trainings and evaluations."),
     },
     "Who may do what": {

@@ -79,12 +79,16 @@ def runs() -> None:
 @runs.command("list")
 @store_option
 @click.option("--last", default=50, show_default=True, type=click.IntRange(1), help="How many of the newest.")
+@click.option("--tag", help="Only those with this tag.")
 @project_option
 @json_option
-def list_runs(store: StoreName, last: int, project: str | None, as_json: bool) -> None:
+def list_runs(store: StoreName, last: int, tag: str | None, project: str | None, as_json: bool) -> None:
     """List runs, the newest first."""
     with opened(store) as platform:
         every = platform.evaluations.runs.list_all(order="desc")
+        if tag is not None:
+            named = {one.subject for one in platform.annotations.list(tag=tag)}
+            every = (run for run in every if run.id in named)  # type: ignore[assignment]
         found = islice((run for run in every if project in (None, run.project)), last)
         show(as_json, RUN_COLUMNS, [_run_row(run, as_json) for run in found])
 

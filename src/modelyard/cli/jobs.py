@@ -20,6 +20,7 @@ from modelyard.cli.terminal import (
     show_values,
     store_option,
 )
+from modelyard.domain.annotation import AnnotatedKind
 from modelyard.domain.job import JobStatus
 from modelyard.domain.job_summary import JobSummary
 from modelyard.domain.training import TrainingEvent
@@ -57,19 +58,30 @@ ERROR_WIDTH = 60
 @entity_option
 @click.option("--status", type=click.Choice([status.value for status in JobStatus]), help="Only those that stand so.")
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Only the N newest, the newest first.")
+@click.option("--tag", help="Only those with this tag; an evaluation's job has those of its run.")
 @json_option
-def list_jobs(store: StoreName, entity: str | None, status: str | None, last: int | None, as_json: bool) -> None:
+def list_jobs(
+    store: StoreName, entity: str | None, status: str | None, last: int | None, tag: str | None, as_json: bool
+) -> None:
     """List jobs, the oldest first."""
     with opened(store) as platform:
         wanted = None if status is None else JobStatus(status)
         listing = platform.jobs.list(entity=entity, status=wanted, order="asc" if last is None else "desc")
-        found = list(islice(listing, last))
+        tagged = None if tag is None else _tagged(platform, tag)
+        wanted_jobs = (job for job in listing if tagged is None or not tagged.isdisjoint((job.id, job.subject)))
+        found = list(islice(wanted_jobs, last))
         if as_json:
             show_values(True, JOB_COLUMNS, found)
             return
         shown = map(_brief, found)
         rows = [[_cell(platform, job, column) for column in JOB_COLUMNS] for job in shown]
         show(False, JOB_COLUMNS, rows)
+
+
+def _tagged(platform: Platform, tag: str) -> frozenset[str]:
+    """Return the ids of the jobs and of the runs that have a tag."""
+    kinds = (AnnotatedKind.JOB, AnnotatedKind.RUN)
+    return frozenset(one.subject for kind in kinds for one in platform.annotations.list(kind=kind, tag=tag))
 
 
 def _cell(platform: Platform, job: JobSummary, column: str) -> object:
@@ -91,11 +103,12 @@ def show_job(store: StoreName, job: str, as_json: bool) -> None:
     with opened(store) as platform:
         found = _found(platform, job)
         face = found if found.kind in EVALUATIONS else platform.training.get(found.id)
-        fields = attrs.asdict(face, value_serializer=_plain)
+        words = platform.annotations.get(found.id)
+        fields = {**attrs.asdict(face, value_serializer=_plain), "tags": list(words.tags), "note": words.note}
     if as_json:
         click.echo(json.dumps(fields, default=str))
     else:
-        show_fields(_flat(fields))
+        show_fields(_flat({**fields, "tags": ", ".join(words.tags)}))
 
 
 def _found(platform: Platform, job: str) -> JobSummary:
@@ -136,7 +149,24 @@ def watch_job(store: StoreName, job: str) -> None:
                 bar.length = total or bar.length
                 bar.update(done - bar.pos, _numbers_line(event.data))
         ended = platform.jobs.get(found.id)
+        numbers = _final_numbers(platform, ended)
     click.echo(f"{ended.status}" + (f": {ended.error_message}" if ended.error_message else ""))
+    if numbers:
+        show_fields(numbers)
+
+
+def _final_numbers(platform: Platform, job: JobSummary) -> list[tuple[str, object]]:
+    """Return what came of a job: how long it took, and its last metrics or its scores."""
+    took = [] if job.started_at is None or job.ended_at is None else [("took", f"{job.ended_at - job.started_at}")]
+    if job.kind in EVALUATIONS:
+        summary = platform.evaluations.runs.get(job.subject).summary or {}
+        numbers = {name: value for name, value in summary.items() if type(value) in (int, float)}
+    else:
+        trained = platform.training.get(job.id)
+        took += [] if trained.step is None else [("checkpoint", f"step{trained.step}")]
+        rows = platform.training.job(job.id).metrics()
+        numbers = dict(rows[-1].values) if rows else {}
+    return [*took, *((name, f"{value:.4g}") for name, value in numbers.items())]
 
 
 def _how_far(event: TrainingEvent, before: int) -> tuple[int, int | None]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from modelyard.dashboard.pages import catalogue, home, jobs, keys, lineage, models, runs, usage
+from modelyard.dashboard.pages import annotations, catalogue, home, jobs, keys, lineage, models, runs, usage
 from modelyard.dashboard.view import Handler
 
 ROUTES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
@@ -10,15 +10,19 @@ ROUTES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
     ("GET", ("jobs",), jobs.listed),
     ("GET", ("jobs", "{job}"), jobs.job),
     ("POST", ("jobs", "{job}", "cancel"), jobs.cancel),
+    ("POST", ("jobs", "{job}", "annotate"), annotations.annotate),
     ("GET", ("models",), models.listed),
     ("GET", ("models", "{model}"), models.model),
     ("GET", ("models", "{model}", "{step}"), lineage.checkpoint),
     ("GET", ("models", "{model}", "{step}", "{file}"), models.download),
     ("POST", ("models", "{model}", "promote"), models.promote),
     ("POST", ("models", "{model}", "rollback"), models.roll_back),
+    ("POST", ("models", "{model}", "annotate"), annotations.annotate),
+    ("POST", ("models", "{model}", "{step}", "annotate"), annotations.annotate),
     ("GET", ("runs",), runs.listed),
     ("GET", ("runs", "{run}"), runs.run),
     ("GET", ("runs", "{run}", "rows"), runs.rows),
+    ("POST", ("runs", "{run}", "annotate"), annotations.annotate),
     ("GET", ("compare",), runs.compared),
     ("GET", ("usage",), usage.usage),
     ("GET", ("keys",), keys.listed),

@@ -39,6 +39,9 @@ class Page(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return iter(self.items)
 
+    def __len__(self) -> int:
+        return len(self.items)
+
 
 def check_limit(limit: int) -> int:
     """Check that a page size is from 1 to `MAX_LIMIT`. Raises `InvalidInput`."""

@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from modelyard.domain import (
+    annotation,
     base_model,
     catalogue,
     completion,
@@ -69,4 +70,5 @@ RECORDS: Sequence[Record] = _Declarations(
     versioned,
     base_model,
     idempotency,
+    annotation,
 )

@@ -9,6 +9,7 @@ from functools import cache
 from itertools import count
 
 from modelyard.flow import AsyncDriver, iterate
+from modelyard.http.annotations import routes as annotations
 from modelyard.http.auth import CallerCache
 from modelyard.http.catalogue import routes as catalogue
 from modelyard.http.chat import routes as completion
@@ -49,7 +50,7 @@ def routes() -> tuple[Route, ...]:
     judged = (*runs.ROUTES, *results.ROUTES, *comparison.ROUTES)
     judging = (*judged, *evaluation_jobs.ROUTES, *predictions.ROUTES, *objects.ROUTES)
     base = (*catalogue.ROUTES, *completion.ROUTES, *stored.ROUTES, *trained, *judging, *health.ROUTES)
-    operations = (*keys.ROUTES, *usage.ROUTES)
+    operations = (*keys.ROUTES, *usage.ROUTES, *annotations.ROUTES)
     return (*base, *upload.ROUTES, *operations, *files.ROUTES)
 
 

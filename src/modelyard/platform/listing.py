@@ -27,6 +27,13 @@ def accept_all(_: object) -> bool:
     return True
 
 
+class ShownPage(Page[T]):
+    """A page that a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        return records.records_table(self.items, self.has_more)
+
+
 class Listing(Generic[T]):
     """The result of a `list` method. Iterating over it reads batch after batch, to the end; nothing is read before.
 
@@ -45,7 +52,7 @@ class Listing(Generic[T]):
     ) -> None:
         self._batches, self._place, self._shown, self._threads = batches, place, shown, threads
 
-    def page(self, limit: int = DEFAULT_LIMIT, after: str | None = None) -> Page[T]:
+    def page(self, limit: int = DEFAULT_LIMIT, after: str | None = None) -> ShownPage[T]:
         """Read at most `limit` items, from the first one after the item with the id `after`.
 
         Raises `InvalidInput`, and `NotFound` for an unknown `after`.
@@ -53,7 +60,7 @@ class Listing(Generic[T]):
         check_limit(limit)
         cursor = None if after is None else self._place(after)
         found = list(islice(chain.from_iterable(self._batches(cursor, limit + 1)), limit + 1))
-        return Page(tuple(self._shown(found[:limit])), len(found) > limit)
+        return ShownPage(tuple(self._shown(found[:limit])), len(found) > limit)
 
     def after(self, id: str) -> Iterator[T]:
         """Iterate over what follows the item with this id. Raises `NotFound` for an unknown id."""
@@ -81,8 +88,7 @@ class Listing(Generic[T]):
         return "\n".join(["<Listing", *lines]) + ">" if lines else "<Listing of nothing>"
 
     def _repr_html_(self) -> str:
-        first = self.page(DEFAULT_LIMIT)
-        return records.records_table(first.items, first.has_more)
+        return self.page(DEFAULT_LIMIT)._repr_html_()
 
 
 def in_batches(

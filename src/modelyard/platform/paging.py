@@ -11,7 +11,7 @@ from modelyard.domain.schema import RECORDS
 from modelyard.errors import InvalidInput, Problem
 from modelyard.platform.listing import BATCH, Cursor, Listing, accept_all, in_batches
 from modelyard.platform.runtime import Runtime
-from modelyard.protocols import Snapshot
+from modelyard.protocols import Snapshot, Tx
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -28,6 +28,12 @@ _DECLARED = by_class(RECORDS)
 def get_or_none(snapshot: Snapshot, cls: type[R], *key: object) -> R | None:
     """Return the record with this key, or None."""
     return snapshot.find(cls, KEY, *key)
+
+
+def remove_if_present(tx: Tx, cls: type[Any], *key: object) -> None:
+    """Remove the record with this key, if there is one."""
+    if get_or_none(tx, cls, *key) is not None:
+        tx.remove(cls, *key)
 
 
 def iter_index(

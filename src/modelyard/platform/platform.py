@@ -12,6 +12,7 @@ from modelyard.domain import resources
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.identity import Principal, check_name
 from modelyard.errors import Forbidden, StoreClosed, UsedAfterFork
+from modelyard.platform.annotations import service as annotations_service
 from modelyard.platform.artifacts import Spool
 from modelyard.platform.catalogue.service import Catalogue
 from modelyard.platform.chat.measured import Tracing
@@ -65,9 +66,9 @@ class Lifetime:
 class Platform:
     """A model platform in one object, made by `open_platform`.
 
-    Its resources are `catalogue`, `chat`, `models`, `training`, `evaluations`, `jobs`, `keys`, `usage`, `uploads`,
-    `files` and `health`. It is a context manager, synchronous and asynchronous; leaving it closes what `open_platform`
-    opened.
+    Its resources are `catalogue`, `chat`, `models`, `training`, `evaluations`, `jobs`, `annotations`, `keys`, `usage`,
+    `uploads`, `files` and `health`. It is a context manager, synchronous and asynchronous; leaving it closes what
+    `open_platform` opened.
     """
 
     def __init__(self, runtime: Runtime, principal: Principal, life: Lifetime) -> None:
@@ -107,6 +108,11 @@ class Platform:
     def jobs(self) -> "jobs.Jobs":
         """The queue of training jobs and evaluation runs."""
         return self._resource(jobs.Jobs)
+
+    @property
+    def annotations(self) -> "annotations_service.Annotations":
+        """Tags and notes on jobs, runs, models and checkpoints."""
+        return self._resource(annotations_service.Annotations)
 
     @property
     def keys(self) -> "identity.Keys":

@@ -144,6 +144,7 @@ class SchemaChange:
 _ANSWERED = "answered_requests"
 _SESSIONS = "browser_sessions"
 _FILES = "files"
+_ANNOTATIONS = "annotations"
 
 CHANGES: tuple[SchemaChange, ...] = (
     SchemaChange(
@@ -228,6 +229,29 @@ CHANGES: tuple[SchemaChange, ...] = (
             AddIndex(_FILES, f"{_FILES}_by_entity", ["entity", "created_at", "id"]),
             AddIndex(_FILES, f"{_FILES}_by_project", ["entity", "project", "created_at", "id"]),
             AddIndex(_FILES, f"{_FILES}_by_expiry", ["expires_at", "id"]),
+        ],
+    ),
+    SchemaChange(
+        "0019_annotations",
+        "jobs",
+        [
+            AddTable(
+                _ANNOTATIONS,
+                {
+                    "subject": str,
+                    "kind": str,
+                    "entity": str,
+                    "project": str,
+                    "tags": str,
+                    "note": str,
+                    "updated_at": datetime,
+                },
+                ["subject"],
+                nullable=frozenset({"updated_at"}),
+            ),
+            AddIndex(_ANNOTATIONS, f"{_ANNOTATIONS}_by_all", ["kind", "subject"]),
+            AddIndex(_ANNOTATIONS, f"{_ANNOTATIONS}_by_entity", ["entity", "subject"]),
+            AddIndex(_ANNOTATIONS, f"{_ANNOTATIONS}_by_kind", ["entity", "kind", "subject"]),
         ],
     ),
 )

@@ -3,9 +3,12 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
+from modelyard.dashboard.pages.annotations import annotated, badges, notes
 from modelyard.dashboard.view import HtmlPage, Redirect, View, bar, duration, empty, lasted, short_id, status_chip, when
+from modelyard.domain.annotation import AnnotatedKind, Annotation
 from modelyard.domain.job import JobKind, JobStatus
 from modelyard.domain.job_summary import JobSummary
+from modelyard.domain.paging import Page
 from modelyard.domain.training import STEPS, TrainingJob
 from modelyard.errors import NotFound
 from modelyard.platform.training.methods import TRAINING_KINDS
@@ -17,6 +20,9 @@ from modelyard.report.line_plot import Panel, Plot, Series
 from modelyard.report.numbers import NONE, count_text
 
 PAGE = 50
+SEARCHED = 2000
+"""How many of the newest jobs are searched."""
+
 POINTS = 600
 """About how many steps of a job are read for its curves."""
 
@@ -29,15 +35,38 @@ _OF_ROUNDS = ("reward", "held_out", "checkpoint", "zero_variance_groups", "faile
 def listed(view: View) -> HtmlPage:
     """Show jobs, the newest first."""
     status = JobStatus(view.query["status"]) if view.query.get("status") in [*JobStatus] else None
-    page = view.platform.jobs.list(order="desc", status=status).page(PAGE, view.query.get("after"))
+    query, jobs = view.query.get("q", ""), view.platform.jobs.list(order="desc", status=status)
+    page = Page(_searched(view, jobs, query), False) if query else jobs.page(PAGE, view.query.get("after"))
+    known = annotated(view, AnnotatedKind.JOB)
     chosen = [view.link("all", "jobs", kind="") if status else tag("b", "all")]
     chosen += [tag("b", one) if one is status else view.link(one, "jobs", status=one) for one in JobStatus]
     filters = tag("p", *(part for one in chosen for part in (one, " ")), kind="filters")
     columns = [("job", ""), ("works on", ""), ("status", ""), ("progress", ""), ("created", ""), ("took", "number")]
-    lines = [_line(view, job) for job in page]
-    shown = table([*columns, ("message", "text")], lines) if lines else _nothing(status)
+    lines = [_line(view, job, known.get(job.id)) for job in page]
+    nothing = empty("No job found.") if query else _nothing(status)
+    shown = table([*columns, ("message", "text"), ("tags", "text")], lines) if lines else nothing
     more = view.link("Older jobs", "jobs", status=status, after=page.items[-1].id) if page.has_more else ""
-    return HtmlPage("Jobs", joined([filters, shown, tag("p", more)]), live=not view.query.get("after"))
+    content = joined([_search(view, query), filters, shown, tag("p", more)])
+    return HtmlPage("Jobs", content, live=not view.query.get("after"))
+
+
+def _search(view: View, query: str) -> Html:
+    words = "tag, note, model or message"
+    field = tag("input", type="search", name="q", value=query, placeholder=words, aria_label="Search jobs")
+    return tag("form", field, tag("button", "Search"), method="get", action=view.url("jobs"), role="search")
+
+
+def _searched(view: View, jobs: Iterable[JobSummary], query: str) -> tuple[JobSummary, ...]:
+    """Return those of the newest jobs whose kind, message, model, tags or note have the text."""
+    wanted, known = query.casefold(), annotated(view, AnnotatedKind.JOB, query)
+    models = islice(view.platform.models.list(order="desc"), SEARCHED)
+    named = {one.id for one in models if wanted in f"{one.project}/{one.name}".casefold()}
+
+    def fits(job: JobSummary) -> bool:
+        said = f"{job.kind} {job.error_message or ''}".casefold()
+        return job.id in known or job.subject in named or wanted in said
+
+    return tuple(islice(filter(fits, islice(jobs, SEARCHED)), PAGE))
 
 
 def _nothing(status: JobStatus | None) -> Html:
@@ -46,7 +75,7 @@ def _nothing(status: JobStatus | None) -> Html:
     return empty("No job yet. Start one:", 'platform.training.sft("bots/support", "examples.jsonl")')
 
 
-def _line(view: View, job: JobSummary) -> Sequence[object]:
+def _line(view: View, job: JobSummary, known: Annotation | None) -> Sequence[object]:
     message = job.error_message or (f"waiting for {job.waiting_for}" if job.waiting_for else "")
     return (
         _name(view, job),
@@ -56,6 +85,7 @@ def _line(view: View, job: JobSummary) -> Sequence[object]:
         when(job.created_at),
         lasted(job.started_at, job.ended_at),
         message,
+        badges(view, known, "jobs"),
     )
 
 
@@ -115,6 +145,7 @@ def job(view: View) -> HtmlPage:
     content = joined(
         [
             _summary(view, found, _training_facts(view, training)),
+            notes(view, found.id, "jobs", "jobs", found.id),
             section("Curves", curves([("", rows)], "round" if loop else "optimizer step") or tag("p", _silence(found))),
             section("Rounds", _rounds(view, training, rows)) if loop else "",
             section("Trajectories", trajectories(view.platform.training.job(found.id).trajectories())),

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
+from modelyard.dashboard.pages.annotations import notes
 from modelyard.dashboard.view import HtmlPage, View, duration, short_id, status_chip, when, whole_number
 from modelyard.domain.lineage import TrainedStep
 from modelyard.domain.models import Checkpoint, Model
@@ -39,6 +40,7 @@ def checkpoint(view: View) -> HtmlPage:
     content = joined(
         [
             facts(pairs),
+            notes(view, one.id, "models", "models", found.model.id, one.step),
             section(
                 "Evaluated by", table([("evaluation", ""), ("state", ""), ("score", "number")], runs) if runs else ""
             ),

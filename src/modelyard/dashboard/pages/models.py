@@ -1,11 +1,14 @@
 """Models: all of them, and one with its checkpoints, aliases and where they come from."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from modelyard.dashboard.pages import lineage
+from modelyard.dashboard.pages.annotations import annotated, badges, notes
 from modelyard.dashboard.view import HtmlPage, Redirect, View, empty, short_id, verdict_chip, when, whole_number
+from modelyard.domain.annotation import AnnotatedKind, Annotation
 from modelyard.domain.models import Checkpoint, Model
+from modelyard.domain.paging import Page
 from modelyard.domain.promotion import NotWorse
 from modelyard.platform.training.metrics import metric_order
 from modelyard.report.html import Html, chip, facts, folded, joined, plots, section, table, tag
@@ -15,25 +18,40 @@ from modelyard.report.numbers import NONE, ref_text
 PAGE = 50
 MOST_CHECKPOINTS = 200
 MOST_RUNS = 20
+SEARCHED = 2000
+"""How many of the newest models are searched."""
+
 SHOWN_METRICS = 4
 CHUNK = 2**16
 
 
 def listed(view: View) -> HtmlPage:
     """Show models, the newest first."""
-    page = view.platform.models.list(order="desc").page(PAGE, view.query.get("after"))
-    lines = [_line(view, model) for model in page]
+    query, models = view.query.get("q", ""), view.platform.models.list(order="desc")
+    page = Page(_searched(view, models, query), False) if query else models.page(PAGE, view.query.get("after"))
+    known = annotated(view, AnnotatedKind.MODEL)
+    lines = [_line(view, model, known.get(model.id)) for model in page]
     columns = [("model", ""), ("base model", ""), ("last step", "number"), ("aliases", ""), ("created", "")]
+    columns.append(("tags", "text"))
     start = 'platform.models.create("support", project="bots", base_model="tabular-mini")'
     shown = table(columns, lines) if lines else empty("No model yet. Make one:", start)
     more = view.link("Older models", "models", after=page.items[-1].id) if page.has_more else ""
     return HtmlPage("Models", joined([shown, tag("p", more)]))
 
 
-def _line(view: View, model: Model) -> Sequence[object]:
+def _searched(view: View, models: Iterable[Model], query: str) -> tuple[Model, ...]:
+    """Return those of the newest models whose name, tags or note have the text."""
+    wanted, known = query.casefold(), annotated(view, AnnotatedKind.MODEL, query)
+    return tuple(
+        one for one in islice(models, SEARCHED) if one.id in known or wanted in f"{one.project}/{one.name}".casefold()
+    )[:PAGE]
+
+
+def _line(view: View, model: Model, known: Annotation | None) -> Sequence[object]:
     aliases = [chip(f"{one.name}: step {one.step}") for one in view.platform.models.aliases(model)]
     name = view.link(_name(model, view.host), "models", model.id)
-    return (name, model.base_model, model.last_step, joined(aliases), when(model.created_at))
+    tags = badges(view, known, "models")
+    return (name, model.base_model, model.last_step, joined(aliases), when(model.created_at), tags)
 
 
 def _name(model: Model, host: bool) -> str:
@@ -58,6 +76,7 @@ def model(view: View) -> HtmlPage:
     content = joined(
         [
             facts(pairs),
+            notes(view, found.id, "models", "models", found.id),
             section("Metrics by checkpoint", _overlay(view, found, steps, other), _compare_with(view, found)),
             section("Aliases", _aliases(view, found)),
             section("Checkpoints", _checkpoints(view, found, steps)),

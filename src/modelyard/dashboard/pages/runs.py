@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import islice
 
+from modelyard.dashboard.pages.annotations import annotated, badges, notes
 from modelyard.dashboard.view import HtmlPage, View, bar, empty, lasted, short_id, status_chip, when, whole_number
+from modelyard.domain.annotation import AnnotatedKind, Annotation
 from modelyard.domain.canonical import canonical_json
 from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.run import EvaluationRun, Outcome, RowResult, RunState
@@ -37,7 +39,12 @@ def listed(view: View) -> HtmlPage:
     query, by_score = view.query.get("q", ""), view.query.get("sort") == "score"
     runs = view.platform.evaluations.runs.list_all(order="desc")
     if query or by_score:
-        found = [run for run in islice(runs, SEARCHED) if query.lower() in f"{run.model} {run.evaluation}".lower()]
+        tagged = annotated(view, AnnotatedKind.RUN, query) if query else {}
+        found = [
+            run
+            for run in islice(runs, SEARCHED)
+            if run.id in tagged or query.lower() in f"{run.model} {run.evaluation}".lower()
+        ]
         if by_score:
             found.sort(key=lambda run: (score_of(run) is None, -(score_of(run) or 0.0)))
         shown, more = found[:PAGE], ""
@@ -55,7 +62,14 @@ def listed(view: View) -> HtmlPage:
 
 def _search(view: View, query: str, by_score: bool) -> Html:
     fields = [
-        tag("input", type="search", name="q", value=query, placeholder="model or evaluation", aria_label="Search runs"),
+        tag(
+            "input",
+            type="search",
+            name="q",
+            value=query,
+            placeholder="model, evaluation, tag or note",
+            aria_label="Search runs",
+        ),
         tag("label", tag("input", type="checkbox", name="sort", value="score", checked=by_score), " best score first"),
         tag("button", "Search"),
     ]
@@ -71,13 +85,14 @@ def _choice(view: View, runs: Sequence[EvaluationRun]) -> Html:
         ("state", ""),
         ("score", "number"),
     ]
-    lines = [_line(view, run) for run in runs]
-    shown = table([*columns, ("started", ""), ("took", "number"), ("run", "")], lines)
+    known = annotated(view, AnnotatedKind.RUN)
+    lines = [_line(view, run, known.get(run.id)) for run in runs]
+    shown = table([*columns, ("started", ""), ("took", "number"), ("run", ""), ("tags", "text")], lines)
     button = tag("button", "Compare", type="submit", kind="primary")
     return tag("form", shown, button, method="get", action=view.url("compare"))
 
 
-def _line(view: View, run: EvaluationRun) -> Sequence[object]:
+def _line(view: View, run: EvaluationRun, known: Annotation | None) -> Sequence[object]:
     pick = [
         tag(
             "input", type="radio", name=name, value=run.id, required=True, aria_label=f"{ref_text(run.model)} as {name}"
@@ -94,6 +109,7 @@ def _line(view: View, run: EvaluationRun) -> Sequence[object]:
         when(run.started_at),
         lasted(run.started_at, run.finished_at),
         view.link(short_id(run.id), "runs", run.id),
+        badges(view, known, "runs"),
     )
 
 
@@ -147,15 +163,14 @@ def run(view: View) -> HtmlPage:
         " · ",
         view.link("Failed rows", "runs", found.id, "rows", show="failed"),
     )
+    words = notes(view, found.id, "runs", "runs", found.id)
     if found.state is RunState.RUNNING:
         label = f"{count_text(status.completed_rows)} of {count_text(status.total_rows)} rows"
         pairs = [("state", status_chip(found.state)), ("rows", bar(status.completed_rows, status.total_rows, label))]
-        return HtmlPage(
-            title, joined([facts([*pairs, ("started", when(found.started_at)), ("id", found.id)]), links]), live=True
-        )
-    return HtmlPage(
-        title, joined([links, view.kept(("run", found.id, found.finished_at), lambda: _report(view, found))])
-    )
+        known = facts([*pairs, ("started", when(found.started_at)), ("id", found.id)])
+        return HtmlPage(title, joined([known, links, words]), live=True)
+    report = view.kept(("run", found.id, found.finished_at), lambda: _report(view, found))
+    return HtmlPage(title, joined([links, words, report]))
 
 
 def _report(view: View, run: EvaluationRun) -> Html:

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import attrs
 
+from modelyard.domain.annotation import Annotation
 from modelyard.domain.canonical import digest
 from modelyard.domain.identity import Scope
 from modelyard.domain.job import Job
@@ -18,7 +19,7 @@ from modelyard.platform.checkpoints.aliases import aliased, refuse_aliased
 from modelyard.platform.jobs.job_type import JobTypes
 from modelyard.platform.jobs.queue import cancel, first_in_lane
 from modelyard.platform.listing import BATCH, Cursor
-from modelyard.platform.paging import cursor_at, get_or_none
+from modelyard.platform.paging import cursor_at, get_or_none, remove_if_present
 from modelyard.protocols import Snapshot, Tx
 
 R = TypeVar("R", bound=Any)
@@ -92,10 +93,11 @@ def _delete_rest(tx: Tx, model: Model, jobs: Sequence[Job]) -> DeletedPart:
     if len(logs) == BATCH:
         return DeletedPart(jobs, files=files)
     checkpoints = _remove_all(tx, Checkpoint, "by_model", model.id)
+    for subject in (model.id, *(one.id for one in checkpoints)):
+        remove_if_present(tx, Annotation, subject)
     _remove_all(tx, Tombstone, "by_parent", model.id)
     _remove_all(tx, Promotion, "by_model", model.id)
-    if get_or_none(tx, Retention, model.id) is not None:
-        tx.remove(Retention, model.id)
+    remove_if_present(tx, Retention, model.id)
     tx.remove(Model, model.id)
     tx.add(Tombstone(model.id, model.entity, model.project, "", 0, model.created_at, model.seq))
     return DeletedPart(jobs, len(checkpoints), [*files, *artifacts_of(checkpoints)], all=True)
@@ -132,6 +134,7 @@ def delete_steps(tx: Tx, model: Model, steps: Sequence[int]) -> Sequence[Checkpo
 def delete_checkpoint(tx: Tx, checkpoint: Checkpoint) -> None:
     """Remove a checkpoint and leave its place in listings."""
     tx.remove(Checkpoint, checkpoint.id)
+    remove_if_present(tx, Annotation, checkpoint.id)
     place = (checkpoint.entity, checkpoint.project, checkpoint.model_id, checkpoint.step, checkpoint.created_at)
     tx.add(Tombstone(checkpoint.id, *place))
 

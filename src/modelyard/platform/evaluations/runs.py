@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 
+from modelyard.domain.annotation import Annotation
 from modelyard.domain.evaluation.run import EvaluationRun, RunState, RunStatus, check_reason, check_summary
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job
@@ -23,7 +24,7 @@ from modelyard.platform.evaluations.shards import last_jobs, rows_done
 from modelyard.platform.jobs.queue import announce, cancel_jobs, files_of
 from modelyard.platform.lineage import run_lineage
 from modelyard.platform.listing import BATCH, Cursor, Listing
-from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_index, unique_ids
+from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_index, remove_if_present, unique_ids
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 
@@ -253,6 +254,7 @@ class Runs:
                     return gone, ids[at:]
                 gone += (self._end_work(tx, run_id, event_ids, now),)
                 tx.remove(EvaluationRun, run_id)
+                remove_if_present(tx, Annotation, run_id)
         return gone, ()
 
     def _end_work(self, tx: Tx, run_id: str, event_ids: Mapping[str, str], now: datetime) -> "_Work":

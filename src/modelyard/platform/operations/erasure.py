@@ -14,11 +14,11 @@ from modelyard.domain.schema import RECORDS
 from modelyard.domain.training import Dataset
 from modelyard.domain.upload import Upload
 from modelyard.domain.usage import RateLimit
-from modelyard.errors import RecordNotFound
 from modelyard.platform.catalogue.offered_models import trained_offers
 from modelyard.platform.catalogue.service import Catalogue
 from modelyard.platform.jobs.queue import files_of
 from modelyard.platform.models.service import Models
+from modelyard.platform.paging import remove_if_present
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Tx
 
@@ -80,10 +80,7 @@ def _erase_parts(tx: Tx, value: object) -> None:
             tx.remove(JobEvent, event.job_id, event.seq)
         tx.remove(JobProgress, value.id)
     if isinstance(value, ApiKey):
-        try:
-            tx.remove(RateLimit, value.id)
-        except RecordNotFound:
-            return
+        remove_if_present(tx, RateLimit, value.id)
 
 
 def _pages(page: Callable[[], list[Any]]) -> Iterator[Any]:

@@ -1,0 +1,5 @@
+"""`platform.annotations`: tags and notes."""
+
+from modelyard.lazy import defer_modules
+
+defer_modules(__name__, "service")
