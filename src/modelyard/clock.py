@@ -66,5 +66,11 @@ def uuid7_ids(
     return make
 
 
+def uuid7_from(moment: datetime) -> str:
+    """Return where the ids of `uuid7_ids` that were made at a time or later begin, in the order of strings."""
+    text = f"{int(moment.timestamp() * 1000):012x}"
+    return f"{text[:8]}-{text[8:]}"
+
+
 _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 """The first digit of a tail with the two bits of the variant in the place of its own."""

@@ -5,7 +5,7 @@ contract tests.
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, BinaryIO, Generic, Protocol, TypeVar
+from typing import Any, BinaryIO, Generic, Protocol, TypeVar, runtime_checkable
 
 import attrs
 
@@ -253,6 +253,32 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Close the store. Idempotent. Later calls raise `StoreClosed`."""
+        ...
+
+
+@attrs.frozen
+class Month:
+    """Records that a store keeps apart: those whose field `Record.months` is `first` or more, and less than `end`."""
+
+    name: str
+    first: str
+    end: str
+
+
+@runtime_checkable
+class MonthlyStore(Protocol):
+    """What a store can do that keeps the records of each month apart, where `Record.months` is declared. Optional."""
+
+    def months(self, cls: type[Any]) -> Sequence[Month]:
+        """Return the months of which it has, or would have, records, the oldest first. Other records are in none."""
+        ...
+
+    def month_page(self, cls: type[R], month: Month, after: tuple[object, ...] | None, limit: int) -> Sequence[R]:
+        """Return up to `limit` records of a month in the order of their keys, after the key `after`."""
+        ...
+
+    def drop_month(self, cls: type[Any], month: Month) -> None:
+        """Remove a month with all its records, however many, while no other step runs. Raises `StoreError`."""
         ...
 
 

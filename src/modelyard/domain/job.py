@@ -308,9 +308,10 @@ RECORDS = (
         JobEvent,
         "job_events",
         ("job_id", "seq"),
-        unique={"id": ("id",), "identity": ("job_id", "type", "step")},
-        indexes={"by_job": Index(("job_id",), ("seq",))},
+        unique={"id": ("job_id", "id"), "identity": ("job_id", "type", "step")},
+        indexes={"by_job": Index(("job_id",), ("seq",)), "all": Index((), ("job_id", "seq"))},
         domain=(JOB, "job_id"),
+        months="job_id",
     ),
     Record(
         SupersededEvent,

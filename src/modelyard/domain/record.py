@@ -71,6 +71,9 @@ class Record:
     `domain` is the kind of domain to which each record belongs, and the field that names it: ("job", "job_id"). A step
     may declare in which domains it stays (`modelyard.protocols.DomainStep`).
 
+    `months` names the first field of the key, a UUIDv7 that every unique key contains: a store may keep the records of
+    each month apart, by the time in that id, and drop those of an old month at once.
+
     A declaration equals only itself, so that values computed from it can be cached by it.
     """
 
@@ -83,6 +86,7 @@ class Record:
     settings: tuple[str, ...] = ()
     sums: tuple[str, ...] = ()
     domain: tuple[str, str] | None = None
+    months: str | None = None
 
     def __attrs_post_init__(self) -> None:
         fields = attrs.fields(self.cls)
@@ -98,6 +102,10 @@ class Record:
             raise TypeError(f"{self.cls.__name__} has a unique key named {KEY!r}, which stands for its own key")
         if self.sums and (self.sequence or self.unique or self.settings or not set(self.sums).isdisjoint(used)):
             raise TypeError(f"{self.cls.__name__} has sums, so that it can have no sequence, unique key or settings")
+        if self.months and (
+            self.key[0] != self.months or any(self.months not in columns for columns in self.unique.values())
+        ):
+            raise TypeError(f"{self.cls.__name__} is kept by months: {self.months!r} must lead its key, and be in all")
         unknown = {*used, *self.sums} - names
         if unknown:
             raise TypeError(f"{self.cls.__name__} has no field {sorted(unknown)}")

@@ -310,6 +310,7 @@ RECORDS = (
         indexes={"all": Index(()), "by_entity": Index(("entity",)), "by_time": Index(("entity",), ("created_at",))},
         sequence="seq",
         domain=(ENTITY, "entity"),
+        months="id",
     ),
     Record(
         UsageTotal,

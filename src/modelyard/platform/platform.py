@@ -27,7 +27,7 @@ from modelyard.platform.listing import Listing, short_listing
 from modelyard.platform.metrics import service as metrics_service
 from modelyard.platform.models import base_models as base_model
 from modelyard.platform.models import service as model
-from modelyard.platform.operations import erasure, event_retention
+from modelyard.platform.operations import erasure, event_retention, ledger_retention, run_retention
 from modelyard.platform.operations import health as health_service
 from modelyard.platform.operations import orphans as sweep_service
 from modelyard.platform.runtime import Runtime, Settings
@@ -289,6 +289,22 @@ class Platform:
         """
         self._require_host()
         return event_retention.keep_events(self._runtime, days, export)
+
+    def keep_ledger(self, days: float, export: str | os.PathLike[str] | None = None) -> int:
+        """Remove the rows of the ledger that were booked more than so many days ago. Totals and budgets stay.
+
+        They are first appended to the file `export`, as events are. Returns how many. Raises `InvalidInput`.
+        """
+        self._require_host()
+        return ledger_retention.keep_ledger(self._runtime, days, export)
+
+    def keep_runs(self, days: float, export: str | os.PathLike[str] | None = None) -> "run_retention.RemovedRuns":
+        """Delete the evaluation runs that ended more than so many days ago, with their predictions and scores.
+
+        They are first appended to the file `export`, as events are. Raises `InvalidInput`.
+        """
+        self._require_host()
+        return run_retention.keep_runs(self._runtime, self.evaluations.runs, days, export)
 
     def sweep(self, grace: float = 15 * 60.0) -> "sweep_service.OrphanReport":
         """Remove artifacts that no record names, which a crash may leave, and find the records whose artifacts are

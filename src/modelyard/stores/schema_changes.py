@@ -6,7 +6,7 @@ restart; no change rewrites what a column means.
 
 # ruff: noqa: S608 - the names and the expressions come from this module
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 import attrs
@@ -28,7 +28,8 @@ class Dialect:
 
     `orders_nulls` is whether an index says where None sorts, as it must where that is not first. `implied` is the
     column with which every index ends without saying so: the sequence, where it is a table's own key. `sequence` is the
-    type of a sequence.
+    type of a sequence. `by_month` returns the statements that partition a table, from its name, the column, the key and
+    the sequence; None where a store keeps a table in one piece.
     """
 
     types: Mapping[type, str]
@@ -37,6 +38,7 @@ class Dialect:
     orders_nulls: bool = False
     implied: str = ""
     sequence: str = "INTEGER"
+    by_month: Callable[[str, str, Sequence[str], str | None], Iterable[str]] | None = None
 
 
 @attrs.frozen
@@ -128,12 +130,30 @@ class Fill:
 
 
 @attrs.frozen
+class KeepByMonth:
+    """Partition a table by the months in the UUIDv7 of a column, where a store does that (`Dialect.by_month`).
+
+    What is in the table becomes the first partition; `sequence` is the column that numbers its records.
+    """
+
+    table: str
+    column: str
+    key: Sequence[str]
+    sequence: str | None = None
+
+    def sql(self, dialect: Dialect) -> Iterator[str]:
+        """Yield the statements of the change."""
+        if dialect.by_month is not None:
+            yield from dialect.by_month(self.table, self.column, self.key, self.sequence)
+
+
+@attrs.frozen
 class SchemaChange:
     """A named change of tables. A store for other records, which lacks the table `of`, skips it."""
 
     name: str
     of: str
-    parts: Sequence[AddColumn | AddTable | AddIndex | DropIndex | Fill]
+    parts: Sequence[AddColumn | AddTable | AddIndex | DropIndex | Fill | KeepByMonth]
 
     def sql(self, dialect: Dialect) -> Iterator[str]:
         """Yield the statements of the change, in their order."""
@@ -254,5 +274,15 @@ CHANGES: tuple[SchemaChange, ...] = (
             AddIndex(_ANNOTATIONS, f"{_ANNOTATIONS}_by_kind", ["entity", "kind", "subject"]),
         ],
     ),
+    SchemaChange(
+        "0020_events_by_month",
+        "job_events",
+        [
+            DropIndex("job_events", "job_events_unique_id"),
+            AddIndex("job_events", "job_events_unique_id", ["job_id", "id"], unique=True),
+            KeepByMonth("job_events", "job_id", ["job_id", "seq"]),
+        ],
+    ),
+    SchemaChange("0021_ledger_by_month", "ledger", [KeepByMonth("ledger", "id", ["id"], "seq")]),
 )
 """Every change since the stores share them, oldest first."""

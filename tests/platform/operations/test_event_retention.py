@@ -8,7 +8,7 @@ import pytest
 
 from modelyard.domain.job import JobStatus, SupersededEvent
 from modelyard.errors import InvalidInput
-from modelyard.platform.operations import event_retention
+from modelyard.platform.operations import event_retention, retained
 from modelyard.platform.operations.event_retention import keep_events
 
 
@@ -38,7 +38,7 @@ def test_events_of_old_jobs_go_and_those_of_young_and_of_running_ones_stay(yard:
 def test_they_are_exported_first_with_what_they_replaced(
     yard: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_retention, "EVENTS", 3)
+    monkeypatch.setattr(event_retention, "AT_ONCE", 3)
     job = yard.sft(4, "a")
     yard.abandon(3)
     yard.clock.advance(yard.runtime.settings.lease)
@@ -73,7 +73,7 @@ def test_what_cannot_be_exported_stays(yard: Any, tmp_path: Path, monkeypatch: p
     def full(*_: object) -> None:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(event_retention.os, "fsync", full)
+    monkeypatch.setattr(retained, "sync", full)
     with pytest.raises(OSError, match="full"):
         keep_events(yard.runtime, 1, tmp_path / "events.jsonl")
     assert yard.events(job)
@@ -90,7 +90,7 @@ def test_a_new_file_has_its_name_on_the_disk_before_an_event_is_removed(
     (job,) = finished(yard, "a")
     yard.clock.advance(days=2)
     left: list[tuple[str, int]] = []
-    monkeypatch.setattr(event_retention, "sync_folder", lambda folder: left.append((folder, len(yard.events(job)))))
+    monkeypatch.setattr(retained, "sync_folder", lambda folder: left.append((folder, len(yard.events(job)))))
     keep_events(yard.runtime, 1, tmp_path / "events.jsonl")
     assert left[0][0] == str(tmp_path)
     assert left[0][1] > 0

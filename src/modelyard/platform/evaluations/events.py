@@ -55,8 +55,7 @@ def _jobs_from(run_id: str, after: str | None, snapshot: Snapshot) -> list[Job]:
     jobs = list(iter_index(snapshot, Job, "of_lane", run_id))
     if after is None:
         return jobs
-    event = snapshot.find(JobEvent, "id", after)
-    left = list(dropwhile(lambda job: event is None or job.id != event.job_id, jobs))
+    left = list(dropwhile(lambda job: snapshot.find(JobEvent, "id", job.id, after) is None, jobs))
     if not left:
         raise NotFound("Event", after)
     return left

@@ -111,8 +111,8 @@ def iter_events(runtime: Runtime, job_id: str, after: str | None) -> Iterator[Tr
 
 
 def _place(job_id: str, event_id: str, snapshot: Snapshot) -> Cursor:
-    event = snapshot.find(JobEvent, "id", event_id)
-    if event is None or event.job_id != job_id:
+    event = snapshot.find(JobEvent, "id", job_id, event_id)
+    if event is None:
         raise NotFound("Event", event_id)
     return cursor_at(JobEvent, "by_job", event)
 

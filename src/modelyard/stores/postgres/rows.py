@@ -53,7 +53,7 @@ class RecordPlan:
         self.settings: frozenset[int] = frozenset(names.index(name) for name in record.settings)
         self._row = dumping([columns[name] for name in given])
         self._names, self._width = names, len(given)
-        self._sequence = f'"{schema}"."{record.table}_{record.sequence}_seq"'
+        self.numbers: str = f'"{schema}"."{record.table}_{record.sequence}_seq"'
         self._loads = _loads(self.columns)
         key = [columns[name] for name in record.key]
         self._key_at = [names.index(name) for name in record.key]
@@ -182,12 +182,12 @@ class RecordPlan:
 
     def last_number(self) -> Statement:
         """Return the statement that reads the greatest number that a record was given."""
-        return f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {self._sequence}", ()
+        return f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {self.numbers}", ()
 
     def retire_numbers(self, last: int) -> Statement:
         """Return the statement that keeps the numbers up to this one from being used again."""
         current = self.last_number()[0]
-        return f"SELECT setval('{self._sequence}', greatest($1, ({current}), 1))", (last,)
+        return f"SELECT setval('{self.numbers}', greatest($1, ({current}), 1))", (last,)
 
     def update(self, key: Row, changes: Mapping[int, Any]) -> Statement:
         """Return the statement that sets the columns at these positions."""

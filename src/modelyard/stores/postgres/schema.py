@@ -12,6 +12,7 @@ from typing import Any
 
 from modelyard.errors import StoreCorrupt, StoreError, StoreTooNew
 from modelyard.stores.postgres.locks import LOCK, lock_key
+from modelyard.stores.postgres.months import add_missing_parts, default_part, missing_parts, partitioning
 from modelyard.stores.postgres.pages import quoted
 from modelyard.stores.postgres.rows import RecordPlan
 from modelyard.stores.postgres.values import SQL_TYPES, sql_type
@@ -42,6 +43,7 @@ def open_schema(connection: Any, schema: str, plans: Mapping[type, RecordPlan], 
                 f"the schema {schema} lacks the migrations {missing}; stop older servers, then run: modelyard migrate"
             )
         _refuse_other_columns(connection, schema, plans.values())
+    add_missing_parts(connection, schema, plans.values())
 
 
 def migrate_schema(
@@ -55,7 +57,12 @@ def migrate_schema(
     Raises `StoreTooNew` or `StoreCorrupt`, and then changes nothing.
     """
     dialect = Dialect(
-        SQL_TYPES, lambda name: f'"{schema}"."{name}"', sql_literal, orders_nulls=True, sequence=_NUMBERED
+        SQL_TYPES,
+        lambda name: f'"{schema}"."{name}"',
+        sql_literal,
+        orders_nulls=True,
+        sequence=_NUMBERED,
+        by_month=partitioning,
     )
     names = versions_of(changes)
     with connection.transaction():
@@ -96,7 +103,7 @@ def _create(connection: Any, schema: str, plans: Mapping[type, RecordPlan], migr
             " (writer text PRIMARY KEY, number bigint NOT NULL, at timestamptz NOT NULL) WITH (fillfactor = 50)"
         )
         for plan in plans.values():
-            for sql in _definitions(plan):
+            for sql in _definitions(plan, schema):
                 connection.execute(sql)
         _record_migrations(connection, schema, migrations, 0)
 
@@ -111,10 +118,18 @@ def _has_table(connection: Any, schema: str, table: str) -> bool:
     return found
 
 
-def _definitions(plan: RecordPlan) -> Iterator[str]:
+def _definitions(plan: RecordPlan, schema: str) -> Iterator[str]:
     record = plan.record
     columns = [f'"{column.name}" {_type(plan, column)}' for column in plan.columns]
-    yield f"CREATE TABLE {plan.table} ({', '.join(columns)}, PRIMARY KEY ({quoted(record.key)}))"
+    by_month = f' PARTITION BY RANGE ("{record.months}")' if record.months else ""
+    if record.months and record.sequence:
+        yield f"CREATE SEQUENCE {plan.numbers}"
+    yield f"CREATE TABLE {plan.table} ({', '.join(columns)}, PRIMARY KEY ({quoted(record.key)})){by_month}"
+    if record.months and record.sequence:
+        yield f'ALTER SEQUENCE {plan.numbers} OWNED BY {plan.table}."{record.sequence}"'
+    if record.months:
+        yield default_part(plan, schema)
+        yield from missing_parts(plan, schema, ())
     for name, unique in record.unique.items():
         yield _index(plan, "UNIQUE INDEX", f"{record.table}_unique_{name}", unique)
     ordered = {record.key, *record.unique.values()}
@@ -126,6 +141,8 @@ def _definitions(plan: RecordPlan) -> Iterator[str]:
 
 
 def _type(plan: RecordPlan, column: Any) -> str:
+    if column.name == plan.record.sequence and plan.record.months:
+        return f"bigint NOT NULL DEFAULT nextval('{plan.numbers}')"  # identity needs 17 in a partitioned table
     if column.name == plan.record.sequence:
         return _NUMBERED
     return sql_type(column) + ("" if column.nullable else " NOT NULL")

@@ -5,18 +5,20 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
-from typing import Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import psycopg
 
 from modelyard.domain.record import Record
 from modelyard.errors import StoreClosed, StoreError, UsedAfterFork
-from modelyard.protocols import Snapshot, Store, Subscription, Tx
+from modelyard.protocols import Month, MonthlyStore, Snapshot, Store, Subscription, Tx
 from modelyard.stores.copying import back_up_to_file
 from modelyard.stores.group_commit import GroupCommit
+from modelyard.stores.postgres import months
 from modelyard.stores.postgres.connections import Connector, ReadPool
 from modelyard.stores.postgres.errors import to_store_error
 from modelyard.stores.postgres.notices import Notices
+from modelyard.stores.postgres.pages import Row
 from modelyard.stores.postgres.rows import plans_of
 from modelyard.stores.postgres.schema import COMMITS, migrate_schema, open_schema, versions_of
 from modelyard.stores.postgres.tx import PostgresTx
@@ -24,6 +26,7 @@ from modelyard.stores.postgres.writer import GroupWriter
 from modelyard.stores.schema_changes import CHANGES, SchemaChange
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 _MOST_READERS = 8
 _MIGRATION_PATIENCE = 60.0
@@ -67,7 +70,8 @@ class PostgresStore:
             raise ValueError(f"{schema!r} cannot be the name of a schema; use letters, digits and underscores")
         self._pid, self._records = os.getpid(), records
         self._closing = threading.Lock()
-        plans = plans_of(records, schema)
+        self._schema, self._plans = schema, plans_of(records, schema)
+        plans = self._plans
         connector = Connector(address, patience)
         commits, name = f'"{schema}"."{COMMITS}"', str(uuid.uuid4())
         with connector.connect() as connection:
@@ -114,6 +118,23 @@ class PostgresStore:
         """Return how often a setting was changed, as the last commit found it; None a second after that."""
         self._refuse_misuse()
         return self._writer.settings_version()
+
+    def months(self, cls: type[Any]) -> Sequence[Month]:
+        """Return the partitions of the table of a class, the oldest first, but for that of what has no other."""
+        self._refuse_misuse()
+        return months.months_of(self._readers.rows(*months.parts(self._plans[cls])))
+
+    def month_page(self, cls: type[R], month: Month, after: Row | None, limit: int) -> Sequence[R]:
+        """Return up to `limit` records of a partition in the order of their keys, after the key `after`."""
+        self._refuse_misuse()
+        plan = self._plans[cls]
+        return [*map(plan.record_of, self._readers.rows(*months.page(plan, self._schema, month, after, limit)))]
+
+    def drop_month(self, cls: type[Any], month: Month) -> None:
+        """Drop a partition with all its records, while no step runs. It waits for those who read the table."""
+        if month.name not in {there.name for there in self.months(cls)}:
+            raise StoreError(f"no partition {month.name} of {cls.__name__}")
+        self.transact(lambda tx: cast(PostgresTx, tx).change_tables(months.drop(self._schema, month)))
 
     def check(self) -> Mapping[str, object]:
         """Return engine, version, durability, and None as the warning."""
@@ -180,3 +201,4 @@ def migrate(
 
 
 _conforms: type[Store] = PostgresStore
+_conforms_too: type[MonthlyStore] = PostgresStore

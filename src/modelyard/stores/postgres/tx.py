@@ -12,7 +12,7 @@ from modelyard.domain.record import KEY
 from modelyard.errors import RecordConflict, RecordNotFound
 from modelyard.stores.columns import Projection
 from modelyard.stores.postgres.batch import Batch, Known
-from modelyard.stores.postgres.pages import Row
+from modelyard.stores.postgres.pages import Row, Statement
 from modelyard.stores.postgres.rows import RecordPlan
 
 R = TypeVar("R")
@@ -230,6 +230,10 @@ class PostgresTx(PostgresSnapshot):
     def retire_numbers(self, cls: type[Any], last: int) -> None:
         """Keep the numbers up to this one from being used again."""
         self._batch.write(self._plans[cls].retire_numbers(last))
+
+    def change_tables(self, statement: Statement) -> None:
+        """Send a statement that changes tables with the commit; it must be repeatable."""
+        self._batch.write(statement)
 
     def touch(self) -> None:
         """Have the transaction write, though it changes no record, so that its commit is synced."""

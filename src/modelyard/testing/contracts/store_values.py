@@ -143,6 +143,7 @@ CONTRACT_RECORDS: tuple[Record, ...] = (
         indexes={"all": Index(()), "by_topic": Index(("topic",)), "by_text": Index(("topic",), ("text",))},
         sequence="seq",
         domain=("topic", "topic"),
+        months="id",
     ),
     Record(Setting, "settings", key=("id",), settings=("value",)),
     Record(Task, "tasks", key=("id",), indexes={"by_state": Index(("state",))}, sequence="seq", domain=("task", "id")),
