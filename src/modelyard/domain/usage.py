@@ -138,9 +138,8 @@ def total_of(entry: LedgerEntry) -> UsageTotal:
 
 @attrs.frozen
 class UsageSum:
-    """The sum of one group of ledger entries. A field is None if the entries were not grouped by it.
-
-    `key` is the id of the API key ("" for the host), `day` is YYYY-MM-DD in UTC, `cost` is in USD.
+    """The sum of one group of ledger entries. A field is None if the entries were not grouped by it. `key` is the id of
+    the API key ("" for the host), `day` is YYYY-MM-DD in UTC, `cost` is in USD.
     """
 
     entity: str | None = None
