@@ -133,9 +133,14 @@ class Transact:
 
 def run(flow: Flow[T]) -> T:
     """Drive a flow to its end and return its result; what it emits is dropped."""
-    driver = SyncDriver(flow)
     try:
-        effect = driver.resume()
+        first = next(flow)
+    except StopIteration as ended:  # without an effect it needs no driver
+        return cast(T, ended.value)
+    driver = SyncDriver(flow)
+    driver.waits = True
+    try:
+        effect: Effect | None = first
         while effect is not None:
             effect = driver.perform(effect)
         return driver.result

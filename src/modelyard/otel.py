@@ -79,8 +79,8 @@ class OpenTelemetry:
 
     def begin(self, completion: MeasuredCompletion) -> "TracedCompletion":
         """Return the span of a completion, below that of the request that asked for it."""
-        given, asking = completion.given, completion.asking
-        parent = None if asking is None or asking.span is None else trace.set_span_in_context(asking.span)
+        given, client = completion.given, completion.client
+        parent = None if client is None or client.span is None else trace.set_span_in_context(client.span)
         attributes: dict[str, Any] = {
             "gen_ai.operation.name": "chat",
             "gen_ai.provider.name": PROVIDER,
@@ -140,7 +140,7 @@ class TracedCompletion:
     def _measure(self) -> None:
         """Add to the histograms. The names of models that there are not would be without end, and are left out."""
         completion, telemetry = self.completion, self.telemetry
-        plan = getattr(completion, "plan", None)
+        plan = completion.plan
         known: dict[str, Any] = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": PROVIDER}
         if plan is not None:
             known["gen_ai.request.model"] = plan.booked_as

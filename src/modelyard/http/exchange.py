@@ -168,7 +168,7 @@ class HttpExchange:
             _query(query) if query else _NO_QUERY,
             self.headers,
             self.request,
-            asking=self,
+            client=self,
         )
         if route.body is not Body.NONE:
             yield from self._read(route, call)

@@ -12,7 +12,7 @@ from modelyard.errors import Forbidden, InvalidInput
 from modelyard.flow import Flow
 from modelyard.http.message import Headers, Request, Response
 from modelyard.platform.artifacts import Spool
-from modelyard.platform.chat.measured import Asking
+from modelyard.platform.chat.measured import ClientRequest
 from modelyard.platform.platform import Platform
 from modelyard.threads import TenantThreads
 
@@ -91,7 +91,7 @@ class RouteCall:
 
     `platform` acts as the `principal` who calls. `params` are the path's, decoded. `body` is parsed JSON (None when
     absent); where a route takes data or a form, `data` are the raw bytes as a file, which is closed when the handler
-    has returned. `asking` is what a completion reports to.
+    has returned. `client` is what a completion reports to.
     """
 
     principal: Principal
@@ -103,7 +103,7 @@ class RouteCall:
     request: Request
     body: Any = None
     data: BinaryIO | None = None
-    asking: Asking | None = None
+    client: ClientRequest | None = None
 
     @property
     def threads(self) -> TenantThreads:

@@ -30,7 +30,7 @@ def complete(call: RouteCall, training: bool) -> Flow[Response | None]:
     platform, clock = call.platform, call.platform.clock
     booked_on = attribution(call.headers, call.principal)
     parsed = read_plain(call.body, training) or read_request(call.body, "body", details=training)
-    completion = platform.chat._pipeline(parsed.request, booked_on, details=training, asking=call.asking)
+    completion = platform.chat._pipeline(parsed.request, booked_on, details=training, client=call.client)
     if parsed.request.streamed:
         yield from _streamed(completion, Events(parsed, clock))
         return None

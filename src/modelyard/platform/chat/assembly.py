@@ -120,26 +120,24 @@ class ResponseAssembler:
     True when every choice has ended; `cut` when no more is to be taken.
     """
 
+    report: Usage | None = None
+    done: bool = False
+    details: int = 0
+    cut: bool = False
+
     def __init__(self, request: CompletionRequest, indexes: Sequence[int]) -> None:
         self.request = request
         self.choices: list[ChoiceAssembler] = [ChoiceAssembler(index, request) for index in indexes]
-        self.report: Usage | None = None
         self.shown: list[Delta] = []
-        self.done: bool = False
-        self.details: int = 0
-        self.cut: bool = False
 
     def take(self, given: Delta | Sequence[Delta]) -> bool:
         """Take a delta, or several. Return whether there is something to do: to show, or to stop.
 
         Raises `BackendError`.
         """
-        if type(given) is list or type(given) is tuple:
-            for delta in given:
-                if not self.done:
-                    self._take(delta)
-        else:
-            self._take(given)  # type: ignore[arg-type]  # which refuses what is not a Delta
+        for delta in given if type(given) is list or type(given) is tuple else (given,):
+            if not self.done:
+                self._take(delta)
         return self.done or self.cut or bool(self.shown) or self.details >= UNINTERRUPTED
 
     def _take(self, delta: Delta) -> None:
@@ -166,9 +164,9 @@ class ResponseAssembler:
         for choice in self.choices:
             if not choice.ended:
                 raise BackendError(f"choice {choice.index} ended without a finish reason")
-            choices.append(fold_choice(choice.index, choice.deltas, self.request.logprobs))
-            if choice.tokens == 0 and choice.produced and self.report is None:
+            if choice.tokens == 0 and self.report is None and choice.produced:
                 raise BackendError("the backend did not count the tokens of its answer")
+            choices.append(fold_choice(choice.index, choice.deltas, self.request.logprobs))
         return choices
 
     def completion_tokens(self) -> int:
@@ -186,17 +184,20 @@ class ChoiceAssembler:
     have its `max_tokens`.
     """
 
+    tokens: int = 0
+    length: int = 0
+    ended: bool = False
+    _cut = False
+    _buffer: StopStringBuffer | None = None
+    _calls: frozenset[int] = frozenset()
+
     def __init__(self, index: int, request: CompletionRequest) -> None:
         assert request.max_tokens is not None
         self.index: int = index
-        self.tokens: int = 0
-        self.ended: bool = False
         self.deltas: list[Delta] = []
         self._limit, self._one_call = request.max_tokens, not request.parallel_tool_calls
-        self._buffer = StopStringBuffer(request.stop) if request.stop else None
-        self.length: int = 0
-        self._cut = False
-        self._calls: set[int] = set()
+        if request.stop:
+            self._buffer = StopStringBuffer(request.stop)
 
     @property
     def produced(self) -> bool:
@@ -219,15 +220,15 @@ class ChoiceAssembler:
 
     def _counted(self, delta: Delta) -> Delta:
         """Count a delta, give it the choice's index, and cut it where the choice has reached its limit."""
-        reason = delta.finish_reason
+        reason, call = delta.finish_reason, delta.tool_call
         if self.tokens + delta.tokens > self._limit:
             delta, reason = first_tokens(delta, self._limit - self.tokens), FinishReason.LENGTH
-        elif self._one_call and delta.tool_call is not None and delta.tool_call.index > 0:
+        elif call is not None and call.index > 0 and self._one_call:
             delta, reason = attrs.evolve(delta, text="", tool_call=None), FinishReason.TOOL_CALLS
         self._cut = reason is not delta.finish_reason
         if delta.tool_call is not None:
             self._begin(delta.tool_call)
-        if reason is FinishReason.STOP and self._calls:
+        if self._calls and reason is FinishReason.STOP:
             reason = FinishReason.TOOL_CALLS
         self.tokens += delta.tokens
         self.length += len(delta.text)
@@ -240,7 +241,7 @@ class ChoiceAssembler:
     def _begin(self, call: ToolCallDelta) -> None:
         if call.index not in self._calls and not (call.id and call.name):
             raise BackendError(f"choice {self.index} calls a tool without an id or a name")
-        self._calls.add(call.index)
+        self._calls |= {call.index}
 
 
 def first_tokens(delta: Delta, count: int) -> Delta:
@@ -284,15 +285,15 @@ def _shifted(seed: int, by: int) -> int:
 
 def fold_choice(index: int, given: Iterable[Delta], with_logprobs: bool) -> Choice:
     """Fold the deltas of a choice, in order."""
+    reason = FinishReason.STOP
     texts: list[str] = []
     detailed: list[Delta] = []
-    reason = FinishReason.STOP
     for delta in given:
         texts.append(delta.text)
         reason = delta.finish_reason or reason
         if delta.tool_call is not None or delta.token_ids or delta.logprobs or delta.prompt_token_ids:
             detailed.append(delta)
-    content = "".join(texts)
+    content = texts[0] if len(texts) == 1 else "".join(texts)
     if not detailed:
         return Choice(index, Message(Role.ASSISTANT, content), reason, () if with_logprobs else None)
     calls = _fold_calls(detailed)

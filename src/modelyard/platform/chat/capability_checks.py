@@ -126,7 +126,10 @@ def resolve_max_tokens(entry: CatalogueEntry, prompt_tokens: int | None, max_tok
                 )
             ]
         )
-    return min(entry.max_output_length, entry.context_length - prompt) if max_tokens is None else max_tokens
+    if max_tokens is not None:
+        return max_tokens
+    left = entry.context_length - prompt
+    return left if left < entry.max_output_length else entry.max_output_length
 
 
 def with_details(request: CompletionRequest, capabilities: Capabilities) -> CompletionRequest:

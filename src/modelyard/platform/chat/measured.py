@@ -8,11 +8,12 @@ from modelyard.domain.completion import CompletionRequest
 from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import ModelyardError
+from modelyard.platform.chat.plan import CompletionPlan
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import ServedModel
 
 
-class Asking(Protocol):
+class ClientRequest(Protocol):
     """The request of a client that a completion answers: its id, and then what was booked for it."""
 
     id: str
@@ -52,74 +53,70 @@ class Tracing(Protocol):
         ...
 
 
-class MeasuredCompletion:
-    """A completion on its way: when it began, when its caller got the first token, how it ended."""
+class MeasuredCompletion(Protocol):
+    """What is measured of a completion: when it began, when its caller got the first token, how it ended.
+
+    `plan` is None until the model was found. `entry` is what was booked, and `whole` is whether that is a whole answer.
+    """
 
     runtime: Runtime
     principal: Principal
     attribution: Attribution
-    plan: Any
-    asking: Asking | None
+    plan: CompletionPlan | None
+    client: ClientRequest | None
     given: CompletionRequest
-    span: CompletionSpan | None = None
-    entry: LedgerEntry | None = None
+    entry: LedgerEntry | None
     began: float
-    first_token: float | None = None
-    whole: bool = False
-    failure: Exception | None = None
+    first_token: float | None
+    whole: bool
+    failure: Exception | None
 
-    def _booked(self, entry: LedgerEntry) -> None:
-        """Report a completion, or the part of it that was made, now that it is in the ledger."""
-        runtime, asking, meters = self.runtime, self.asking, self.runtime.cache.meters
-        self.entry = entry
-        if asking is not None:
-            asking.booked = entry
-        if meters is None and runtime.observer is None:
-            return
-        seconds = runtime.clock.monotonic() - self.began
-        if meters is not None:
-            meters.booked(
+
+def report_booked(completion: MeasuredCompletion, entry: LedgerEntry) -> None:
+    """Report a completion, or the part of it that was made, now that it is in the ledger."""
+    runtime, client, meters = completion.runtime, completion.client, completion.runtime.cache.meters
+    seconds = runtime.clock.monotonic() - completion.began
+    if meters is not None:
+        spent = float(entry.cost) if entry.cost else 0.0
+        whole = seconds if completion.whole else -1.0
+        meters.booked(entry.model, entry.prompt_tokens, entry.completion_tokens, spent, whole, completion.first_token)
+        if not completion.whole and completion.failure is None:
+            meters.ended(entry.model, events.CALLER_LEFT, None)
+    if runtime.observer is not None:
+        runtime.observe(
+            events.CompletionBooked(
+                entry.id,
+                entry.entity,
+                entry.project,
                 entry.model,
                 entry.prompt_tokens,
                 entry.completion_tokens,
-                float(entry.cost) if entry.cost else 0.0,
-                seconds if self.whole else -1.0,
-                self.first_token,
+                entry.cost,
+                entry.key_id,
+                "" if client is None else client.id,
+                seconds,
+                completion.first_token,
+                _status(completion),
             )
-            if not self.whole and self.failure is None:
-                meters.ended(entry.model, events.CALLER_LEFT, None)
-        if runtime.observer is not None:
-            runtime.observe(
-                events.CompletionBooked(
-                    entry.id,
-                    entry.entity,
-                    entry.project,
-                    entry.model,
-                    entry.prompt_tokens,
-                    entry.completion_tokens,
-                    entry.cost,
-                    entry.key_id,
-                    "" if asking is None else asking.id,
-                    seconds,
-                    self.first_token,
-                    self._status(),
-                )
-            )
+        )
 
-    def _status(self) -> int:
-        if self.failure is None:
-            return 200 if self.whole else events.CALLER_LEFT
-        return self.failure.status if isinstance(self.failure, ModelyardError) else ModelyardError.status
 
-    def _report(self, error: Exception, model: str) -> None:
-        """Report a completion that failed; `model` is as the caller named it."""
-        runtime, self.failure = self.runtime, error
-        code, status = getattr(error, "code", ModelyardError.code), self._status()
-        if runtime.cache.meters is not None:
-            plan = getattr(self, "plan", None)  # without one, any word may have been sent as a model's name
-            runtime.cache.meters.ended("" if plan is None else plan.booked_as, status, code)
-        if runtime.observer is not None:
-            of = self.attribution.entity, self.attribution.project, model, code
-            asked = self.principal.key_id, "" if self.asking is None else self.asking.id
-            seconds = runtime.clock.monotonic() - self.began
-            runtime.observe(events.CompletionFailed(*of, *asked, seconds, self.first_token, status))
+def report_failed(completion: MeasuredCompletion, error: Exception) -> None:
+    """Report a completion that failed."""
+    runtime, plan = completion.runtime, completion.plan
+    completion.failure = error
+    code, status = getattr(error, "code", ModelyardError.code), _status(completion)
+    if runtime.cache.meters is not None:  # without a plan, any word may have been sent as a model's name
+        runtime.cache.meters.ended("" if plan is None else plan.booked_as, status, code)
+    if runtime.observer is not None:
+        of = completion.attribution.entity, completion.attribution.project, completion.given.model, code
+        asked = completion.principal.key_id, "" if completion.client is None else completion.client.id
+        seconds = runtime.clock.monotonic() - completion.began
+        runtime.observe(events.CompletionFailed(*of, *asked, seconds, completion.first_token, status))
+
+
+def _status(completion: MeasuredCompletion) -> int:
+    failure = completion.failure
+    if failure is None:
+        return 200 if completion.whole else events.CALLER_LEFT
+    return failure.status if isinstance(failure, ModelyardError) else ModelyardError.status

@@ -1,6 +1,6 @@
 """One chat completion: resolve, check, reserve, stream, assemble, record. Written once, as a flow, for every caller."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from functools import partial
 from itertools import chain
@@ -9,7 +9,7 @@ from typing import cast
 import attrs
 
 from modelyard.domain.catalogue import CatalogueEntry
-from modelyard.domain.completion import Choice, Completion, CompletionRequest, Delta, StoredCompletion, ToolMode, Usage
+from modelyard.domain.completion import Completion, CompletionRequest, Delta, StoredCompletion, ToolMode, Usage
 from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.usage import Admission, LedgerEntry, most
 from modelyard.errors import BackendError, ModelyardError, StoreClosed
@@ -24,12 +24,12 @@ from modelyard.platform.chat.capability_checks import (
     resolve_max_tokens,
     with_details,
 )
-from modelyard.platform.chat.measured import Asking, MeasuredCompletion
+from modelyard.platform.chat.measured import ClientRequest, CompletionSpan, report_booked, report_failed
 from modelyard.platform.chat.plan import CompletionPlan, known_plan, make_plan
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.admission import reserve
 from modelyard.platform.usage.booking import CompletionBooking, RecordUsage, of_entity
-from modelyard.protocols import Backend, Deltas, ServedModel
+from modelyard.protocols import AsyncBackend, Backend, Deltas, ServedModel
 
 
 @attrs.frozen
@@ -50,7 +50,7 @@ class CompletionResult:
     entry: CatalogueEntry
 
 
-class CompletionPipeline(MeasuredCompletion):
+class CompletionPipeline:
     """Answers one request and records its usage on `attribution`.
 
     A streamed request emits its `StreamStarted`, its deltas, and its `Completion` when its usage is recorded. What can
@@ -60,8 +60,23 @@ class CompletionPipeline(MeasuredCompletion):
     What does not wait, as a store or backend declares, is done in place: yielding it to the driver would cost more.
     """
 
-    plan: CompletionPlan
+    plan: CompletionPlan | None = None
     served: ServedModel
+    backend: Backend | AsyncBackend
+    request: CompletionRequest
+    prompt_tokens: int | None = None
+    images: int = 0
+    reserved: Admission | None = None
+    assemblers: Sequence[ResponseAssembler] = ()
+    stream: BackendStream | None = None
+    choices_begun: int = 0
+    started: bool = False
+    cut_by: Exception | None = None
+    span: CompletionSpan | None = None
+    entry: LedgerEntry | None = None
+    first_token: float | None = None
+    whole: bool = False
+    failure: Exception | None = None
 
     def __init__(
         self,
@@ -70,24 +85,17 @@ class CompletionPipeline(MeasuredCompletion):
         request: CompletionRequest,
         attribution: Attribution,
         details: bool = False,
-        asking: Asking | None = None,
+        client: ClientRequest | None = None,
     ) -> None:
         self.runtime: Runtime = runtime
-        self.asking: Asking | None = asking
+        self.client: ClientRequest | None = client
         self.began: float = runtime.clock.monotonic()
         self.principal: Principal = principal
         self.given: CompletionRequest = request
         self.attribution: Attribution = attribution
-        self.request: CompletionRequest = request
         self.details: bool = details
         self.id: str = runtime.ids()
         self.created: int = int(runtime.clock.now().timestamp())
-        self.reserved: Admission | None = None
-        self.assemblers: list[ResponseAssembler] = []
-        self.choices_begun: int = 0
-        self.started: bool = False
-        self.stream: BackendStream | None = None
-        self.cut_by: Exception | None = None
 
     def flow(self) -> Flow[CompletionResult]:
         """Answer the request.
@@ -95,50 +103,58 @@ class CompletionPipeline(MeasuredCompletion):
         Raises `ModelNotFound`, `Forbidden`, `InvalidInput` and its subclasses, `BudgetExceeded`, `RateLimited`,
         `BackendError`, `StoreError`.
         """
-        if self.runtime.cache.tracing is not None:
-            self.span = self.runtime.cache.tracing.begin(self)
+        runtime, given = self.runtime, self.given
+        cache, store = runtime.cache, runtime.store
+        if cache.tracing is not None:
+            self.span = cache.tracing.begin(self)
         try:
-            return (yield from self._answer())
+            plan = known_plan(runtime, self.principal, self.attribution, given.model)
+            if plan is None:
+                make = partial(make_plan, runtime, self.principal, self.attribution, given.model)
+                plan = (
+                    (yield Call(make, threads=runtime.store_threads(self.principal.entity)))
+                    if store.blocking
+                    else make()
+                )
+            self.plan, self.backend = plan, plan.backend
+            self.served = plan.served if self.span is None else self.span.traced(plan.served)
+            if plan.counts_in_thread:
+                yield Call(self._prepare, threads=plan.served.threads)
+            else:
+                self._prepare()
+            cache.running[self.id] = self
+            if cache.closed:
+                raise StoreClosed("this platform was closed; open it again with open_platform")
+            if plan.limited:
+                self.reserved = yield from self._reserve()
+            try:
+                for assembler in self.assemblers:
+                    yield from self._read(assembler) if plan.waits else self._read_in_place(assembler)
+                completion = self._completion()
+            except Exception as failure:
+                self.failure = None if isinstance(failure, CallerDisconnected) else failure
+                if (rest := self.remainder()) is not None and self._claim(rest):
+                    yield from self._write(rest)
+                raise
+            booking = self._whole_booking(completion)
+            if store.blocking:
+                yield from self._write(booking)
+            else:
+                store.transact(booking.step, durable=False)
+                booking.on_committed()
+            if given.streamed:
+                yield Emit(completion)
+            return CompletionResult(completion, self.served.entry)
         except CallerDisconnected:
             raise
         except Exception as error:
-            self._report(error, self.given.model)
+            report_failed(self, error)
             raise
         finally:
-            if self.runtime.cache.running.pop(self.id, None) is not None:
+            if cache.running.pop(self.id, None) is not None:
                 self._leave_to_others()
             if self.span is not None:
                 self.span.end()
-
-    def _answer(self) -> Flow[CompletionResult]:
-        runtime = self.runtime
-        asked = runtime, self.principal, self.attribution, self.given.model
-        plan = known_plan(*asked)
-        if plan is None and runtime.store.blocking:
-            plan = yield Call(partial(make_plan, *asked), threads=runtime.threads.store.of(self.principal.entity))
-        self.plan = plan = plan or make_plan(*asked)
-        self.served = plan.served if self.span is None else self.span.traced(plan.served)
-        if plan.counts_in_thread:
-            yield Call(self._prepare, threads=plan.served.threads)
-        else:
-            self._prepare()
-        runtime.cache.begin(self.id, self)
-        if plan.limited:
-            self.reserved = yield from self._reserve()
-        try:
-            read = self._read if plan.waits else self._read_in_place
-            for assembler in self.assemblers:
-                yield from read(assembler)
-            check_length(self.assemblers)
-            completion = self._completion()
-        except Exception as failure:
-            self.failure = None if isinstance(failure, CallerDisconnected) else failure
-            yield from self._record_what_was_produced()
-            raise
-        yield from self._record_usage(completion.usage, completion)
-        if self.request.streamed:
-            yield Emit(completion)
-        return CompletionResult(completion, self.served.entry)
 
     def _leave_to_others(self) -> None:
         """Leave it to the next beat to record what an interrupt kept from being recorded."""
@@ -151,20 +167,21 @@ class CompletionPipeline(MeasuredCompletion):
 
     def _prepare(self) -> None:
         """Make the request that the backend gets: checked against its capabilities, with a token limit and a seed."""
-        entry, backend = self.served.entry, self.plan.backend
+        entry, backend, request = self.served.entry, self.backend, self.given
         capabilities = backend.capabilities(self.served.base_model)
-        request = with_details(self.given, capabilities) if self.details else self.given
+        if self.details:
+            request = with_details(request, capabilities)
         if request.tool_choice.mode is ToolMode.REQUIRED:
             check_tool_choice(request)
         check_supported(request, entry, capabilities)
-        self.prompt_tokens: int | None = backend.prompt_tokens(request, self.served)
-        self.images: int = images(request)
+        self.prompt_tokens = backend.prompt_tokens(request, self.served)
+        self.images = images(request)
         max_tokens = resolve_max_tokens(entry, self.prompt_tokens, request.max_tokens)
-        seed = request.sampling.seed
-        if seed is None:
-            seed = int.from_bytes(self.runtime.randomness(8), "big", signed=True)
-        self.request = request.asking(request.messages, request.sampling.seeded(seed), max_tokens)
-        self.assemblers = assemblers_of(self.request, capabilities.choices)
+        sampling = request.sampling
+        if sampling.seed is None:
+            sampling = sampling.seeded(int.from_bytes(self.runtime.randomness(8), "big", signed=True))
+        self.request = request = request.asking(request.messages, sampling, max_tokens)
+        self.assemblers = assemblers_of(request, capabilities.choices)
 
     def _reserve(self) -> Flow[Admission | None]:
         assert self.request.max_tokens is not None
@@ -207,7 +224,7 @@ class CompletionPipeline(MeasuredCompletion):
                 if self.cut_by is not None:
                     raise self.cut_by
                 try:
-                    deltas = deltas or iter(cast(Backend, self.plan.backend).stream(assembler.request, self.served))
+                    deltas = deltas or iter(cast(Backend, self.backend).stream(assembler.request, self.served))
                     more = any(map(assembler.take, deltas))
                 except ModelyardError:
                     raise
@@ -223,7 +240,7 @@ class CompletionPipeline(MeasuredCompletion):
             close_deltas(deltas)
 
     def _opening(self, assembler: ResponseAssembler) -> Open:
-        return Open(self.plan.backend, assembler.request, self.served)
+        return Open(self.backend, assembler.request, self.served)
 
     def _emit(self, assembler: ResponseAssembler) -> Flow[None]:
         """Emit the deltas that may be shown, all at once; the choices begin in the order of their indexes."""
@@ -246,9 +263,11 @@ class CompletionPipeline(MeasuredCompletion):
 
     def _completion(self) -> Completion:
         """Assemble the completion. Raises `BackendError` for an answer that is incomplete or cannot be counted."""
-        choices: list[Choice] = []
-        for assembler in self.assemblers:
-            choices += assembler.fold()
+        if len(self.assemblers) == 1:
+            choices = self.assemblers[0].fold()
+        else:
+            check_length(self.assemblers)
+            choices = [choice for assembler in self.assemblers for choice in assembler.fold()]
         return Completion(self.id, self.created, self.given.model, tuple(choices), self._usage())
 
     def _usage(self) -> Usage:
@@ -267,32 +286,36 @@ class CompletionPipeline(MeasuredCompletion):
             prompt = known if whole > self.reserved.reserved else prompt
         return Usage(prompt, produced, 0 if first is None else min(first.cached_tokens, prompt), self.images, estimated)
 
-    def _record_usage(self, usage: Usage, completion: Completion) -> Flow[None]:
-        stored = self._stored(completion) if self.given.store else None
-        booking = CompletionBooking(
-            self.runtime, self.id, self._ledger_entry(usage), self.reserved, self._booked, stored
-        )
+    def _whole_booking(self, completion: Completion) -> CompletionBooking:
+        """Claim the right to record the completion. Raises what it was cut off by."""
+        booking = self._booking(completion.usage, self._stored(completion) if self.given.store else None)
         self.whole = True
         if self.span is not None:
             self.span.record()
         if not self._claim(booking):
             raise self.cut_by or StoreClosed("this platform was closed while the request ran")
-        if self.runtime.store.blocking:
-            yield from self._write(booking)
-        else:
-            self._write_in_place(booking)
-
-    def _record_what_was_produced(self) -> Flow[None]:
-        if (rest := self.remainder()) is not None and self._claim(rest):
-            yield from self._write(rest)
+        return booking
 
     def remainder(self) -> CompletionBooking | None:
         """Return what records what was produced so far, and releases what was reserved."""
-        produced = any(assembler.produced for assembler in self.assemblers)
-        if not produced and self.reserved is None:
+        if any(assembler.produced for assembler in self.assemblers):
+            return self._booking(self._usage())
+        if self.reserved is None:
             return None
-        entry = self._ledger_entry(self._usage()) if produced else None
-        return CompletionBooking(self.runtime, self.id, entry, self.reserved, self._booked)
+        return CompletionBooking(self.runtime, self.id, None, self.reserved, self._booked)
+
+    def _booking(self, usage: Usage, stored: StoredCompletion | None = None) -> CompletionBooking:
+        assert self.plan is not None
+        entry = self.plan.ledger_entry(self.id, self.attribution, usage, self.runtime.clock.now())
+        return CompletionBooking(self.runtime, self.id, entry, self.reserved, self._booked, stored)
+
+    def _booked(self, entry: LedgerEntry) -> None:
+        """Report what is in the ledger now."""
+        self.entry = entry
+        if self.client is not None:
+            self.client.booked = entry
+        if self.runtime.cache.meters is not None or self.runtime.observer is not None:
+            report_booked(self, entry)
 
     def _claim(self, booking: CompletionBooking) -> bool:
         """Claim the right to record this request. Returns False where who has cut it off does so."""
@@ -323,13 +346,6 @@ class CompletionPipeline(MeasuredCompletion):
         except CallerDisconnected:
             yield effect
             raise
-
-    def _write_in_place(self, booking: CompletionBooking) -> None:
-        self.runtime.store.transact(booking.step, durable=False)
-        booking.on_committed()
-
-    def _ledger_entry(self, usage: Usage) -> LedgerEntry:
-        return self.plan.ledger_entry(self.id, self.attribution, usage, self.runtime.clock.now())
 
     def _stored(self, completion: Completion) -> StoredCompletion:
         return StoredCompletion(

@@ -15,7 +15,7 @@ from modelyard.domain.record import EMPTY, KEY
 from modelyard.errors import ModelNotFound, NotFound
 from modelyard.flow import Flow, aiterate, arun, iterate, run
 from modelyard.platform import lineage, paging
-from modelyard.platform.chat.measured import Asking
+from modelyard.platform.chat.measured import ClientRequest
 from modelyard.platform.chat.pipeline import CompletionPipeline, CompletionResult
 from modelyard.platform.chat.request import ChatOptions, build_request
 from modelyard.platform.listing import Cursor, Listing
@@ -62,9 +62,9 @@ class Chat:
         attribution: Attribution,
         *,
         details: bool = False,
-        asking: Asking | None = None,
+        client: ClientRequest | None = None,
     ) -> Flow[CompletionResult]:
-        return CompletionPipeline(self._runtime, self._principal, request, attribution, details, asking).flow()
+        return CompletionPipeline(self._runtime, self._principal, request, attribution, details, client).flow()
 
     def list(
         self,
