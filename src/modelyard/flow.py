@@ -135,12 +135,11 @@ def run(flow: Flow[T]) -> T:
     """Drive a flow to its end and return its result; what it emits is dropped."""
     try:
         first = next(flow)
-    except StopIteration as ended:  # without an effect it needs no driver
-        return cast(T, ended.value)
-    driver = SyncDriver(flow)
+    except StopIteration as ended:
+        return cast(T, ended.value)  # without an effect, there is nothing to drive
+    driver, effect = SyncDriver(flow), cast("Effect | None", first)
     driver.waits = True
     try:
-        effect: Effect | None = first
         while effect is not None:
             effect = driver.perform(effect)
         return driver.result

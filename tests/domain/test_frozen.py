@@ -11,7 +11,7 @@ import pytest
 
 from modelyard.domain import completion, events, identity, usage
 from modelyard.domain.completion import Delta
-from modelyard.domain.frozen import quick_init
+from modelyard.domain.frozen import copies, maker, quick_init
 from modelyard.domain.record import EMPTY, frozen_mapping
 
 MODULES = (completion, events, identity, usage)
@@ -131,3 +131,71 @@ def test_the_values_that_each_completion_makes_have_it() -> None:
         "LedgerEntry",
         "UsageTotal",
     }
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        (("a",), {}),
+        (("a", 1, {"b": 2}, 3), {}),
+        (("a",), {"seq": 4, "data": {"b": 2}}),
+        ((), {}),
+        (("a",), {"other": 1}),
+        (("a", 1, 7), {}),
+    ],
+)
+def test_a_maker_makes_and_refuses_what_the_class_does(args: Any, named: Any) -> None:
+    assert outcome(maker(Value), *args, **named) == outcome(Plain, *args, **named)
+
+
+@pytest.mark.parametrize("cls", QUICK)
+def test_what_a_maker_makes_is_frozen(cls: type) -> None:
+    needed = [None for field in attrs.fields(cls) if field.default is attrs.NOTHING and field.converter is None]
+    made = maker(cls)(*needed)
+    assert type(made) is cls
+    assert made == cls(*needed)
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        setattr(made, attrs.fields(cls)[0].name, 1)
+
+
+def test_a_class_without_a_quick_init_is_its_own_maker() -> None:
+    assert maker(Plain) is Plain
+
+
+@quick_init
+@attrs.frozen(weakref_slot=False)
+class Copied:
+    """A class with a method that copies."""
+
+    name: str
+    type: int = 0
+    data: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
+
+    @copies
+    def typed(self, type: int) -> "Copied":
+        """Return a copy of this type."""
+        raise NotImplementedError
+
+
+def test_a_copy_has_the_values_that_the_method_takes() -> None:
+    value = Copied("a", 1, {"b": 2})
+    copied = value.typed(5)
+    assert copied == Copied("a", 5, {"b": 2})
+    assert type(copied) is Copied
+    assert value.type == 1
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        copied.name = "b"  # type: ignore[misc]
+    assert Copied.typed.__doc__ == "Return a copy of this type."
+
+
+def test_a_copy_cannot_change_what_is_converted() -> None:
+    with pytest.raises(TypeError, match="filled changes a field that is converted"):
+
+        @quick_init
+        @attrs.frozen(weakref_slot=False)
+        class _Wrong:
+            data: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
+
+            @copies
+            def filled(self, data: Mapping[str, Any]) -> "_Wrong":
+                raise NotImplementedError

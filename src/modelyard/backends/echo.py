@@ -29,8 +29,11 @@ from modelyard.domain.completion import (
     ToolCallDelta,
     ToolMode,
 )
+from modelyard.domain.frozen import maker
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.protocols import Capabilities, Deltas, ServedModel
+
+_whole = maker(Delta)
 
 LONGEST = 1024
 """The most characters of a word that are one token, besides the space before it."""
@@ -104,7 +107,7 @@ def _structured(request: CompletionRequest) -> Iterator[Deltas]:
 def _last_user_text(messages: Sequence[Message]) -> str:
     for message in reversed(messages):
         if message.role is Role.USER:
-            return message.text
+            return message.content if type(message.content) is str else message.text
     return messages[-1].text
 
 
@@ -158,7 +161,7 @@ def _answer(text: str, request: CompletionRequest) -> Iterator[Deltas]:
         return _word_by_word(text, request)
     tokens = count(text)
     if request.max_tokens is None or tokens <= request.max_tokens:
-        return iter((Delta(text, tokens, finish_reason=FinishReason.STOP),))
+        return iter((_whole(text, tokens, finish_reason=FinishReason.STOP),))
     return _deltas([_Piece(word) for word in split_tokens(text)], request, FinishReason.STOP)
 
 

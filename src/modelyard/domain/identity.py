@@ -5,7 +5,7 @@ from datetime import datetime
 
 import attrs
 
-from modelyard.domain.frozen import quick_init
+from modelyard.domain.frozen import maker, quick_init
 from modelyard.domain.record import Index, Record, sequence_field
 from modelyard.errors import Forbidden, InvalidInput, Problem
 
@@ -26,6 +26,9 @@ class Attribution:
 
     entity: str
     project: str = ""
+
+
+_attribution = maker(Attribution)
 
 
 @attrs.frozen
@@ -97,7 +100,7 @@ class Principal:
             (project,) = self.scope.projects
         if self.scope.entity is not None:
             self.require(entity, project)
-        return Attribution(entity, project or "")
+        return _attribution(entity, project or "")
 
 
 def host(entity: str = "local") -> Principal:

@@ -10,7 +10,7 @@ import attrs
 
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import Usage
-from modelyard.domain.frozen import quick_init
+from modelyard.domain.frozen import maker, quick_init
 from modelyard.domain.record import Index, Record, sequence_field
 
 EXACT = Context(prec=200, traps=[Inexact, InvalidOperation])
@@ -97,7 +97,7 @@ class UsageTotal:
 
     def __add__(self, other: "UsageTotal") -> "UsageTotal":
         """Return the sum of two totals of the same day, entity, project, key and model."""
-        return UsageTotal(
+        return _total(
             self.entity,
             self.day,
             self.project,
@@ -118,9 +118,12 @@ def day_of(moment: datetime) -> str:
     return (moment if moment.tzinfo is UTC else moment.astimezone(UTC)).date().isoformat()
 
 
+_total = maker(UsageTotal)
+
+
 def total_of(entry: LedgerEntry) -> UsageTotal:
     """Return the total of one entry."""
-    return UsageTotal(
+    return _total(
         entry.entity,
         day_of(entry.created_at),
         entry.project,
@@ -156,6 +159,8 @@ class UsageSum:
     trained_tokens: int = 0
 
 
+_COUNTED = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "images", "trained_tokens")
+
 SUM_BY = {"entity": "entity", "project": "project", "model": "model", "key": "key_id", "day": "day"}
 """What sums can be grouped by, and the field of a total that holds it."""
 
@@ -169,8 +174,7 @@ def summed(totals: Iterable[UsageTotal], by: Sequence[str]) -> list[UsageSum]:
 
 
 def _sum(totals: Sequence[UsageTotal], apart: Mapping[str, Any]) -> UsageSum:
-    counted = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "images", "trained_tokens")
-    counts = {name: sum(getattr(total, name) for total in totals) for name in counted}
+    counts = {name: sum(getattr(total, name) for total in totals) for name in _COUNTED}
     return UsageSum(**apart, **counts, cost=add(total.cost for total in totals))
 
 
@@ -316,15 +320,7 @@ RECORDS = (
         "usage_totals",
         ("entity", "day", "project", "key_id", "model"),
         indexes={"by_entity": Index(("entity",), ("day",)), "entities": Index((), ("entity",))},
-        sums=(
-            "requests",
-            "prompt_tokens",
-            "cached_tokens",
-            "completion_tokens",
-            "images",
-            "cost",
-            "trained_tokens",
-        ),
+        sums=(*_COUNTED, "cost"),
         domain=(ENTITY, "entity"),
     ),
     Record(

@@ -12,7 +12,7 @@ from modelyard.errors import Forbidden, InvalidInput
 from modelyard.flow import Flow
 from modelyard.http.message import Headers, Request, Response
 from modelyard.platform.artifacts import Spool
-from modelyard.platform.chat.measured import ClientRequest
+from modelyard.platform.chat.measured import RequestInProgress
 from modelyard.platform.platform import Platform
 from modelyard.threads import TenantThreads
 
@@ -103,7 +103,7 @@ class RouteCall:
     request: Request
     body: Any = None
     data: BinaryIO | None = None
-    client: ClientRequest | None = None
+    client: RequestInProgress | None = None
 
     @property
     def threads(self) -> TenantThreads:

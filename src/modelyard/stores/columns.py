@@ -290,7 +290,7 @@ def _all_short(names: Sequence[str]) -> str:
 
 
 def _all_in_range(names: Sequence[str]) -> str:
-    return " and ".join([f"{-json_values.MAX_INT} <= {name} < {json_values.MAX_INT}" for name in names])
+    return f"0 <= ({' | '.join(names)}) < {json_values.MAX_INT}"  # as large as each, and negative where one is
 
 
 _USUAL: Mapping[Convert, Callable[[Sequence[str]], str]] = {

@@ -51,7 +51,7 @@ class MemoryStore:
                 tx.undo_interrupted()
                 raise
             finally:
-                tx.end()
+                tx._tables = _ENDED
                 self._inside = None
         if tx.topics:
             self._subscribers.wake(tx.topics)
@@ -198,7 +198,10 @@ class _MemoryTx(_MemorySnapshot):
             raise RecordConflict(f"{type(record).__name__} {key} exists")
         if table.unique:
             table.refuse_taken(record, key)
-        self._put(table, key, None, record)
+        self._before.append((table, key, None))
+        if table.settings is not None:
+            self._tables.settings_version += 1
+        table.add(key, record)
 
     def replace(self, record: object) -> None:
         table = self._tables[type(record)]

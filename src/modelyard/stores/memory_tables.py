@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
+from modelyard.domain.frozen import maker
 from modelyard.domain.record import Record
 from modelyard.errors import RecordConflict
 from modelyard.stores.columns import Column, Projection, columns_of
@@ -116,6 +117,7 @@ class Table:
         self._cls = record.cls
         self._kept = Projection(list(columns.values()), [column.kind.keep for column in columns.values()])
         self.sequence: str | None = record.sequence
+        self._make = maker(record.cls)
         self._last = 0
         self.settings: Callable[[object], Key] | None = self.reader(record.settings) if record.settings else None
         self.key: Projection = Projection([columns[name] for name in record.key])
@@ -143,7 +145,7 @@ class Table:
     def numbered(self, record: Any) -> Any:
         """Return the record as `shared` does, with the next number in the order of appearance."""
         self._last += 1
-        return self.shared(record, self._last)
+        return self._make(*self._kept.accept(self._kept.raw(record))[:-1], self._last)
 
     def reader(self, names: Sequence[str]) -> Callable[[object], Key]:
         """Return a function that reads these columns of a record. Raises `KeyError`."""
@@ -160,14 +162,23 @@ class Table:
         self._catch_up()
         return self._listings[index]
 
+    def add(self, key: Key, new: object) -> None:
+        """Add a record with a key that is new. It is listed later."""
+        self.rows[key] = new
+        for unique in self.unique.values():
+            unique.move(key, None, new)
+        self._added.append((key, new))
+        if len(self._added) > _UNLISTED:
+            self._catch_up()
+
     def put(self, key: Key, old: object | None, new: object | None) -> None:
         """Replace `old` by `new` as the record with this key; None means no record."""
+        if old is None and new is not None:
+            self.add(key, new)
+            return
         self.place(key, new)
         for unique in self.unique.values():
             unique.move(key, old, new)
-        if old is None and new is not None and len(self._added) < _UNLISTED:
-            self._added.append((key, new))
-            return
         self._catch_up()
         for listing in self._listings.values():
             listing.move(key, old, new)

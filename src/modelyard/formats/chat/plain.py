@@ -10,6 +10,7 @@ from typing import Any, cast
 import attrs
 
 from modelyard.domain.completion import SAMPLING_PARAMETERS, CompletionRequest, Message, Role, Sampling
+from modelyard.domain.frozen import maker
 
 LONGEST_MODEL_NAME = 1024
 MAX_TOKENS = 2**31
@@ -34,6 +35,7 @@ _INTEGERS = frozenset({"top_k", "seed", "min_tokens", "n", "max_tokens", "max_co
 _FLAGS = frozenset({"logprobs", "return_token_ids", "parallel_tool_calls", "store"})
 _BARE = frozenset({"model", "messages", "stream"})
 _PLAIN = (_BARE | NUMBERS.keys() | _FLAGS) - {"min_tokens"}
+_request, _message = maker(CompletionRequest), maker(Message)
 _PLAIN_ROLES: Mapping[Any, Role] = {role.value: role for role in Role if role is not Role.TOOL}
 
 
@@ -61,7 +63,10 @@ def plain_request(body: Any) -> CompletionRequest | None:
 
     Returns None for any other body, and for one with a fault.
     """
-    if type(body) is not dict or not body.keys() <= _PLAIN:
+    if type(body) is not dict:
+        return None
+    bare = body.keys() <= _BARE
+    if not bare and not body.keys() <= _PLAIN:
         return None
     model, streamed = body.get("model"), body.get("stream", False)
     if type(model) is not str or not 1 <= len(model) <= LONGEST_MODEL_NAME:
@@ -71,8 +76,10 @@ def plain_request(body: Any) -> CompletionRequest | None:
     messages = plain_messages(body.get("messages"))
     if not messages or type(streamed) is not bool:
         return None
-    fields = {} if body.keys() <= _BARE else _plain_fields(body)
-    return None if fields is None else CompletionRequest(model, messages, streamed=streamed, **fields)
+    if bare:
+        return _request(model, messages, streamed=streamed)
+    fields = _plain_fields(body)
+    return None if fields is None else _request(model, messages, streamed=streamed, **fields)
 
 
 def _plain_fields(body: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -130,11 +137,12 @@ def plain_messages(raw: Any) -> tuple[Message, ...] | None:
             messages.append(given)
             continue
         content, role = given.get("content"), given.get("role")
-        if len(given) != 2 or type(content) is not str or type(role) is not str or role not in _PLAIN_ROLES:
+        known = _PLAIN_ROLES.get(role) if type(role) is str else None
+        if len(given) != 2 or type(content) is not str or known is None:
             return None
         if not (content.isascii() or is_unicode(content)):
             return None
-        messages.append(Message(_PLAIN_ROLES[role], content))
+        messages.append(_message(known, content))
     return tuple(messages)
 
 

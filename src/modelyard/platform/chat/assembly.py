@@ -5,6 +5,7 @@ It is done here for every backend, so that the rules hold no matter what a backe
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 import attrs
 
@@ -19,10 +20,12 @@ from modelyard.domain.completion import (
     ToolCallDelta,
     Usage,
 )
+from modelyard.domain.frozen import maker
 from modelyard.domain.logprobs import TokenLogprob, token_bytes
 from modelyard.errors import BackendError, InvalidInput
 from modelyard.platform.chat.stop_strings import StopStringBuffer
 
+_choice, _message = maker(Choice), maker(Message)
 _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "images")
 
 
@@ -127,7 +130,7 @@ class ResponseAssembler:
 
     def __init__(self, request: CompletionRequest, indexes: Sequence[int]) -> None:
         self.request = request
-        self.choices: list[ChoiceAssembler] = [ChoiceAssembler(index, request) for index in indexes]
+        self.choices: list[ChoiceAssembler] = list(map(ChoiceAssembler, indexes, repeat(request)))
         self.shown: list[Delta] = []
 
     def take(self, given: Delta | Sequence[Delta]) -> bool:
@@ -210,16 +213,24 @@ class ChoiceAssembler:
             return ()
         if self.ended:
             raise BackendError(f"choice {self.index} continued after its finish reason")
-        delta = self._counted(delta)
+        reason = delta.finish_reason
+        if self.tokens + delta.tokens > self._limit or delta.tool_call is not None or self._calls:
+            delta, reason = self._bounded(delta)
+        self.tokens += delta.tokens
+        self.length += len(delta.text)
+        if self.length > MAX_TEXT:
+            raise BackendError(f"choice {self.index} is longer than {MAX_TEXT} characters")
+        if delta.usage is not None or delta.index != self.index or delta.finish_reason is not reason:
+            delta = attrs.evolve(delta, index=self.index, finish_reason=reason, usage=None)
         shown = (delta,) if self._buffer is None else self._buffer.take(delta)
         if shown and shown[-1].finish_reason is not None:
             self.ended = True
-            self._cut = self._cut or delta.finish_reason is None
+            self._cut = self._cut or reason is None
         self.deltas += shown
         return shown
 
-    def _counted(self, delta: Delta) -> Delta:
-        """Count a delta, give it the choice's index, and cut it where the choice has reached its limit."""
+    def _bounded(self, delta: Delta) -> tuple[Delta, FinishReason | None]:
+        """Cut a delta where the choice has reached its limit. Returns it, and why the choice ends with it."""
         reason, call = delta.finish_reason, delta.tool_call
         if self.tokens + delta.tokens > self._limit:
             delta, reason = first_tokens(delta, self._limit - self.tokens), FinishReason.LENGTH
@@ -230,13 +241,7 @@ class ChoiceAssembler:
             self._begin(delta.tool_call)
         if self._calls and reason is FinishReason.STOP:
             reason = FinishReason.TOOL_CALLS
-        self.tokens += delta.tokens
-        self.length += len(delta.text)
-        if self.length > MAX_TEXT:
-            raise BackendError(f"choice {self.index} is longer than {MAX_TEXT} characters")
-        if delta.usage is None and delta.index == self.index and delta.finish_reason is reason:
-            return delta
-        return attrs.evolve(delta, index=self.index, finish_reason=reason, usage=None)
+        return delta, reason
 
     def _begin(self, call: ToolCallDelta) -> None:
         if call.index not in self._calls and not (call.id and call.name):
@@ -295,7 +300,7 @@ def fold_choice(index: int, given: Iterable[Delta], with_logprobs: bool) -> Choi
             detailed.append(delta)
     content = texts[0] if len(texts) == 1 else "".join(texts)
     if not detailed:
-        return Choice(index, Message(Role.ASSISTANT, content), reason, () if with_logprobs else None)
+        return _choice(index, _message(Role.ASSISTANT, content), reason, () if with_logprobs else None)
     calls = _fold_calls(detailed)
     return Choice(
         index,

@@ -27,9 +27,9 @@ _GUIDED = (ResponseType.CHOICE, ResponseType.REGEX)
 _FORMATS = {ResponseType.JSON_OBJECT: "json_mode", ResponseType.JSON_SCHEMA: "structured_outputs"}
 
 
-def check_supported(request: CompletionRequest, entry: CatalogueEntry, capabilities: Capabilities) -> None:
-    """Raise `UnsupportedParameter` naming everything that this model cannot honour."""
-    missing, problems = _details(request, capabilities), []
+def check_supported(request: CompletionRequest, entry: CatalogueEntry, capabilities: Capabilities) -> int:
+    """Return how many images the messages have. Raises `UnsupportedParameter` naming what this model cannot honour."""
+    missing, problems, images = _details(request, capabilities), [], 0
     if request.sampling is not _DEFAULT:
         missing = _sampling(request.sampling, capabilities) + missing
     if missing:
@@ -37,8 +37,10 @@ def check_supported(request: CompletionRequest, entry: CatalogueEntry, capabilit
     for at, message in enumerate(request.messages):
         if type(message.content) is tuple:
             problems += _modalities(at, message.content, entry)
+            images += sum(modality_of(part) == "image" for part in message.content)
     if problems:
         raise UnsupportedParameter(problems)
+    return images
 
 
 def _sampling(sampling: Sampling, capabilities: Capabilities) -> list[str]:
@@ -87,15 +89,6 @@ def _modalities(at: int, parts: Sequence[Part], entry: CatalogueEntry) -> Iterat
 def modality_of(part: Part) -> str:
     """Return the modality of a part: "image" for `image_url`, "audio" for `input_audio`, and so on."""
     return part.type.removeprefix("input_").removesuffix("_url")
-
-
-def images(request: CompletionRequest) -> int:
-    """Return how many images the messages have."""
-    found = 0
-    for message in request.messages:
-        if type(message.content) is tuple:
-            found += sum(modality_of(part) == "image" for part in message.content)
-    return found
 
 
 def check_tool_choice(request: CompletionRequest) -> None:

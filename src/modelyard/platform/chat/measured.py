@@ -13,7 +13,7 @@ from modelyard.platform.runtime import Runtime
 from modelyard.protocols import ServedModel
 
 
-class ClientRequest(Protocol):
+class RequestInProgress(Protocol):
     """The request of a client that a completion answers: its id, and then what was booked for it."""
 
     id: str
@@ -63,7 +63,7 @@ class MeasuredCompletion(Protocol):
     principal: Principal
     attribution: Attribution
     plan: CompletionPlan | None
-    client: ClientRequest | None
+    client: RequestInProgress | None
     given: CompletionRequest
     entry: LedgerEntry | None
     began: float

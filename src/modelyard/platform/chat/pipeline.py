@@ -9,27 +9,28 @@ from typing import cast
 import attrs
 
 from modelyard.domain.catalogue import CatalogueEntry
-from modelyard.domain.completion import Completion, CompletionRequest, Delta, StoredCompletion, ToolMode, Usage
+from modelyard.domain.completion import Completion, CompletionRequest, Delta, ToolMode, Usage
+from modelyard.domain.frozen import maker, quick_init
 from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.usage import Admission, LedgerEntry, most
 from modelyard.errors import BackendError, ModelyardError, StoreClosed
 from modelyard.flow import Call, CallerDisconnected, Emit, Flow
-from modelyard.formats import converter
 from modelyard.platform.chat.assembly import UNINTERRUPTED, ResponseAssembler, assemblers_of, check_length
 from modelyard.platform.chat.backend_stream import BackendStream, Close, GiveWay, Open, Pull, close_deltas
 from modelyard.platform.chat.capability_checks import (
     check_supported,
     check_tool_choice,
-    images,
     resolve_max_tokens,
     with_details,
 )
-from modelyard.platform.chat.measured import ClientRequest, CompletionSpan, report_booked, report_failed
-from modelyard.platform.chat.plan import CompletionPlan, known_plan, make_plan
+from modelyard.platform.chat.measured import RequestInProgress, CompletionSpan, report_booked, report_failed
+from modelyard.platform.chat.plan import CompletionPlan, known_plan, make_plan, stored
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.admission import reserve
 from modelyard.platform.usage.booking import CompletionBooking, RecordUsage, of_entity
 from modelyard.protocols import AsyncBackend, Backend, Deltas, ServedModel
+
+_completion, _usage = maker(Completion), maker(Usage)
 
 
 @attrs.frozen
@@ -42,12 +43,16 @@ class StreamStarted:
     entry: CatalogueEntry
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class CompletionResult:
     """What a `CompletionPipeline` returns: the completion, and the catalogue entry that priced it."""
 
     completion: Completion
     entry: CatalogueEntry
+
+
+_result = maker(CompletionResult)
 
 
 class CompletionPipeline:
@@ -70,7 +75,6 @@ class CompletionPipeline:
     assemblers: Sequence[ResponseAssembler] = ()
     stream: BackendStream | None = None
     choices_begun: int = 0
-    started: bool = False
     cut_by: Exception | None = None
     span: CompletionSpan | None = None
     entry: LedgerEntry | None = None
@@ -85,10 +89,10 @@ class CompletionPipeline:
         request: CompletionRequest,
         attribution: Attribution,
         details: bool = False,
-        client: ClientRequest | None = None,
+        client: RequestInProgress | None = None,
     ) -> None:
         self.runtime: Runtime = runtime
-        self.client: ClientRequest | None = client
+        self.client: RequestInProgress | None = client
         self.began: float = runtime.clock.monotonic()
         self.principal: Principal = principal
         self.given: CompletionRequest = request
@@ -111,11 +115,7 @@ class CompletionPipeline:
             plan = known_plan(runtime, self.principal, self.attribution, given.model)
             if plan is None:
                 make = partial(make_plan, runtime, self.principal, self.attribution, given.model)
-                plan = (
-                    (yield Call(make, threads=runtime.store_threads(self.principal.entity)))
-                    if store.blocking
-                    else make()
-                )
+                plan = yield Call(make, store.blocking, runtime.store_threads(self.principal.entity))
             self.plan, self.backend = plan, plan.backend
             self.served = plan.served if self.span is None else self.span.traced(plan.served)
             if plan.counts_in_thread:
@@ -144,24 +144,20 @@ class CompletionPipeline:
                 booking.on_committed()
             if given.streamed:
                 yield Emit(completion)
-            return CompletionResult(completion, self.served.entry)
+            return _result(completion, self.served.entry)
         except CallerDisconnected:
             raise
         except Exception as error:
             report_failed(self, error)
             raise
         finally:
-            if cache.running.pop(self.id, None) is not None:
-                self._leave_to_others()
+            if cache.running.pop(self.id, None) is not None:  # an interrupt kept this from being recorded
+                if (rest := self.remainder()) is not None:
+                    cache.bookings[self.id] = rest  # which the next beat commits
+                if self.reserved is not None:
+                    cache.presence.release(self.id)
             if self.span is not None:
                 self.span.end()
-
-    def _leave_to_others(self) -> None:
-        """Leave it to the next beat to record what an interrupt kept from being recorded."""
-        if (rest := self.remainder()) is not None:
-            self.runtime.cache.bookings[self.id] = rest
-        if self.reserved is not None:
-            self.runtime.cache.presence.release(self.id)
 
     # ---- before the backend answers
 
@@ -173,9 +169,8 @@ class CompletionPipeline:
             request = with_details(request, capabilities)
         if request.tool_choice.mode is ToolMode.REQUIRED:
             check_tool_choice(request)
-        check_supported(request, entry, capabilities)
+        self.images = check_supported(request, entry, capabilities)
         self.prompt_tokens = backend.prompt_tokens(request, self.served)
-        self.images = images(request)
         max_tokens = resolve_max_tokens(entry, self.prompt_tokens, request.max_tokens)
         sampling = request.sampling
         if sampling.seed is None:
@@ -200,7 +195,7 @@ class CompletionPipeline:
 
     def _read(self, assembler: ResponseAssembler) -> Flow[None]:
         """Read the answer of a backend that may wait to one request of it."""
-        stream, more = (yield self._opening(assembler)), True
+        stream, more = (yield Open(self.backend, assembler.request, self.served)), True
         self.stream = stream
         while more and not assembler.done:
             if self.cut_by is not None:
@@ -239,13 +234,9 @@ class CompletionPipeline:
         finally:
             close_deltas(deltas)
 
-    def _opening(self, assembler: ResponseAssembler) -> Open:
-        return Open(self.backend, assembler.request, self.served)
-
     def _emit(self, assembler: ResponseAssembler) -> Flow[None]:
         """Emit the deltas that may be shown, all at once; the choices begin in the order of their indexes."""
-        if not self.started:
-            self.started = True
+        if self.first_token is None:
             self.first_token = self.runtime.clock.monotonic() - self.began
             yield Emit(StreamStarted(self.id, self.created, self.given.model, self.served.entry))
         shown, assembler.shown = assembler.shown, []
@@ -263,16 +254,17 @@ class CompletionPipeline:
 
     def _completion(self) -> Completion:
         """Assemble the completion. Raises `BackendError` for an answer that is incomplete or cannot be counted."""
-        if len(self.assemblers) == 1:
-            choices = self.assemblers[0].fold()
-        else:
+        choices = self.assemblers[0].fold()
+        if len(self.assemblers) > 1:
             check_length(self.assemblers)
-            choices = [choice for assembler in self.assemblers for choice in assembler.fold()]
-        return Completion(self.id, self.created, self.given.model, tuple(choices), self._usage())
+            choices += [choice for assembler in self.assemblers[1:] for choice in assembler.fold()]
+        return _completion(self.id, self.created, self.given.model, tuple(choices), self._usage())
 
     def _usage(self) -> Usage:
         """Return the usage as the backend reports it, else as it was counted; it never costs more than was admitted."""
         first, known = self.assemblers[0].report, self.prompt_tokens
+        if first is None and known is not None and len(self.assemblers) == 1:
+            return _usage(known, self.assemblers[0].completion_tokens(), 0, self.images)
         estimated = first is None and known is None
         prompt = first.prompt_tokens if first is not None else known
         if prompt is None:
@@ -284,11 +276,15 @@ class CompletionPipeline:
         if known is not None and prompt > known and self.reserved is not None:
             whole = most(Usage(prompt, produced, images=self.images), self.served.entry.pricing)
             prompt = known if whole > self.reserved.reserved else prompt
-        return Usage(prompt, produced, 0 if first is None else min(first.cached_tokens, prompt), self.images, estimated)
+        return _usage(
+            prompt, produced, 0 if first is None else min(first.cached_tokens, prompt), self.images, estimated
+        )
 
     def _whole_booking(self, completion: Completion) -> CompletionBooking:
         """Claim the right to record the completion. Raises what it was cut off by."""
-        booking = self._booking(completion.usage, self._stored(completion) if self.given.store else None)
+        booking = self._booking(completion.usage)
+        if self.given.store:
+            booking.stored = stored(self.given, completion, self.attribution, self.served, self.runtime.clock.now())
         self.whole = True
         if self.span is not None:
             self.span.record()
@@ -304,10 +300,10 @@ class CompletionPipeline:
             return None
         return CompletionBooking(self.runtime, self.id, None, self.reserved, self._booked)
 
-    def _booking(self, usage: Usage, stored: StoredCompletion | None = None) -> CompletionBooking:
+    def _booking(self, usage: Usage) -> CompletionBooking:
         assert self.plan is not None
         entry = self.plan.ledger_entry(self.id, self.attribution, usage, self.runtime.clock.now())
-        return CompletionBooking(self.runtime, self.id, entry, self.reserved, self._booked, stored)
+        return CompletionBooking(self.runtime, self.id, entry, self.reserved, self._booked)
 
     def _booked(self, entry: LedgerEntry) -> None:
         """Report what is in the ledger now."""
@@ -346,20 +342,6 @@ class CompletionPipeline:
         except CallerDisconnected:
             yield effect
             raise
-
-    def _stored(self, completion: Completion) -> StoredCompletion:
-        return StoredCompletion(
-            id=self.id,
-            entity=self.attribution.entity,
-            project=self.attribution.project,
-            model=self.given.model,
-            created_at=self.runtime.clock.now(),
-            request=converter.unstructure_filled(self.given),
-            answer=converter.unstructure_filled(completion),
-            metadata=self.given.metadata,
-            price=self.served.entry.pricing.texts,
-            checkpoint_id=None if self.served.checkpoint is None else self.served.checkpoint.id,
-        )
 
 
 def _failed(error: Exception) -> BackendError:

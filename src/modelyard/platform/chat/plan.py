@@ -4,9 +4,12 @@ from datetime import datetime
 
 import attrs
 
-from modelyard.domain.completion import Usage
+from modelyard.domain.catalogue import CatalogueEntry
+from modelyard.domain.completion import Completion, CompletionRequest, StoredCompletion, Usage
+from modelyard.domain.frozen import maker
 from modelyard.domain.identity import Attribution, Limits, Principal, check_name
 from modelyard.domain.usage import LedgerEntry, cost
+from modelyard.formats import converter
 from modelyard.platform.catalogue.service import Offers, booked_name, offered, served
 from modelyard.platform.chat.backend_stream import backend_of
 from modelyard.platform.runtime import Runtime
@@ -18,6 +21,7 @@ MOST_PLANS = 4096
 PlanKey = tuple[int, str, str, str]
 
 _NO_LIMITS = Limits()
+_entry = maker(LedgerEntry)
 
 
 @attrs.frozen(eq=False)
@@ -26,7 +30,8 @@ class CompletionPlan:
 
     `limited` is whether a limit or a budget applies, `waits` whether the backend may keep an event loop waiting, and
     `counts_in_thread` whether it may even while it counts a prompt.
-    `offers` and `settings_version` are what was in force when the plan was made.
+    `offers` and `settings_version` are what was in force when the plan was made; `entries` is the tuple that the
+    backend offered then, if it was one.
     """
 
     principal: Principal
@@ -37,12 +42,13 @@ class CompletionPlan:
     waits: bool
     counts_in_thread: bool
     offers: Offers
+    entries: tuple[CatalogueEntry, ...] | None
     settings_version: int | None
 
     def ledger_entry(self, id: str, attribution: Attribution, usage: Usage, now: datetime) -> LedgerEntry:
         """Return what is booked for a completion."""
         model = self.served
-        return LedgerEntry(
+        return _entry(
             id,
             attribution.entity,
             attribution.project,
@@ -62,10 +68,13 @@ class CompletionPlan:
 
 def known_plan(runtime: Runtime, principal: Principal, attribution: Attribution, model: str) -> CompletionPlan | None:
     """Return the plan that `make_plan` has made, unless a setting has changed since, here or in another process."""
-    plan: CompletionPlan | None = runtime.cache.plans.get(_key(principal, attribution, model))
-    if plan is None or plan.offers is not offered(runtime):
+    key = id(principal), attribution.entity, attribution.project, model
+    plan: CompletionPlan | None = runtime.cache.plans.get(key)
+    if plan is None or runtime.store.settings_version() != plan.settings_version:
         return None
-    return plan if runtime.store.settings_version() == plan.settings_version else None
+    if runtime.backend.entries() is not plan.entries and offered(runtime) is not plan.offers:
+        return None
+    return plan
 
 
 def make_plan(runtime: Runtime, principal: Principal, attribution: Attribution, model: str) -> CompletionPlan:
@@ -77,7 +86,7 @@ def make_plan(runtime: Runtime, principal: Principal, attribution: Attribution, 
     entity, project = attribution.entity, attribution.project
     principal.require(check_name(entity, "entity"), project and check_name(project, "project"))
     version = runtime.store.settings_version()  # before what it is the version of
-    offers = offered(runtime)
+    entries, offers = runtime.backend.entries(), offered(runtime)
 
     def query(snapshot: Snapshot) -> tuple[ServedModel, bool]:
         limited = principal.limits != _NO_LIMITS or bool(budgets_of(snapshot, entity, principal.key_id))
@@ -88,18 +97,32 @@ def make_plan(runtime: Runtime, principal: Principal, attribution: Attribution, 
     waits = getattr(backend, "blocking", True) or hasattr(backend, "astream")
     in_thread = getattr(backend, "blocking", False) and not getattr(backend, "counts_in_place", False)
     name = booked_name(model, found.entry)
-    plan = CompletionPlan(principal, found, backend, name, limited, waits, in_thread, offers, version)
-    if version is not None:
-        _keep(runtime.cache.plans, _key(principal, attribution, model), plan)
+    same = entries if type(entries) is tuple and offered(runtime) is offers else None
+    plan = CompletionPlan(principal, found, backend, name, limited, waits, in_thread, offers, same, version)
+    if version is not None:  # the plan holds the principal, so that no other one gets its id
+        _keep(runtime.cache.plans, (id(principal), entity, project, model), plan)
     return plan
-
-
-def _key(principal: Principal, attribution: Attribution, model: str) -> PlanKey:
-    """Return the key of a plan, which holds the principal, so that no other one gets its id."""
-    return id(principal), attribution.entity, attribution.project, model
 
 
 def _keep(plans: dict[PlanKey, CompletionPlan], key: PlanKey, plan: CompletionPlan) -> None:
     if len(plans) >= MOST_PLANS:
         plans.clear()
     plans[key] = plan
+
+
+def stored(
+    request: CompletionRequest, completion: Completion, attribution: Attribution, model: ServedModel, now: datetime
+) -> StoredCompletion:
+    """Return what is kept of a completion whose request asks for that (`store`)."""
+    return StoredCompletion(
+        id=completion.id,
+        entity=attribution.entity,
+        project=attribution.project,
+        model=request.model,
+        created_at=now,
+        request=converter.unstructure_filled(request),
+        answer=converter.unstructure_filled(completion),
+        metadata=request.metadata,
+        price=model.entry.pricing.texts,
+        checkpoint_id=None if model.checkpoint is None else model.checkpoint.id,
+    )

@@ -70,7 +70,7 @@ class ChatOptions(CompletionOptions, total=False):
     project: str | None
 
 
-_METHODS = frozenset({"stream", "stream_options"})
+_METHODS = "stream", "stream_options"
 """Parameters of the format that are methods here."""
 
 
@@ -80,10 +80,10 @@ def build_request(options: CompletionOptions, streamed: bool, details: bool = Fa
     `details` says that log-probabilities are shown unless they are declined.
     """
     body: dict[str, Any] = {**options, "stream": streamed}
-    if not _METHODS.isdisjoint(options):
-        (name, *_) = _METHODS & options.keys()
-        raise InvalidInput.at(name, msg="is not a parameter here: call stream or astream")
-    if "messages" in body:
+    for name in _METHODS:
+        if name in options:
+            raise InvalidInput.at(name, msg="is not a parameter here: call stream or astream")
+    if "messages" in body and type(body["messages"]) is not list:
         body["messages"] = _listed(body["messages"])
     return plain_request(body) or values.read_values(body, details)
 

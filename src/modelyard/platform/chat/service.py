@@ -15,7 +15,7 @@ from modelyard.domain.record import EMPTY, KEY
 from modelyard.errors import ModelNotFound, NotFound
 from modelyard.flow import Flow, aiterate, arun, iterate, run
 from modelyard.platform import lineage, paging
-from modelyard.platform.chat.measured import ClientRequest
+from modelyard.platform.chat.measured import RequestInProgress
 from modelyard.platform.chat.pipeline import CompletionPipeline, CompletionResult
 from modelyard.platform.chat.request import ChatOptions, build_request
 from modelyard.platform.listing import Cursor, Listing
@@ -62,7 +62,7 @@ class Chat:
         attribution: Attribution,
         *,
         details: bool = False,
-        client: ClientRequest | None = None,
+        client: RequestInProgress | None = None,
     ) -> Flow[CompletionResult]:
         return CompletionPipeline(self._runtime, self._principal, request, attribution, details, client).flow()
 
@@ -121,12 +121,14 @@ class Chat:
     def _flow(self, request: CompletionRequest | None, options: ChatOptions, streamed: bool) -> Flow[CompletionResult]:
         entity, project = options.pop("entity", None), options.pop("project", None)
         if request is None:
-            request = build_request(self._named(options), streamed)
+            named = options if type(options.get("model")) is str else self._named(options)
+            request = build_request(named, streamed)
         elif options:
             raise TypeError("give a CompletionRequest or keywords, not both")
         elif request.streamed is not streamed:
             request = attrs.evolve(request, streamed=streamed)
-        return self._pipeline(request, self._principal.attribution(entity, project))
+        attribution = self._principal.attribution(entity, project)
+        return CompletionPipeline(self._runtime, self._principal, request, attribution).flow()
 
     def _named(self, options: ChatOptions) -> ChatOptions:
         """Put its name in the place of a model or checkpoint that is given as a value."""

@@ -57,7 +57,8 @@ class CompletionBooking:
 
     def step(self, tx: Tx) -> None:
         """Record it. Repeating it changes nothing."""
-        self.warnings.clear()
+        if self.warnings:
+            self.warnings.clear()
         if self.entry is not None:
             book(tx, self.entry, self.reserved, self.stored, self.warnings)
         elif self.reserved is not None:
@@ -65,11 +66,11 @@ class CompletionBooking:
 
     def on_committed(self) -> None:
         """Forget it, and report it, once."""
-        first = self.runtime.cache.bookings.pop(self.id, None) is not None
-        if first and self.entry is not None:
-            self.booked(self.entry)
-            for budget in self.warnings:
-                _warn(self.runtime, budget)
+        if self.runtime.cache.bookings.pop(self.id, None) is None or self.entry is None:
+            return
+        self.booked(self.entry)
+        for budget in self.warnings:
+            _warn(self.runtime, budget)
 
 
 def of_entity(step: Callable[[Tx], None], entity: str) -> DomainStep[None]:
