@@ -137,8 +137,7 @@ def run(flow: Flow[T]) -> T:
         first = next(flow)
     except StopIteration as ended:
         return cast(T, ended.value)  # without an effect, there is nothing to drive
-    driver, effect = SyncDriver(flow), cast("Effect | None", first)
-    driver.waits = True
+    driver, effect = SyncDriver(flow, waits=True), cast("Effect | None", first)
     try:
         while effect is not None:
             effect = driver.perform(effect)
@@ -178,9 +177,9 @@ class Driver(Generic[T]):
 
     result: T
 
-    def __init__(self, flow: Flow[T], opened: Iterable[Any] = ()) -> None:
+    def __init__(self, flow: Flow[T], opened: Iterable[Any] = (), waits: bool = False) -> None:
         self._flow = flow
-        self.waits: bool = False
+        self.waits: bool = waits
         self.opened: list[Any] = list(opened)
         self.on_emit: Callable[[Any], Any] | None = None
 

@@ -23,7 +23,7 @@ from modelyard.platform.chat.capability_checks import (
     resolve_max_tokens,
     with_details,
 )
-from modelyard.platform.chat.measured import RequestInProgress, CompletionSpan, report_booked, report_failed
+from modelyard.platform.chat.measured import CompletionSpan, RequestInProgress, report_booked, report_failed
 from modelyard.platform.chat.plan import CompletionPlan, known_plan, make_plan, stored
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.admission import reserve
