@@ -15,6 +15,7 @@ from modelyard.http.endpoint import Endpoint, routes
 from modelyard.http.message import Request
 from modelyard.http.route import Auth, Interface
 from modelyard.platform.runtime import Settings
+from modelyard.testing import ManualClock
 
 GUARDED = [route for route in routes() if route.auth is not Auth.PUBLIC]
 WRONG_CREDENTIALS = (None, "", "Bearer nothing", "Basic YTpi", "Bearer  x", "Digest x")
@@ -355,6 +356,22 @@ def test_a_rate_limit_says_when_to_come_again(client_for: Any) -> None:
         assert refused.status == 429
         assert int(refused.headers["retry-after"]) >= 1
         assert refused.json["error"]["type"] == "rate_limit_error"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_every_answer_to_a_limited_key_says_what_is_left_of_its_rate(client_for: Any, stream: bool) -> None:
+    def left(answer: Any) -> tuple[str, ...]:
+        return tuple(answer.headers[f"x-ratelimit-{name}-requests"] for name in ("limit", "remaining", "reset"))
+
+    with open_platform(clock=ManualClock()) as platform:
+        client = client_for(platform)
+        key = platform.keys.create("acme", requests_per_minute=2).secret
+        assert [left(client.chat(key=key, stream=stream)) for _ in range(3)] == [
+            ("2", "1", "30s"),
+            ("2", "0", "60s"),
+            ("2", "0", "60s"),
+        ]
+        assert not [name for name in client.chat().headers if name.startswith("x-ratelimit")]
 
 
 def test_a_closed_platform_answers_503(client_for: Any) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from modelyard.dashboard.pages import annotations, catalogue, home, jobs, keys, lineage, models, runs, usage
+from modelyard.dashboard.pages import annotations, catalogue, home, jobs, keys, lineage, models, rows, runs, usage
 from modelyard.dashboard.view import Handler
 
 ROUTES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
@@ -21,7 +21,7 @@ ROUTES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
     ("POST", ("models", "{model}", "{step}", "annotate"), annotations.annotate),
     ("GET", ("runs",), runs.listed),
     ("GET", ("runs", "{run}"), runs.run),
-    ("GET", ("runs", "{run}", "rows"), runs.rows),
+    ("GET", ("runs", "{run}", "rows"), rows.rows),
     ("POST", ("runs", "{run}", "annotate"), annotations.annotate),
     ("GET", ("compare",), runs.compared),
     ("GET", ("usage",), usage.usage),

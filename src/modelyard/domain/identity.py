@@ -67,6 +67,18 @@ class Limits:
         )
 
 
+@attrs.frozen
+class RateStand:
+    """How much of its rate a key has left: of `limit` requests a minute, so many that it may make at once.
+
+    In `reset` seconds it may make `limit` again.
+    """
+
+    limit: int
+    remaining: int
+    reset: float
+
+
 def _at_most(value: int | None, limit: int | None) -> bool:
     return limit is None or (value is not None and value <= limit)
 

@@ -9,7 +9,11 @@ from modelyard.http.message import Header, Headers, Response
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/?#\s]+")
 _NAMES = re.compile(r"[A-Za-z0-9-]+( *, *[A-Za-z0-9-]+)*")
 _MAX_AGE = ("access-control-max-age", "600")
-_EXPOSED = ("access-control-expose-headers", "x-request-id, retry-after, x-should-retry, allow, deprecation, etag")
+_EXPOSED = (
+    "access-control-expose-headers",
+    "x-request-id, retry-after, x-should-retry, allow, deprecation, etag, x-ratelimit-limit-requests, "
+    "x-ratelimit-remaining-requests, x-ratelimit-reset-requests",
+)
 _VARY = ("vary", "origin")
 
 

@@ -10,7 +10,7 @@ import attrs
 
 from modelyard import flow
 from modelyard.domain.events import CALLER_LEFT
-from modelyard.domain.identity import Principal, Scope
+from modelyard.domain.identity import Principal, RateStand, Scope
 from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import InvalidInput, Unauthenticated
 from modelyard.flow import Await, CallerDisconnected, Emit, Flow
@@ -80,6 +80,11 @@ class HttpExchange:
     principal: Principal | None = None
     booked: LedgerEntry | None = None
     span: Any = None
+    rate: RateStand | None = None
+
+    def see_rate(self, stand: RateStand) -> None:
+        """Note what is left of the rate of the key, for the headers of the answer."""
+        self.rate = stand
 
     @property
     def threads(self) -> Threads:
@@ -121,6 +126,8 @@ class HttpExchange:
         """Return the response with the headers that every answer has."""
         self.started, self.status = True, response.status
         response.headers.append(("x-request-id", self.id))
+        if self.rate is not None:
+            response.headers += rate_headers(self.rate)
         if self.served.origins is not None:
             response.headers += self.served.origins.headers(self.headers)
         if self.match.auth is not Auth.PUBLIC:
@@ -216,6 +223,16 @@ class HttpExchange:
             call.body = yield flow.Call(lambda: parse(raw), True, call.threads)
         elif raw:
             call.body = parse(raw)
+
+
+def rate_headers(stand: RateStand) -> list[Header]:
+    """Return the headers by which clients of chat completions learn what is left of their rate.
+
+    >>> rate_headers(RateStand(60, 59, 1.0))[1:]
+    [('x-ratelimit-remaining-requests', '59'), ('x-ratelimit-reset-requests', '1s')]
+    """
+    named = {"limit": stand.limit, "remaining": stand.remaining, "reset": f"{round(stand.reset, 3):g}s"}
+    return [(f"x-ratelimit-{name}-requests", str(value)) for name, value in named.items()]
 
 
 def _with_data(answer: PlainHandler, call: RouteCall) -> Response:

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from heapq import merge
+from itertools import islice
 from typing import Any, TypeVar
 
 from modelyard.domain.identity import Principal, check_name
@@ -153,8 +155,10 @@ def index_listing(
     order: Order = "asc",
     keep: Callable[[R], bool] = accept_all,
     shown: Callable[[Snapshot, Sequence[R]], Sequence[T]] = _as_they_are,
+    also: tuple[object, ...] = (),
 ) -> Listing[T]:
-    """List the records of an index that `keep` keeps, as `shown` shows them.
+    """List the records of an index that `keep` keeps, as `shown` shows them; in their order also those with the values
+    `also` in the place of `where`.
 
     `place` finds the cursor of an id. Raises `InvalidInput` for an unknown order.
     """
@@ -163,7 +167,12 @@ def index_listing(
 
     def read(cursor: Cursor | None, size: int) -> Sequence[R]:
         size = size if keep is accept_all else max(size, BATCH)
-        return runtime.store.read(partial(_batch, cls, index, where, cursor, size, order == "desc"))
+        parts = [
+            runtime.store.read(partial(_batch, cls, index, values, cursor, size, order == "desc"))
+            for values in ((where, also) if also else (where,))
+        ]
+        merged = merge(*parts, key=partial(cursor_at, cls, index), reverse=order == "desc")
+        return parts[0] if len(parts) == 1 else list(islice(merged, size))
 
     def show(found: Sequence[R]) -> Sequence[T]:
         return runtime.store.read(lambda snapshot: shown(snapshot, found)) if found else ()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from modelyard import Example, Message, Role, open_platform
 from modelyard.artifacts.memory import MemoryArtifacts
+from modelyard.backends import ScriptedBackend
 from modelyard.backends.echo import EchoBackend
 from modelyard.clock import SystemClock
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
@@ -356,3 +357,9 @@ def test_a_checkpoint_whose_bytes_were_altered_neither_answers_nor_is_trained_on
             platform.chat.complete(model="local/p/m", messages="ping")
         with pytest.raises(JobFailed, match="altered"):
             platform.training.sft(model.id, rows).wait()
+
+
+def test_a_name_like_none_is_answered_with_the_few_models_that_there_are() -> None:
+    with open_platform(backend=ScriptedBackend(["ok"])) as platform:
+        with pytest.raises(ModelNotFound, match=r"the models that can be used: scripted$"):
+            platform.chat.complete(model="gpt-5", messages="hi")

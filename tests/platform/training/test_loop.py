@@ -58,6 +58,12 @@ def test_each_round_samples_trains_and_makes_one_checkpoint(platform: Platform) 
     assert (seen.progress, seen.total, seen.model_id) == (2, 2, model_id(platform))
     kinds = [(one.kind, one.loop_id, one.status) for one in platform.training.list()]
     assert kinds == [("loop", None, "succeeded"), *[("rl", job.id, "succeeded")] * 2]
+    every = [one.id for one in platform.training.list()]
+    for order, wanted in (("asc", every), ("desc", every[::-1])):
+        found = platform.training.list(model="p/m", order=order)
+        assert [one.id for one in found] == wanted
+        assert [one.id for one in found.page(2)] == wanted[:2]
+        assert [one.id for one in found.page(2, after=wanted[1])] == wanted[2:]
 
 
 def test_rows_of_metrics_are_rounds(platform: Platform) -> None:

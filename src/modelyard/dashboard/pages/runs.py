@@ -1,37 +1,25 @@
 """Evaluation runs: all of them, the report of one, its rows, and two compared."""
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from difflib import SequenceMatcher
+from collections.abc import Sequence
 from itertools import islice
 
 from modelyard.dashboard.pages.annotations import annotated, badges, notes
-from modelyard.dashboard.view import HtmlPage, View, bar, empty, lasted, short_id, status_chip, when, whole_number
+from modelyard.dashboard.view import HtmlPage, View, bar, empty, lasted, short_id, status_chip, when
 from modelyard.domain.annotation import AnnotatedKind, Annotation
-from modelyard.domain.canonical import canonical_json
 from modelyard.domain.evaluation.metrics import MetricKind
-from modelyard.domain.evaluation.run import EvaluationRun, Outcome, RowResult, RunState
-from modelyard.platform.evaluations.result import Rows
+from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.report.evaluations.comparison_page import comparison_content
 from modelyard.report.evaluations.headline import primary_first
 from modelyard.report.evaluations.run_page import run_content, short_ref
-from modelyard.report.html import Html, chip, facts, joined, section, table, tag
+from modelyard.report.html import Html, facts, joined, section, table, tag
 from modelyard.report.numbers import NONE, count_text, interval_text, ref_text
 
 PAGE = 50
 SEARCHED = 2000
 """How many of the newest runs are searched."""
 
-LONGEST = 2000
-"""How many characters of a string are shown, and compared word by word."""
-
-SHOWN_ROWS = 50
-
 MOST_TRIALS = 2000
 """How many trials a run may have for the matrix to show the interval of its score."""
-
-_FAILED = frozenset({Outcome.MODEL_ERROR, Outcome.SCORER_ERROR})
-_WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 
 
 def listed(view: View) -> HtmlPage:
@@ -191,113 +179,3 @@ def compared(view: View) -> HtmlPage:
 def _comparison(view: View, before: EvaluationRun, after: EvaluationRun) -> Html:
     report = view.platform.evaluations.compare(baseline=before, candidate=after)
     return joined(comparison_content(before, after, report.comparison))
-
-
-# ---- rows
-
-
-def rows(view: View) -> HtmlPage:
-    """Show the rows of a run: all, those that failed, or those that differ from a baseline's."""
-    run = view.platform.evaluations.runs.get(view.params["run"])
-    baseline = view.query.get("baseline")
-    before = view.platform.evaluations.result(baseline).rows if baseline else None
-    show, text = view.query.get("show", "all"), view.query.get("q", "")
-    start = whole_number(view.query.get("from", "0"), "from")
-    kept = _kept(view, run, before, show, text)
-    found = list(islice(kept, start, start + SHOWN_ROWS + 1))
-    shown = [_row(row, _counterpart(row, before)) for row in found[:SHOWN_ROWS]]
-    given = {"show": show, "q": text, "baseline": baseline}
-    more = (
-        view.link("More rows", "runs", run.id, "rows", **given, **{"from": start + SHOWN_ROWS})
-        if len(found) > SHOWN_ROWS
-        else ""
-    )
-    content = joined(
-        [_filters(view, run, show, text, baseline), *shown, "" if shown else empty("No row fits."), tag("p", more)]
-    )
-    return HtmlPage(f"Rows of {ref_text(run.model)} on {ref_text(run.evaluation)}", content)
-
-
-def _kept(view: View, run: EvaluationRun, before: Rows | None, show: str, text: str) -> Iterator[RowResult]:
-    fits = _FITS.get(show)
-    for row in view.platform.evaluations.result(run.id).rows:
-        if text.lower() in f"{dict(row.row)} {row.output}".lower() and (fits is None or fits(row, before)):
-            yield row
-
-
-def _counterpart(row: RowResult, before: Rows | None) -> RowResult | None:
-    return None if before is None else before.find(row.row, row.trial)
-
-
-def _has_changed(row: RowResult, before: Rows | None) -> bool:
-    other = _counterpart(row, before)
-    return other is not None and (other.score, other.output) != (row.score, row.output)
-
-
-_FITS: Mapping[str, Callable[[RowResult, Rows | None], bool]] = {
-    "errors": lambda row, before: row.outcome in _FAILED,
-    "failed": lambda row, before: row.outcome in _FAILED or (row.score is not None and row.score < 0.5),
-    "changed": _has_changed,
-}
-"""Which rows are shown, in the words of the filter."""
-
-
-def _filters(view: View, run: EvaluationRun, show: str, text: str, baseline: str | None) -> Html:
-    kinds = ["all", "failed", "errors", *(["changed"] if baseline else [])]
-    options = [tag("option", kind, value=kind, selected=kind == show) for kind in kinds]
-    fields = [
-        tag("label", "Show ", tag("select", *options, name="show")),
-        tag(
-            "input", type="search", name="q", value=text, placeholder="words in the row", aria_label="Words in the row"
-        ),
-        tag("input", type="hidden", name="baseline", value=baseline) if baseline else "",
-        tag("button", "Filter"),
-    ]
-    return tag("form", *fields, method="get", action=view.url("runs", run.id, "rows"), role="search")
-
-
-def _row(row: RowResult, before: RowResult | None) -> Html:
-    name = f"row-{row.index}-{row.trial}"
-    head = tag("h2", tag("a", f"Row {row.index}", href=f"#{name}"), f", trial {row.trial}" if row.trial else "")
-    verdict = [
-        chip(row.outcome.replace("_", " ")),
-        *(chip(f"{key} {_value(value)}") for key, value in row.scores.items()),
-    ]
-    pairs: list[tuple[str, object]] = [(key, _text(value)) for key, value in row.row.items()]
-    if before is None:
-        pairs.append(("output", _text(row.output)))
-    else:
-        pairs += [
-            ("baseline's output", _text(before.output)),
-            ("output", difference(_plain(before.output), _plain(row.output))),
-        ]
-        pairs.append(("baseline's score", f"{_value(before.score)}, now {_value(row.score)}"))
-    if row.detail:
-        pairs.append(("why", row.detail))
-    pairs += [(f"{name} says", _text(words)) for name, words in row.comments.items()]
-    return tag("article", head, tag("p", *(part for one in verdict for part in (one, " "))), facts(pairs), id=name)
-
-
-def _value(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else NONE if value is None else str(value)
-
-
-def _plain(value: object) -> str:
-    text = value if isinstance(value, str) else NONE if value is None else canonical_json(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({count_text(len(text))} characters)"
-
-
-def _text(value: object) -> Html:
-    return tag("pre", _plain(value))
-
-
-def difference(before: str, after: str) -> Html:
-    """Return the second text, with the words that were left out and added marked."""
-    old, new = _WORDS.findall(before), _WORDS.findall(after)
-    parts: list[object] = []
-    for kind, a, b, c, d in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        if kind == "equal":
-            parts.append("".join(new[c:d]))
-            continue
-        parts += [tag("del", "".join(old[a:b]))] * (a < b) + [tag("ins", "".join(new[c:d]))] * (c < d)
-    return tag("pre", *parts)

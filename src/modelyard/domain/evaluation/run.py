@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
@@ -148,7 +149,8 @@ class RowResult:
 
     `scores` are by the names of the scorers. `outcome`, `score` (a bool counts as 0 or 1; None where the first scorer
     gave neither bool nor number) and `detail`, the reason why there is no score, are of the first. `comments` are what
-    scorers say of their values, by their names.
+    scorers say of their values, by their names. `latency` is in seconds, `cost` in USD; they and the tokens are of the
+    model's call, None where nothing was reported.
     """
 
     index: int
@@ -160,6 +162,10 @@ class RowResult:
     trial: int = 0
     scores: Mapping[str, Any] = EMPTY
     comments: Mapping[str, str] = EMPTY
+    latency: float | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cost: Decimal | None = None
 
 
 RECORDS = (

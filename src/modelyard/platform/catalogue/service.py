@@ -20,6 +20,7 @@ from modelyard.threads import TenantThreads
 
 _PAGE = 1000
 _SHOWN = 255
+_FEW = 12
 
 Offers = Mapping[str, CatalogueEntry]
 
@@ -232,7 +233,7 @@ def _near(snapshot: Snapshot, offers: Offers, name: str, principal: Principal) -
     registered = [record.id for record in snapshot.page(RegisteredEntry, "listed", OFFER, limit=_PAGE)]
     known = {*offers, *registered, *(f"{one.project}/{one.name}" for one in seen)}
     known |= {f"{one.entity}/{one.project}/{one.name}" for one in seen}
-    return nearest(name[:_SHOWN], known)
+    return nearest(name[:_SHOWN], known) or (f": {', '.join(sorted(known))}" if len(known) <= _FEW else "")
 
 
 def _revision(snapshot: Snapshot) -> int:

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from modelyard.domain import events
 from modelyard.domain.completion import CompletionRequest
-from modelyard.domain.identity import Attribution, Principal
+from modelyard.domain.identity import Attribution, Principal, RateStand
 from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import ModelyardError
 from modelyard.platform.chat.plan import CompletionPlan
@@ -14,11 +14,15 @@ from modelyard.protocols import ServedModel
 
 
 class RequestInProgress(Protocol):
-    """The request of a client that a completion answers: its id, and then what was booked for it."""
+    """The request of a client that a completion answers: its id, its key's rate, and then what was booked for it."""
 
     id: str
     booked: LedgerEntry | None
     span: Any
+
+    def see_rate(self, stand: RateStand) -> None:
+        """Note what is left of the rate of the key."""
+        ...
 
 
 class CompletionSpan(Protocol):

@@ -180,10 +180,10 @@ class CompletionPipeline:
 
     def _reserve(self) -> Flow[Admission | None]:
         assert self.request.max_tokens is not None
-        longest, shortest = self._cost_with(self.request.max_tokens), partial(self._cost_with, 1)
-        now, entity = self.runtime.clock.now(), self.attribution.entity
-        admission = Admission(self.id, self.principal.key_id, entity, (), longest, now)
-        return reserve(self.runtime, admission, self.principal.limits, shortest)
+        longest, entity = self._cost_with(self.request.max_tokens), self.attribution.entity
+        admission = Admission(self.id, self.principal.key_id, entity, (), longest, self.runtime.clock.now())
+        see = None if self.client is None else self.client.see_rate
+        return reserve(self.runtime, admission, self.principal.limits, partial(self._cost_with, 1), see)
 
     def _cost_with(self, tokens: int) -> Decimal:
         """Return the most that the request can cost with answers of so many tokens."""

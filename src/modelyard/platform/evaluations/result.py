@@ -108,6 +108,10 @@ def _row(run: EvaluationRun, prediction: Prediction, scores: list[Score]) -> Row
         prediction.trial,
         {name: score.value[VALUE] for name, score in by_name.items() if VALUE in score.value},
         {name: score.comment for name, score in by_name.items() if score.comment},
+        prediction.latency,
+        prediction.prompt_tokens,
+        prediction.completion_tokens,
+        prediction.cost,
     )
 
 

@@ -33,6 +33,11 @@ Reward = OneScorer
 _OWN = frozenset(field.name for field in attrs.fields(LoopConfig)) - {"training"}
 
 
+def lane_of(model_id: str) -> str:
+    """Return the lane of the loops of a model: they wait for its training jobs, so that they cannot share its lane."""
+    return f"{model_id}/loop"
+
+
 def resolve(options: Mapping[str, Any]) -> LoopConfig:
     """Return the configuration of a loop, with that of its RL jobs. Raises `InvalidInput`."""
     training = RLConfig.resolve({name: value for name, value in options.items() if name not in _OWN})
@@ -74,7 +79,7 @@ def new_loop(
             **counts,
             **drawn_for(runtime, principal, model),
         }
-        head = (runtime.ids(), JobKind.LOOP, model.entity, model.project, f"{model.id}/loop", runtime.clock.now())
+        head = (runtime.ids(), JobKind.LOOP, model.entity, model.project, lane_of(model.id), runtime.clock.now())
         job = Job(*head, spec, idempotency_key=request.idempotency_key, base_model=model.base_model, **request.needs)
         return submit(job)
 

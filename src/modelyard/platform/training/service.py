@@ -262,12 +262,8 @@ class Training:
         sees = visible(self._principal)
 
         def keep(job: Job) -> bool:
-            return (
-                sees(job)
-                and entity in (None, job.entity)
-                and project in (None, job.project)
-                and status in (None, job.status)
-            )
+            wanted = entity in (None, job.entity) and project in (None, job.project)
+            return sees(job) and wanted and status in (None, job.status)
 
         index, *where = narrowest_index(entity, project, lane, status)
         place = partial(self._place, index)
@@ -275,7 +271,8 @@ class Training:
         def show(snapshot: Snapshot, found: Sequence[Job]) -> Sequence[TrainingJob]:
             return shown(self._runtime, snapshot, found, self._runtime.clock.now())
 
-        return index_listing(self._runtime, Job, index, *where, place=place, order=order, keep=keep, shown=show)
+        more: Any = {"keep": keep, "shown": show, "also": () if lane is None else (loops.lane_of(lane),)}
+        return index_listing(self._runtime, Job, index, *where, place=place, order=order, **more)
 
     # ---- how a job is made
 

@@ -10,10 +10,10 @@ from functools import partial
 
 import attrs
 
-from modelyard.domain.identity import Limits
+from modelyard.domain.identity import Limits, RateStand
 from modelyard.domain.process import PROCESS
 from modelyard.domain.record import KEY
-from modelyard.domain.usage import ENTITY, KEY_OF_API, Admission, Budget, RateLimit
+from modelyard.domain.usage import ENTITY, KEY_OF_API, RATE_PERIOD, Admission, Budget, RateLimit
 from modelyard.errors import BudgetExceeded, RateLimited
 from modelyard.flow import Call, Flow, Transact
 from modelyard.platform.runtime import Runtime
@@ -25,20 +25,30 @@ _ROUNDING = 1e-5
 _NOTHING = Decimal(0)
 
 
+SeeRate = Callable[[RateStand], object]
+"""Receives what a key has left, once or more often."""
+
+
 def reserve(
-    runtime: Runtime, admission: Admission, limits: Limits, least: Callable[[], Decimal]
+    runtime: Runtime,
+    admission: Admission,
+    limits: Limits,
+    least: Callable[[], Decimal],
+    see: SeeRate | None = None,
 ) -> Flow[Admission | None]:
     """Admit a request. Returns what it has reserved, or None where it has reserved nothing.
 
-    `admission` names the key and what may be spent at most; `least` returns what the shortest answer would cost. What
-    dead processes hold is released when the request would be refused otherwise.
+    `admission` names the key and what may be spent at most; `least` returns what the shortest answer would cost. `see`
+    receives what is left of the key's rate, if that is limited. What dead processes hold is released when the request
+    would be refused otherwise.
 
     Raises `RateLimited`, `BudgetExceeded`.
     """
     store, here = runtime.store, presence.presence_of(runtime)
     threads = runtime.store_threads(admission.entity)
+    owned = attrs.evolve(admission, owner=here.id)
     step = DomainStep(
-        partial(admit, admission=attrs.evolve(admission, owner=here.id), limits=limits, least=least, here=here),
+        partial(admit, admission=owned, limits=limits, least=least, here=here, see=see),
         [(ENTITY, admission.entity), (KEY_OF_API, admission.key_id), (PROCESS, here.id)],
     )
     try:
@@ -54,11 +64,16 @@ def reserve(
 
 
 def admit(
-    tx: Tx, admission: Admission, limits: Limits, least: Callable[[], Decimal], here: "presence.Presence"
+    tx: Tx,
+    admission: Admission,
+    limits: Limits,
+    least: Callable[[], Decimal],
+    here: "presence.Presence",
+    see: SeeRate | None = None,
 ) -> Admission | None:
     """Apply the rules: rate, requests at once, then every budget. `here` is the process that will run the request."""
     if limits.requests_per_minute is not None:
-        _count_request(tx, admission.key_id, limits.requests_per_minute)
+        _count_request(tx, admission.key_id, limits.requests_per_minute, see)
     at_once = limits.concurrent_requests
     if at_once is not None and tx.count(Admission, "by_key", admission.key_id) >= at_once:
         raise RateLimited(f"this key may run {at_once} requests at once; wait until one has ended", 1.0)
@@ -73,14 +88,25 @@ def admit(
     return held
 
 
-def _count_request(tx: Tx, key_id: str, per_minute: int) -> None:
+def _count_request(tx: Tx, key_id: str, per_minute: int, see: SeeRate | None) -> None:
     """Count a request against the rate of its key, in the store's time. Raises `RateLimited`."""
     kept, time = tx.find(RateLimit, KEY, key_id), tx.time
     used = RateLimit(key_id, time) if kept is None else kept
     wait = used.delay(time, per_minute)
-    if wait > _ROUNDING:
+    refused = wait > _ROUNDING
+    after = used if refused else used.after_request(time, per_minute)
+    if see is not None:
+        see(_stand(after, time, per_minute))
+    if refused:
         raise RateLimited(f"this key may make {per_minute} requests a minute; try again in {wait:.1f} s", wait)
-    (tx.add if kept is None else tx.replace)(used.after_request(time, per_minute))
+    (tx.add if kept is None else tx.replace)(after)
+
+
+def _stand(used: RateLimit, time: float, per_minute: int) -> RateStand:
+    """Return what is left when the rate is used so far."""
+    until_full = min(max(used.arrival - time, 0.0), RATE_PERIOD)
+    left = (RATE_PERIOD - until_full) * per_minute / RATE_PERIOD
+    return RateStand(per_minute, int(left + _ROUNDING), until_full)
 
 
 def _reserve(tx: Tx, budget: Budget, amount: Decimal, least: Callable[[], Decimal]) -> None:
