@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import attrs
@@ -25,7 +27,7 @@ from modelyard.testing.contracts.store_machine import (
     sorted_items,
 )
 from modelyard.testing.contracts.store_records import all_items
-from modelyard.testing.contracts.store_values import Counter, Entry, Item
+from modelyard.testing.contracts.store_values import Counter, Entry, Item, Tally
 
 LISTED = "list"
 Plan = tuple[list[Action | str], bool]
@@ -85,6 +87,72 @@ def _listed(tx: Tx) -> list[Item]:
 
 def _expected(model: Expected, action: Action | str) -> object:
     return sorted_items([*model.values()], "by_label") if action == LISTED else apply_to_model(model, action)
+
+
+def test_sums_are_added_without_a_question_and_are_those_of_the_steps_one_by_one(store: PostgresStore) -> None:
+    adding = st.tuples(st.sampled_from("ab"), st.sampled_from(["add", "see", "remove", "replace"]), st.integers(-3, 3))
+    step = st.tuples(st.lists(adding, max_size=4), st.booleans())
+
+    @settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(st.lists(st.lists(step, min_size=1, max_size=4), min_size=1, max_size=3))
+    def compare(groups: list[list[Any]]) -> None:
+        store.transact(lambda tx: [tx.remove(Tally, t.name, t.day) for t in tx.page(Tally, "by_day", "monday")])
+        model: dict[str, Tally] = {}
+        for group in groups:
+            answers = run(store, *[partial(_sum, actions, undone) for actions, undone in group])
+            for (actions_, undone), answer in zip(group, answers, strict=True):
+                after = dict(model)
+                expected = [_summed(after, *action) for action in actions_]
+                assert answer == ("undone" if undone else expected) or (undone and isinstance(answer, UndoStep))
+                model = model if undone else after
+            found = store.read(lambda snapshot: snapshot.page(Tally, "by_day", "monday"))
+            assert found == [model[name] for name in sorted(model)]
+
+    compare()
+
+
+def _sum(actions_: list[Any], undone: bool, tx: Tx) -> list[object]:
+    seen: list[object] = []
+    for name, what, count in actions_:
+        tally = Tally(name, "monday", count, Decimal(count) / 1000)
+        if what == "add":
+            seen.append(tx.accumulate(tally))
+            continue
+        found = tx.find(Tally, "key", name, "monday")
+        if found is not None and what == "remove":
+            tx.remove(Tally, name, "monday")
+        if found is not None and what == "replace":
+            tx.replace(tally)
+        seen.append(found)
+    if undone:
+        raise UndoStep
+    return seen
+
+
+def _summed(model: dict[str, Tally], name: str, what: str, count: int) -> object:
+    tally, found = Tally(name, "monday", count, Decimal(count) / 1000), model.get(name)
+    if what == "add":
+        model[name] = tally if found is None else found + tally
+        return None
+    if found is not None and what == "remove":
+        del model[name]
+    if found is not None and what == "replace":
+        model[name] = tally
+    return found
+
+
+def test_sums_of_a_step_that_raises_are_taken_from_those_of_the_others(store: PostgresStore) -> None:
+    kept, undone = [("a", "add", 1)], [("a", "add", 2)]
+    *_, last = run(store, partial(_sum, kept, False), partial(_sum, undone, True), partial(_sum, kept, False))
+    assert last == [None]
+    assert store.read(lambda snapshot: snapshot.get(Tally, "a", "monday")).count == 2
+
+
+def test_sums_of_a_group_travel_once(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    trips = _count_trips(monkeypatch)
+    run(store, *[lambda tx: tx.accumulate(Tally("a", "monday", 1)) for _ in range(50)])
+    assert len(trips) == 1
+    assert store.read(lambda snapshot: snapshot.get(Tally, "a", "monday")).count == 50
 
 
 def test_a_step_whose_guess_was_wrong_runs_again_and_others_stay(store: PostgresStore) -> None:

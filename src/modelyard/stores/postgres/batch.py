@@ -6,6 +6,7 @@ is undone here, unless its writes were sent already. Several replacements of one
 
 from collections.abc import Iterator
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from modelyard.stores.postgres.pages import Row, Statement
@@ -36,19 +37,29 @@ class Known:
 
 
 class _Write:
-    """A write that was not sent yet. `row` is that of an added record; `changes` are those of one that is replaced."""
+    """A write that was not sent yet. `row` is that of an added record; `changes` are those of one that is replaced.
 
-    __slots__ = ("changes", "key", "row", "step")
+    `sums` is a record whose sums are added to what is there, which nobody here has read.
+    """
 
-    def __init__(self, step: int, key: Row, row: Row | None, changes: dict[int, Any] | None) -> None:
-        self.step, self.key, self.row, self.changes = step, key, row, changes
+    __slots__ = ("changes", "key", "row", "step", "sums")
+
+    def __init__(
+        self, step: int, key: Row, row: Row | None = None, changes: dict[int, Any] | None = None, sums: Any = None
+    ) -> None:
+        self.step, self.key, self.row, self.changes, self.sums = step, key, row, changes, sums
+
+    @property
+    def kind(self) -> str:
+        """What its statement does."""
+        return "add" if self.row is not None else "accumulate" if self.sums is not None else "change"
 
     def merge(self, changes: dict[int, Any]) -> "_Write":
         """Return this write with later changes of the same record."""
         if self.row is not None:
             row = tuple([changes.get(at, value) for at, value in enumerate(self.row)])
-            return _Write(self.step, self.key, row, None)
-        return _Write(self.step, self.key, None, {**(self.changes or {}), **changes})
+            return _Write(self.step, self.key, row)
+        return _Write(self.step, self.key, changes={**(self.changes or {}), **changes})
 
 
 class Batch:
@@ -82,15 +93,30 @@ class Batch:
 
     def add(self, plan: RecordPlan, key: Row, row: Row) -> None:
         """Hold back the insertion of a row."""
-        self._hold(plan, _Write(self._step, key, row, None))
+        self._hold(plan, _Write(self._step, key, row))
         self.count_settings(plan)
         self._know(plan, key, Known(plan, row))
+
+    def accumulate(self, plan: RecordPlan, key: Row, record: Any) -> None:
+        """Hold back the addition of the sums of a record to those of the one with its key, which was not read.
+
+        Raises `ValueError` for a sum that cannot be stored.
+        """
+        at = self._last.get((plan, key))
+        if at is None:
+            self._hold(plan, _Write(self._step, key, sums=record))
+            return
+        held = self._writes[plan][at]
+        total = held.sums + record
+        plan.row_of(total)
+        self._keep_before(plan, at, held)
+        self._writes[plan][at] = _Write(held.step, key, sums=total)
 
     def replace(self, plan: RecordPlan, key: Row, known: Known, changes: dict[int, Any]) -> None:
         """Hold back the changes of a row, together with earlier ones unless their order matters."""
         at = self._last.get((plan, key))
         if at is None or plan.touches_unique(changes):
-            self._hold(plan, _Write(self._step, key, None, changes))
+            self._hold(plan, _Write(self._step, key, changes=changes))
         else:
             self._merge(plan, at, changes)
         self.changed_settings = self.changed_settings or not plan.settings.isdisjoint(changes)
@@ -98,7 +124,7 @@ class Batch:
 
     def remove(self, plan: RecordPlan, key: Row) -> None:
         """Hold back the removal of a row."""
-        self._hold(plan, _Write(self._step, key, None, None))
+        self._hold(plan, _Write(self._step, key))
         del self._last[plan, key]
         self.count_settings(plan)
         self._know(plan, key, None)
@@ -120,9 +146,13 @@ class Batch:
 
     def _merge(self, plan: RecordPlan, at: int, changes: dict[int, Any]) -> None:
         write = self._writes[plan][at]
+        self._keep_before(plan, at, write)
+        self._writes[plan][at] = write.merge(changes)
+
+    def _keep_before(self, plan: RecordPlan, at: int, write: _Write) -> None:
+        """Keep a write of an earlier step, which this one changes, so that it can be undone."""
         if write.step != self._step:
             self._merged.setdefault((plan, at), write)
-        self._writes[plan][at] = write.merge(changes)
 
     def _know(self, plan: RecordPlan, key: Row, known: Known | None) -> None:
         at = (plan, key)
@@ -142,7 +172,10 @@ class Batch:
 
     def may_differ(self, plan: RecordPlan, sql: str, values: Row) -> bool:
         """Return whether the writes of these steps may change what a statement returns."""
-        return plan in self._touched and (sql != plan.get or (plan, values) in self.known)
+        if plan not in self._touched:
+            return False
+        at = (plan, values)
+        return sql != plan.get or at in self.known or at in self._last
 
     # ---- the end of a step, and of all ----
 
@@ -189,9 +222,11 @@ class Batch:
 
     def _statements(self) -> Iterator[Statement]:
         for plan, some in self._writes.items():
-            for is_insert, run in groupby(some, lambda write: write.row is not None):
-                if is_insert:
+            for kind, run in groupby(some, attrgetter("kind")):
+                if kind == "add":
                     yield from plan.inserts([write.row or () for write in run])
+                elif kind == "accumulate":
+                    yield from [(plan.accumulate, plan.row_of(write.sums)) for write in run]
                 else:
                     for write in run:
                         yield plan.update(write.key, write.changes) if write.changes else (plan.delete, write.key)

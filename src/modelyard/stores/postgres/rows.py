@@ -3,6 +3,7 @@
 # ruff: noqa: S608 - the names come from declarations, and every value is bound
 
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from itertools import compress
 from operator import is_not
 from typing import Any, Never
@@ -65,6 +66,7 @@ class RecordPlan:
         marks = ", ".join(f"${at + 1}" for at in range(len(given)))
         self._insert = f"INSERT INTO {self.table} ({quoted(given)}) VALUES ({marks})"
         arrays = ", ".join(f"${at + 1}::{array_type(column)}" for at, column in enumerate(self._given))
+        self.accumulate: str = self._adding(columns) if record.sums else ""
         self._insert_many = f"INSERT INTO {self.table} ({quoted(given)}) SELECT * FROM unnest({arrays})"
         self._pack = packing(self._given)
         self.by_key: IndexPages = IndexPages(self.table, [], key)
@@ -86,6 +88,17 @@ class RecordPlan:
         }
         self._updates: dict[tuple[int, ...], str] = {}
         self._selections: dict[tuple[str, ...], tuple[str, list[tuple[int, Convert]]]] = {}
+
+    def _adding(self, columns: Mapping[str, Column]) -> str:
+        """Return the statement that inserts a record, or adds its sums to those of the one with its key, exactly."""
+        sums = (
+            f'"{name}" = (kept."{name}"::numeric + excluded."{name}"::numeric)::text'
+            if columns[name].kind.load is Decimal
+            else f'"{name}" = kept."{name}" + excluded."{name}"'
+            for name in self.record.sums
+        )
+        insert = self._insert.replace(" (", " AS kept (", 1)
+        return f"{insert} ON CONFLICT ({quoted(self.record.key)}) DO UPDATE SET {', '.join(sums)}"
 
     def _lookup(self, columns: Sequence[Column]) -> KeyLookup:
         return KeyLookup(f"SELECT {self.selected} FROM {self.table} WHERE {_equal(columns)}", dumping(columns))

@@ -186,8 +186,10 @@ class PostgresTx(PostgresSnapshot):
     def accumulate(self, record: object) -> None:
         """Add the sums of this record to those of the record with its key, or store it. Raises `ValueError`."""
         plan = self._open_plan(record)
-        known = self._look_up(plan, plan.key.accept(plan.key.raw(record)))
-        if known is None:
+        key = plan.key_of(plan.row_of(record))
+        if (plan, key) not in self._batch.known:
+            self._batch.accumulate(plan, key, record)
+        elif (known := self._batch.known[plan, key]) is None:
             self.add(record)
         else:
             self.replace(known.record + record)
