@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Tool,
         Usage,
     )
+    from modelyard.domain.embedding import EmbeddedBatch, EmbeddingRequest, EmbeddingResult
     from modelyard.domain.evaluation.filters import field
     from modelyard.domain.evaluation.results import Sort
     from modelyard.domain.evaluation.scorers import Unscored
@@ -84,6 +85,7 @@ else:
                 "Tool",
                 "Usage",
             ),
+            "domain.embedding": ("EmbeddedBatch", "EmbeddingRequest", "EmbeddingResult"),
             "domain.evaluation.filters": ("field",),
             "domain.evaluation.results": ("Sort",),
             "domain.evaluation.scorers": ("Unscored",),
@@ -126,6 +128,9 @@ __all__ = [
     "CompletionRequest",
     "Delta",
     "EchoBackend",
+    "EmbeddedBatch",
+    "EmbeddingRequest",
+    "EmbeddingResult",
     "EvaluationResult",
     "Example",
     "Fallback",

@@ -22,7 +22,8 @@ from modelyard.errors import InvalidInput
 from modelyard.executors import thread
 from modelyard.lazy import deferred
 from modelyard.platform import job_types
-from modelyard.platform.platform import Lifetime, Platform, artifacts_folder
+from modelyard.platform.artifacts import artifacts_folder
+from modelyard.platform.platform import Lifetime, Platform
 from modelyard.platform.runtime import Runtime, Settings
 from modelyard.platform.usage import booking
 from modelyard.protocols import (

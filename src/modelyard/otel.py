@@ -82,14 +82,14 @@ class OpenTelemetry:
         given, client = completion.given, completion.client
         parent = None if client is None or client.span is None else trace.set_span_in_context(client.span)
         attributes: dict[str, Any] = {
-            "gen_ai.operation.name": "chat",
+            "gen_ai.operation.name": completion.operation,
             "gen_ai.provider.name": PROVIDER,
             "gen_ai.request.model": given.model,
             "gen_ai.request.stream": given.streamed,
         }
         if given.max_tokens is not None:
             attributes["gen_ai.request.max_tokens"] = given.max_tokens
-        span = self.tracer.start_span(f"chat {given.model}", parent, SpanKind.CLIENT, attributes)
+        span = self.tracer.start_span(f"{completion.operation} {given.model}", parent, SpanKind.CLIENT, attributes)
         return TracedCompletion(self, completion, span)
 
 
@@ -141,7 +141,7 @@ class TracedCompletion:
         """Add to the histograms. The names of models that there are not would be without end, and are left out."""
         completion, telemetry = self.completion, self.telemetry
         plan = completion.plan
-        known: dict[str, Any] = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": PROVIDER}
+        known: dict[str, Any] = {"gen_ai.operation.name": completion.operation, "gen_ai.provider.name": PROVIDER}
         if plan is not None:
             known["gen_ai.request.model"] = plan.booked_as
         ended = known if completion.failure is None else {**known, "error.type": _error_type(completion.failure)}

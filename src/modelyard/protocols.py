@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Generic, Protocol, TypeVar, runtime_checkable
 
 import attrs
 
-from modelyard.domain import job, models
+from modelyard.domain import embedding, job, models
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.domain.identity import Principal
@@ -18,6 +18,7 @@ from modelyard.threads import TenantThreads
 __all__ = [
     "ArtifactStore",
     "AsyncBackend",
+    "AsyncEmbedder",
     "Authenticator",
     "Backend",
     "Capabilities",
@@ -26,6 +27,7 @@ __all__ = [
     "DirectUpload",
     "Domain",
     "DomainStep",
+    "Embedder",
     "Ended",
     "Executor",
     "ExecutorState",
@@ -395,7 +397,9 @@ class Capabilities:
     `structured_outputs` mean that it really constrains its output, as do "choice" and "regex" in `guided`.
     `synthesises_structure` is for test doubles that answer a forced tool call or a schema with the smallest valid
     instance. `masked_logprobs` means that log-probabilities of a constrained answer are those among the tokens that
-    were allowed, so that training leaves them out.
+    were allowed, so that training leaves them out. `embedding_size` is how many numbers an embedding has, 0 for a model
+    that makes none (`Embedder`), and `embedding_dimensions` means that a request may ask for fewer. `completions` is
+    False for a model that only embeds.
     """
 
     parameters: frozenset[str] = frozenset()
@@ -412,6 +416,9 @@ class Capabilities:
     synthesises_structure: bool = False
     trainable: bool = False
     masked_logprobs: bool = False
+    embedding_size: int = 0
+    embedding_dimensions: bool = False
+    completions: bool = True
 
 
 @attrs.frozen
@@ -492,6 +499,31 @@ class AsyncBackend(Protocol):
 
     def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Deltas]:
         """Answer the request, delta by delta, or several at once."""
+        ...
+
+
+class Embedder(Protocol):
+    """What a `Backend` adds that also makes embeddings: those of models that declare an `embedding_size`.
+
+    Laws: there is one vector for each input, in order, of `request.dimensions` finite numbers or else of
+    `embedding_size`. The same input has the same vector, whatever else is in the request, but for the last digits of
+    floats. An input has at most as many tokens as bytes in UTF-8, besides those that a tokenizer puts around it.
+    Closing the iterator stops the work. Everything that can fail before the first vector raises from the first `next`.
+    Raises `Overloaded`, `BackendError`, `InvalidInput`, `ContextLengthExceeded` for an input that is too long.
+    """
+
+    def embed(self, request: "embedding.EmbeddingRequest", model: ServedModel) -> "Iterator[embedding.EmbeddedBatch]":
+        """Make the embeddings, as many at once as is best; it may block where `stream` may."""
+        ...
+
+
+class AsyncEmbedder(Protocol):
+    """What an `AsyncBackend` adds that also makes embeddings, by the laws of `Embedder`."""
+
+    def aembed(
+        self, request: "embedding.EmbeddingRequest", model: ServedModel
+    ) -> "AsyncIterator[embedding.EmbeddedBatch]":
+        """Make the embeddings, on an event loop."""
         ...
 
 

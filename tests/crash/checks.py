@@ -23,7 +23,8 @@ from modelyard.domain.training import (
     TrajectoryGroup,
 )
 from modelyard.errors import ArtifactMissing
-from modelyard.platform.platform import Platform, artifacts_folder
+from modelyard.platform.artifacts import artifacts_folder
+from modelyard.platform.platform import Platform
 from modelyard.platform.training.submission import SEED_BYTES
 from modelyard.testing.contracts.trainer import WORDS, rewarded
 

@@ -28,7 +28,7 @@ from modelyard.domain.schema import RECORDS
 from modelyard.engines.tabular.trainer import TabularTrainer
 from modelyard.engines.torch.training import trainer as local
 from modelyard.executors.thread import ThreadExecutor
-from modelyard.platform.platform import artifacts_folder
+from modelyard.platform.artifacts import artifacts_folder
 from modelyard.protocols import Trainer
 from modelyard.stores.sqlite import SqliteStore
 

@@ -392,6 +392,7 @@ def test_each_interface_can_be_mounted_alone(interface: Interface, client_for: A
             Interface.BASE: client.send("GET", CATALOGUE, key="").status,
             Interface.TRAINING: client.send("GET", "/v1/health").status,
             Interface.INFERENCE: client.send("GET", "/inference/v1/models").status,
+            Interface.EMBEDDINGS: client.send("POST", "/v1/embeddings", {"model": "echo", "input": "a"}).status,
             Interface.OPERATIONS: 200 if client.send("GET", "/metrics").status == 403 else 404,
             Interface.UPLOADS: 200 if client.send("POST", "/graphql", key="").status == 401 else 404,
             Interface.FILES: client.send("GET", "/v1/files").status,

@@ -307,6 +307,7 @@ FORMS = ("/v1/files", "/inference/v1/files")
 
 NOT_CREATING = {
     "chat/completions": "the answer of a model is another one each time",
+    "/embeddings": "nothing is kept",
     "/cancel": "again, it changes nothing",
     "/fail": "again, it changes nothing",
     "/revoke": "again, it changes nothing",

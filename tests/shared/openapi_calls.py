@@ -138,6 +138,7 @@ def _catalogue_and_chat(yard: Recorder) -> None:
         yard.send("GET", f"{base}/models/echo")
         for end in ("", "/"):
             stored = yard.send("POST", f"{base}/chat/completions{end}", {**ASKED, "store": True})
+            yard.send("POST", f"{base}/embeddings{end}", {"model": "echo", "input": ["Where?"], "dimensions": 4})
         yard.send("GET", f"{base}/chat/completions", limit=1)
         yard.send("GET", f"{base}/chat/completions/{stored['id']}")
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from modelyard.lazy import lazy_exports
+from modelyard.lazy import defer_modules, lazy_exports
 
 if TYPE_CHECKING:
     from modelyard.backends.echo import EchoBackend
@@ -37,6 +37,8 @@ else:
             "backends.upstream.timeouts": ("Timeouts",),
         },
     )
+
+defer_modules(__name__, "word_embedding")
 
 __all__ = [
     "COMMON",

@@ -12,9 +12,11 @@ from zlib import crc32
 
 import attrs
 
+from modelyard.backends import word_embedding
 from modelyard.backends.deltas import one_by_one
 from modelyard.backends.entries import entry_for
 from modelyard.backends.json_schema import instances
+from modelyard.domain import embedding
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.completion import (
     ANSWER_EXTRAS,
@@ -51,6 +53,8 @@ CERTAIN = Capabilities(
     tools=True,
     synthesises_structure=True,
     guided=frozenset({"choice", "regex"}),
+    embedding_size=256,
+    embedding_dimensions=True,
 )
 """The capabilities of a text of probability 1: no sampling parameter changes it, so all are supported."""
 
@@ -59,7 +63,8 @@ class EchoBackend:
     """Answers with the text of the last user message, word by word if it is streamed.
 
     Its tokens are words with the space or line break before them, counted exactly; each is certain (log-probability 0).
-    A forced tool call and a response format are answered with a small valid instance (`json_schema.instances`).
+    A forced tool call and a response format are answered with a small valid instance (`json_schema.instances`). Texts
+    with the same words have near embeddings.
 
     >>> EchoBackend(("echo", "parrot")).entries()[1].id
     'parrot'
@@ -93,6 +98,10 @@ class EchoBackend:
         if request.tool_choice.mode is ToolMode.REQUIRED or request.response_format.type is not ResponseType.TEXT:
             return _structured(request)
         return _answer(_last_user_text(request.messages), request)
+
+    def embed(self, request: "embedding.EmbeddingRequest", model: ServedModel) -> "Iterator[embedding.EmbeddedBatch]":
+        """Embed by the words of each input: see `word_embedding`. Raises `ContextLengthExceeded`."""
+        return word_embedding.embedded(request, model, CERTAIN.embedding_size, count)
 
 
 def _structured(request: CompletionRequest) -> Iterator[Deltas]:

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from modelyard.domain.catalogue import CatalogueEntry, Feature, Pricing, Quantization, SamplingParameter
+from modelyard.domain.catalogue import EMBEDDINGS, CatalogueEntry, Feature, Pricing, Quantization, SamplingParameter
 from modelyard.protocols import Capabilities
 
 FIRST_OFFERED = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp())
@@ -22,6 +22,7 @@ def entry_for(model: str, capabilities: Capabilities, pricing: Pricing, context_
         pricing=pricing,
         supported_sampling_parameters=sampling_parameters(capabilities),
         supported_features=features(capabilities),
+        output_modalities=output_modalities(capabilities),
     )
 
 
@@ -44,3 +45,9 @@ def features(capabilities: Capabilities) -> tuple[Feature, ...]:
         Feature.REASONING: capabilities.reasoning,
     }
     return tuple(feature for feature, supported in offered.items() if supported)
+
+
+def output_modalities(capabilities: Capabilities) -> tuple[str, ...]:
+    """Return what a model makes: text, embeddings or both."""
+    makes = {"text": capabilities.completions, EMBEDDINGS: capabilities.embedding_size > 0}
+    return tuple(modality for modality, made in makes.items() if made)

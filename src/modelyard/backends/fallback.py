@@ -4,12 +4,13 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import aclosing, closing
 from functools import partial
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import attrs
 
 from modelyard.backends.deltas import aone_by_one, one_by_one
 from modelyard.backends.router import retries_of
+from modelyard.domain import embedding
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta, Usage
 from modelyard.errors import BackendError, InvalidInput, ModelNotFound
@@ -76,38 +77,56 @@ class Fallback:
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
         """Stream the answer of the first backend that does not fail. Raises what the last one raises."""
-        *others, last = self._for(model.base_model)
-        for backend in others:
-            with closing(_stream(backend, request, model)) as deltas:
-                try:
-                    first = next(deltas, None)
-                except BackendError as error:
-                    _log_failure(model, error)
-                    continue
-                if first is not None:
-                    yield first
-                    yield from deltas
-                return
-        yield from _stream(last, request, model)
+        return self._first(model, lambda backend: _stream(backend, request, model))
 
-    async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
+    def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
         """Stream as `stream` does, without blocking the event loop."""
+        return self._afirst(model, lambda backend: _astream(backend, request, model))
+
+    def embed(self, request: "embedding.EmbeddingRequest", model: ServedModel) -> "Iterator[embedding.EmbeddedBatch]":
+        """Embed with the first backend that does not fail. Raises what the last one raises."""
+        return self._first(model, lambda backend: _embed(backend, request, model))
+
+    def aembed(
+        self, request: "embedding.EmbeddingRequest", model: ServedModel
+    ) -> "AsyncIterator[embedding.EmbeddedBatch]":
+        """Embed as `embed` does, without blocking the event loop."""
+        return self._afirst(model, lambda backend: _aembed(backend, request, model))
+
+    def _first(self, model: ServedModel, begin: Callable[[AnyBackend], Generator[T, None, None]]) -> Iterator[T]:
         *others, last = self._for(model.base_model)
         for backend in others:
-            async with aclosing(_astream(backend, request, model)) as deltas:
+            with closing(begin(backend)) as items:
                 try:
-                    first = await anext(deltas, None)
+                    first = next(items, None)
                 except BackendError as error:
                     _log_failure(model, error)
                     continue
                 if first is not None:
                     yield first
-                    async for delta in deltas:
-                        yield delta
+                    yield from items
                 return
-        async with aclosing(_astream(last, request, model)) as deltas:
-            async for delta in deltas:
-                yield delta
+        yield from begin(last)
+
+    async def _afirst(
+        self, model: ServedModel, begin: Callable[[AnyBackend], AsyncGenerator[T, None]]
+    ) -> AsyncIterator[T]:
+        *others, last = self._for(model.base_model)
+        for backend in others:
+            async with aclosing(begin(backend)) as items:
+                try:
+                    first = await anext(items, None)
+                except BackendError as error:
+                    _log_failure(model, error)
+                    continue
+                if first is not None:
+                    yield first
+                    async for item in items:
+                        yield item
+                return
+        async with aclosing(begin(last)) as items:
+            async for item in items:
+                yield item
 
     def _for(self, model: str) -> list[AnyBackend]:
         try:
@@ -124,6 +143,8 @@ def _both(one: Capabilities, other: Capabilities) -> Capabilities:
         for field in attrs.fields(Capabilities)
         if field.name != "parameters"
     }
+    if one.embedding_size != other.embedding_size:  # vectors of different models cannot be compared
+        least["embedding_size"] = 0
     return Capabilities(one.parameters & other.parameters, **least)
 
 
@@ -176,19 +197,41 @@ async def _astream(backend: AnyBackend, request: CompletionRequest, model: Serve
 
 
 def _on_loop(backend: AnyBackend, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Deltas]:
-    return backend.astream(request, model) if hasattr(backend, "astream") else _driven(backend, request, model)
+    if hasattr(backend, "astream"):
+        return backend.astream(request, model)
+    return _driven(backend, lambda: backend.stream(request, model), model)
 
 
-async def _driven(backend: Backend, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Deltas]:
-    """Stream a synchronous backend's deltas, each fetched in a thread if that may block."""
+async def _driven(backend: Backend, begin: Callable[[], Iterator[T]], model: ServedModel) -> AsyncGenerator[T, None]:
+    """Yield what a synchronous backend yields, each item fetched in a thread if that may block."""
     call = partial(run_blocking, model.threads) if backend.blocking else _in_place
-    deltas = await call(lambda: iter(backend.stream(request, model)))
+    items = await call(lambda: iter(begin()))
     try:
-        while (found := await call(partial(next, deltas, None))) is not None:
+        while (found := await call(partial(next, items, None))) is not None:
             yield found
     finally:
-        close = getattr(deltas, "close", _nothing)
+        close = getattr(items, "close", _nothing)
         await (run_blocking(model.threads and model.threads.to_close, close) if backend.blocking else _in_place(close))
+
+
+def _embed(
+    backend: Any, request: "embedding.EmbeddingRequest", model: ServedModel
+) -> "Generator[embedding.EmbeddedBatch, None, None]":
+    if not hasattr(backend, "embed"):
+        raise BackendError(f"{model.base_model!r} can embed asynchronously only; use it on an event loop")
+    yield from backend.embed(request, model)
+
+
+async def _aembed(
+    backend: Any, request: "embedding.EmbeddingRequest", model: ServedModel
+) -> "AsyncGenerator[embedding.EmbeddedBatch, None]":
+    in_place = hasattr(backend, "aembed")
+    found = (
+        backend.aembed(request, model) if in_place else _driven(backend, lambda: backend.embed(request, model), model)
+    )
+    async with aclosing(found) as batches:
+        async for batch in batches:
+            yield batch
 
 
 def _nothing() -> None:

@@ -9,7 +9,7 @@ import click
 
 from modelyard.cli.terminal import StoreName, json_option, opened, require_file, show, show_fields, store_option
 from modelyard.compose import open_platform
-from modelyard.platform.platform import artifacts_folder
+from modelyard.platform.artifacts import artifacts_folder
 from modelyard.platform.runtime import Settings
 
 CHECK_LEASE = 0.1

@@ -5,6 +5,7 @@ from modelyard.lazy import defer_modules
 defer_modules(
     __name__,
     "base_model",
+    "embedding",
     "events",
     "file",
     "idempotency",

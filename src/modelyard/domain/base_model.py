@@ -49,8 +49,10 @@ class BaseModel:
         """Whether it is faster on one thread than on several that wait for each other."""
         return self.parameters <= SMALL
 
-    def entry(self, parameters: tuple[SamplingParameter, ...], features: tuple[Feature, ...]) -> CatalogueEntry:
-        """Make its catalogue entry, for a backend that supports these parameters and features."""
+    def entry(
+        self, parameters: tuple[SamplingParameter, ...], features: tuple[Feature, ...], outputs: tuple[str, ...]
+    ) -> CatalogueEntry:
+        """Make its catalogue entry, for a backend that supports these parameters, features and output modalities."""
         return CatalogueEntry(
             id=self.id,
             hub_id=self.id,
@@ -62,6 +64,7 @@ class BaseModel:
             pricing=Pricing(**{kind: Decimal(price) for kind, price in self.prices.items()}),
             supported_sampling_parameters=parameters,
             supported_features=features,
+            output_modalities=outputs,
         )
 
 

@@ -190,6 +190,9 @@ class CatalogueEntry:
 
 _MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@:+-]{0,254}")
 _MODALITIES = frozenset({"text", "image", "audio", "video", "file"})
+EMBEDDINGS = "embeddings"
+"""The output modality of a model that makes embeddings."""
+_OUTPUTS = _MODALITIES | {EMBEDDINGS}
 _MAX_LENGTH = 2**53
 _MAX_PRICE_DIGITS = 30
 _MAX_PRICE = Decimal(10**15)
@@ -248,12 +251,10 @@ def _is_price(price: Decimal) -> bool:
 
 def _list_problems(entry: CatalogueEntry) -> list[Problem]:
     problems = []
-    for name in ("input_modalities", "output_modalities"):
-        unknown = sorted(set(getattr(entry, name)) - _MODALITIES)
+    for name, known in (("input_modalities", _MODALITIES), ("output_modalities", _OUTPUTS)):
+        unknown = sorted(set(getattr(entry, name)) - known)
         if unknown:
-            problems.append(
-                Problem((name,), f"unknown modality {unknown[0]!r}; known are {', '.join(sorted(_MODALITIES))}")
-            )
+            problems.append(Problem((name,), f"unknown modality {unknown[0]!r}; known are {', '.join(sorted(known))}"))
     return problems
 
 

@@ -22,6 +22,7 @@ from modelyard.domain.catalogue import Quantization
 from modelyard.errors import BackendError, InvalidInput
 from modelyard.formats.chat.tool_calls import format_of
 from modelyard.formats.model_config import CONFIG, check_config, context_length, vocabulary_size
+from modelyard.formats.pooling import POOLING
 from modelyard.formats.safetensors import read_shapes
 
 TOKENIZER, TEMPLATE = "tokenizer.json", "chat_template.jinja"
@@ -104,7 +105,7 @@ def read_base_folder(path: str | os.PathLike[str], progress: Progress | None = N
     form = format_of(_template(folder))
     weights = _weight_files(folder)
     shapes = [shape for name in weights for shape in _shapes(folder / name)]
-    optional = (GENERATION_CONFIG, TOKENIZER_CONFIG, TEMPLATE, WEIGHTS_INDEX)
+    optional = (GENERATION_CONFIG, TOKENIZER_CONFIG, TEMPLATE, WEIGHTS_INDEX, POOLING)
     names = [CONFIG, TOKENIZER, *(name for name in optional if (folder / name).is_file()), *weights]
     return BaseFolder(
         path=str(folder.resolve()),

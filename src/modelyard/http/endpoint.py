@@ -15,6 +15,7 @@ from modelyard.http.catalogue import routes as catalogue
 from modelyard.http.chat import routes as completion
 from modelyard.http.chat import stored_routes as stored
 from modelyard.http.cors import AllowedOrigins
+from modelyard.http.embeddings import routes as embeddings
 from modelyard.http.ended_requests import EndedRequests
 from modelyard.http.evaluations import comparison, predictions, results, runs
 from modelyard.http.evaluations import jobs as evaluation_jobs
@@ -49,7 +50,8 @@ def routes() -> tuple[Route, ...]:
     trained = (*models.ROUTES, *training.ROUTES)
     judged = (*runs.ROUTES, *results.ROUTES, *comparison.ROUTES)
     judging = (*judged, *evaluation_jobs.ROUTES, *predictions.ROUTES, *objects.ROUTES)
-    base = (*catalogue.ROUTES, *completion.ROUTES, *stored.ROUTES, *trained, *judging, *health.ROUTES)
+    answering = (*completion.ROUTES, *stored.ROUTES, *embeddings.ROUTES)
+    base = (*catalogue.ROUTES, *answering, *trained, *judging, *health.ROUTES)
     operations = (*keys.ROUTES, *usage.ROUTES, *annotations.ROUTES)
     return (*base, *upload.ROUTES, *operations, *files.ROUTES)
 

@@ -22,13 +22,21 @@ class Interface(StrEnum):
 
     TRAINING = "training"
     INFERENCE = "inference"
+    EMBEDDINGS = "embeddings"
     BASE = "base"
     UPLOADS = "uploads"
     OPERATIONS = "operations"
     FILES = "files"
 
 
-STANDARD = (Interface.TRAINING, Interface.INFERENCE, Interface.BASE, Interface.OPERATIONS, Interface.FILES)
+STANDARD = (
+    Interface.TRAINING,
+    Interface.INFERENCE,
+    Interface.EMBEDDINGS,
+    Interface.BASE,
+    Interface.OPERATIONS,
+    Interface.FILES,
+)
 """The interfaces that are mounted by default."""
 
 
@@ -68,6 +76,7 @@ class ErrorFormat(StrEnum):
 ERROR_FORMATS = {
     Interface.TRAINING: ErrorFormat.DETAIL,
     Interface.INFERENCE: ErrorFormat.ERROR,
+    Interface.EMBEDDINGS: ErrorFormat.ERROR,
     Interface.BASE: ErrorFormat.REASON,
     Interface.UPLOADS: ErrorFormat.ERRORS,
     Interface.OPERATIONS: ErrorFormat.DETAIL,

@@ -17,6 +17,7 @@ MAX_SEGMENT = 1024
 
 PREFIX_AUTH: Mapping[tuple[str, ...], tuple[Auth, ErrorFormat]] = {
     ("v1", "chat"): (Auth.BEARER, ErrorFormat.ERROR),
+    ("v1", "embeddings"): (Auth.BEARER, ErrorFormat.ERROR),
     ("v1", "models"): (Auth.BEARER, ErrorFormat.ERROR),
     ("v1", "files"): (Auth.BEARER, ErrorFormat.ERROR),
     ("v1",): (Auth.BEARER, ErrorFormat.DETAIL),
@@ -35,7 +36,6 @@ _TRAINING, _CHAT = "POST /v1/preview/sft-training-jobs", "POST /inference/v1/cha
 HINTS: Mapping[str, str] = {
     "responses": f"models answer at {_CHAT}; ",
     "completions": f"models answer at {_CHAT}; ",
-    "embeddings": f"models answer at {_CHAT}, and none makes embeddings; ",
     "fine_tuning": f"training jobs are created by {_TRAINING}; ",
 }
 """What to use in the place of routes of other services, by the segment after `v1`."""

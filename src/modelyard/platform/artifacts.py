@@ -1,5 +1,6 @@
 """Artifacts that are written before the record that names them."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import BinaryIO
@@ -45,3 +46,8 @@ class Spool:
     def remove_unless_recorded(self, stored: StoredArtifact) -> AbstractContextManager[None]:
         """Remove what was put if the block, which is to record it, raises."""
         return remove_unless_recorded(self._artifacts, stored)
+
+
+def artifacts_folder(path: str | os.PathLike[str]) -> str:
+    """Return the artifacts folder of a platform that is stored in the file `path`."""
+    return f"{os.fspath(path)}-artifacts"

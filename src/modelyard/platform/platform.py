@@ -13,10 +13,11 @@ from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.identity import Principal, check_name
 from modelyard.errors import Forbidden, StoreClosed, UsedAfterFork
 from modelyard.platform.annotations import service as annotations_service
-from modelyard.platform.artifacts import Spool
+from modelyard.platform.artifacts import Spool, artifacts_folder
 from modelyard.platform.catalogue.service import Catalogue
 from modelyard.platform.chat.measured import Tracing
 from modelyard.platform.chat.service import Chat
+from modelyard.platform.embeddings import service as embedding
 from modelyard.platform.evaluations import service as evaluation
 from modelyard.platform.files import service as file_service
 from modelyard.platform.jobs import service as jobs
@@ -41,11 +42,6 @@ R = TypeVar("R")
 _id = attrgetter("id")
 
 
-def artifacts_folder(path: str | os.PathLike[str]) -> str:
-    """Return the artifacts folder of a platform that is stored in the file `path`."""
-    return f"{os.fspath(path)}-artifacts"
-
-
 @attrs.define(eq=False)
 class Lifetime:
     """The state that all views of one platform share: whether it is open, in which process, and what it must close."""
@@ -66,9 +62,9 @@ class Lifetime:
 class Platform:
     """A model platform in one object, made by `open_platform`.
 
-    Its resources are `catalogue`, `chat`, `models`, `training`, `evaluations`, `jobs`, `annotations`, `keys`, `usage`,
-    `uploads`, `files` and `health`. It is a context manager, synchronous and asynchronous; leaving it closes what
-    `open_platform` opened.
+    Its resources are `catalogue`, `chat`, `embeddings`, `models`, `training`, `evaluations`, `jobs`, `annotations`,
+    `keys`, `usage`, `uploads`, `files` and `health`. It is a context manager, synchronous and asynchronous; leaving it
+    closes what `open_platform` opened.
     """
 
     def __init__(self, runtime: Runtime, principal: Principal, life: Lifetime) -> None:
@@ -88,6 +84,11 @@ class Platform:
     def chat(self) -> Chat:
         """Completions."""
         return self._resource(Chat)
+
+    @property
+    def embeddings(self) -> "embedding.Embeddings":
+        """Vectors of texts."""
+        return self._resource(embedding.Embeddings)
 
     @property
     def models(self) -> "model.Models":

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from modelyard.testing.contracts.authenticator import AuthenticatorContract
     from modelyard.testing.contracts.backend import BackendContract
     from modelyard.testing.contracts.domain_store import DomainStore, LeftDomain
+    from modelyard.testing.contracts.embedder import EmbedderContract
     from modelyard.testing.contracts.executor import ExecutorContract
     from modelyard.testing.contracts.executor_trials import Trials, TrialsElsewhere, TrialsHere
     from modelyard.testing.contracts.run_twice_store import RunTwiceStore
@@ -60,6 +61,7 @@ else:
             "testing.contracts.backend": ("BackendContract",),
             "testing.contracts.backend_client": ("backend_client",),
             "testing.contracts.domain_store": ("DomainStore", "LeftDomain"),
+            "testing.contracts.embedder": ("EmbedderContract",),
             "testing.contracts.executor": ("ExecutorContract",),
             "testing.contracts.executor_trials": ("Trials", "TrialsElsewhere", "TrialsHere"),
             "testing.contracts.run_twice_store": ("RunTwiceStore",),
@@ -108,6 +110,7 @@ __all__ = [
     "CutConnection",
     "Disconnect",
     "DomainStore",
+    "EmbedderContract",
     "ExecutorContract",
     "FakeVllm",
     "FallSilent",

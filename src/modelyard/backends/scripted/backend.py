@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 
-from modelyard.backends import echo
+from modelyard.backends import echo, word_embedding
 from modelyard.backends.entries import entry_for
 from modelyard.backends.scripted.answers import (
     Answer,
@@ -19,6 +19,7 @@ from modelyard.backends.scripted.answers import (
 )
 from modelyard.backends.scripted.demands import checked
 from modelyard.backends.scripted.rules import Rule, RuleBook, Script, on, rules_of
+from modelyard.domain import embedding
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.protocols import Capabilities, Clock, ServedModel
@@ -33,7 +34,7 @@ class ScriptedBackend:
     `.answer(...)` the answers. Pauses sleep on `clock`; without a clock they take no time. `requests` are the requests
     so far, oldest first. Raises `NoAnswerPrepared` if no rule matches, if the list is used up, and for an answer that
     the request rules out: not valid under its schema, or without the call that its tool choice demands. `unchecked`
-    gives such an answer all the same.
+    gives such an answer all the same. Embeddings are those of `EchoBackend`.
 
     >>> backend = ScriptedBackend([on("refund").answer(call("look_up", order=17)), on(tool="look_up").answer("Paid.")])
     >>> backend.requests, backend.texts, backend.unused
@@ -105,6 +106,10 @@ class ScriptedBackend:
                 yield item
             elif self._clock is not None:
                 await self._clock.asleep(item.seconds)
+
+    def embed(self, request: "embedding.EmbeddingRequest", model: ServedModel) -> "Iterator[embedding.EmbeddedBatch]":
+        """Embed as `EchoBackend` does: no rule is needed for it. Raises `ContextLengthExceeded`."""
+        return word_embedding.embedded(request, model, echo.CERTAIN.embedding_size, echo.count)
 
     def _items(self, request: CompletionRequest) -> Iterator[Item]:
         self.requests.append(request)

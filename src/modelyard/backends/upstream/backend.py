@@ -6,13 +6,14 @@ import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
-from modelyard.backends.upstream import address, transport
+from modelyard.backends.upstream import address, embedding_exchange, transport
 from modelyard.backends.upstream.concurrency import ConcurrencyLimiter
 from modelyard.backends.upstream.errors import RetryableError, refusal
 from modelyard.backends.upstream.exchange import MAX_ANSWER, Adapters, Exchange, Transport, Upstream
 from modelyard.backends.upstream.models import COMMON, UpstreamModel, check_models, priced, read_list
 from modelyard.backends.upstream.timeouts import Timeouts
 from modelyard.clock import SystemClock
+from modelyard.domain import embedding
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.completion import CompletionRequest
 from modelyard.domain.record import EMPTY
@@ -23,7 +24,8 @@ from modelyard.protocols import AsyncBackend, Backend, Capabilities, Clock, Delt
 
 
 class UpstreamBackend:
-    """Answers with the server below `url`, to which `/chat/completions` is added, and the host's `api_key`.
+    """Answers with the server below `url`, to which `/chat/completions` or `/embeddings` is added, and the host's
+    `api_key`.
 
     with UpstreamBackend("http://gpu:8000/v1", models=[offer("Qwen/Qwen3-8B", context_length=32_768, pricing=FREE)])
 
@@ -106,6 +108,26 @@ class UpstreamBackend:
 
     def _exchange(self, through: Transport, request: CompletionRequest, model: ServedModel) -> Exchange:
         return Exchange(self._upstream, through, self._model(model.base_model), request, model)
+
+    # ---- embeddings
+
+    def embed(self, request: "embedding.EmbeddingRequest", model: ServedModel) -> "Iterator[embedding.EmbeddedBatch]":
+        """Embed over the threads' connections. Closing the iterator closes the request's connection."""
+        through = transport.BlockingTransport(self._process_state(), self._upstream, model.headers)
+        return iterate(self._embedding(through, request, model).flow(), [through])
+
+    def aembed(
+        self, request: "embedding.EmbeddingRequest", model: ServedModel
+    ) -> "AsyncIterator[embedding.EmbeddedBatch]":
+        """Embed over the running event loop's connections. Cancelling the task closes the request's connection."""
+        through = transport.AsyncTransport(self._process_state(), self._upstream, model.headers)
+        return aiterate(self._embedding(through, request, model).flow(), [through])
+
+    def _embedding(
+        self, through: Transport, request: "embedding.EmbeddingRequest", model: ServedModel
+    ) -> "embedding_exchange.EmbeddingExchange":
+        known = self._model(model.base_model)
+        return embedding_exchange.EmbeddingExchange(self._upstream, through, known, request, model)
 
     # ---- connections
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import attrs
 
@@ -95,29 +95,31 @@ def _effect(method: Callable[..., Any], *arguments: Any) -> Await:
     return Await(call, call)
 
 
-class Exchange:
-    """One request and its attempts."""
+class Attempts:
+    """One request and its attempts; a subclass says what is sent, and reads the answer."""
+
+    path: ClassVar[str] = ""
+    awaited: ClassVar[str] = "no answer"
 
     def __init__(
-        self,
-        upstream: Upstream,
-        transport: Transport,
-        upstream_model: UpstreamModel,
-        request: CompletionRequest,
-        model: ServedModel,
+        self, upstream: Upstream, transport: Transport, upstream_model: UpstreamModel, model: ServedModel
     ) -> None:
         self._upstream, self._clock, self._timeouts = upstream, upstream.clock, upstream.timeouts
         self._transport, self._upstream_model, self._model = transport, upstream_model, model
-        self._greedy = request.n > 1 and request.sampling.temperature < _GREEDY
-        sent = attrs.evolve(request, n=1) if self._greedy else request
-        self._request = _strict(sent) if upstream_model.capabilities.guided else sent
-        self._choices = request.n
         self._limit = self._waited = 0.0
-        self._begun = self._done = False
+        self._begun = False
         self._adapter: str | None = None
 
+    def _body(self, name: str) -> bytes:
+        """Return the request to the model that the server calls by this name."""
+        raise NotImplementedError
+
+    def _answer(self, head: Head) -> Flow[None]:
+        """Read the answer after its head, and emit it."""
+        raise NotImplementedError
+
     def flow(self) -> Flow[None]:
-        """Emit the deltas of the answer. Raises what `modelyard.protocols.Backend` allows.
+        """Emit the answer. Raises what `modelyard.protocols.Backend` allows.
 
         What fails before the first token is tried again where that may help.
         """
@@ -147,13 +149,13 @@ class Exchange:
                 raise RetryableError(
                     BackendError("the upstream server's answer is compressed, which was not requested")
                 )
-            yield from self._events() if head.content_type.startswith("text/event-stream") else self._document()
+            yield from self._answer(head)
         except InvalidInput as wrong:
             raise RetryableError(BackendError(f"the upstream server's answer is malformed: {wrong}")) from wrong
         except AnswerBrokenOff as ended:
             raise RetryableError(BackendError("the upstream server broke the answer off"), again=True) from ended
         except TimeoutError as late:
-            what = "sent nothing more" if self._begun else "gave no first token"
+            what = "sent nothing more" if self._begun else f"gave {self.awaited}"
             raise RetryableError(BackendError(f"the upstream server {what} within {self._limit:g} s")) from late
 
     # ---- the request
@@ -177,14 +179,69 @@ class Exchange:
         return (yield from self._send(self._adapter))
 
     def _send(self, name: str) -> Flow[Head]:
+        return (yield from self._timed(self._transport.send, "POST", self.path, self._body(name)))  # type: ignore[no-any-return]
+
+    # ---- the answer
+
+    def _whole(self, most: int) -> Flow[bytes]:
+        """Return the rest of the answer."""
+        pieces, size = [], 0
+        while raw := (yield from self._timed(self._transport.read)):
+            pieces.append(raw)
+            size += len(raw)
+            if size > most:
+                raise RetryableError(BackendError(f"the upstream server's answer is longer than {most} bytes"))
+        return b"".join(pieces)
+
+    def _json(self, raw: bytes) -> Any:
+        """Parse JSON. Raises the error that the value reports, if it is one."""
+        value = loads(raw, at=("answer",), max_structure=MAX_ANSWER)
+        failed = failed_inside(value, self._upstream.api_key) if isinstance(value, dict) else None
+        if failed is not None:
+            raise failed
+        return value
+
+    def _timed(self, method: Callable[..., Any], *arguments: Any) -> Generator[Await, Any, Any]:
+        """Call a method of the transport within what is left of the time limit. Our own work does not count."""
+        began = self._clock.monotonic()
+        if self._waited > self._limit:
+            raise TimeoutError
+        call = partial(method, *arguments, self._limit - self._waited)
+        found = yield Await(call, call)
+        self._waited += self._clock.monotonic() - began
+        return found
+
+
+class Exchange(Attempts):
+    """One request for a completion, its attempts, and the deltas of its answer."""
+
+    path: ClassVar[str] = "/chat/completions"
+    awaited: ClassVar[str] = "no first token"
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        transport: Transport,
+        upstream_model: UpstreamModel,
+        request: CompletionRequest,
+        model: ServedModel,
+    ) -> None:
+        super().__init__(upstream, transport, upstream_model, model)
+        self._greedy = request.n > 1 and request.sampling.temperature < _GREEDY
+        sent = attrs.evolve(request, n=1) if self._greedy else request
+        self._request = _strict(sent) if upstream_model.capabilities.guided else sent
+        self._choices = request.n
+        self._done = False
+
+    def _body(self, name: str) -> bytes:
         request = self._request
         # What is the model's own limit anyway is left to the server, which knows how long the prompt is.
         limited = request.max_tokens is not None and request.max_tokens < self._model.entry.max_output_length
         limit = request.max_tokens if limited else None
-        body = dumps(request_object(request, name, limit, self._upstream_model.capabilities.parameters))
-        return (yield from self._timed(self._transport.send, "POST", "/chat/completions", body))  # type: ignore[no-any-return]
+        return dumps(request_object(request, name, limit, self._upstream_model.capabilities.parameters))
 
-    # ---- the answer
+    def _answer(self, head: Head) -> Flow[None]:
+        return self._events() if head.content_type.startswith("text/event-stream") else self._document()
 
     def _events(self) -> Flow[None]:
         """Read a stream of chunks up to its end, so that its connection can be used again.
@@ -235,34 +292,6 @@ class Exchange:
             total = attrs.evolve(usage, completion_tokens=usage.completion_tokens * count)
             copies[-1] = attrs.evolve(copies[-1], usage=total)
         return copies
-
-    def _whole(self, most: int) -> Flow[bytes]:
-        """Return the rest of the answer."""
-        pieces, size = [], 0
-        while raw := (yield from self._timed(self._transport.read)):
-            pieces.append(raw)
-            size += len(raw)
-            if size > most:
-                raise RetryableError(BackendError(f"the upstream server's answer is longer than {most} bytes"))
-        return b"".join(pieces)
-
-    def _json(self, raw: bytes) -> Any:
-        """Parse JSON. Raises the error that the value reports, if it is one."""
-        value = loads(raw, at=("answer",), max_structure=MAX_ANSWER)
-        failed = failed_inside(value, self._upstream.api_key) if isinstance(value, dict) else None
-        if failed is not None:
-            raise failed
-        return value
-
-    def _timed(self, method: Callable[..., Any], *arguments: Any) -> Generator[Await, Any, Any]:
-        """Call a method of the transport within what is left of the time limit. Our own work does not count."""
-        began = self._clock.monotonic()
-        if self._waited > self._limit:
-            raise TimeoutError
-        call = partial(method, *arguments, self._limit - self._waited)
-        found = yield Await(call, call)
-        self._waited += self._clock.monotonic() - began
-        return found
 
 
 def _strict(request: CompletionRequest) -> CompletionRequest:

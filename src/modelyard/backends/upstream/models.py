@@ -5,7 +5,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.backends.entries import features, sampling_parameters
+from modelyard.backends.entries import features, output_modalities, sampling_parameters
 from modelyard.domain.catalogue import CatalogueEntry, Pricing, Quantization, check_entry
 from modelyard.domain.completion import ANSWER_EXTRAS, SAMPLING_PARAMETERS
 from modelyard.errors import BackendError, InvalidInput, Problem
@@ -56,6 +56,8 @@ def offer(
 ) -> UpstreamModel:
     """Declare a text model of a server, whose answers may fill its whole context. `Pricing()` is free.
 
+    One that only makes embeddings has `capabilities=Capabilities(embedding_size=1024, completions=False)`.
+
     >>> offer("Qwen/Qwen3-8B", context_length=32_768, pricing=Pricing()).entry.hub_id
     'Qwen/Qwen3-8B'
     """
@@ -70,6 +72,7 @@ def offer(
         pricing=pricing,
         supported_sampling_parameters=sampling_parameters(capabilities),
         supported_features=features(capabilities),
+        output_modalities=output_modalities(capabilities),
     )
     return UpstreamModel(entry, capabilities, served_as or id)
 

@@ -6,12 +6,12 @@ from importlib.util import find_spec
 
 import attrs
 
-from modelyard.backends.entries import features, sampling_parameters
+from modelyard.backends.entries import features, output_modalities, sampling_parameters
 from modelyard.domain import base_model
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import SAMPLING_PARAMETERS
 from modelyard.errors import ModelNotFound
-from modelyard.formats import model_folder
+from modelyard.formats import model_folder, pooling
 from modelyard.protocols import Capabilities
 from modelyard.trainers import methods
 
@@ -50,11 +50,12 @@ class LocalOffer:
 
 def capabilities(base: "base_model.BaseModel") -> Capabilities:
     """Return the capabilities of a base model: those of its chat template and of what is installed."""
-    return _capabilities(base.tool_format, model_folder.takes_reasoning_effort(base.path))
+    effort = model_folder.takes_reasoning_effort(base.path)
+    return _capabilities(base.tool_format, effort, pooling.embedding_size(base.path))
 
 
 @cache
-def _capabilities(tool_format: str, reasoning_effort: bool) -> Capabilities:
+def _capabilities(tool_format: str, reasoning_effort: bool, embedding_size: int) -> Capabilities:
     """Return the capabilities of a base model with this tool format; constrained output needs llguidance."""
     constrained = find_spec("llguidance") is not None
     effort = ("reasoning_effort",) if reasoning_effort else ()
@@ -71,10 +72,13 @@ def _capabilities(tool_format: str, reasoning_effort: bool) -> Capabilities:
         guided=frozenset({"choice", "regex"}) if constrained else frozenset(),
         reasoning=reasoning_effort,
         trainable=True,
+        embedding_size=embedding_size,
     )
 
 
 def _entry(base: "base_model.BaseModel", limit: int | None) -> CatalogueEntry:
     can = capabilities(base)
     context = min(base.context_length, limit or base.context_length)
-    return attrs.evolve(base, context_length=context).entry(sampling_parameters(can), features(can))
+    return attrs.evolve(base, context_length=context).entry(
+        sampling_parameters(can), features(can), output_modalities(can)
+    )

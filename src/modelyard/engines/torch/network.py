@@ -154,6 +154,15 @@ class Network:
         )
         return states.last_hidden_state
 
+    def read(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+        """Return the hidden states of whole prompts, right-padded, without a cache: no token sees what follows it."""
+        longest = max(map(len, prompts))
+        ids = torch.tensor([[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts], device=self.device)
+        there = torch.tensor([[1] * len(prompt) + [0] * (longest - len(prompt)) for prompt in prompts])
+        mask = None if len(prompts) == 1 else there.to(self.device)
+        found: Tensor = self.body(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+        return found
+
     def new_cache(self) -> SequenceCache:
         """Create a cache for one sequence."""
         return SequenceCache(self.body, self.has_cache)
@@ -265,6 +274,17 @@ def _narrow(config: Any, window: int) -> Iterator[None]:
 def out_of_memory(fault: BaseException) -> bool:
     """Return whether an error means that memory is exhausted, on a graphics card or on the host."""
     return isinstance(fault, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(fault)
+
+
+def failure_of(fault: Exception) -> BackendError:
+    """Return the error that the reader of an answer gets."""
+    if isinstance(fault, BackendError):
+        return fault
+    full, name = out_of_memory(fault), type(fault).__name__
+    kind, hint = (Overloaded, "; try again later, or with fewer tokens") if full else (BackendError, "")
+    failure = kind(f"the model could not continue: {name}{hint}")
+    failure.__cause__ = fault
+    return failure
 
 
 def first_line(fault: BaseException) -> str:

@@ -109,6 +109,11 @@ class ChatTokenizer:
         effort = {} if reasoning_effort is None else {"reasoning_effort": self._escaper.escape(reasoning_effort)}
         return self.render(messages, tools, add_generation_prompt=True, **effort)
 
+    def around(self, text: str) -> list[int]:
+        """Return the tokens of a text, with those that the tokenizer puts around it."""
+        found: list[int] = self.tokenizer(text)["input_ids"]
+        return found
+
     def render(
         self, messages: Sequence[Message], tools: Sequence[Tool], *, add_generation_prompt: bool, **variables: str
     ) -> list[int]:

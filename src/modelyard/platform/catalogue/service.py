@@ -270,3 +270,12 @@ def booked_name(requested: str, entry: CatalogueEntry) -> str:
     """Return the catalogue id, or `entity/project/name` of a trained model without its step or alias."""
     parts = None if requested == entry.id else models.ModelName.parse(requested)
     return entry.id if parts is None else f"{parts.entity}/{parts.project}/{parts.name}"
+
+
+def requested_name(runtime: Runtime, given: "models.Model | models.Checkpoint") -> str:
+    """Return the name by which a request asks for a trained model or a checkpoint. Raises `ModelNotFound`."""
+    model_id, step = (given.id, "") if isinstance(given, models.Model) else (given.model_id, f":step{given.step}")
+    model = runtime.store.read(lambda snapshot: snapshot.find(models.Model, KEY, model_id))
+    if model is None:
+        raise ModelNotFound("model", model_id, "it was deleted")
+    return f"{model.entity}/{model.project}/{model.name}{step}"

@@ -29,6 +29,8 @@ _FORMATS = {ResponseType.JSON_OBJECT: "json_mode", ResponseType.JSON_SCHEMA: "st
 
 def check_supported(request: CompletionRequest, entry: CatalogueEntry, capabilities: Capabilities) -> int:
     """Return how many images the messages have. Raises `UnsupportedParameter` naming what this model cannot honour."""
+    if not capabilities.completions:
+        raise InvalidInput.at("model", msg=f"{entry.id} makes embeddings only; name a model that answers")
     missing, problems, images = _details(request, capabilities), [], 0
     if request.sampling is not _DEFAULT:
         missing = _sampling(request.sampling, capabilities) + missing

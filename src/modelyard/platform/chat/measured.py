@@ -1,7 +1,7 @@
 """What is measured of a completion: for the observer, the platform's meters, and the HTTP request that asked for it."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from modelyard.domain import events
 from modelyard.domain.completion import CompletionRequest
@@ -63,6 +63,7 @@ class MeasuredCompletion(Protocol):
     `plan` is None until the model was found. `entry` is what was booked, and `whole` is whether that is a whole answer.
     """
 
+    operation: ClassVar[str]
     runtime: Runtime
     principal: Principal
     attribution: Attribution

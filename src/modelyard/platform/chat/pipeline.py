@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from functools import partial
 from itertools import chain
-from typing import cast
+from typing import ClassVar, cast
 
 import attrs
 
@@ -65,6 +65,7 @@ class CompletionPipeline:
     What does not wait, as a store or backend declares, is done in place: yielding it to the driver would cost more.
     """
 
+    operation: ClassVar[str] = "chat"
     plan: CompletionPlan | None = None
     served: ServedModel
     backend: Backend | AsyncBackend

@@ -11,10 +11,11 @@ from modelyard.domain.completion import Completion, CompletionRequest, Delta, St
 from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.paging import Order
-from modelyard.domain.record import EMPTY, KEY
-from modelyard.errors import ModelNotFound, NotFound
+from modelyard.domain.record import EMPTY
+from modelyard.errors import NotFound
 from modelyard.flow import Flow, aiterate, arun, iterate, run
 from modelyard.platform import lineage, paging
+from modelyard.platform.catalogue.service import requested_name
 from modelyard.platform.chat.measured import RequestInProgress
 from modelyard.platform.chat.pipeline import CompletionPipeline, CompletionResult
 from modelyard.platform.chat.request import ChatOptions, build_request
@@ -135,11 +136,7 @@ class Chat:
         given = options.get("model")
         if not isinstance(given, Model | Checkpoint):
             return options
-        model_id, step = (given.id, "") if isinstance(given, Model) else (given.model_id, f":step{given.step}")
-        model = self._runtime.store.read(lambda snapshot: snapshot.find(Model, KEY, model_id))
-        if model is None:
-            raise ModelNotFound("model", model_id, "it was deleted")
-        return {**options, "model": f"{model.entity}/{model.project}/{model.name}{step}"}
+        return {**options, "model": requested_name(self._runtime, given)}
 
 
 class CompletionStream:

@@ -30,7 +30,7 @@ def add_base_model(
         if find_spec(package) is None:
             raise MissingExtra(package, "torch")
     base = read_base_folder(path, progress).base_model(id, name or id, tuning, runtime.clock.now(), pricing.texts)
-    check_entry(base.entry((), ()))
+    check_entry(base.entry((), (), ()))
     offered = runtime.base_models
     if offered is None:
         raise InvalidInput.at(

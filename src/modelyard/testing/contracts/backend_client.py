@@ -1,9 +1,9 @@
 """A client of a backend, synchronous or asynchronous, without a platform: for its contract, and for your own tests."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import attrs
 
@@ -12,6 +12,7 @@ from modelyard.domain.completion import Choice, CompletionRequest, Delta, Messag
 from modelyard.platform.chat.assembly import fold_choice
 from modelyard.protocols import AsyncBackend, Backend, Deltas, ServedModel
 
+T = TypeVar("T")
 AnyBackend = Backend | AsyncBackend
 
 QUESTION = (
@@ -37,6 +38,17 @@ def deltas_of(backend: AnyBackend, request: CompletionRequest) -> list[Delta]:
     """Return the whole answer, delta by delta."""
     with opened(backend, [request]) as (stream,):
         return list(stream)
+
+
+def read_all(begin: Callable[[], Iterator[T]], abegin: Callable[[], AsyncIterator[T]], blocking: bool) -> list[T]:
+    """Return everything that a backend yields, which is read by blocking calls or on an event loop."""
+    if blocking:
+        return list(begin())
+
+    async def read() -> list[T]:
+        return [item async for item in abegin()]
+
+    return asyncio.run(read())
 
 
 @contextmanager

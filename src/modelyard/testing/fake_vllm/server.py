@@ -22,8 +22,9 @@ from modelyard.backends.echo import EchoBackend
 from modelyard.compose import open_platform
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Message, Part, Role
-from modelyard.errors import CallerError, ModelyardError, Overloaded
+from modelyard.errors import CallerError, ModelNotFound, ModelyardError, Overloaded
 from modelyard.formats.chat.plain import ParsedRequest
+from modelyard.formats.embeddings import embeddings_json, read_embeddings
 from modelyard.protocols import AsyncBackend, Backend, ServedModel
 from modelyard.testing.clients.server import AsgiServer, asgi_server
 from modelyard.testing.fake_vllm import shape
@@ -34,7 +35,7 @@ from modelyard.testing.fake_vllm.misbehaviour import Answered, Misbehaviour
 from modelyard.testing.fake_vllm.schemas import AnswerWriter, Json, dump, masked, model_card
 from modelyard.testing.fake_vllm.shape import Refused, parse_body
 
-CHAT, MODELS = "/v1/chat/completions", "/v1/models"
+CHAT, MODELS, EMBEDDINGS = "/v1/chat/completions", "/v1/models", "/v1/embeddings"
 LOAD_ADAPTER = "/v1/load_lora_adapter"
 UNLOAD_ADAPTER = "/v1/unload_lora_adapter"
 
@@ -54,8 +55,8 @@ class FakeVllm:
 
     It was compared with vLLM 0.32.0, request by request. These differences remain:
 
-    * Routes for chat completions, models, adapters, health and the version are there, and no others: a backend answers
-      conversations, and cannot continue a raw prompt, show its tokenizer, or count what an engine counts.
+    * Routes for chat completions, embeddings, models, adapters, health and the version are there, and no others: a
+      backend answers conversations, and cannot continue a raw prompt, show its tokenizer, or count what engines count.
     * Log-probabilities under a grammar are the backend's own. vLLM reports them after the grammar's mask, which a
       backend does not show.
     * A forced call without `strict` may have any JSON object as its arguments; in vLLM it may be any JSON value. A call
@@ -285,6 +286,21 @@ class FakeVllm:
         except ModelyardError as error:
             await _failed(exchange, error)
 
+    async def _embed(self, exchange: FakeExchange) -> None:
+        """Answer with the backend's embeddings, of a base model."""
+        body = _parsed(exchange)
+        try:
+            asked = read_embeddings(body)
+            await exchange.reach(None, streamed=False)
+            request = attrs.asdict(asked.request, recurse=False)
+            made = await self._platform.embeddings.acreate(input=request.pop("inputs"), **request)
+            await exchange.answer(200, embeddings_json(made, asked.in_base64).decode(), "application/json", {})
+        except ModelNotFound:
+            message = f"The model `{body.get('model')}` does not exist."
+            raise Refused(message, "model", "NotFoundError", 404) from None
+        except ModelyardError as error:
+            await _failed(exchange, error)
+
     def _bases(self) -> Mapping[str, CatalogueEntry]:
         return {entry.id: entry for entry in self._platform.catalogue.list()}
 
@@ -346,6 +362,7 @@ class FakeVllm:
 
 _ROUTES: Mapping[str, Mapping[str, Handler]] = {
     CHAT: {"POST": FakeVllm._chat},
+    EMBEDDINGS: {"POST": FakeVllm._embed},
     MODELS: {"GET": FakeVllm._list},
     LOAD_ADAPTER: {"POST": FakeVllm._load},
     UNLOAD_ADAPTER: {"POST": FakeVllm._unload},

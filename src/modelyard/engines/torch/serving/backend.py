@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from importlib.util import find_spec
 
+from modelyard.domain import embedding
 from modelyard.domain.base_model import BaseModel
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta
@@ -74,6 +75,10 @@ class LocalBackend:
                 await choices.engine.await_(active[0].sequence, active[0].due - 1)
                 for delta in _deltas(active):
                     yield delta
+
+    def embed(self, request: "embedding.EmbeddingRequest", model: ServedModel) -> "Iterator[embedding.EmbeddedBatch]":
+        """Embed by pooled hidden states: `formats.pooling` says how. Raises `InvalidInput`, `BackendError`."""
+        yield from self._model(model).embed(request, model)
 
     def close(self) -> None:
         """Release every network; answers under way are finished. Idempotent."""

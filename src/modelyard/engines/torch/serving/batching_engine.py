@@ -18,7 +18,7 @@ import torch
 from modelyard.domain.completion import FinishReason
 from modelyard.engines.torch.cuda_graphs import NewRecorder
 from modelyard.engines.torch.lora import AdapterBank, LoraShape
-from modelyard.engines.torch.network import Network, out_of_memory
+from modelyard.engines.torch.network import Network, failure_of
 from modelyard.engines.torch.serving.cache_slots import CacheSlots, bound
 from modelyard.engines.torch.serving.forward import ForwardPass, side_by_side
 from modelyard.engines.torch.serving.leader import LeaderElection, Waiter
@@ -26,7 +26,7 @@ from modelyard.engines.torch.serving.sampler import Sampler
 from modelyard.engines.torch.serving.separate_caches import SeparateCaches
 from modelyard.engines.torch.serving.sequence import SampledToken, Sequence, SequenceState
 from modelyard.engines.torch.threads import torch_threads
-from modelyard.errors import BackendError, Overloaded, QueueFull
+from modelyard.errors import BackendError, QueueFull
 
 
 class Engine:
@@ -49,7 +49,7 @@ class Engine:
         recorder: NewRecorder | None = None,
     ) -> None:
         self._network, self._bank, self._end_tokens, self._threads = network, bank, end_tokens, threads
-        self._most = rows + waiting
+        self._most, self.shares_passes = rows + waiting, network.in_rows
         self.rows: CacheSlots | SeparateCaches
         self._passes: ForwardPass | SeparateCaches
         if network.in_rows:
@@ -121,12 +121,24 @@ class Engine:
 
         Cancelled sequences that used it are gone by then: a leader drops them before it hands over.
         """
-        self._lead.claim()
-        with self._leading():
+        with self._claimed():
             self.rows.forget(slot)
             self._bank.load(slot, shape, weights)
 
+    def hidden(self, slot: int, prompts: Many[Many[int]]) -> torch.Tensor:
+        """Return the last hidden states of these tokens (prompts x tokens x size), in one pass between two steps."""
+        with self._claimed():
+            self._bank.select([slot] * len(prompts))
+            return self._network.read(prompts)
+
     # ---- the lead
+
+    @contextmanager
+    def _claimed(self) -> Iterator[None]:
+        """Lead, as soon as the step that is under way has ended."""
+        self._lead.claim()
+        with self._leading():
+            yield
 
     def _try_to_lead(self, sequence: Sequence, seen: int) -> None:
         """Step until it has news, unless another leads by now."""
@@ -205,7 +217,7 @@ class Engine:
         failed = (unread or self.rows.running)[-1:]
         if not failed:
             raise fault
-        self._end(failed[0], failure=_failure(fault))
+        self._end(failed[0], failure=failure_of(fault))
 
     def _end(self, sequence: Sequence, failure: BackendError | None = None) -> None:
         if sequence.state is SequenceState.RUNNING:
@@ -219,7 +231,7 @@ class Engine:
             self.rows.drop(sequence, failed=failed)
         except Exception as fault:  # noqa: BLE001 - the content of the cache is unknown now
             for one in self.rows.running:
-                one.end(failure=_failure(fault))
+                one.end(failure=failure_of(fault))
             self._changed += self.rows.running
             self.rows.clear()
 
@@ -279,7 +291,7 @@ class Engine:
                 return False
             sequence.state, self._sampler = SequenceState.RUNNING, None
         except Exception as fault:  # noqa: BLE001 - reported to the reader of the answer
-            failure = _failure(fault)
+            failure = failure_of(fault)
         with self._lock:
             self._waiting.remove(sequence)
         if failure is not None:
@@ -312,7 +324,7 @@ class Engine:
         try:
             reason = self._reason(sequence, sequence.take(sampled))
         except Exception as fault:  # noqa: BLE001 - reported to the reader of the answer
-            self._end(sequence, failure=_failure(fault))
+            self._end(sequence, failure=failure_of(fault))
             return
         sequence.show(sampled, reason)
         if reason is None:
@@ -335,14 +347,3 @@ def _news(sequence: Sequence, seen: int) -> bool:
 
 def _woken(event: asyncio.Event, _: object) -> None:
     event.set()
-
-
-def _failure(fault: Exception) -> BackendError:
-    """Return the error that a reader gets."""
-    if isinstance(fault, BackendError):
-        return fault
-    full, name = out_of_memory(fault), type(fault).__name__
-    kind, hint = (Overloaded, "; try again later, or with fewer tokens") if full else (BackendError, "")
-    failure = kind(f"the model could not continue: {name}{hint}")
-    failure.__cause__ = fault
-    return failure

@@ -3,6 +3,8 @@
 import json
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+from collections.abc import Sequence as Tokens
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
@@ -12,15 +14,19 @@ import attrs
 from modelyard.backends.sampling import check_token_ids
 from modelyard.domain.base_model import BaseModel
 from modelyard.domain.completion import CompletionRequest, ResponseType, ToolMode
+from modelyard.domain.embedding import EmbeddedBatch, EmbeddingInput, EmbeddingRequest, check_lengths
 from modelyard.engines.torch.serving.batching_engine import Engine
+from modelyard.engines.torch.serving.embedding import embedded
 from modelyard.engines.torch.serving.grammar import Grammars, Matcher
 from modelyard.engines.torch.serving.model_pool import Networks, Room
 from modelyard.engines.torch.serving.sequence import ChoiceStream, Sequence
 from modelyard.engines.torch.threads import serving_threads
 from modelyard.engines.torch.tokenizer import ChatTokenizer
+from modelyard.errors import InvalidInput
 from modelyard.formats.chat.tool_calls import FORMATS, ToolReader
 from modelyard.formats.model_config import CONFIG, vocabulary_size
 from modelyard.formats.model_folder import check_unchanged
+from modelyard.formats.pooling import pooling_of
 from modelyard.protocols import ServedModel
 
 _REMEMBERED = 64
@@ -31,7 +37,7 @@ class LoadedModel:
 
     def __init__(self, base: BaseModel, device: str, room: Room) -> None:
         check_unchanged(base)
-        folder = Path(base.path)
+        folder, self._path = Path(base.path), base.path
         self.chat: ChatTokenizer = ChatTokenizer(folder)
         self._form = next((one for one in FORMATS if one.name == base.tool_format), None)
         self._grammars: Grammars | None = None
@@ -74,6 +80,23 @@ class LoadedModel:
             stack.close()
             raise
         return RunningChoices(engine, streams, stack)
+
+    def embed(self, request: EmbeddingRequest, model: ServedModel) -> Iterator[EmbeddedBatch]:
+        """Yield the embeddings of a request: the pooled hidden states of each input by itself."""
+        prompts = [self._tokens(at, one) for at, one in enumerate(request.inputs)]
+        pooling = pooling_of(self._path)
+        assert pooling is not None
+        with self._networks.serving(model) as (engine, slot):
+            check_lengths([*map(len, prompts)], min(model.entry.context_length, engine.rows.longest))
+            yield from embedded(engine, slot, prompts, pooling)
+
+    def _tokens(self, at: int, given: EmbeddingInput) -> Tokens[int]:
+        """Return the tokens of an input, with those that the tokenizer puts around it. Raises `InvalidInput`."""
+        if isinstance(given, str):
+            return self.chat.around(given) or [min(self.chat.end_tokens, default=0)]
+        if max(given) >= len(self._bytes):
+            raise InvalidInput.at("input", at, msg=f"holds token {max(given)}; this model has {len(self._bytes)}")
+        return given
 
     def _grammar(self, request: CompletionRequest) -> Matcher | None:
         forced = request.tool_choice.mode is ToolMode.REQUIRED

@@ -1,0 +1,212 @@
+"""Requests and answers in the embeddings format: read strictly, written, and the same for another server."""
+
+import base64
+import binascii
+import struct
+from array import array
+from collections.abc import Mapping, Sequence
+from json.encoder import encode_basestring_ascii as quoted
+from typing import Any, Literal
+
+import attrs
+
+from modelyard.domain.embedding import (
+    MAX_INPUTS,
+    MAX_TOKENS,
+    EmbeddedBatch,
+    EmbeddingInput,
+    EmbeddingRequest,
+    EmbeddingResult,
+)
+from modelyard.errors import InvalidInput, Problem, nearest
+from modelyard.formats import fields
+from modelyard.formats.chat.plain import LONGEST_MODEL_NAME, is_unicode
+from modelyard.formats.constraints import Length, Within
+from modelyard.formats.converter import structure
+from modelyard.formats.json import dumps
+
+MOST_DIMENSIONS = 2**16
+_TOKEN_IDS = range(2**31)
+_SIZE = 4
+"""Bytes of a 32-bit float."""
+
+# ---- the shape ---------------------------------------------------------------------------------------------------
+
+EmbeddedInput = str | tuple[str, ...] | tuple[int, ...] | tuple[tuple[int, ...], ...]
+"""A text, texts, the token ids of one input, or those of several."""
+
+
+def read_inputs(value: Any) -> tuple[EmbeddingInput, ...]:
+    """Read the inputs of a request. Raises `InvalidInput`, located below the value."""
+    if isinstance(value, str):
+        return (_text(value),)
+    if type(value) is not list:
+        raise fields.refused(
+            "must be a string, a list of strings, a list of token ids or a list of such lists", "value_error"
+        )
+    if not value:
+        raise fields.refused("must not be empty", "value_error")
+    if type(value[0]) is int:
+        return (_ids(value),)
+    if len(value) > MAX_INPUTS:
+        raise fields.refused(f"must have at most {MAX_INPUTS} items", "value_error")
+    if isinstance(value[0], str):
+        return fields.each(_text, value)
+    read = fields.each(_ids, value)
+    _check_total(sum(map(len, read)))
+    return read
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise fields.refused("must be a string", "string_type")
+    if not value:
+        raise fields.refused("must not be empty", "value_error")
+    if not is_unicode(value):
+        raise fields.refused("holds a lone surrogate; send valid Unicode", "value_error")
+    return value
+
+
+def _ids(value: Any) -> tuple[int, ...]:
+    if type(value) is not list:
+        raise fields.refused("must be a list of token ids", "list_type")
+    if not value:
+        raise fields.refused("must not be empty", "value_error")
+    for at, token in enumerate(value):
+        if type(token) is not int or token not in _TOKEN_IDS:
+            raise InvalidInput.at(at, msg="must be a token id, a whole number from 0 to 2^31 - 1", type="int_type")
+    _check_total(len(value))
+    return tuple(value)
+
+
+def _check_total(tokens: int) -> None:
+    if tokens > MAX_TOKENS:
+        raise fields.refused(f"has {tokens} tokens in all; send at most {MAX_TOKENS} at once", "value_error")
+
+
+@attrs.define(kw_only=True)
+class EmbeddingsBody:
+    """The body of a request. Null means the same as leaving a parameter out."""
+
+    model: str = attrs.field(validator=Length(1, LONGEST_MODEL_NAME))
+    input: tuple[EmbeddingInput, ...] = attrs.field(metadata={"parser": read_inputs, "described_as": EmbeddedInput})
+    dimensions: int | None = attrs.field(default=None, validator=Within(1, MOST_DIMENSIONS))
+    encoding_format: Literal["float", "base64"] | None = None
+    user: str | None = attrs.field(default=None, validator=Length(0, 1024))
+
+
+@attrs.frozen
+class EmbeddingObject:
+    """The embedding of one input: its numbers, or their bytes as 32-bit little-endian floats in base64."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: tuple[float, ...] | str
+
+
+@attrs.frozen
+class EmbeddingsUsage:
+    """Tokens counted, over all inputs."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+@attrs.frozen
+class EmbeddingsAnswer:
+    """The embeddings of all inputs, in their order."""
+
+    object: Literal["list"]
+    data: tuple[EmbeddingObject, ...]
+    model: str
+    usage: EmbeddingsUsage
+
+
+# ---- read and written for clients --------------------------------------------------------------------------------
+
+PARAMETERS = frozenset(field.name for field in attrs.fields(EmbeddingsBody))
+
+
+@attrs.frozen
+class ParsedEmbeddings:
+    """A request, and whether its answer is to be in base64."""
+
+    request: EmbeddingRequest
+    in_base64: bool
+
+
+def read_embeddings(body: object, *loc: str | int) -> ParsedEmbeddings:
+    """Read the JSON of a request. Raises `InvalidInput` naming every problem and every unknown parameter."""
+    parsed = structure(EmbeddingsBody, body, *loc)
+    assert isinstance(body, dict)
+    unknown = [name for name in body if name not in PARAMETERS]
+    if unknown:
+        msg = "is not a parameter of embeddings"
+        raise InvalidInput(
+            [Problem((*loc, name), msg + nearest(name, PARAMETERS), "extra_forbidden") for name in unknown]
+        )
+    request = EmbeddingRequest(parsed.model, parsed.input, parsed.dimensions, parsed.user)
+    return ParsedEmbeddings(request, parsed.encoding_format == "base64")
+
+
+def _unknown(name: str) -> Problem:
+    return Problem((name,), f"is not a parameter of embeddings{nearest(name, PARAMETERS)}", "extra_forbidden")
+
+
+def embeddings_json(made: EmbeddingResult, in_base64: bool) -> bytes:
+    """Write an answer. Numbers have the nine digits that a 32-bit float needs."""
+    write = _in_base64 if in_base64 else _in_digits
+    data = ",".join(
+        f'{{"object":"embedding","index":{at},"embedding":{write(vector)}}}' for at, vector in enumerate(made.vectors)
+    )
+    tokens = made.tokens
+    rest = f'"model":{quoted(made.model)},"usage":{{"prompt_tokens":{tokens},"total_tokens":{tokens}}}'
+    return f'{{"object":"list","data":[{data}],{rest}}}'.encode("ascii")
+
+
+def _in_digits(vector: Sequence[float]) -> str:
+    return f"[{','.join([f'{number:.9g}' for number in vector])}]"
+
+
+def _in_base64(vector: Sequence[float]) -> str:
+    return f'"{base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode("ascii")}"'
+
+
+# ---- for another server ------------------------------------------------------------------------------------------
+
+
+def embeddings_request(request: EmbeddingRequest, name: str, dimensions: int | None) -> bytes:
+    """Write a request for a server that calls the model by this name; base64 is read twenty times as fast."""
+    inputs = [one if isinstance(one, str) else list(one) for one in request.inputs]
+    body: dict[str, Any] = {"model": name, "input": inputs, "encoding_format": "base64"}
+    if dimensions is not None:
+        body["dimensions"] = dimensions
+    if request.user is not None:
+        body["user"] = request.user
+    return dumps(body)
+
+
+def read_answer(value: Any, count: int) -> EmbeddedBatch:
+    """Read a server's answer to so many inputs, whichever way it writes numbers. Raises `InvalidInput`."""
+    answer = fields.mapping(value)
+    found = fields.required(lambda data: fields.each(_numbered_vector, data), answer, "data")
+    if sorted(at for at, _ in found) != list(range(count)):
+        raise InvalidInput.at("data", msg=f"must have one embedding for each of the {count} inputs")
+    usage: Mapping[str, Any] = fields.optional(fields.mapping, answer, "usage", {})
+    tokens = fields.optional(fields.natural, usage, "prompt_tokens", None)
+    return EmbeddedBatch(tuple(vector for _, vector in sorted(found, key=lambda one: one[0])), tokens)
+
+
+def _numbered_vector(value: Any) -> tuple[int, Sequence[float]]:
+    one = fields.mapping(value)
+    return fields.required(fields.natural, one, "index"), fields.required(_vector, one, "embedding")
+
+
+def _vector(value: Any) -> Sequence[float]:
+    if not isinstance(value, str):
+        return fields.each(fields.number, value)
+    try:
+        raw = base64.b64decode(value, validate=True)
+        return array("f", struct.unpack(f"<{len(raw) // _SIZE}f", raw))
+    except (binascii.Error, struct.error, ValueError):
+        raise fields.refused("must be 32-bit floats in base64", "value_error") from None
