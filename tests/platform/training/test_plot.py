@@ -8,7 +8,7 @@ import pytest
 from modelyard import open_platform
 from modelyard.domain.training import GRADIENT_STEP
 from modelyard.errors import MissingExtra
-from modelyard.platform.training.metrics import metric_order
+from modelyard.platform.training.metrics import MetricRows, metric_order
 
 ROWS = [{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}] * 6
 
@@ -92,3 +92,22 @@ def test_progress_without_tqdm_is_lines(
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     platform.training.sft("demo/polite", ROWS).wait(progress=True)
     assert "3 of 3 steps, loss " in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_the_numbers_are_logged_step_by_step(platform: Any) -> None:
+    job = platform.training.sft("demo/polite", ROWS)
+    job.wait()
+    seen: list[Any] = []
+
+    class Run:
+        def log(self, values: dict[str, Any], /, *, step: int) -> None:
+            seen.append((step, values))
+
+    job.metrics().log_to(Run())
+    assert seen == [(row.step, row.values) for row in job.metrics()]
+
+
+def test_tensorboard_is_named_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(MissingExtra, match="pip install tensorboard"):
+        MetricRows().to_tensorboard(tmp_path)

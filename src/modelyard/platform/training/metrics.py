@@ -1,10 +1,11 @@
 """The metrics that training jobs record with their steps: as rows, all or as many as a plot can show, and plotted."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from importlib import import_module
 from itertools import accumulate
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 
@@ -26,6 +27,12 @@ LOOKED_AT = 20
 FIRST = ("reward", "held_out", "loss", "accuracy", "margin", "kl_div", "entropy", "grad_norm")
 """The metrics that are looked at first."""
 
+_TENSORBOARD = (
+    "tensorboard.compat.proto.event_pb2",
+    "tensorboard.compat.proto.summary_pb2",
+    "tensorboard.summary.writer.event_file_writer",
+)
+
 SHOWN = ("loss", "reward", "held_out", "accuracy", "margin")
 """The metrics that progress bars show."""
 
@@ -39,8 +46,20 @@ class MetricRow:
     values: Mapping[str, Any]
 
 
+class MetricLogger(Protocol):
+    """What experiment trackers log numbers to, such as a run of wandb or of trackio."""
+
+    def log(self, values: dict[str, Any], /, *, step: int) -> object:
+        """Log numbers by name at a step."""
+        ...
+
+
 class MetricRows(list[MetricRow]):
-    """The steps of a job, in order. `to_pandas` makes a data frame of them; a notebook shows a table."""
+    """The steps of a job, in order. `to_pandas` makes a data frame of them; a notebook shows a table.
+
+    job.metrics().to_tensorboard("runs/first")
+    job.metrics().log_to(wandb.init(project="support"))
+    """
 
     def to_pandas(self) -> Any:
         """Return a data frame with a line for each step: `created_at`, and a column for each metric.
@@ -53,6 +72,27 @@ class MetricRows(list[MetricRow]):
             raise MissingExtra("pandas") from missing
         index = pandas.Index([row.step for row in self], name="step")
         return pandas.DataFrame([{"created_at": row.created_at, **row.values} for row in self], index=index)
+
+    def to_tensorboard(self, folder: str | os.PathLike[str]) -> None:
+        """Write the numbers as scalars into a file of events in `folder`, each at the time of its step.
+
+        Raises `MissingExtra` where tensorboard is not installed.
+        """
+        try:
+            event, summary, files = map(import_module, _TENSORBOARD)
+        except ImportError as missing:
+            raise MissingExtra("tensorboard") from missing
+        writer = files.EventFileWriter(os.fspath(folder))
+        for row in self:
+            values = [summary.Summary.Value(tag=name, simple_value=value) for name, value in row.values.items()]
+            at = row.created_at.timestamp()
+            writer.add_event(event.Event(wall_time=at, step=row.step, summary=summary.Summary(value=values)))
+        writer.close()
+
+    def log_to(self, run: MetricLogger) -> None:
+        """Log the numbers, step by step, to a run of wandb or trackio, or whatever has their `log`."""
+        for row in self:
+            run.log(dict(row.values), step=row.step)
 
     def _repr_html_(self) -> str:
         names = metric_order({name for row in self for name in row.values})
