@@ -23,8 +23,8 @@ from modelyard.executors import thread
 from modelyard.lazy import deferred
 from modelyard.platform import job_types
 from modelyard.platform.artifacts import artifacts_folder
-from modelyard.platform.platform import Lifetime, Platform
-from modelyard.platform.runtime import Runtime, Settings
+from modelyard.platform.platform import Platform
+from modelyard.platform.runtime import Lifetime, Runtime, Settings
 from modelyard.platform.usage import booking
 from modelyard.protocols import (
     ArtifactStore,

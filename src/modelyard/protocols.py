@@ -43,6 +43,7 @@ __all__ = [
     "Store",
     "StoredArtifact",
     "Subscription",
+    "Tokenizing",
     "TrainContext",
     "TrainItem",
     "Trained",
@@ -399,7 +400,8 @@ class Capabilities:
     instance. `masked_logprobs` means that log-probabilities of a constrained answer are those among the tokens that
     were allowed, so that training leaves them out. `embedding_size` is how many numbers an embedding has, 0 for a model
     that makes none (`Embedder`), and `embedding_dimensions` means that a request may ask for fewer. `completions` is
-    False for a model that only embeds.
+    False for a model that only embeds. `prompts` means that it continues a `prompt`, be it a string or token ids, in
+    the place of messages, and `prompt_logprobs` that it has the log-probabilities of the prompt's tokens.
     """
 
     parameters: frozenset[str] = frozenset()
@@ -419,6 +421,8 @@ class Capabilities:
     embedding_size: int = 0
     embedding_dimensions: bool = False
     completions: bool = True
+    prompts: bool = False
+    prompt_logprobs: bool = False
 
 
 @attrs.frozen
@@ -524,6 +528,18 @@ class AsyncEmbedder(Protocol):
         self, request: "embedding.EmbeddingRequest", model: ServedModel
     ) -> "AsyncIterator[embedding.EmbeddedBatch]":
         """Make the embeddings, on an event loop."""
+        ...
+
+
+class Tokenizing(Protocol):
+    """What a backend of either kind adds if it has the tokenizers of its models. Both methods may block."""
+
+    def tokens(self, request: CompletionRequest, model: ServedModel) -> Sequence[int]:
+        """Return the ids of the prompt's tokens, as many as `prompt_tokens` counts. Raises `InvalidInput`."""
+        ...
+
+    def token_bytes(self, ids: Sequence[int], model: ServedModel) -> Sequence[bytes]:
+        """Return the bytes that each token stands for in a prompt. Raises `InvalidInput` for an id that is no token."""
         ...
 
 

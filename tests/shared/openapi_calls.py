@@ -104,6 +104,7 @@ def record() -> dict[str, Any]:
         platform.worker().beat()
         recorder = Recorder(client_of(platform))
         _catalogue_and_chat(recorder)
+        _tokens(recorder)
         _training(recorder, platform)
         _objects(recorder)
         _runs(recorder, platform)
@@ -139,8 +140,17 @@ def _catalogue_and_chat(yard: Recorder) -> None:
         for end in ("", "/"):
             stored = yard.send("POST", f"{base}/chat/completions{end}", {**ASKED, "store": True})
             yard.send("POST", f"{base}/embeddings{end}", {"model": "echo", "input": ["Where?"], "dimensions": 4})
+            yard.send("POST", f"{base}/completions{end}", {"model": "echo", "prompt": USER["content"], "max_tokens": 2})
         yard.send("GET", f"{base}/chat/completions", limit=1)
         yard.send("GET", f"{base}/chat/completions/{stored['id']}")
+
+
+def _tokens(yard: Recorder) -> None:
+    sampled = {"token_ids": [65, 66], "sampling_params": {"max_tokens": 2, "temperature": 0, "logprobs": 0}}
+    for end in ("", "/"):
+        yard.send("POST", f"/inference/v1/generate{end}", {"model": "tabular-mini", **sampled})
+        yard.send("POST", f"/tokenize{end}", {"model": "tabular-mini", "prompt": "ab"})
+        yard.send("POST", f"/detokenize{end}", {"model": "tabular-mini", "tokens": [97, 98]})
 
 
 def _training(yard: Recorder, platform: Platform) -> None:

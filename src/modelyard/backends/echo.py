@@ -58,11 +58,14 @@ CERTAIN = Capabilities(
 )
 """The capabilities of a text of probability 1: no sampling parameter changes it, so all are supported."""
 
+_ECHO = attrs.evolve(CERTAIN, prompts=True, prompt_logprobs=True)
+
 
 class EchoBackend:
-    """Answers with the text of the last user message, word by word if it is streamed.
+    """Answers with the text of the last user message, or with the prompt, word by word if it is streamed.
 
     Its tokens are words with the space or line break before them, counted exactly; each is certain (log-probability 0).
+    An id is a hash, which no word can be read out of: a token that is given by its id is written as `<id>`.
     A forced tool call and a response format are answered with a small valid instance (`json_schema.instances`). Texts
     with the same words have near embeddings.
 
@@ -79,7 +82,7 @@ class EchoBackend:
         pricing: Pricing = Pricing(),  # noqa: B008 - frozen
         context_length: int = 131_072,
     ) -> None:
-        self._entries = tuple(entry_for(model, CERTAIN, pricing, context_length) for model in models)
+        self._entries = tuple(entry_for(model, _ECHO, pricing, context_length) for model in models)
 
     def entries(self) -> Sequence[CatalogueEntry]:
         """Return one entry per model."""
@@ -87,14 +90,24 @@ class EchoBackend:
 
     def capabilities(self, model: str) -> Capabilities:
         """Return what a text of probability 1 trivially supports."""
-        return CERTAIN
+        return _ECHO
 
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int:
-        """Count the words of all messages."""
-        return count_prompt(request.messages)
+        """Count the words of all messages, or of the prompt."""
+        return count_prompt(request.messages) if request.prompt is None else len(_prompt(request))
+
+    def tokens(self, request: CompletionRequest, model: ServedModel) -> Sequence[int]:
+        """Return the hashes of the prompt's words."""
+        return prompt_ids(request.messages) if request.prompt is None else _ids(_prompt(request))
+
+    def token_bytes(self, ids: Sequence[int], model: ServedModel) -> Sequence[bytes]:
+        """Return what each id is written as."""
+        return [_encoded(_given(id_).token) for id_ in ids]
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Deltas]:
-        """Repeat the last user message. Raises `InvalidInput` if no instance of a schema is found."""
+        """Repeat the last user message, or the prompt. Raises `InvalidInput` if no instance of a schema is found."""
+        if request.prompt is not None:
+            return _continued(request)
         if request.tool_choice.mode is ToolMode.REQUIRED or request.response_format.type is not ResponseType.TEXT:
             return _structured(request)
         return _answer(_last_user_text(request.messages), request)
@@ -118,6 +131,55 @@ def _last_user_text(messages: Sequence[Message]) -> str:
         if message.role is Role.USER:
             return message.content if type(message.content) is str else message.text
     return messages[-1].text
+
+
+# ---- a prompt that is continued --------------------------------------------------------------------------------------
+
+
+def _prompt(request: CompletionRequest) -> list[TokenLogprob]:
+    """Return the tokens of a request's prompt."""
+    given = request.prompt
+    return list(map(_given, given)) if type(given) is tuple else _words(str(given))
+
+
+def _words(text: str) -> list[TokenLogprob]:
+    return [_certain(word, with_top=False) for word in split_tokens(text)]
+
+
+def _given(id_: int) -> TokenLogprob:
+    word = f"<{id_}>"
+    return TokenLogprob(word, 0.0, tuple(_encoded(word)), id=id_)
+
+
+def _ids(entries: Sequence[TokenLogprob]) -> tuple[int, ...]:
+    return tuple([entry.id for entry in entries if entry.id is not None])
+
+
+def _continued(request: CompletionRequest) -> Iterator[Delta]:
+    """Repeat the prompt, or follow it with what the response format demands."""
+    prompt, text = _prompt(request), instances.structured_text(request)
+    entries = prompt if text is None else _words(text)
+    kept = entries[: request.max_tokens]
+    scored = _with_top(prompt[1:], request.prompt_logprobs or 0) if request.prompt_logprobs is not None else ()
+    ids = _ids(prompt) if request.return_token_ids else ()
+    for group in ([[entry] for entry in kept] if request.streamed else [kept]) or [[]]:
+        ended = not group or group[-1] is kept[-1]
+        reason = FinishReason.STOP if len(kept) == len(entries) else FinishReason.LENGTH
+        yield Delta(
+            "".join([entry.token for entry in group]),
+            len(group),
+            logprobs=_with_top(group, request.top_logprobs) if request.logprobs else (),
+            token_ids=_ids(group) if request.return_token_ids else (),
+            prompt_token_ids=ids,
+            finish_reason=reason if ended else None,
+            prompt_logprobs=scored,
+        )
+        ids, scored = (), ()
+
+
+def _with_top(entries: Sequence[TokenLogprob], count: int) -> tuple[TokenLogprob, ...]:
+    """Return certain tokens, each with itself as the only alternative if there are to be any."""
+    return tuple([attrs.evolve(entry, top=(entry,)) for entry in entries] if count else entries)
 
 
 # ---- a string as a stream of deltas ----------------------------------------------------------------------------------

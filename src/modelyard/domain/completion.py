@@ -168,10 +168,12 @@ SAMPLING_PARAMETERS = tuple(field.name for field in attrs.fields(Sampling))
 class CompletionRequest:
     """A validated request. `model` is a catalogue id or the name of a trained model (see `domain.training.ModelName`).
 
-    `max_tokens` bounds each choice, prompt not counted; None means up to the model's limit. `logprobs` requests the
-    log-probability of each sampled token, `top_logprobs` that of so many alternatives. `streamed` is whether the caller
-    reads the answer as it is made. `metadata` is stored with the completion (`store`). `extras` are parameters that the
-    platform passes on to the backend unread.
+    A `prompt`, a string or token ids, takes the place of `messages`, and is continued as it is, without a chat
+    template; `prompt_logprobs` requests the log-probabilities of its tokens, with so many alternatives. `max_tokens`
+    bounds each choice, prompt not counted; None means up to the model's limit. `logprobs` requests the log-probability
+    of each sampled token, `top_logprobs` that of so many alternatives. `streamed` is whether the caller reads the
+    answer as it is made. `metadata` is stored with the completion (`store`). `extras` are parameters that the platform
+    passes on to the backend unread.
     """
 
     model: str
@@ -192,6 +194,8 @@ class CompletionRequest:
     metadata: Mapping[str, str] = attrs.field(converter=frozen_mapping, default=EMPTY)
     store: bool = False
     extras: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
+    prompt: str | tuple[int, ...] | None = None
+    prompt_logprobs: int | None = None
 
     @copies
     def asking(self, messages: tuple[Message, ...], sampling: Sampling, max_tokens: int | None) -> "CompletionRequest":
@@ -232,9 +236,9 @@ class Delta:
     """A piece of one choice, in the order in which it was produced.
 
     `text` is content; `tokens` is how many tokens this piece holds (an end-of-turn token counts, and may come with
-    empty text). `logprobs` and `token_ids`, where there are any, have one entry per token. `prompt_token_ids` comes
-    once, in a choice's first delta. `finish_reason` comes in a choice's last. `usage` is what the backend reports, in
-    any delta, of the whole request as it was given to it; its last report counts.
+    empty text). `logprobs` and `token_ids`, where there are any, have one entry per token. `prompt_token_ids`, and
+    `prompt_logprobs` of all but the first of these, come in a choice's first delta, `finish_reason` in its last.
+    `usage` is what the backend reports, in any delta, of the whole request as it was given; its last report counts.
     """
 
     text: str = ""
@@ -246,6 +250,7 @@ class Delta:
     prompt_token_ids: tuple[int, ...] = ()
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @quick_init
@@ -259,6 +264,7 @@ class Choice:
     logprobs: tuple[TokenLogprob, ...] | None = None
     token_ids: tuple[int, ...] = ()
     prompt_token_ids: tuple[int, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @quick_init
@@ -304,10 +310,7 @@ RECORDS = (
         StoredCompletion,
         "stored_completions",
         ("id",),
-        indexes={
-            "by_entity": Index(("entity",)),
-            "by_project": Index(("entity", "project")),
-        },
+        indexes={"by_entity": Index(("entity",)), "by_project": Index(("entity", "project"))},
         sequence="seq",
         domain=("entity", "entity"),
     ),

@@ -102,5 +102,23 @@ class Unsupported:
         return {"type": "null"}
 
 
+@attrs.frozen
+class Only:
+    """One of these `values`: for a parameter of other servers that changes the answer in a way that is not offered."""
+
+    values: tuple[Any, ...]
+    says: str
+
+    def __call__(self, instance: object, attribute: Any, value: Any) -> None:
+        """Raise ValueError for any other value."""
+        if value is not None and not any(value == one and type(value) is type(one) for one in self.values):
+            raise ValueError(self.says)
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """This constraint in JSON Schema."""
+        return {"enum": [None, *self.values]}
+
+
 NAME = Matching(r"(?!\.+$)[A-Za-z0-9._-]{1,128}", "must be 1 to 128 characters of A-Z a-z 0-9 . _ - and not dots only")
 ID = Matching(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", "must be an id, as the creation returned it")

@@ -11,7 +11,7 @@ import attrs
 
 from modelyard.domain.evaluation.references import EVALUATION_KINDS, MAX_REF, MODEL_KINDS, reference_pattern
 from modelyard.domain.resources import MOST, Resources, check_resources
-from modelyard.formats.constraints import Length, Matching, Unsupported, Within
+from modelyard.formats.constraints import Length, Matching, Only, Unsupported, Within
 
 JsonSchema = dict[str, Any]
 
@@ -138,7 +138,7 @@ class Schemas:
         described = field.metadata.get("described_as", field.type)
         schema: JsonSchema = {**self.of(described), **field.metadata.get("schema", {})}
         for rule in getattr(field.validator, "_validators", (field.validator,)):
-            if isinstance(rule, Unsupported):
+            if isinstance(rule, Unsupported | Only):
                 return dict(rule.schema)
             if isinstance(rule, Within | Matching):
                 schema.update(rule.schema)

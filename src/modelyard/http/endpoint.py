@@ -14,6 +14,7 @@ from modelyard.http.auth import CallerCache
 from modelyard.http.catalogue import routes as catalogue
 from modelyard.http.chat import routes as completion
 from modelyard.http.chat import stored_routes as stored
+from modelyard.http.completions import routes as continued
 from modelyard.http.cors import AllowedOrigins
 from modelyard.http.embeddings import routes as embeddings
 from modelyard.http.ended_requests import EndedRequests
@@ -53,7 +54,7 @@ def routes() -> tuple[Route, ...]:
     answering = (*completion.ROUTES, *stored.ROUTES, *embeddings.ROUTES)
     base = (*catalogue.ROUTES, *answering, *trained, *judging, *health.ROUTES)
     operations = (*keys.ROUTES, *usage.ROUTES, *annotations.ROUTES)
-    return (*base, *upload.ROUTES, *operations, *files.ROUTES)
+    return (*base, *upload.ROUTES, *operations, *files.ROUTES, *continued.ROUTES)
 
 
 @cache

@@ -27,16 +27,10 @@ class Interface(StrEnum):
     UPLOADS = "uploads"
     OPERATIONS = "operations"
     FILES = "files"
+    COMPLETIONS = "completions"
 
 
-STANDARD = (
-    Interface.TRAINING,
-    Interface.INFERENCE,
-    Interface.EMBEDDINGS,
-    Interface.BASE,
-    Interface.OPERATIONS,
-    Interface.FILES,
-)
+STANDARD = tuple(interface for interface in Interface if interface is not Interface.UPLOADS)
 """The interfaces that are mounted by default."""
 
 
@@ -81,6 +75,7 @@ ERROR_FORMATS = {
     Interface.UPLOADS: ErrorFormat.ERRORS,
     Interface.OPERATIONS: ErrorFormat.DETAIL,
     Interface.FILES: ErrorFormat.ERROR,
+    Interface.COMPLETIONS: ErrorFormat.ERROR,
 }
 
 

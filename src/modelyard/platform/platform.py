@@ -5,18 +5,17 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Self, TypeVar
 
-import attrs
-
 from modelyard.domain import base_model as base_model_domain
 from modelyard.domain import resources
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.identity import Principal, check_name
-from modelyard.errors import Forbidden, StoreClosed, UsedAfterFork
+from modelyard.errors import Forbidden
 from modelyard.platform.annotations import service as annotations_service
 from modelyard.platform.artifacts import Spool, artifacts_folder
 from modelyard.platform.catalogue.service import Catalogue
 from modelyard.platform.chat.measured import Tracing
 from modelyard.platform.chat.service import Chat
+from modelyard.platform.completions import service as completions_service
 from modelyard.platform.embeddings import service as embedding
 from modelyard.platform.evaluations import service as evaluation
 from modelyard.platform.files import service as file_service
@@ -31,7 +30,7 @@ from modelyard.platform.models import service as model
 from modelyard.platform.operations import erasure, event_retention, ledger_retention, run_retention
 from modelyard.platform.operations import health as health_service
 from modelyard.platform.operations import orphans as sweep_service
-from modelyard.platform.runtime import Runtime, Settings
+from modelyard.platform.runtime import Lifetime, Runtime, Settings
 from modelyard.platform.training import service as training_service
 from modelyard.platform.uploads import service as uploads
 from modelyard.platform.usage import service as usage_service
@@ -42,29 +41,12 @@ R = TypeVar("R")
 _id = attrgetter("id")
 
 
-@attrs.define(eq=False)
-class Lifetime:
-    """The state that all views of one platform share: whether it is open, in which process, and what it must close."""
-
-    pid: int
-    close: Callable[[], None]
-    executor: Callable[[int], Executor]
-    closed: bool = False
-
-    def check(self) -> None:
-        """Raise `StoreClosed` or `UsedAfterFork` unless the platform may be used."""
-        if self.closed:
-            raise StoreClosed("this platform was closed; open it again with open_platform")
-        if os.getpid() != self.pid:
-            raise UsedAfterFork("this platform was opened before a fork; open it again in the child process")
-
-
 class Platform:
     """A model platform in one object, made by `open_platform`.
 
-    Its resources are `catalogue`, `chat`, `embeddings`, `models`, `training`, `evaluations`, `jobs`, `annotations`,
-    `keys`, `usage`, `uploads`, `files` and `health`. It is a context manager, synchronous and asynchronous; leaving it
-    closes what `open_platform` opened.
+    Its resources are `catalogue`, `chat`, `completions`, `embeddings`, `models`, `training`, `evaluations`, `jobs`,
+    `annotations`, `keys`, `usage`, `uploads`, `files` and `health`. It is a context manager, synchronous and
+    asynchronous; leaving it closes what `open_platform` opened.
     """
 
     def __init__(self, runtime: Runtime, principal: Principal, life: Lifetime) -> None:
@@ -89,6 +71,11 @@ class Platform:
     def embeddings(self) -> "embedding.Embeddings":
         """Vectors of texts."""
         return self._resource(embedding.Embeddings)
+
+    @property
+    def completions(self) -> "completions_service.Completions":
+        """Prompts that are continued without a chat template, and tokens."""
+        return self._resource(completions_service.Completions)
 
     @property
     def models(self) -> "model.Models":

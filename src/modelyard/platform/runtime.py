@@ -1,7 +1,8 @@
 """What the use cases run on: everything comes from here, nothing is discovered."""
 
+import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -9,7 +10,7 @@ import attrs
 from modelyard.domain import base_model, job
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.usage import Admission
-from modelyard.errors import StorageFull, StoreClosed
+from modelyard.errors import StorageFull, StoreClosed, UsedAfterFork
 from modelyard.lazy import log
 from modelyard.platform.liveness import LivenessMonitor
 from modelyard.platform.meters import Meters
@@ -18,6 +19,7 @@ from modelyard.protocols import (
     AsyncBackend,
     Backend,
     Clock,
+    Executor,
     Ids,
     Observer,
     Randomness,
@@ -158,3 +160,20 @@ class Runtime:
             self.observer(event)
         except Exception:  # noqa: BLE001 - it is logged
             log.exception("the observer failed on %s", type(event).__name__)
+
+
+@attrs.define(eq=False)
+class Lifetime:
+    """The state that all views of one platform share: whether it is open, in which process, and what it must close."""
+
+    pid: int
+    close: Callable[[], None]
+    executor: Callable[[int], Executor]
+    closed: bool = False
+
+    def check(self) -> None:
+        """Raise `StoreClosed` or `UsedAfterFork` unless the platform may be used."""
+        if self.closed:
+            raise StoreClosed("this platform was closed; open it again with open_platform")
+        if os.getpid() != self.pid:
+            raise UsedAfterFork("this platform was opened before a fork; open it again in the child process")

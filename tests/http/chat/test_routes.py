@@ -16,7 +16,7 @@ from modelyard.domain.completion import Delta, FinishReason
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.errors import BackendError, Overloaded, QueueFull
 from modelyard.formats.chat.request import WITHOUT_EFFECT
-from modelyard.http.chat.routes import JOINED
+from modelyard.http.answer_stream import JOINED
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.message import Request
 from modelyard.protocols import Capabilities

@@ -13,12 +13,13 @@ import attrs
 
 from modelyard.backends.sampling import check_token_ids, drawn, is_plain, most_likely, next_token
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
-from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Message, Sampling
+from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Sampling
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.engines.tabular.adapter_file import ADAPTER_FILE, read_adapter
 from modelyard.engines.tabular.base import BASE_MODELS, CAPABILITIES, PRICING, base_seed, conversation, tabular_entries
-from modelyard.engines.tabular.model import Adapter, Odds, PromptScorer, TabularModel, prompt_features, prompt_ids
-from modelyard.engines.tabular.tokenizer import END_OF_TURN, VOCABULARY_SIZE, token_bytes, token_text
+from modelyard.engines.tabular.model import Adapter, Odds, PromptScorer, TabularModel, prompt_ids
+from modelyard.engines.tabular.raw_prompt import RawPrompt, prompt_odds, read_prompt
+from modelyard.engines.tabular.tokenizer import END_OF_TURN, VOCABULARY_SIZE, encode, token_bytes, token_text
 from modelyard.errors import BackendError, InvalidInput
 from modelyard.protocols import Capabilities, ServedModel
 
@@ -53,42 +54,77 @@ class TabularBackend:
         return CAPABILITIES
 
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int:
-        """Count the tokens of the conversation. Raises `InvalidInput` if it is not valid Unicode."""
-        return len(_encoded(conversation(request.messages, request.tools)))
+        """Count the tokens of the conversation, or of the prompt. Raises `InvalidInput` as `tokens` does."""
+        return len(self.tokens(request, model))
+
+    def tokens(self, request: CompletionRequest, model: ServedModel) -> Sequence[int]:
+        """Return the tokens of the conversation, or of the prompt.
+
+        Raises `InvalidInput` if it is not valid Unicode, or has an id that is no token.
+        """
+        if type(request.prompt) is tuple:
+            self.token_bytes(request.prompt, model)
+            return request.prompt
+        return _encoded(request)
+
+    def token_bytes(self, ids: Sequence[int], model: ServedModel) -> Sequence[bytes]:
+        """Return the bytes of tokens; none for the end of a turn. Raises `InvalidInput` for an id that is no token."""
+        if unknown := [id_ for id_ in ids if not 0 <= id_ < VOCABULARY_SIZE]:
+            raise InvalidInput.at("prompt", msg=f"{unknown[0]} is not a token id of this model: it has 0 to 511")
+        return list(map(token_bytes, ids))
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
         """Sample an answer. Raises `InvalidInput`, `ArtifactMissing`, or `BackendError` for an unreadable
         checkpoint.
         """
         check_token_ids(request.sampling, VOCABULARY_SIZE)
-        messages = conversation(request.messages, request.tools)
-        prompt = _encoded(messages)
+        prompt = self.tokens(request, model)
         served = TabularModel(base_seed(model.base_model), self._adapters.of(model))
         limit = model.entry.max_output_length if request.max_tokens is None else request.max_tokens
-        tokens = _sampled(served.scorer(prompt_features(messages)), request, prompt, limit)
-        yield from _deltas(tokens, request, prompt, limit)
+        read = _read(request, prompt)
+        tokens = _sampled(served.scorer(read.features), request, prompt, limit, read.begun)
+        scored = _scored(served, request, prompt)
+        for delta in _deltas(tokens, request, prompt, limit):
+            yield attrs.evolve(delta, prompt_logprobs=scored) if scored else delta
+            scored = ()
 
 
-def _encoded(messages: Sequence[Message]) -> list[int]:
+def _read(request: CompletionRequest, prompt: Sequence[int]) -> RawPrompt:
+    """Return the conversation of a request, and how its answer begins."""
+    if request.prompt is not None:
+        return read_prompt(prompt)
+    return RawPrompt(conversation(request.messages, request.tools), ())
+
+
+def _scored(model: TabularModel, request: CompletionRequest, prompt: Sequence[int]) -> tuple[TokenLogprob, ...]:
+    """Return the log-probabilities of the prompt's tokens, where they are requested."""
+    if (count := request.prompt_logprobs) is None:
+        return ()
+    return tuple([_entry(token, odds, _top(odds, count)) for token, odds in prompt_odds(model, prompt)])
+
+
+def _encoded(request: CompletionRequest) -> list[int]:
     try:
-        return prompt_ids(messages)
+        if request.prompt is None:
+            return prompt_ids(conversation(request.messages, request.tools))
+        return encode(str(request.prompt))
     except UnicodeEncodeError:
-        raise InvalidInput.at("messages", msg="holds a lone surrogate; send valid Unicode") from None
+        where = "messages" if request.prompt is None else "prompt"
+        raise InvalidInput.at(where, msg="holds a lone surrogate; send valid Unicode") from None
 
 
 def _sampled(
-    scorer: PromptScorer, request: CompletionRequest, prompt: Sequence[int], limit: int
+    scorer: PromptScorer, request: CompletionRequest, prompt: Sequence[int], limit: int, begun: Sequence[int]
 ) -> Iterator[TokenLogprob]:
-    """Sample token by token, up to one that ends the answer or the limit."""
+    """Sample token by token, up to one that ends the answer or the limit, after what the prompt has `begun`."""
     answer: list[int] = []
     known, sampling, ends = frozenset(prompt), request.sampling, _ends(request.sampling)
     early = _without(ends, sampling) if sampling.min_tokens else sampling
     while len(answer) < limit and not (answer and answer[-1] in ends):
-        odds = scorer.odds(answer)
+        odds = scorer.odds([*begun, *answer] if begun else answer)
         token = _next(odds, early if len(answer) < sampling.min_tokens else sampling, known, answer)
-        top = most_likely(odds.logits, request.top_logprobs) if request.top_logprobs else ()
         answer.append(token)
-        yield _entry(token, odds, tuple(_entry(likely, odds) for likely in top))
+        yield _entry(token, odds, _top(odds, request.top_logprobs))
 
 
 def _ends(sampling: Sampling) -> frozenset[int]:
@@ -107,6 +143,11 @@ def _next(odds: Odds, sampling: Sampling, prompt: Iterable[int], answer: Sequenc
         return drawn(odds.weights, sampling, len(answer))
     scores = odds.logits if sampling.repetition_penalty == 1 else odds.logprobs
     return next_token(scores, sampling, prompt, answer)
+
+
+def _top(odds: Odds, count: int) -> tuple[TokenLogprob, ...]:
+    """Return the `count` likeliest tokens."""
+    return tuple(_entry(likely, odds) for likely in most_likely(odds.logits, count)) if count else ()
 
 
 def _entry(token: int, odds: Odds, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:

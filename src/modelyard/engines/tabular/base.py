@@ -44,6 +44,8 @@ CAPABILITIES = Capabilities(
     token_ids=True,
     tools=True,
     trainable=True,
+    prompts=True,
+    prompt_logprobs=True,
 )
 PRICING = Pricing(prompt=Decimal("0.0000001"), completion=Decimal("0.0000002"))
 CONTEXT_LENGTH = 16_384

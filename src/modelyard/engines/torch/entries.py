@@ -73,6 +73,8 @@ def _capabilities(tool_format: str, reasoning_effort: bool, embedding_size: int)
         reasoning=reasoning_effort,
         trainable=True,
         embedding_size=embedding_size,
+        prompts=True,
+        prompt_logprobs=True,
     )
 
 

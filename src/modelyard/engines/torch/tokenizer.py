@@ -114,6 +114,16 @@ class ChatTokenizer:
         found: list[int] = self.tokenizer(text)["input_ids"]
         return found
 
+    def raw_prompt(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return the tokens of a text without a template. The names of special tokens in it are these tokens.
+
+        `add_special_tokens` adds those with which the model's texts begin or end. Raises `InvalidInput`.
+        """
+        ids: list[int] = self.tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
+        if not ids:
+            raise InvalidInput.at("prompt", msg="has no tokens")
+        return ids
+
     def render(
         self, messages: Sequence[Message], tools: Sequence[Tool], *, add_generation_prompt: bool, **variables: str
     ) -> list[int]:
@@ -168,6 +178,12 @@ class ChatTokenizer:
             b"" if token in special or text is None else _bytes_of(text, to_byte if byte_level else None)
             for token, text in enumerate(texts)
         ]
+
+    @property
+    def prompt_token_bytes(self) -> Sequence[bytes]:
+        """By token id, the bytes that it stands for in a prompt: special tokens are their names."""
+        special = _special_tokens(self.tokenizer)
+        return [special[token].encode() if token in special else raw for token, raw in enumerate(self.token_bytes)]
 
     @cached_property
     def token_of_bytes(self) -> Mapping[bytes, int]:

@@ -79,11 +79,10 @@ def _check_metadata(instance: object, attribute: Any, value: Mapping[str, str] |
 
 
 @attrs.define(kw_only=True)
-class ChatRequest:
-    """The body of a request (specification 2.2). Null means the same as leaving a parameter out."""
+class GenerationBody:
+    """The members that requests for a chat completion and for the completion of a prompt have in common."""
 
     model: str = attrs.field(validator=Length(1, LONGEST_MODEL_NAME))
-    messages: tuple[ChatMessage, ...] = attrs.field(validator=Length(1), metadata={"parser": read_messages})
     temperature: float | None = attrs.field(default=None, validator=_bounds("temperature"))
     top_p: float | None = attrs.field(default=None, validator=_bounds("top_p"))
     top_k: int | None = attrs.field(default=None, validator=_bounds("top_k"))
@@ -97,15 +96,8 @@ class ChatRequest:
     ignore_eos: bool | None = None
     stop_token_ids: tuple[int, ...] | None = attrs.field(default=None, validator=Length(0, 128))
     n: int | None = attrs.field(default=None, validator=_bounds("n"))
-    max_tokens: int | None = attrs.field(default=None, validator=_bounds("max_tokens"))
-    max_completion_tokens: int | None = attrs.field(default=None, validator=_bounds("max_completion_tokens"))
     stop: str | tuple[str, ...] | None = attrs.field(default=None, validator=_check_stop)
-    logprobs: bool | None = None
-    top_logprobs: int | None = attrs.field(default=None, validator=Within(0, 20))
     return_token_ids: bool | None = None
-    tools: tuple[FunctionTool, ...] | None = attrs.field(default=None, validator=Length(1, 1024))
-    tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | AllowedTools | None = None
-    parallel_tool_calls: bool | None = None
     response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: Mapping[str, Any] | str | None = None
@@ -113,8 +105,22 @@ class ChatRequest:
     guided_regex: str | None = attrs.field(default=None, validator=Length(1, 10_000))
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    modalities: tuple[Literal["text"], ...] | None = None
     user: str | None = attrs.field(default=None, validator=_SHORT)
+
+
+@attrs.define(kw_only=True)
+class ChatRequest(GenerationBody):
+    """The body of a request (specification 2.2). Null means the same as leaving a parameter out."""
+
+    messages: tuple[ChatMessage, ...] = attrs.field(validator=Length(1), metadata={"parser": read_messages})
+    max_tokens: int | None = attrs.field(default=None, validator=_bounds("max_tokens"))
+    max_completion_tokens: int | None = attrs.field(default=None, validator=_bounds("max_completion_tokens"))
+    logprobs: bool | None = None
+    top_logprobs: int | None = attrs.field(default=None, validator=Within(0, 20))
+    tools: tuple[FunctionTool, ...] | None = attrs.field(default=None, validator=Length(1, 1024))
+    tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | AllowedTools | None = None
+    parallel_tool_calls: bool | None = None
+    modalities: tuple[Literal["text"], ...] | None = None
     metadata: Mapping[str, str] | None = attrs.field(default=None, validator=_check_metadata)
     store: bool | None = None
     reasoning_effort: str | None = attrs.field(default=None, validator=_SHORT)
@@ -147,12 +153,10 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 }
 """Parameters that every model accepts although they change no answer, and why. Servers are sent them."""
 
-_AS_GIVEN = (
-    *("model", "logprobs", "top_logprobs", "parallel_tool_calls", "return_token_ids"),
-    *("metadata", "store", "user"),
-)
+_OF_ALL = ("model", "return_token_ids", "user")
+_OF_CHATS = ("logprobs", "top_logprobs", "parallel_tool_calls", "metadata", "store")
 _EXTRAS = (*ANSWER_EXTRAS, *WITHOUT_EFFECT)
-_FLAT = frozenset({*_AS_GIVEN, *NUMBERS, *SAMPLING_PARAMETERS, *_EXTRAS})
+_SAMPLED = frozenset({*NUMBERS, *SAMPLING_PARAMETERS})
 _FORMS = ("response_format", "structured_outputs", "guided_json", "guided_choice", "guided_regex")
 
 
@@ -184,12 +188,18 @@ def unknown_parameter(name: str) -> Problem:
 
 def _contradictions(parsed: ChatRequest, with_logprobs: bool) -> list[Problem]:
     """Return the problems that single parameters do not show."""
-    problems = []
+    limit = parsed.max_tokens if parsed.max_completion_tokens is None else parsed.max_completion_tokens
+    problems = contradictions(parsed, limit)
     if parsed.top_logprobs and not with_logprobs:
         problems.append(Problem(("top_logprobs",), "needs logprobs: true"))
+    return problems
+
+
+def contradictions(parsed: GenerationBody, limit: int | None) -> list[Problem]:
+    """Return the problems that single parameters do not show; `limit` is the most tokens that were asked for."""
+    problems = []
     if parsed.stream_options is not None and not parsed.stream:
         problems.append(Problem(("stream_options",), "needs stream: true"))
-    limit = parsed.max_tokens if parsed.max_completion_tokens is None else parsed.max_completion_tokens
     if parsed.min_tokens and limit is not None and parsed.min_tokens > limit:
         problems.append(Problem(("min_tokens",), f"must be at most {limit}, the most tokens that were asked for"))
     forms = [name for name in _FORMS if getattr(parsed, name) is not None]
@@ -199,30 +209,34 @@ def _contradictions(parsed: ChatRequest, with_logprobs: bool) -> list[Problem]:
 
 def _request(parsed: ChatRequest, names: Iterable[str]) -> CompletionRequest:
     """Return the request of a body that has members of these names."""
-    given = {name: value for name in names if name in _FLAT and (value := getattr(parsed, name)) is not None}
-    fields = {name: given[name] for name in _AS_GIVEN if name in given}
-    if "logit_bias" in given:
-        given["logit_bias"] = {int(token): bias for token, bias in given["logit_bias"].items()}
-    fields |= number_fields(given)
-    if parsed.stop is not None:
-        fields["stop"] = (parsed.stop,) if isinstance(parsed.stop, str) else parsed.stop
+    fields = generation_fields(parsed, names) | _given(parsed, _OF_CHATS)
     if parsed.tools is not None:
         fields["tools"] = allowed_tools([read_tool(tool) for tool in parsed.tools], parsed.tool_choice)
     if parsed.tool_choice is not None:
         fields["tool_choice"] = read_tool_choice(parsed.tool_choice)
-    form = _form(parsed)
-    if form is not None:
-        fields["response_format"] = form
-    extras = {name: given[name] for name in _EXTRAS if name in given}
     return CompletionRequest(
-        **fields,
-        messages=cast("tuple[Message, ...]", parsed.messages),
-        streamed=bool(parsed.stream),
-        extras=extras,
+        **fields, messages=cast("tuple[Message, ...]", parsed.messages), extras=_given(parsed, _EXTRAS)
     )
 
 
-def _form(parsed: ChatRequest) -> ResponseFormat | None:
+def generation_fields(parsed: GenerationBody, names: Iterable[str]) -> dict[str, Any]:
+    """Return the fields of a request that the members of these names make, but for those that only chats have."""
+    numbers = _given(parsed, [name for name in names if name in _SAMPLED])
+    if "logit_bias" in numbers:
+        numbers["logit_bias"] = {int(token): bias for token, bias in numbers["logit_bias"].items()}
+    fields = _given(parsed, _OF_ALL) | number_fields(numbers) | {"streamed": bool(parsed.stream)}
+    if parsed.stop is not None:
+        fields["stop"] = (parsed.stop,) if isinstance(parsed.stop, str) else parsed.stop
+    form = _form(parsed)
+    return fields if form is None else fields | {"response_format": form}
+
+
+def _given(parsed: GenerationBody, names: Iterable[str]) -> dict[str, Any]:
+    """Return the members of these names that are there."""
+    return {name: value for name in names if (value := getattr(parsed, name, None)) is not None}
+
+
+def _form(parsed: GenerationBody) -> ResponseFormat | None:
     """Return the form of the answer, in whichever words it was requested."""
     if parsed.response_format is not None:
         return read_response_format(parsed.response_format)

@@ -8,7 +8,7 @@ import attrs
 
 from modelyard.domain.completion import Delta, ToolCallDelta, Usage
 from modelyard.formats.chat.response import AnsweredUsage, Logprobs, json_text, logprobs_object, usage_text
-from modelyard.formats.chat.sse import event
+from modelyard.formats.chat.sse import DONE, event
 
 # ---- the shape ---------------------------------------------------------------------------------------------------
 
@@ -119,6 +119,10 @@ class Chunks:
             return b""
         head = json_text({**self._head, "choices": []})[:-1]
         return f'data: {head},"usage":{usage_text(usage)}}}\n\n'.encode("ascii")
+
+    def end(self, usage: Usage) -> bytes:
+        """Write what follows the last delta."""
+        return self.usage(usage) + DONE
 
     def _opening(self, delta: Delta) -> bytes:
         """Write the role. The text chunks that follow differ in their text alone, so both halves around it are kept."""

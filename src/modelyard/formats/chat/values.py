@@ -16,8 +16,12 @@ from modelyard.formats.json import INT64, MAX_DEPTH, loads
 
 def read_values(body: Mapping[str, Any], details: bool) -> CompletionRequest:
     """Read a request of Python values, as if a client had sent them. Raises `InvalidInput`."""
-    data = {name: _as_sent(name, value) for name, value in body.items()}
-    return read_request(data, details=details).request
+    return read_request(json_data(body), details=details).request
+
+
+def json_data(body: Mapping[str, Any]) -> dict[str, object]:
+    """Return the JSON data that a client would send for these parameters. Raises `InvalidInput`."""
+    return {name: _as_sent(name, value) for name, value in body.items()}
 
 
 def _as_sent(name: str, value: Any) -> object:

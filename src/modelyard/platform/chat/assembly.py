@@ -41,7 +41,7 @@ def validate_delta(delta: Delta, choices: int) -> None:
         raise BackendError(f"the backend gave choice {delta.index!r} of {choices}")
     if delta.finish_reason is not None and type(delta.finish_reason) is not FinishReason:
         raise BackendError(f"the backend gave the finish reason {delta.finish_reason!r}")
-    if delta.logprobs:
+    if delta.logprobs or delta.prompt_logprobs:
         _check_logprobs(delta)
     if delta.token_ids and len(delta.token_ids) != delta.tokens:
         raise BackendError(f"the backend gave {len(delta.token_ids)} token ids for {delta.tokens} tokens")
@@ -67,9 +67,9 @@ def _check_count(count: object, name: str) -> None:
 
 
 def _check_logprobs(delta: Delta) -> None:
-    if len(delta.logprobs) != delta.tokens:
+    if delta.logprobs and len(delta.logprobs) != delta.tokens:
         raise BackendError(f"the backend gave {len(delta.logprobs)} logprobs for {delta.tokens} tokens")
-    for entry in delta.logprobs:
+    for entry in (*delta.logprobs, *delta.prompt_logprobs):
         _check_logprob(entry)
         for other in entry.top:
             _check_logprob(other)
@@ -296,7 +296,8 @@ def fold_choice(index: int, given: Iterable[Delta], with_logprobs: bool) -> Choi
     for delta in given:
         texts.append(delta.text)
         reason = delta.finish_reason or reason
-        if delta.tool_call is not None or delta.token_ids or delta.logprobs or delta.prompt_token_ids:
+        of_prompt = delta.prompt_token_ids or delta.prompt_logprobs
+        if delta.tool_call is not None or delta.token_ids or delta.logprobs or of_prompt:
             detailed.append(delta)
     content = texts[0] if len(texts) == 1 else "".join(texts)
     if not detailed:
@@ -309,6 +310,7 @@ def fold_choice(index: int, given: Iterable[Delta], with_logprobs: bool) -> Choi
         tuple([entry for delta in detailed for entry in delta.logprobs]) if with_logprobs else None,
         tuple([id_ for delta in detailed for id_ in delta.token_ids]),
         next((delta.prompt_token_ids for delta in detailed if delta.prompt_token_ids), ()),
+        next((delta.prompt_logprobs for delta in detailed if delta.prompt_logprobs), ()),
     )
 
 

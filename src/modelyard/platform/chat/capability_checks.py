@@ -32,6 +32,8 @@ def check_supported(request: CompletionRequest, entry: CatalogueEntry, capabilit
     if not capabilities.completions:
         raise InvalidInput.at("model", msg=f"{entry.id} makes embeddings only; name a model that answers")
     missing, problems, images = _details(request, capabilities), [], 0
+    if request.prompt is not None and not capabilities.prompts:
+        raise UnsupportedParameter([Problem(("prompt",), f"{entry.id} takes messages only; send it a chat completion")])
     if request.sampling is not _DEFAULT:
         missing = _sampling(request.sampling, capabilities) + missing
     if missing:
@@ -63,6 +65,8 @@ def _details(request: CompletionRequest, capabilities: Capabilities) -> list[str
         refused.append("top_logprobs")
     if request.return_token_ids and not capabilities.token_ids:
         refused.append("return_token_ids")
+    if (wanted := request.prompt_logprobs) is not None:
+        refused += ["prompt_logprobs"] * (not capabilities.prompt_logprobs or wanted > capabilities.top_logprobs)
     if request.tools and not capabilities.tools:
         refused.append("tools")
     if request.response_format.type in _GUIDED and request.response_format.type not in capabilities.guided:
@@ -100,23 +104,33 @@ def check_tool_choice(request: CompletionRequest) -> None:
         raise InvalidInput(problems)
 
 
-def resolve_max_tokens(entry: CatalogueEntry, prompt_tokens: int | None, max_tokens: int | None) -> int:
+def estimated_prompt(request: CompletionRequest) -> int:
+    """Return about how many tokens the prompt has: four characters each, or as many as there are ids."""
+    if type(request.prompt) is tuple:
+        return len(request.prompt)
+    characters = sum(len(message.text) for message in request.messages) + len(request.prompt or "")
+    return characters // 4 + 1
+
+
+def resolve_max_tokens(entry: CatalogueEntry, prompt_tokens: int | None, request: CompletionRequest) -> int:
     """Return how many tokens a choice may have: the requested number, else as many as fit.
 
     Raises `ContextLengthExceeded`, and `InvalidInput` beyond the model's `max_output_length`.
     """
+    max_tokens = request.max_tokens
     if max_tokens is not None and max_tokens > entry.max_output_length:
         raise InvalidInput.at("max_tokens", msg=f"must be at most {entry.max_output_length} for {entry.id}")
     prompt = prompt_tokens or 0
     wanted = 1 if max_tokens is None else max_tokens
     if prompt + wanted > entry.context_length:
+        where = "messages" if request.prompt is None else "prompt"
         raise ContextLengthExceeded(
             [
                 Problem(
-                    ("messages",),
+                    (where,),
                     f"This model's maximum context length is {entry.context_length} tokens. However, you asked for "
-                    f"{prompt + wanted} tokens ({prompt} in the messages, {wanted} in the completion); "
-                    "shorten the messages or the completion.",
+                    f"{prompt + wanted} tokens ({prompt} in the {where}, {wanted} in the completion); "
+                    f"shorten the {where} or the completion.",
                     "context_length_exceeded",
                 )
             ]

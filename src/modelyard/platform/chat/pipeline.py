@@ -20,6 +20,7 @@ from modelyard.platform.chat.backend_stream import BackendStream, Close, GiveWay
 from modelyard.platform.chat.capability_checks import (
     check_supported,
     check_tool_choice,
+    estimated_prompt,
     resolve_max_tokens,
     with_details,
 )
@@ -172,7 +173,7 @@ class CompletionPipeline:
             check_tool_choice(request)
         self.images = check_supported(request, entry, capabilities)
         self.prompt_tokens = backend.prompt_tokens(request, self.served)
-        max_tokens = resolve_max_tokens(entry, self.prompt_tokens, request.max_tokens)
+        max_tokens = resolve_max_tokens(entry, self.prompt_tokens, request)
         sampling = request.sampling
         if sampling.seed is None:
             sampling = sampling.seeded(int.from_bytes(self.runtime.randomness(8), "big", signed=True))
@@ -180,11 +181,11 @@ class CompletionPipeline:
         self.assemblers = assemblers_of(request, capabilities.choices)
 
     def _reserve(self) -> Flow[Admission | None]:
-        assert self.request.max_tokens is not None
-        longest, entity = self._cost_with(self.request.max_tokens), self.attribution.entity
+        tokens = self.request.max_tokens or 0
+        longest, entity = self._cost_with(tokens), self.attribution.entity
         admission = Admission(self.id, self.principal.key_id, entity, (), longest, self.runtime.clock.now())
         see = None if self.client is None else self.client.see_rate
-        return reserve(self.runtime, admission, self.principal.limits, partial(self._cost_with, 1), see)
+        return reserve(self.runtime, admission, self.principal.limits, partial(self._cost_with, min(1, tokens)), see)
 
     def _cost_with(self, tokens: int) -> Decimal:
         """Return the most that the request can cost with answers of so many tokens."""
@@ -268,8 +269,7 @@ class CompletionPipeline:
             return _usage(known, self.assemblers[0].completion_tokens(), 0, self.images)
         estimated = first is None and known is None
         prompt = first.prompt_tokens if first is not None else known
-        if prompt is None:
-            prompt = sum(len(message.text) for message in self.request.messages) // 4 + 1  # characters a token
+        prompt = estimated_prompt(self.request) if prompt is None else prompt
         prompt, produced = min(prompt, self.served.entry.context_length), 0
         for assembler in self.assemblers:
             produced += assembler.completion_tokens()

@@ -57,8 +57,19 @@ class LocalBackend:
         return capabilities(self._offer.base_model(model))
 
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int:
-        """Count the tokens of the conversation. Raises `InvalidInput` if the chat template refuses it."""
+        """Count the tokens of the conversation, or of the prompt. Raises `InvalidInput` as `tokens` does."""
         return len(self._model(model).prompt(request))
+
+    def tokens(self, request: CompletionRequest, model: ServedModel) -> Sequence[int]:
+        """Return the tokens of the conversation, or of the prompt.
+
+        Raises `InvalidInput` if the chat template refuses it, or for an id that is no token.
+        """
+        return self._model(model).prompt(request)
+
+    def token_bytes(self, ids: Sequence[int], model: ServedModel) -> Sequence[bytes]:
+        """Return the bytes of tokens; special ones are their names. Raises `InvalidInput` for an id that is none."""
+        return self._model(model).prompt_bytes(ids)
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
         """Stream the answer. Raises `InvalidInput`, `Overloaded`, `ArtifactMissing` or `BackendError`."""

@@ -143,11 +143,13 @@ class CacheSlots:
         return sequence.length - self._beginning(sequence)[0]
 
     def _beginning(self, sequence: Sequence) -> tuple[int, int]:
-        """Return the length of its longest known prefix, and the row that holds it.
+        """Return the length of its longest known prefix, and the row that holds it; none whose prompt is to be scored.
 
         The last token is always read again, because its logits are needed.
         """
         best, source, tokens = 0, -1, sequence.tokens
+        if sequence.unscored:
+            return best, source
         for row, parts, cached in self._known(sequence.slot):
             shared = min(_shared(tokens, parts), cached, len(tokens) - 1)
             if shared > best:

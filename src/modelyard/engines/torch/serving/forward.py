@@ -8,6 +8,7 @@ from modelyard.engines.torch.cuda_graphs import NewRecorder, RecordedDecoding
 from modelyard.engines.torch.lora import AdapterBank
 from modelyard.engines.torch.network import Network
 from modelyard.engines.torch.serving.cache_slots import CacheSlots
+from modelyard.engines.torch.serving.prompt_scores import score
 from modelyard.engines.torch.serving.sequence import Sequence
 
 PREFILL_TOKENS = 2048
@@ -43,6 +44,8 @@ class ForwardPass:
             parts = [whole[one.cached : one.cached + width] for one, whole in zip(new, tokens, strict=True)]
             hidden = self._hidden(first, new, parts, [one.cached for one in new])
             for row, (one, part) in enumerate(zip(new, parts, strict=True)):
+                if one.unscored:
+                    score(self._network, one, hidden[row, : len(part)], one.cached)
                 one.cached += len(part)
                 if found[row] is None and one.cached == one.length:
                     found[row] = hidden[row, len(part) - 1]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Tokens
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import attrs
 
@@ -42,25 +42,48 @@ class LoadedModel:
         self._form = next((one for one in FORMATS if one.name == base.tool_format), None)
         self._grammars: Grammars | None = None
         vocabulary = vocabulary_size(json.loads((folder / CONFIG).read_bytes()))
-        self._bytes = [*self.chat.token_bytes, *[b""] * (vocabulary - len(self.chat.token_bytes))]
+        padding = [b""] * (vocabulary - len(self.chat.token_bytes))
+        self._bytes = [*self.chat.token_bytes, *padding]
+        self._prompt_bytes = [*self.chat.prompt_token_bytes, *padding]
         threads = serving_threads(base) if device == "cpu" else None
         self._networks = Networks(folder, device, room, self.chat.end_tokens, threads)
         self._lock = threading.Lock()
-        self._prompts: OrderedDict[tuple[int, int, str | None], tuple[object, object, list[int]]] = OrderedDict()
+        self._prompts: OrderedDict[tuple[int, int, Any], tuple[object, object, list[int]]] = OrderedDict()
 
     def prompt(self, request: CompletionRequest) -> list[int]:
-        """Return the tokens of a conversation; the last few results are cached, as each is needed twice."""
-        messages, tools, effort = request.messages, request.tools, request.extras.get("reasoning_effort")
-        key = (id(messages), id(tools), effort)
+        """Return the tokens of a conversation, or of a prompt; the last few are cached, as each is needed twice.
+
+        Raises `InvalidInput`.
+        """
+        given: object = request.messages if request.prompt is None else request.prompt
+        tools, option = request.tools, request.extras.get("reasoning_effort")
+        if request.prompt is not None:
+            option = request.extras.get("add_special_tokens", True)
+        key = (id(given), id(tools), option)
         known = self._prompts.get(key)
         if known is not None:
             return known[2]
-        prompt = self.chat.prompt(messages, tools, effort)
+        prompt = self._read(request, option)
         with self._lock:
-            self._prompts[key] = (messages, tools, prompt)
+            self._prompts[key] = (given, tools, prompt)
             if len(self._prompts) > _REMEMBERED:
                 self._prompts.popitem(last=False)
         return prompt
+
+    def prompt_bytes(self, ids: Tokens[int]) -> list[bytes]:
+        """Return the bytes of a prompt's tokens; special ones are their names. Raises `InvalidInput`."""
+        count = len(self.chat.token_bytes)
+        if unknown := [id_ for id_ in ids if not 0 <= id_ < count]:
+            raise InvalidInput.at("prompt", msg=f"{unknown[0]} is not a token id of this model, which has {count}")
+        return [self._prompt_bytes[id_] for id_ in ids]
+
+    def _read(self, request: CompletionRequest, option: Any) -> list[int]:
+        if request.prompt is None:
+            return self.chat.prompt(request.messages, request.tools, option)
+        if isinstance(request.prompt, str):
+            return self.chat.raw_prompt(request.prompt, add_special_tokens=option)
+        self.prompt_bytes(request.prompt)
+        return list(request.prompt)
 
     def start(self, request: CompletionRequest, model: ServedModel) -> "RunningChoices":
         """Start the choices of a request; they run as long as the context lasts."""
@@ -75,7 +98,8 @@ class LoadedModel:
                 sequence = _sequence(prompt, request, slot, index, grammar)
                 engine.submit(sequence)
                 stack.callback(engine.cancel, sequence)
-                streams.append(ChoiceStream(index, sequence, request, self._bytes, self._tools(request, index)))
+                tools = self._tools(request, index)
+                streams.append(ChoiceStream(index, sequence, request, self._bytes, tools, self._prompt_bytes))
         except BaseException:
             stack.close()
             raise
@@ -139,4 +163,5 @@ def _sequence(
     assert request.max_tokens is not None
     seed = (request.sampling.seed or 0) + index
     top = request.top_logprobs if request.logprobs else 0
-    return Sequence(prompt, request.sampling.seeded(seed), request.max_tokens, slot, top, grammar)
+    sampling, scored = request.sampling.seeded(seed), request.prompt_logprobs
+    return Sequence(prompt, sampling, request.max_tokens, slot, top, grammar, top_of_prompt=scored)

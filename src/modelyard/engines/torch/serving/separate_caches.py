@@ -11,6 +11,7 @@ import torch
 from modelyard.engines.torch.hf_cache import SequenceCache
 from modelyard.engines.torch.lora import AdapterBank
 from modelyard.engines.torch.network import Network
+from modelyard.engines.torch.serving.prompt_scores import score
 from modelyard.engines.torch.serving.sequence import Sequence
 
 _SAMPLE = 32
@@ -120,11 +121,14 @@ class SeparateCaches:
         return self._network.read_batch(caches, ids)[:, -1]
 
     def _last_state(self, sequence: Sequence) -> torch.Tensor:
-        cache = self._caches.get(sequence) or self._copy_of_equal(sequence) or self._network.new_cache()
-        self._caches[sequence] = cache
+        known = self._caches.get(sequence) or (None if sequence.unscored else self._copy_of_equal(sequence))
+        self._caches[sequence] = cache = known or self._network.new_cache()
         if cache.last is None or cache.seen < sequence.length:
             self._bank.select([sequence.slot])
-            cache.read(torch.tensor([sequence.tokens[cache.seen :]], device=self._network.device))
+            start = cache.seen
+            states = cache.read(torch.tensor([sequence.tokens[start:]], device=self._network.device))
+            if sequence.unscored:
+                score(self._network, sequence, states[0], start)
         assert cache.last is not None
         return cache.last
 

@@ -55,10 +55,11 @@ class Sequence:
     """A prompt and the tokens that follow it.
 
     `slot` is the adapter's place in the bank. `max_tokens` bounds the answer, and `ends` are the tokens that end it.
-    `top_logprobs` is how many of the likeliest tokens are reported. `sampled` grows; a reader, on any thread, remembers
-    its position, and has all of it once the state is `ENDED`. `cached` is how many of its tokens are in the cache,
-    `read` whether all but the last sampled one are. It is read `alone` if reading it in a batch has failed. `failure`
-    is what went wrong.
+    `top_logprobs` is how many of the likeliest tokens are reported, `top_of_prompt` the same for the prompt's own
+    tokens, whose log-probabilities are then in `scored`, but for the first one's. `sampled` grows; a reader, on any
+    thread, remembers its position, and has all of it once the state is `ENDED`. `cached` is how many of its tokens are
+    in the cache, `read` whether all but the last sampled one are. It is read `alone` if reading it in a batch has
+    failed. `failure` is what went wrong.
     """
 
     prompt: list[int]
@@ -76,6 +77,13 @@ class Sequence:
     cached: int = 0
     read: bool = False
     alone: bool = False
+    top_of_prompt: int | None = None
+    scored: list[SampledToken] = attrs.field(factory=list)
+
+    @property
+    def unscored(self) -> bool:
+        """Whether the log-probabilities of its prompt are still to be computed, so that all of it must be read."""
+        return self.top_of_prompt is not None and len(self.scored) < len(self.prompt) - 1
 
     @property
     def reason(self) -> FinishReason | None:
@@ -101,7 +109,12 @@ class Sequence:
         """Return whether the other sequence can copy what is read of this one, because it continues in the same way."""
         start = self.cached
         end = min(start + 32, len(self.prompt) - 1, len(other.prompt) - 1)
-        equal = self.slot == other.slot and start < end and self.prompt[start:end] == other.prompt[start:end]
+        equal = (
+            self.slot == other.slot
+            and start < end
+            and not other.unscored
+            and self.prompt[start:end] == other.prompt[start:end]
+        )
         return equal and self.prompt[:start] == other.prompt[:start]
 
     def take(self, sampled: SampledToken) -> bool:
@@ -141,10 +154,12 @@ class ChoiceStream:
         request: CompletionRequest,
         token_bytes: Many[bytes],
         tools: ToolReader | None = None,
+        prompt_bytes: Many[bytes] = (),
     ) -> None:
         self.sequence: Sequence = sequence
         self.emitted: int = 0
         self._index, self._request, self._bytes, self._tools = index, request, token_bytes, tools
+        self._prompt_bytes = prompt_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._ended, self._calls = False, 0
         self._at_once = 1 if request.streamed or request.stop else MAX_UNREAD
@@ -215,7 +230,12 @@ class ChoiceStream:
             token_ids=tuple(sampled.token for sampled in fresh) if request.return_token_ids else (),
             prompt_token_ids=tuple(self.sequence.prompt) if request.return_token_ids and first else (),
             finish_reason=self._reason(last),
+            prompt_logprobs=tuple(map(self._of_prompt, self.sequence.scored)) if first else (),
         )
+
+    def _of_prompt(self, scored: SampledToken) -> TokenLogprob:
+        top = tuple(_entry(token, self._prompt_bytes[token], logprob) for token, logprob in scored.top)
+        return _entry(scored.token, self._prompt_bytes[scored.token], scored.logprob, top)
 
     def _written(self, sampled: SampledToken) -> bytes:
         """Return the bytes of a token; one that ends the answer has none, as it is not content."""

@@ -1,0 +1,109 @@
+"""An answer of a model as the events of a response, whichever format it has."""
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, time
+from typing import Protocol
+
+from modelyard.domain.catalogue import CatalogueEntry
+from modelyard.domain.completion import Completion, Delta, Usage
+from modelyard.flow import CallerDisconnected, Emit, Flow, OnEmit
+from modelyard.formats.chat.sse import event
+from modelyard.http.error_responses import chat_body, error_status, report
+from modelyard.http.message import EVENT_STREAM, STREAMED, Header, Response
+from modelyard.http.route import ErrorFormat
+from modelyard.platform.chat.pipeline import StreamStarted
+from modelyard.protocols import Clock
+
+JOINED = 2**14
+"""Bytes of events that are joined at most, where nothing has to be awaited between them."""
+
+
+def deprecation(entry: CatalogueEntry, clock: Clock) -> list[Header]:
+    """Return the header of RFC 9745 for a model that is past its date."""
+    if entry.deprecation_date is None:
+        return []
+    since = datetime.combine(entry.deprecation_date, time(), UTC)
+    return [("deprecation", f"@{int(since.timestamp())}")] if since <= clock.now() else []
+
+
+class EventWriter(Protocol):
+    """Writes the events of a stream in one format."""
+
+    def of_all(self, deltas: Iterable[Delta]) -> bytes:
+        """Write several deltas."""
+        ...
+
+    def end(self, usage: Usage) -> bytes:
+        """Write what follows the last delta of an answer."""
+        ...
+
+
+class AnswerEvents:
+    """Makes the events of a stream out of the items of an answer, and joins them until something has to be awaited.
+
+    `begin` returns the writer of an answer that begins: one for each, or the same where several follow each other.
+    """
+
+    def __init__(self, begin: Callable[[StreamStarted], EventWriter], clock: Clock) -> None:
+        self._begin, self._clock, self._id = begin, clock, ""
+        self._writer: EventWriter | None = None
+        self._ready: list[bytes] = []
+        self._size = 0
+
+    @property
+    def opened(self) -> bool:
+        """Whether the response has begun, so that a failure can only be reported as an event."""
+        return self._writer is not None
+
+    def on_emit(self, item: object) -> object:
+        """Add an item of the answer. Returns what is to be sent now: the response, joined events, or None."""
+        if type(item) is list:
+            assert self._writer is not None
+            self._add(self._writer.of_all(item))
+        elif isinstance(item, Completion):
+            assert self._writer is not None
+            self._add(self._writer.end(item.usage))
+        elif isinstance(item, StreamStarted):
+            return self._open(item)
+        elif item is not None:
+            return item
+        return self.take() if self._size >= (1 if item is None else JOINED) else None
+
+    def _open(self, started: StreamStarted) -> Response | None:
+        begun, self._id = self.opened, started.id
+        self._writer = self._begin(started)
+        return None if begun else Response(200, [EVENT_STREAM, *deprecation(started.entry, self._clock)], STREAMED)
+
+    def fail(self, failure: Exception) -> None:
+        """Add an event that reports a failure; one that is not the caller's fault is logged."""
+        status = error_status(failure, ErrorFormat.ERROR)
+        if status >= 500:
+            report(failure, self._id)
+        self._add(event(chat_body(failure, status)))
+
+    def take(self) -> bytes:
+        """Return the events that are ready, joined."""
+        joined = b"".join(self._ready)
+        self._ready, self._size = [], 0
+        return joined
+
+    def _add(self, events: bytes) -> None:
+        self._ready.append(events)
+        self._size += len(events)
+
+
+def stream_answer(answer: Flow[object], events: AnswerEvents) -> Flow[None]:
+    """Emit the response when the answer begins, and then its events.
+
+    What fails before the answer begins is raised; what fails later ends the stream with an event that reports it.
+    """
+    yield OnEmit(events.on_emit)
+    try:
+        yield from answer
+    except CallerDisconnected:
+        raise
+    except Exception as failure:
+        if not events.opened:
+            raise
+        events.fail(failure)
+    yield Emit(events.take())
