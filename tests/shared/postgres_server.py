@@ -99,11 +99,13 @@ class PostgresServer:
         return self.address(name)
 
     def follow_synchronously(self) -> None:
-        """Have every commit wait for a standby from now on, once one follows."""
+        """Have every commit wait for a standby from now on, once one follows and shows all that was there before."""
         until(lambda: self.execute("SELECT state FROM pg_stat_replication") == [("streaming",)])
         self.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
         self.execute("SELECT pg_reload_conf()")
         until(lambda: self.execute("SELECT sync_state FROM pg_stat_replication") == [("sync",)])
+        shown = "SELECT replay_lsn >= pg_current_wal_lsn() FROM pg_stat_replication"
+        until(lambda: self.execute(shown) == [(True,)])
 
     def promote(self) -> None:
         """Make a standby the server that writes."""
