@@ -48,18 +48,19 @@ def asgi_app(
     executor: Executor | None = None,
     cors_origins: Iterable[str] = (),
     dashboard: bool = False,
+    anonymous: Principal | None = None,
 ) -> Application:
     """Make an ASGI application of the host's platform; `worker` also runs training jobs while it is served, in
     `executor` or else in a thread.
 
     `authenticator` identifies callers; without one, the platform's API keys do. `cors_origins` are those whose pages
     browsers let use it, such as `https://app.example.com`; `*` allows all. `dashboard` adds its pages, below
-    `/dashboard`.
+    `/dashboard`. `anonymous` is who calls without a key, for a server that listens on a loopback address only.
 
     Its lifespan syncs the store each second; mounted below another application it gets no lifespan. The platform stays
     the host's to close.
     """
-    endpoint = Endpoint(platform, interfaces, authenticator, cors_origins)
+    endpoint = Endpoint(platform, interfaces, authenticator, cors_origins, anonymous)
     answering = pages.Dashboard(platform, authenticator, api=endpoint) if dashboard else endpoint
     return _application(answering.ahandle, lambda: served(platform, worker, executor))
 

@@ -13,6 +13,7 @@ from modelyard import Example, Message, Role, open_platform
 from modelyard.cli import main, serving
 from modelyard.cli.serving import GRACE_SECONDS
 from modelyard.domain.evaluation.run import RunState
+from modelyard.domain.identity import anonymous
 from modelyard.errors import JobFailed
 from modelyard.executors.isolating import IsolatingExecutor
 from modelyard.executors.subprocess import SubprocessExecutor
@@ -177,6 +178,21 @@ def test_a_worker_runs_each_job_in_its_own_process_until_it_is_terminated(store:
     assert (worker.returncode, reply) == (0, "stopping\n")
 
 
+def test_callers_without_a_key_are_served_on_a_loopback_host_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[object] = []
+    monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
+    monkeypatch.setattr(serving, "asgi_app", lambda *_, anonymous, **__: served.append(anonymous))
+    words = ("serve", "--store", tmp_path / "yard.db", "--anonymous", "acme")
+    for host in ("127.0.0.1", "::1", "localhost"):
+        call(*words, "--host", host)
+    assert served == [anonymous("acme")] * 3
+    for host in ("0.0.0.0", "::", "yard.example"):
+        assert "only this machine reaches" in call(*words, "--host", host, status=2).output
+    assert len(served) == 3
+
+
 def test_the_interfaces_that_are_served_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[set[str]] = []
     monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
@@ -197,7 +213,7 @@ def test_a_served_platform_runs_jobs_in_threads_or_in_processes_or_not_at_all(
     monkeypatch.setattr(
         serving,
         "asgi_app",
-        lambda _, __, worker, executor, cors_origins, dashboard: requested.append((worker, executor)),
+        lambda _, __, worker, executor, **___: requested.append((worker, executor)),
     )
     for words in ((), ("--worker",), ("--isolate",), ("--worker", "--isolate")):
         call("serve", "--store", store, *words)

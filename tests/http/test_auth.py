@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.domain.identity import Attribution, Principal, Scope
+from http_client import client_of
+from modelyard import open_platform
+from modelyard.domain.identity import Attribution, Principal, Scope, anonymous
 from modelyard.errors import Forbidden, Unauthenticated
-from modelyard.http.auth import attribution, secret_in
+from modelyard.http.auth import attribution, is_loopback, secret_in
 from modelyard.http.errors import MalformedRequest
 from modelyard.http.message import check_singular, headers_of
 from modelyard.http.route import Auth
@@ -158,3 +160,36 @@ def test_a_header_sent_twice_is_malformed_even_when_both_agree() -> None:
 def test_what_the_key_does_not_hold_is_forbidden(principal: Any, named: str) -> None:
     with pytest.raises(Forbidden):
         booked(principal, openai_project=named)
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:8000", "127.0.0.1:80", "127.1.2.3", "[::1]:8000"])
+def test_a_loopback_host_is_known_by_its_name(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["", "localhost.example", "127.0.0.1.example", "0.0.0.0", "10.0.0.1", "[::", "a@b:c"])
+def test_no_other_host_is_a_loopback_one(host: str) -> None:
+    assert not is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "127.0.0.1:8000"}, 200),
+        ({}, 200),
+        ({"host": "localhost", "origin": "http://localhost:3000"}, 200),
+        ({"host": "rebound.example"}, 401),
+        ({"host": "localhost", "origin": "https://page.example"}, 401),
+        ({"host": "localhost", "origin": "null"}, 401),
+        ({"host": "localhost", "authorization": "Bearer EMPTY"}, 401),
+    ],
+)
+def test_who_calls_without_a_key_is_the_entity_that_the_host_named(headers: dict[str, str], status: int) -> None:
+    with open_platform() as platform:
+        client = client_of(platform, anonymous=anonymous("local"))
+        body = {"model": "echo", "prompt": "a"}
+        assert client.send("POST", "/v1/completions", body, key="", headers=headers.items()).status == status
+        used = platform.usage.total(by=["entity", "key"])
+        assert [(total.entity, total.key) for total in used] == [("local", "anonymous")] * (status == 200)
+        closed = client_of(platform)
+        assert closed.send("POST", "/v1/completions", body, key="", headers=headers.items()).status == 401

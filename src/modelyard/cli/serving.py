@@ -9,8 +9,10 @@ from modelyard.asgi import Application, asgi_app, dashboard_app
 from modelyard.cli.logs import log_option, log_to_terminal
 from modelyard.cli.terminal import StoreName, named_factory, opened, printable_store, store_option
 from modelyard.cli.working import executor_of, set_up_torch
+from modelyard.domain.identity import anonymous as anonymous_principal
 from modelyard.domain.identity import host as host_principal
 from modelyard.errors import MissingExtra
+from modelyard.http.auth import is_loopback
 from modelyard.http.route import STANDARD, Interface
 
 GRACE_SECONDS = 10
@@ -50,6 +52,11 @@ def quickstart(folder: Path) -> None:
 )
 @click.option("--uploads", is_flag=True, help="Take training data from the W&B client too.")
 @click.option("--dashboard", is_flag=True, help="Add the pages of the dashboard, at /dashboard.")
+@click.option(
+    "--anonymous",
+    metavar="ENTITY",
+    help="Let requests without an API key act for this entity; only on a loopback host.",
+)
 @click.option("--cors-origin", "origins", multiple=True, metavar="ORIGIN", help="Let pages of this origin use it.")
 @log_option
 def serve(
@@ -61,13 +68,16 @@ def serve(
     interfaces: tuple[Interface, ...],
     uploads: bool,
     dashboard: bool,
+    anonymous: str | None,
     origins: tuple[str, ...],
     log: str,
 ) -> None:
     """Serve the platform over HTTP until interrupted."""
+    if anonymous is not None and not is_loopback(f"[{host}]" if ":" in host else host):
+        raise click.UsageError(f"--anonymous is for a host that only this machine reaches; {host} is not one")
     with opened(store, must_exist=False) as platform:
         log_to_terminal(log)
-        if named_factory() is None and not platform.keys.list():
+        if named_factory() is None and anonymous is None and not platform.keys.list():
             click.echo(
                 f"No API key yet; make one: modelyard keys create --store {printable_store(store)} --entity local",
                 err=True,
@@ -76,7 +86,15 @@ def serve(
         interfaces += (Interface.UPLOADS,) if uploads else ()
         executor = executor_of(platform, store, 1, isolate)
         working = worker or isolate
-        app = asgi_app(platform, interfaces, working, executor=executor, cors_origins=origins, dashboard=dashboard)
+        app = asgi_app(
+            platform,
+            interfaces,
+            working,
+            executor=executor,
+            cors_origins=origins,
+            dashboard=dashboard,
+            anonymous=None if anonymous is None else anonymous_principal(anonymous),
+        )
         _run_server(app, host, port)
 
 

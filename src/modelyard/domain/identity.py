@@ -120,6 +120,11 @@ def host(entity: str = "local") -> Principal:
     return Principal("host", entity, Scope(None))
 
 
+def anonymous(entity: str) -> Principal:
+    """Make the principal of callers without a key, who may use all of one entity. Raises `InvalidInput`."""
+    return Principal("anonymous", check_name(entity, "entity"), Scope(entity), "anonymous")
+
+
 @attrs.frozen
 class ApiKey:
     """An API key without its secret. `projects` empty means all projects of the entity; `prefix` may be shown.

@@ -3,8 +3,10 @@
 import base64
 import binascii
 import hashlib
+import ipaddress
 import re
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 import attrs
 
@@ -69,11 +71,12 @@ class CallerCache:
     """The callers of a platform, each remembered for a second. The authenticator identifies them.
 
     So a revoked key is refused after at most a second; what a caller may do is checked at every use. Headers are
-    remembered by their digest, so that no secret stays in memory.
+    remembered by their digest, so that no secret stays in memory. `anonymous` is who calls without a key.
     """
 
-    def __init__(self, platform: Platform, authenticator: Authenticator) -> None:
+    def __init__(self, platform: Platform, authenticator: Authenticator, anonymous: Principal | None = None) -> None:
         self._platform, self._authenticator = platform, authenticator
+        self._anonymous = None if anonymous is None else self.acting_as(anonymous)
         self._now = platform.clock.monotonic
         self._known: dict[tuple[Auth, bytes], tuple[float, Caller]] = {}
 
@@ -81,10 +84,16 @@ class CallerCache:
         """Return whether finding out who calls may wait."""
         return self._platform.blocking if auth is Auth.ADDRESS else self._authenticator.blocking
 
-    def remembered(self, auth: Auth, header: str | None) -> Caller | None:
+    def without_key(self, headers: Headers) -> Caller | None:
+        """Return who calls without a key: None, unless that is allowed, and the request was meant for this machine.
+
+        A page of another origin, or one whose name now leads here, may not act for who looks at it.
+        """
+        named = [headers.get("host"), (headers.get("origin") or "").partition("://")[2] or headers.get("origin")]
+        return self._anonymous if all(is_loopback(name) for name in named if name is not None) else None
+
+    def remembered(self, auth: Auth, header: str) -> Caller | None:
         """Return the caller that `find` returned for the same header less than a second ago."""
-        if header is None:
-            return None
         known = self._known.get((auth, _digest(header)))
         return known[1] if known is not None and self._now() < known[0] else None
 
@@ -112,6 +121,15 @@ class CallerCache:
         if not isinstance(answer, Principal):
             raise TypeError(f"the authenticator returned a {type(answer).__name__}, not a Principal")
         return answer
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host, with or without a port, is this machine by a name that leads nowhere else."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def _digest(header: str) -> bytes:

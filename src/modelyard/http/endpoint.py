@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import count
 
+from modelyard.domain.identity import Principal
 from modelyard.flow import AsyncDriver, iterate
 from modelyard.http.annotations import routes as annotations
 from modelyard.http.auth import CallerCache
@@ -74,6 +75,7 @@ class Endpoint:
     `handle` and `ahandle` turn a `Request` into a `Response`; they raise nothing that a client could cause. `platform`
     must be the host's own view. `interfaces` are those that are mounted. `authenticator` identifies callers; without
     one, the platform's API keys do. `cors_origins` are those whose pages a browser lets use it (`AllowedOrigins`).
+    `anonymous` is who calls without a key, for servers that only this machine can reach; by default that is refused.
 
         endpoint = Endpoint(platform, interfaces=[Interface.BASE])
         endpoint.handle(Request("GET", "/inference/analysis/partner/models", "", [], iter(()))).status  # 200
@@ -85,10 +87,11 @@ class Endpoint:
         interfaces: Iterable[Interface] = STANDARD,
         authenticator: Authenticator | None = None,
         cors_origins: Iterable[str] = (),
+        anonymous: Principal | None = None,
     ) -> None:
         self.table: HttpRouter = route_table(frozenset(interfaces))
         mounted = {route.interface for route in self.table.routes}
-        settings, callers = platform.settings, CallerCache(platform, authenticator or platform.keys)
+        settings, callers = platform.settings, CallerCache(platform, authenticator or platform.keys, anonymous)
         self._served = Served(
             platform,
             callers.acting_as(ANYONE),

@@ -197,7 +197,10 @@ class HttpExchange:
             return self.served.anyone
         if auth is Auth.ADDRESS:
             return None
-        return self.served.callers.remembered(auth, self.headers.get("authorization"))
+        header = self.headers.get("authorization")
+        if header is None:
+            return self.served.callers.without_key(self.headers)
+        return self.served.callers.remembered(auth, header)
 
     def _find_caller(self) -> Caller:
         callers, auth = self.served.callers, self.match.auth

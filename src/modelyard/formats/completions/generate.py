@@ -27,9 +27,12 @@ _GENERATION = frozenset(field.name for field in attrs.fields(GenerationBody)) - 
 """What the sampling parameters have in common with the bodies of other requests."""
 
 _WITHOUT_EFFECT = frozenset(
-    {"detokenize", "skip_special_tokens", "spaces_between_special_tokens", "output_kind", "skip_reading_prefix_cache"}
+    {
+        *("detokenize", "skip_special_tokens", "spaces_between_special_tokens", "output_kind"),
+        *("skip_reading_prefix_cache", "routed_experts_prompt_start"),
+    }
 )
-"""What concerns the text, which an answer in token ids does not have, or how fast it is made."""
+"""What concerns the text or the routing, which an answer in token ids does not have, or how fast it is made."""
 
 
 @attrs.define(kw_only=True)
