@@ -160,7 +160,9 @@ def _continued(request: CompletionRequest) -> Iterator[Delta]:
     prompt, text = _prompt(request), instances.structured_text(request)
     entries = prompt if text is None else _words(text)
     kept = entries[: request.max_tokens]
-    scored = _with_top(prompt[1:], request.prompt_logprobs or 0) if request.prompt_logprobs is not None else ()
+    scored: tuple[TokenLogprob, ...] = ()
+    if (count := request.prompt_logprobs) is not None:
+        scored = _with_top([attrs.evolve(entry, rank=1) for entry in prompt[1:]], count)
     ids = _ids(prompt) if request.return_token_ids else ()
     for group in ([[entry] for entry in kept] if request.streamed else [kept]) or [[]]:
         ended = not group or group[-1] is kept[-1]

@@ -7,13 +7,17 @@ import attrs
 
 @attrs.frozen
 class TokenLogprob:
-    """A token and its natural-log probability (<= 0). An end-of-turn token has empty text and bytes."""
+    """A token and its natural-log probability (<= 0). An end-of-turn token has empty text and bytes.
+
+    `rank` counts from 1, the likeliest; tokens of a prompt have it.
+    """
 
     token: str
     logprob: float
     bytes: tuple[int, ...] | None = None
     top: "tuple[TokenLogprob, ...]" = ()
     id: int | None = None
+    rank: int | None = None
 
 
 def token_bytes(entry: TokenLogprob) -> bytes:

@@ -85,7 +85,8 @@ def test_tokens_are_named_by_their_ids(client: Any) -> None:
     assert first is None
     assert second["73"]["decoded_token"] == "I"
     assert len(second) == 2
-    assert {entry["rank"] for entry in second.values()} == {1, None}
+    assert min(entry["rank"] for entry in second.values()) == 1
+    assert 1 < second["73"]["rank"] <= 512
 
 
 def streamed(client: Any, path: str = COMPLETIONS, **body: Any) -> list[Any]:

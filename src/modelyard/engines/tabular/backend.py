@@ -100,7 +100,12 @@ def _scored(model: TabularModel, request: CompletionRequest, prompt: Sequence[in
     """Return the log-probabilities of the prompt's tokens, where they are requested."""
     if (count := request.prompt_logprobs) is None:
         return ()
-    return tuple([_entry(token, odds, _top(odds, count)) for token, odds in prompt_odds(model, prompt)])
+    scored = [(_entry(token, odds, _top(odds, count)), odds) for token, odds in prompt_odds(model, prompt)]
+    return tuple([attrs.evolve(entry, rank=_rank(entry.id or 0, odds)) for entry, odds in scored])
+
+
+def _rank(token: int, odds: Odds) -> int:
+    return 1 + sum(map(odds.logits[token].__lt__, odds.logits))
 
 
 def _encoded(request: CompletionRequest) -> list[int]:

@@ -172,7 +172,7 @@ def prompt_logprobs_list(scored: Sequence[TokenLogprob]) -> list[Mapping[str, An
 
 def _ranked(entry: TokenLogprob) -> Mapping[str, Any]:
     found = {str(other.id): _written(other, rank) for rank, other in enumerate(entry.top, 1)}
-    return {str(entry.id): found.get(str(entry.id)) or _written(entry, None), **found}
+    return {str(entry.id): _written(entry, entry.rank), **found}
 
 
 def _written(entry: TokenLogprob, rank: int | None) -> Mapping[str, Any]:

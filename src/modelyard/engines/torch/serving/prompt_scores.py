@@ -29,10 +29,10 @@ def score(network: Network, sequence: Sequence, hidden: torch.Tensor, start: int
 
 def _scores(logprobs: torch.Tensor, targets: list[int], count: int) -> list[SampledToken]:
     """Return each target with its log-probability (tokens x vocabulary), and the `count` likeliest tokens there."""
-    tokens = torch.tensor(targets, device=logprobs.device)
-    own = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
-    likely = _likeliest(logprobs, count)
-    return [SampledToken(*scored) for scored in zip(targets, [min(one, 0.0) for one in own], likely, strict=True)]
+    own = logprobs.gather(1, torch.tensor(targets, device=logprobs.device)[:, None])
+    ranks = ((logprobs > own).sum(-1) + 1).tolist()
+    found = zip(targets, own[:, 0].tolist(), _likeliest(logprobs, count), ranks, strict=True)
+    return [SampledToken(token, min(logprob, 0.0), top, rank=rank) for token, logprob, top, rank in found]
 
 
 def _likeliest(logprobs: torch.Tensor, count: int) -> list[list[tuple[int, float]]]:

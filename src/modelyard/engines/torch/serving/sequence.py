@@ -48,6 +48,7 @@ class SampledToken:
     logprob: float
     top: Tokens[tuple[int, float]] = ()
     reason: FinishReason | None = None
+    rank: int | None = None
 
 
 @attrs.define(eq=False)
@@ -235,7 +236,8 @@ class ChoiceStream:
 
     def _of_prompt(self, scored: SampledToken) -> TokenLogprob:
         top = tuple(_entry(token, self._prompt_bytes[token], logprob) for token, logprob in scored.top)
-        return _entry(scored.token, self._prompt_bytes[scored.token], scored.logprob, top)
+        own = _entry(scored.token, self._prompt_bytes[scored.token], scored.logprob, top)
+        return attrs.evolve(own, rank=scored.rank)
 
     def _written(self, sampled: SampledToken) -> bytes:
         """Return the bytes of a token; one that ends the answer has none, as it is not content."""
