@@ -9,6 +9,7 @@ import pytest
 
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.catalogue import Pricing
+from modelyard.domain.events import BudgetWarning
 from modelyard.domain.job import JobStatus
 from modelyard.domain.models import Checkpoint
 from modelyard.errors import BudgetExceeded, Conflict, NotFound
@@ -186,3 +187,14 @@ def test_no_checkpoint_is_made_where_its_last_steps_cannot_be_paid(priced: Any) 
     ended = priced.job(job.id)
     assert (ended.status, ended.resume_step) == (JobStatus.FAILED, 8)
     assert spent(priced) == cost_of_steps(priced, job.id, 8)
+
+
+def test_the_job_that_passes_the_threshold_of_a_budget_warns_of_it_once(priced: Any) -> None:
+    seen: list[Any] = []
+    yard = attrs.evolve(priced, runtime=attrs.evolve(priced.runtime, observer=seen.append))
+    ledger(yard).set_budget(1000, entity=yard.principal.entity, warn_at="0.001")
+    yard.sft()
+    yard.worker().run_until_idle()
+    (warning,) = [event for event in seen if isinstance(event, BudgetWarning)]
+    assert (warning.entity, warning.limit) == (yard.principal.entity, 1000)
+    assert 1 <= warning.spent <= spent(yard)

@@ -1,23 +1,22 @@
 """Tags and notes: shown with what they are given to, changed, and searched."""
 
-from collections.abc import Mapping
 from itertools import islice
 
 from modelyard.dashboard.view import Redirect, View, whole_number
 from modelyard.domain.annotation import AnnotatedKind, Annotation
 from modelyard.report.html import Html, chip, folded, joined, tag
 
-SEARCHED = 2000
+SEARCHED = 1000
 """How many of the newest annotations of a kind are searched."""
 
 SHOWN_NOTE = 80
 """How many characters of a note a line of a list shows."""
 
 
-def annotated(view: View, kind: AnnotatedKind, text: str = "") -> Mapping[str, Annotation]:
-    """Return the newest annotations of a kind by the ids of their subjects, those that have a text."""
-    found = view.platform.annotations.list(kind=kind, text=text or None, order="desc")
-    return {one.subject: one for one in islice(found, SEARCHED)}
+def annotated(view: View, kind: AnnotatedKind, text: str) -> frozenset[str]:
+    """Return the ids of what has a text in its tags or its note, of the newest that are annotated of a kind."""
+    found = islice(view.platform.annotations.list(kind=kind, order="desc"), SEARCHED)
+    return frozenset(one.subject for one in found if one.has(text))
 
 
 def badges(view: View, one: Annotation | None, section: str) -> Html:

@@ -20,7 +20,7 @@ from modelyard.report.line_plot import Panel, Plot, Series
 from modelyard.report.numbers import NONE, count_text
 
 PAGE = 50
-SEARCHED = 2000
+SEARCHED = 1000
 """How many of the newest jobs are searched."""
 
 POINTS = 600
@@ -37,12 +37,12 @@ def listed(view: View) -> HtmlPage:
     status = JobStatus(view.query["status"]) if view.query.get("status") in [*JobStatus] else None
     query, jobs = view.query.get("q", ""), view.platform.jobs.list(order="desc", status=status)
     page = Page(_searched(view, jobs, query), False) if query else jobs.page(PAGE, view.query.get("after"))
-    known = annotated(view, AnnotatedKind.JOB)
+    known = view.platform.annotations.of(job.id if job.kind in TRAINING_KINDS else job.subject for job in page)
     chosen = [view.link("all", "jobs", kind="") if status else tag("b", "all")]
     chosen += [tag("b", one) if one is status else view.link(one, "jobs", status=one) for one in JobStatus]
     filters = tag("p", *(part for one in chosen for part in (one, " ")), kind="filters")
     columns = [("job", ""), ("works on", ""), ("status", ""), ("progress", ""), ("created", ""), ("took", "number")]
-    lines = [_line(view, job, known.get(job.id)) for job in page]
+    lines = [_line(view, job, known.get(job.id) or known.get(job.subject)) for job in page]
     nothing = empty("No job found.") if query else _nothing(status)
     shown = table([*columns, ("message", "text"), ("tags", "text")], lines) if lines else nothing
     more = view.link("Older jobs", "jobs", status=status, after=page.items[-1].id) if page.has_more else ""
@@ -58,13 +58,14 @@ def _search(view: View, query: str) -> Html:
 
 def _searched(view: View, jobs: Iterable[JobSummary], query: str) -> tuple[JobSummary, ...]:
     """Return those of the newest jobs whose kind, message, model, tags or note have the text."""
-    wanted, known = query.casefold(), annotated(view, AnnotatedKind.JOB, query)
+    wanted = query.casefold()
+    known = annotated(view, AnnotatedKind.JOB, query) | annotated(view, AnnotatedKind.RUN, query)
     models = islice(view.platform.models.list(order="desc"), SEARCHED)
     named = {one.id for one in models if wanted in f"{one.project}/{one.name}".casefold()}
 
     def fits(job: JobSummary) -> bool:
         said = f"{job.kind} {job.error_message or ''}".casefold()
-        return job.id in known or job.subject in named or wanted in said
+        return job.id in known or job.subject in known or job.subject in named or wanted in said
 
     return tuple(islice(filter(fits, islice(jobs, SEARCHED)), PAGE))
 

@@ -29,7 +29,7 @@ def listed(view: View) -> HtmlPage:
     """Show models, the newest first."""
     query, models = view.query.get("q", ""), view.platform.models.list(order="desc")
     page = Page(_searched(view, models, query), False) if query else models.page(PAGE, view.query.get("after"))
-    known = annotated(view, AnnotatedKind.MODEL)
+    known = view.platform.annotations.of(model.id for model in page)
     lines = [_line(view, model, known.get(model.id)) for model in page]
     columns = [("model", ""), ("base model", ""), ("last step", "number"), ("aliases", ""), ("created", "")]
     columns.append(("tags", "text"))

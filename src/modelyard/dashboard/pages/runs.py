@@ -27,7 +27,7 @@ def listed(view: View) -> HtmlPage:
     query, by_score = view.query.get("q", ""), view.query.get("sort") == "score"
     runs = view.platform.evaluations.runs.list_all(order="desc")
     if query or by_score:
-        tagged = annotated(view, AnnotatedKind.RUN, query) if query else {}
+        tagged = annotated(view, AnnotatedKind.RUN, query) if query else ()
         found = [
             run
             for run in islice(runs, SEARCHED)
@@ -73,7 +73,7 @@ def _choice(view: View, runs: Sequence[EvaluationRun]) -> Html:
         ("state", ""),
         ("score", "number"),
     ]
-    known = annotated(view, AnnotatedKind.RUN)
+    known = view.platform.annotations.of(run.id for run in runs)
     lines = [_line(view, run, known.get(run.id)) for run in runs]
     shown = table([*columns, ("started", ""), ("took", "number"), ("run", ""), ("tags", "text")], lines)
     button = tag("button", "Compare", type="submit", kind="primary")

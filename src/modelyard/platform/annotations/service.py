@@ -1,6 +1,6 @@
 """Tags and notes on jobs, evaluation runs, models and checkpoints."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import attrs
@@ -46,6 +46,19 @@ class Annotations:
     def get(self, subject: str) -> Annotation:
         """Return the tags and the note of a subject, which may have neither. Raises `NotFound`, `Forbidden`."""
         return self._runtime.store.read(partial(self._found, subject))
+
+    def of(self, ids: Iterable[str]) -> Mapping[str, Annotation]:
+        """Return what is annotated of these jobs, runs, models or checkpoints, by their ids, which are not looked up.
+
+        An evaluation's job has no annotation of its own.
+        """
+
+        def found(snapshot: Snapshot) -> Mapping[str, Annotation]:
+            every = (get_or_none(snapshot, Annotation, one) for one in ids)
+            seen = (one for one in every if one and self._principal.scope.covers(one.entity, one.project))
+            return {one.subject: one for one in seen}
+
+        return self._runtime.store.read(found)
 
     def set(self, subject: str, *, tags: Iterable[str] | None = None, note: str | None = None) -> Annotation:
         """Replace the tags, the note, or both; None leaves them as they are. Raises `InvalidInput`, `NotFound`."""

@@ -71,8 +71,12 @@ def _exceeded(budget: Budget, cost: Decimal) -> str:
     )
 
 
-def book_steps(tx: Tx, job: Job, entry_id: str, now: datetime) -> Job:
-    """Book the steps of a job that are not booked. Returns the job, replaced. Raises `BudgetExceeded`."""
+def book_steps(tx: Tx, job: Job, entry_id: str, now: datetime, warnings: list[Budget]) -> Job:
+    """Book the steps of a job that are not booked. Returns the job, replaced. Raises `BudgetExceeded`.
+
+    `warnings` become the budgets of which it is time to warn.
+    """
+    warnings.clear()  # a step may be made again
     if "billing" not in job.spec:
         return job
     steps = dict(_steps_after(tx, job, job.result.get(BILLED_STEP, 0)))
@@ -84,7 +88,7 @@ def book_steps(tx: Tx, job: Job, entry_id: str, now: datetime) -> Job:
     payer = Admission(
         entry_id, entry.key_id, job.entity, tuple(budget.id for budget in budgets), _NOTHING, entry.created_at
     )
-    book(tx, entry, payer, None)
+    book(tx, entry, payer, None, warnings)
     billed = attrs.evolve(job, result={**job.result, BILLED_STEP: max(steps)})
     tx.replace(billed)
     return billed
@@ -93,7 +97,7 @@ def book_steps(tx: Tx, job: Job, entry_id: str, now: datetime) -> Job:
 def book_rest(tx: Tx, job: Job) -> None:
     """Book what a job that has ended has trained on since its last saved state, if the budgets have it."""
     try:
-        book_steps(tx, job, job.id, job.ended_at or job.created_at)
+        book_steps(tx, job, job.id, job.ended_at or job.created_at, [])
     except BudgetExceeded:
         return
 

@@ -15,6 +15,7 @@ from modelyard.domain.canonical import digest
 from modelyard.domain.job import Claim, Job, JobProgress, JobStatus
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.training import GRADIENT_STEP, TRAINING_STARTED, Dataset
+from modelyard.domain.usage import Budget
 from modelyard.errors import (
     ArtifactMissing,
     BudgetExceeded,
@@ -31,6 +32,7 @@ from modelyard.platform.training.billing import OVER_BUDGET, book_steps, cost_of
 from modelyard.platform.training.methods import METHODS
 from modelyard.platform.training.trainer_border import close, next_of, trainer_border
 from modelyard.platform.training.trajectories import to_keep
+from modelyard.platform.usage.booking import warn_of
 from modelyard.protocols import ArtifactStore, SavedState, Started, Step, TrainContext, Trained, Trainer, TrainItem, Tx
 
 T = TypeVar("T")
@@ -174,12 +176,14 @@ class _Run:
         if item.number != self._last_step:
             raise TrainingError(f"the trainer saved step {item.number} after {self._last_step}; correct the trainer")
         files, entry_id, now = self._put(item.files), self.runtime.ids(), self.runtime.clock.now()
+        warnings: list[Budget] = []
 
         def step(tx: Tx) -> JobProgress:
-            book_steps(tx, require_claim(tx, self.claimed.claim), entry_id, now)
+            book_steps(tx, require_claim(tx, self.claimed.claim), entry_id, now, warnings)
             return save_resume(tx, self.claimed.claim, item.number, files, now)
 
         self.claimed.write(step)
+        warn_of(self.runtime, warnings)
         self._unbooked = 0
         self._loose[:] = [file["artifact"] for file in self._saved.values()]
         self._saved = files
@@ -189,13 +193,13 @@ class _Run:
         metrics, files = _finite(item.metrics, "the result"), self._put(item.files)
         checkpoint_id, event_id, entry_id = self.runtime.ids(), self.runtime.ids(), self.runtime.ids()
         now = self.runtime.clock.now()
-        types = self.runtime.job_types
+        types, warnings = self.runtime.job_types, list[Budget]()
 
         def step(tx: Tx) -> tuple[Job, Sequence[Checkpoint]]:
             job, progress = require_claim(tx, self.claimed.claim), tx.get(JobProgress, self.claimed.claim.job_id)
             if progress.cancelled_by:
                 return cancel(tx, types, job, event_id, progress.cancelled_by, now), ()
-            job, model = book_steps(tx, job, entry_id, now), tx.get(Model, job.lane)
+            job, model = book_steps(tx, job, entry_id, now, warnings), tx.get(Model, job.lane)
             checkpoint = _new_checkpoint(checkpoint_id, model, job, files, metrics, progress.time(now))
             tx.add(checkpoint)
             tx.replace(attrs.evolve(model, last_step=checkpoint.step))
@@ -204,6 +208,7 @@ class _Run:
 
         self.claimed.job, gone = self.runtime.store.transact(step)
         self.ended = True
+        warn_of(self.runtime, warnings)
         if self.claimed.job.status is JobStatus.SUCCEEDED:
             self._loose[:] = artifacts_of(gone)
         announce(self.runtime, self.claimed.job)

@@ -1,6 +1,6 @@
 """Record usage: the ledger, its totals, and what a request has reserved, as functions of `tx`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -69,8 +69,7 @@ class CompletionBooking:
         if self.runtime.cache.bookings.pop(self.id, None) is None or self.entry is None:
             return
         self.booked(self.entry)
-        for budget in self.warnings:
-            _warn(self.runtime, budget)
+        warn_of(self.runtime, self.warnings)
 
 
 def of_entity(step: Callable[[Tx], None], entity: str) -> DomainStep[None]:
@@ -120,12 +119,13 @@ def settle(tx: Tx, held: Admission, spent: Decimal = _NOTHING, warnings: list[Bu
             tx.replace(budget)
 
 
-def _warn(runtime: Runtime, budget: Budget) -> None:
-    """Warn the host of a budget."""
+def warn_of(runtime: Runtime, budgets: Iterable[Budget]) -> None:
+    """Warn the host of budgets of which so much is spent, after it is committed."""
     words = "the budget of %s (%s USD, %s) has %s USD spent"
-    log.warning(words, budget.id, f"{budget.limit:f}", budget.period, f"{budget.spent:f}")
-    key = budget.key_id or ""
-    runtime.observe(events.BudgetWarning(budget.entity, key, budget.spent, budget.limit, budget.period))
+    for budget in budgets:
+        log.warning(words, budget.id, f"{budget.limit:f}", budget.period, f"{budget.spent:f}")
+        key = budget.key_id or ""
+        runtime.observe(events.BudgetWarning(budget.entity, key, budget.spent, budget.limit, budget.period))
 
 
 # ---- what runs when a platform is closed -------------------------------------------------------------------------
