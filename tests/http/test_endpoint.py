@@ -286,9 +286,9 @@ def test_an_error_of_ours_is_one_line_and_the_traceback_of_its_cause(
     assert sum("Traceback" in line for line in others) == 1
 
 
-@pytest.mark.parametrize("path", ["/v1/fine_tuning/jobs", "/v1/chat/other", "/inference/v1/responses"])
+@pytest.mark.parametrize("path", ["/v1/fine_tuning/jobs", "/v1/chat/other"])
 def test_a_path_without_a_route_is_reported_in_both_formats_with_what_there_is(path: str, client_for: Any) -> None:
-    hint = {"/v1/fine_tuning/jobs": "sft-training-jobs", "/inference/v1/responses": "chat"}
+    hint = {"/v1/fine_tuning/jobs": "sft-training-jobs"}
     with open_platform() as platform:
         answer = client_for(platform).send("POST", path, {})
     assert answer.status == 404
@@ -393,9 +393,11 @@ def test_each_interface_can_be_mounted_alone(interface: Interface, client_for: A
             Interface.TRAINING: client.send("GET", "/v1/health").status,
             Interface.INFERENCE: client.send("GET", "/inference/v1/models").status,
             Interface.EMBEDDINGS: client.send("POST", "/v1/embeddings", {"model": "echo", "input": "a"}).status,
+            Interface.RESPONSES: client.send("POST", "/v1/responses", {"model": "echo", "input": "hi"}).status,
             Interface.OPERATIONS: 200 if client.send("GET", "/metrics").status == 403 else 404,
             Interface.UPLOADS: 200 if client.send("POST", "/graphql", key="").status == 401 else 404,
             Interface.FILES: client.send("GET", "/v1/files").status,
+            Interface.COMPLETIONS: client.send("POST", "/v1/completions", {"model": "echo", "prompt": "a"}).status,
         }
         assert there == {each: 200 if each is interface else 404 for each in Interface}
         assert client.send("GET", "/openapi.json", key="").status == 200

@@ -38,7 +38,7 @@ class Answer:
     @property
     def events(self) -> list[Any]:
         """The events of a stream; the word at its end as text."""
-        found = [event.removeprefix(b"data: ") for event in self.raw.split(b"\n\n") if event]
+        found = [event.rpartition(b"data: ")[2] for event in self.raw.split(b"\n\n") if event]
         return [event.decode() if event == b"[DONE]" else json.loads(event) for event in found]
 
     @property

@@ -113,6 +113,7 @@ def record() -> dict[str, Any]:
         for path in ("/v1/health", "/v1/system-check", "/livez", "/readyz", "/health"):
             recorder.send("GET", path)
         _administration(recorder, platform)
+        _responses(recorder)
     return dict(sorted(recorder.examples.items()))
 
 
@@ -151,6 +152,18 @@ def _tokens(yard: Recorder) -> None:
         yard.send("POST", f"/inference/v1/generate{end}", {"model": "tabular-mini", **sampled})
         yard.send("POST", f"/tokenize{end}", {"model": "tabular-mini", "prompt": "ab"})
         yard.send("POST", f"/detokenize{end}", {"model": "tabular-mini", "tokens": [97, 98]})
+
+
+def _responses(yard: Recorder) -> None:
+    asked = {"model": "echo", "input": USER["content"], "instructions": "Answer in one sentence."}
+    for base in ("/v1", "/inference/v1"):
+        for end in ("", "/"):
+            made = yard.send("POST", f"{base}/responses{end}", asked)["id"]
+        yard.send("GET", f"{base}/responses/{made}")
+        yard.send("GET", f"{base}/responses/{made}/input_items", limit=1)
+        yard.send("DELETE", f"{base}/responses/{made}")
+        later = yard.send("POST", f"{base}/responses", {**asked, "background": True})["id"]
+        yard.send("POST", f"{base}/responses/{later}/cancel")
 
 
 def _training(yard: Recorder, platform: Platform) -> None:

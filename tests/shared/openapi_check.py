@@ -108,8 +108,10 @@ class Answered:
 
     def _value(self, text: bytes) -> None:
         if self._media == EVENTS:
+            named, text = text.partition(b"\n")[::2] if text.startswith(b"event: ") else (b"", text)
             assert text.startswith(b"data: "), f"an event reads {text!r}"
             text = text.removeprefix(b"data: ")
+            assert not named or json.loads(text)["type"].encode() == named.removeprefix(b"event: ")
         if text.decode() != DONE:
             self._check(json.loads(text))
 

@@ -14,6 +14,7 @@ defer_modules(
     "models",
     "promotion",
     "resources",
+    "response",
     "retention",
     "training",
     "training_config",

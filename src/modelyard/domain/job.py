@@ -22,6 +22,7 @@ class JobKind(StrEnum):
     LOOP = "loop"
     EVALUATE = "evaluate"
     RESCORE = "rescore"
+    RESPONSE = "response"
 
 
 class JobStatus(StrEnum):

@@ -36,6 +36,7 @@ from modelyard.http.message import (
 from modelyard.http.models import routes as models
 from modelyard.http.openapi import document_route, page_route
 from modelyard.http.response_bodies import offloaded
+from modelyard.http.responses import routes as responses
 from modelyard.http.route import STANDARD, Body, Interface, Route
 from modelyard.http.router import HttpRouter
 from modelyard.http.training import routes as training
@@ -52,7 +53,7 @@ def routes() -> tuple[Route, ...]:
     trained = (*models.ROUTES, *training.ROUTES)
     judged = (*runs.ROUTES, *results.ROUTES, *comparison.ROUTES)
     judging = (*judged, *evaluation_jobs.ROUTES, *predictions.ROUTES, *objects.ROUTES)
-    answering = (*completion.ROUTES, *stored.ROUTES, *embeddings.ROUTES)
+    answering = (*completion.ROUTES, *stored.ROUTES, *responses.ROUTES, *embeddings.ROUTES)
     base = (*catalogue.ROUTES, *answering, *trained, *judging, *health.ROUTES)
     operations = (*keys.ROUTES, *usage.ROUTES, *annotations.ROUTES)
     return (*base, *upload.ROUTES, *operations, *files.ROUTES, *continued.ROUTES)

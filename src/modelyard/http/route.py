@@ -22,6 +22,7 @@ class Interface(StrEnum):
 
     TRAINING = "training"
     INFERENCE = "inference"
+    RESPONSES = "responses"
     EMBEDDINGS = "embeddings"
     BASE = "base"
     UPLOADS = "uploads"
@@ -70,6 +71,7 @@ class ErrorFormat(StrEnum):
 ERROR_FORMATS = {
     Interface.TRAINING: ErrorFormat.DETAIL,
     Interface.INFERENCE: ErrorFormat.ERROR,
+    Interface.RESPONSES: ErrorFormat.ERROR,
     Interface.EMBEDDINGS: ErrorFormat.ERROR,
     Interface.BASE: ErrorFormat.REASON,
     Interface.UPLOADS: ErrorFormat.ERRORS,

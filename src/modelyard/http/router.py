@@ -21,6 +21,7 @@ PREFIX_AUTH: Mapping[tuple[str, ...], tuple[Auth, ErrorFormat]] = {
     ("v1", "completions"): (Auth.BEARER, ErrorFormat.ERROR),
     ("v1", "models"): (Auth.BEARER, ErrorFormat.ERROR),
     ("v1", "files"): (Auth.BEARER, ErrorFormat.ERROR),
+    ("v1", "responses"): (Auth.BEARER, ErrorFormat.ERROR),
     ("v1",): (Auth.BEARER, ErrorFormat.DETAIL),
     ("inference", "v1"): (Auth.BEARER, ErrorFormat.ERROR),
     ("v2",): (Auth.BASIC, ErrorFormat.REASON),
@@ -35,7 +36,6 @@ Below those of the interfaces even such a path requires a caller.
 
 _TRAINING, _CHAT = "POST /v1/preview/sft-training-jobs", "POST /inference/v1/chat/completions"
 HINTS: Mapping[str, str] = {
-    "responses": f"models answer at {_CHAT}; ",
     "fine_tuning": f"training jobs are created by {_TRAINING}; ",
 }
 """What to use in the place of routes of other services, by the segment after `v1`."""

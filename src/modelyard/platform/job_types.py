@@ -12,6 +12,7 @@ from modelyard.platform.jobs.job_type import JobType, JobTypes
 from modelyard.platform.jobs.leases import latest_job
 from modelyard.platform.jobs.queue import request_cancel
 from modelyard.platform.paging import get_or_none
+from modelyard.platform.responses import background
 from modelyard.platform.runtime import Runtime, Settings
 from modelyard.platform.training import rounds
 from modelyard.platform.training.billing import book_rest, is_over_budget
@@ -49,6 +50,14 @@ def _end_loop(tx: Tx, job: Job) -> None:
         if waited is not None and not waited.ended:
             by = tx.get(JobProgress, job.id).cancelled_by or "the end of its loop"
             request_cancel(tx, JOB_TYPES, waited.id, job.id, by, job.ended_at or job.created_at)
+
+
+def _respond(claimed: ClaimedJob) -> Generator[None, None, None]:
+    return background.respond(claimed)  # loaded by the first response in the background
+
+
+def _end_response(tx: Tx, job: Job) -> None:
+    background.end_with_job(tx, job)
 
 
 def _failed(job: Job) -> bool:
@@ -106,11 +115,23 @@ _LOOP = JobType(
     longest_pause=_longest_row,
 )
 
+_RESPONSE = JobType(
+    JobKind.RESPONSE,
+    _respond,
+    "response_ended",
+    "response_failed",
+    _end_response,
+    found_by_lane=True,
+    can_run=_answers,
+    longest_pause=_longest_row,
+)
+
 JOB_TYPES: JobTypes = {
     job_type.kind: job_type
     for job_type in (
         *map(_training, METHODS),
         _LOOP,
+        _RESPONSE,
         _evaluation(JobKind.EVALUATE),
         _evaluation(JobKind.RESCORE),
     )

@@ -30,6 +30,7 @@ from modelyard.platform.models import service as model
 from modelyard.platform.operations import erasure, event_retention, ledger_retention, run_retention
 from modelyard.platform.operations import health as health_service
 from modelyard.platform.operations import orphans as sweep_service
+from modelyard.platform.responses import service as response_service
 from modelyard.platform.runtime import Lifetime, Runtime, Settings
 from modelyard.platform.training import service as training_service
 from modelyard.platform.uploads import service as uploads
@@ -44,9 +45,9 @@ _id = attrgetter("id")
 class Platform:
     """A model platform in one object, made by `open_platform`.
 
-    Its resources are `catalogue`, `chat`, `completions`, `embeddings`, `models`, `training`, `evaluations`, `jobs`,
-    `annotations`, `keys`, `usage`, `uploads`, `files` and `health`. It is a context manager, synchronous and
-    asynchronous; leaving it closes what `open_platform` opened.
+    Its resources are `catalogue`, `chat`, `responses`, `completions`, `embeddings`, `models`, `training`,
+    `evaluations`, `jobs`, `annotations`, `keys`, `usage`, `uploads`, `files` and `health`. It is a context manager,
+    synchronous and asynchronous; leaving it closes what `open_platform` opened.
     """
 
     def __init__(self, runtime: Runtime, principal: Principal, life: Lifetime) -> None:
@@ -66,6 +67,11 @@ class Platform:
     def chat(self) -> Chat:
         """Completions."""
         return self._resource(Chat)
+
+    @property
+    def responses(self) -> "response_service.Responses":
+        """Responses, which the platform keeps."""
+        return self._resource(response_service.Responses)
 
     @property
     def embeddings(self) -> "embedding.Embeddings":

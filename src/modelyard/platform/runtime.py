@@ -40,7 +40,7 @@ class Settings:
     for `longest_step`, or an evaluation that stores no row for `longest_row`, hangs, and is taken from its worker.
     `reference_mode` is how strictly evaluation references are checked (`RefMode`). `spare_room` on the disk of the
     artifacts is for what runs: a new job, or data for one, is refused before it takes any of it. `max_form` bounds the
-    form that uploads a file.
+    form that uploads a file. A response that was stored is kept for `response_days`.
     """
 
     lease: float = 30.0
@@ -55,6 +55,7 @@ class Settings:
     max_control_body: int = 2**20
     max_queued_jobs: int = 10_000
     spare_room: int = 256 * 2**20
+    response_days: float = 30.0
     reference_mode: str = "syntax"
 
 

@@ -284,5 +284,25 @@ CHANGES: tuple[SchemaChange, ...] = (
         ],
     ),
     SchemaChange("0021_ledger_by_month", "ledger", [KeepByMonth("ledger", "id", ["id"], "seq")]),
+    SchemaChange(
+        "0022_responses",
+        "ledger",
+        [
+            AddTable(
+                "responses",
+                {
+                    **dict.fromkeys(("id", "entity", "project", "model", "status", "input", "output"), str),
+                    **dict.fromkeys(("parameters", "metadata", "usage", "previous_id", "reason", "error"), str),
+                    **dict.fromkeys(("completion_id", "price", "checkpoint_id", "job_id"), str),
+                    **dict.fromkeys(("created_at", "completed_at"), datetime),
+                },
+                ["id"],
+                nullable=frozenset({"completed_at", "checkpoint_id"}),
+                sequence="seq",
+            ),
+            AddIndex("responses", "responses_by_entity", ["entity", "seq"]),
+            AddIndex("responses", "responses_by_project", ["entity", "project", "seq"]),
+        ],
+    ),
 )
 """Every change since the stores share them, oldest first."""

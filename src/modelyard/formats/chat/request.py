@@ -73,7 +73,8 @@ def _check_bias(instance: object, attribute: Any, value: Mapping[str, float] | N
             raise ValueError("must have values from -100 to 100")
 
 
-def _check_metadata(instance: object, attribute: Any, value: Mapping[str, str] | None) -> None:
+def check_metadata(instance: object, attribute: Any, value: Mapping[str, str] | None) -> None:
+    """Check the metadata of a request, as a validator does."""
     if len(value or {}) > 16 or any(len(key) > 64 or len(text) > 512 for key, text in (value or {}).items()):
         raise ValueError("must have at most 16 members, with names of at most 64 and values of at most 512 characters")
 
@@ -121,7 +122,7 @@ class ChatRequest(GenerationBody):
     tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
     modalities: tuple[Literal["text"], ...] | None = None
-    metadata: Mapping[str, str] | None = attrs.field(default=None, validator=_check_metadata)
+    metadata: Mapping[str, str] | None = attrs.field(default=None, validator=check_metadata)
     store: bool | None = None
     reasoning_effort: str | None = attrs.field(default=None, validator=_SHORT)
     verbosity: str | None = attrs.field(default=None, validator=_SHORT)

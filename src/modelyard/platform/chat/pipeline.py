@@ -25,7 +25,7 @@ from modelyard.platform.chat.capability_checks import (
     with_details,
 )
 from modelyard.platform.chat.measured import CompletionSpan, RequestInProgress, report_booked, report_failed
-from modelyard.platform.chat.plan import CompletionPlan, known_plan, make_plan, stored
+from modelyard.platform.chat.plan import CompletionPlan, known_plan, make_plan, storing
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.admission import reserve
 from modelyard.platform.usage.booking import CompletionBooking, RecordUsage, of_entity
@@ -285,7 +285,8 @@ class CompletionPipeline:
         """Claim the right to record the completion. Raises what it was cut off by."""
         booking = self._booking(completion.usage)
         if self.given.store:
-            booking.stored = stored(self.given, completion, self.attribution, self.served, self.runtime.clock.now())
+            now = self.runtime.clock.now()
+            booking.keep = storing(self.given, completion, self.attribution, self.served, now)
         self.whole = True
         if self.span is not None:
             self.span.record()

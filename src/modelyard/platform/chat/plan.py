@@ -1,5 +1,6 @@
 """What is the same for all requests of a caller to a model: found once, and again when a setting has changed."""
 
+from collections.abc import Callable
 from datetime import datetime
 
 import attrs
@@ -14,7 +15,7 @@ from modelyard.platform.catalogue.service import Offers, booked_name, offered, s
 from modelyard.platform.chat.backend_stream import backend_of
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.booking import budgets_of
-from modelyard.protocols import AsyncBackend, Backend, ServedModel, Snapshot
+from modelyard.protocols import AsyncBackend, Backend, ServedModel, Snapshot, Tx
 
 MOST_PLANS = 4096
 
@@ -110,11 +111,11 @@ def _keep(plans: dict[PlanKey, CompletionPlan], key: PlanKey, plan: CompletionPl
     plans[key] = plan
 
 
-def stored(
+def storing(
     request: CompletionRequest, completion: Completion, attribution: Attribution, model: ServedModel, now: datetime
-) -> StoredCompletion:
-    """Return what is kept of a completion whose request asks for that (`store`)."""
-    return StoredCompletion(
+) -> Callable[[Tx], object]:
+    """Return what stores a completion whose request asks for that (`store`)."""
+    stored = StoredCompletion(
         id=completion.id,
         entity=attribution.entity,
         project=attribution.project,
@@ -126,3 +127,4 @@ def stored(
         price=model.entry.pricing.texts,
         checkpoint_id=None if model.checkpoint is None else model.checkpoint.id,
     )
+    return lambda tx: tx.add(stored)

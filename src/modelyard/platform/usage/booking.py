@@ -7,7 +7,6 @@ from typing import Any
 import attrs
 
 from modelyard.domain import events
-from modelyard.domain.completion import StoredCompletion
 from modelyard.domain.record import KEY
 from modelyard.domain.usage import ENTITY, Admission, Budget, LedgerEntry, total_of
 from modelyard.errors import RecordConflict, RecordNotFound, StoreClosed, StoreError
@@ -44,7 +43,7 @@ class RecordUsage(Transact):
 class CompletionBooking:
     """What records a completion and settles what it has `reserved`; without an `entry` it only settles.
 
-    `booked` is called with the entry once it is committed.
+    `booked` is called with the entry once it is committed. `keep` stores the answer in the same transaction.
     """
 
     runtime: Runtime
@@ -52,7 +51,7 @@ class CompletionBooking:
     entry: LedgerEntry | None
     reserved: Admission | None
     booked: Callable[[LedgerEntry], None]
-    stored: StoredCompletion | None = None
+    keep: Callable[[Tx], object] | None = None
     warnings: list[Budget] = attrs.field(factory=list)
 
     def step(self, tx: Tx) -> None:
@@ -60,7 +59,7 @@ class CompletionBooking:
         if self.warnings:
             self.warnings.clear()
         if self.entry is not None:
-            book(tx, self.entry, self.reserved, self.stored, self.warnings)
+            book(tx, self.entry, self.reserved, self.keep, self.warnings)
         elif self.reserved is not None:
             settle(tx, self.reserved)
 
@@ -81,10 +80,10 @@ def book(
     tx: Tx,
     entry: LedgerEntry,
     held: Admission | None,
-    stored: StoredCompletion | None,
+    keep: Callable[[Tx], object] | None,
     warnings: list[Budget] | None = None,
 ) -> None:
-    """Add a completion to the ledger and its totals, settle what it reserved, and store it if requested.
+    """Add a completion to the ledger and its totals, settle what it reserved, and have `keep` store it.
 
     Repeating it changes nothing.
     """
@@ -95,8 +94,8 @@ def book(
     tx.accumulate(total_of(entry))
     if held is not None:
         settle(tx, held, entry.cost, warnings)
-    if stored is not None:
-        tx.add(stored)
+    if keep is not None:
+        keep(tx)
 
 
 def settle(tx: Tx, held: Admission, spent: Decimal = _NOTHING, warnings: list[Budget] | None = None) -> None:

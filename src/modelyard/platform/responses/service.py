@@ -1,0 +1,241 @@
+"""`platform.responses`: answers that the platform keeps, so that the next request can continue after one."""
+
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
+from functools import partial
+from typing import Any, Self, Unpack
+
+from modelyard.domain.completion import Message
+from modelyard.domain.identity import Attribution, Principal
+from modelyard.domain.job import Job, check_idempotency_key
+from modelyard.domain.paging import Order
+from modelyard.domain.record import EMPTY
+from modelyard.domain.response import ModelResponse
+from modelyard.errors import InvalidInput, NotFound
+from modelyard.flow import Call, Flow, aiterate, arun, iterate, run
+from modelyard.formats.responses.items import messages_of
+from modelyard.formats.responses.request import ParsedResponse
+from modelyard.formats.responses.stream import ResponseEvent
+from modelyard.platform import paging
+from modelyard.platform.chat.measured import RequestInProgress
+from modelyard.platform.jobs.queue import announce, request_cancel
+from modelyard.platform.listing import Cursor, Listing
+from modelyard.platform.responses.background import cancel_response, queue_response
+from modelyard.platform.responses.conversation import Conversation, find_response, is_expired, with_instructions
+from modelyard.platform.responses.options import ResponseOptions, read_options
+from modelyard.platform.responses.pipeline import ResponsePipeline
+from modelyard.platform.runtime import Runtime
+from modelyard.protocols import Snapshot, Tx
+
+
+class Responses:
+    """Responses. They are answered, limited and booked as completions are.
+
+    first = platform.responses.create(model="echo", input="hello", instructions="Answer briefly.")
+    then = platform.responses.create(model="echo", input="and then?", previous_response_id=first.id)
+    then.text, then.calls, then.usage["total_tokens"]
+
+    Input is a string, or dicts of the format's items. The parameters are those of `ResponseOptions`.
+    """
+
+    def __init__(self, runtime: Runtime, principal: Principal) -> None:
+        self._runtime, self._principal = runtime, principal
+
+    # ---- answer
+
+    def create(self, *, idempotency_key: str | None = None, **options: Unpack[ResponseOptions]) -> ModelResponse:
+        """Return the whole response; with `background` one that is queued, which a worker answers.
+
+        `idempotency_key` names a request in the background: sent again with it, it is the same response. Raises as
+        `CompletionPipeline.flow` does.
+        """
+        return run(self._flow(read_options(options, False), self._place(options), idempotency_key))
+
+    async def acreate(self, **options: Unpack[ResponseOptions]) -> ModelResponse:
+        """Return the whole response, without blocking the event loop."""
+        return await arun(self._flow(read_options(options, False), self._place(options)))
+
+    def stream(self, **options: Unpack[ResponseOptions]) -> "ResponseStream":
+        """Stream the events of a response. The first `next` sends the request, and raises what `create` would."""
+        return ResponseStream(iterate(self._flow(read_options(options, True), self._place(options))))
+
+    def astream(self, **options: Unpack[ResponseOptions]) -> "AsyncResponseStream":
+        """Stream the events of a response on an event loop."""
+        return AsyncResponseStream(aiterate(self._flow(read_options(options, True), self._place(options))))
+
+    def _place(self, options: ResponseOptions) -> Attribution:
+        return self._principal.attribution(options.get("entity"), options.get("project"))
+
+    def _flow(self, parsed: ParsedResponse, place: Attribution, key: str | None = None) -> Flow[ModelResponse]:
+        if parsed.background:
+            return (yield from self._queue(parsed, place, key))
+        if key is not None:
+            raise InvalidInput.at("idempotency_key", msg="needs background=True")
+        pipeline = yield from self._pipeline(parsed, place)
+        yield from pipeline.flow()
+        return pipeline.response
+
+    def _pipeline(
+        self, parsed: ParsedResponse, place: Attribution, client: RequestInProgress | None = None
+    ) -> Flow[ResponsePipeline]:
+        """Return what answers a request, with the messages of the responses before it."""
+        if parsed.refers:
+            messages = yield self._call(partial(self._runtime.store.read, partial(self._messages, parsed)))
+        else:
+            messages = with_instructions(parsed, messages_of(parsed.items))
+        return ResponsePipeline(self._runtime, self._principal, parsed, messages, place, client)
+
+    def _messages(self, parsed: ParsedResponse, snapshot: Snapshot) -> tuple[Message, ...]:
+        return Conversation(self._runtime, snapshot, self._principal).of_request(parsed)
+
+    def _queue(self, parsed: ParsedResponse, place: Attribution, key: str | None) -> Flow[ModelResponse]:
+        asked = self._runtime, self._principal, parsed, place, check_idempotency_key(key)
+        response: ModelResponse = yield self._call(partial(queue_response, *asked))
+        return response
+
+    def _call(self, function: Callable[[], Any]) -> Call:
+        blocking = self._runtime.store.blocking
+        return Call(function, blocking, self._runtime.store_threads(self._principal.entity))
+
+    # ---- those that are stored
+
+    def get(self, response_id: str) -> ModelResponse:
+        """Return a response that is stored. Raises `NotFound`."""
+        return self._runtime.store.read(
+            lambda snapshot: find_response(self._runtime, snapshot, self._principal, response_id)
+        )
+
+    def messages(self, response_id: str) -> tuple[Message, ...]:
+        """Return the conversation of a stored response as messages, its answer last and without instructions.
+
+        Raises `NotFound`, `InvalidInput` where a response before it is gone.
+        """
+
+        def query(snapshot: Snapshot) -> tuple[Message, ...]:
+            response = find_response(self._runtime, snapshot, self._principal, response_id)
+            return Conversation(self._runtime, snapshot, self._principal).of_response(response)
+
+        return self._runtime.store.read(query)
+
+    def input_items(self, response_id: str) -> tuple[Mapping[str, Any], ...]:
+        """Return the items of a stored response's own input, as they were sent, each with an id. Raises `NotFound`."""
+        return self.get(response_id).input
+
+    def list(
+        self,
+        *,
+        entity: str | None = None,
+        project: str | None = None,
+        model: str | None = None,
+        metadata: Mapping[str, str] = EMPTY,
+        order: Order = "asc",
+    ) -> Listing[ModelResponse]:
+        """List the stored responses of an entity or one project. Raises `Forbidden`.
+
+        `model`, as it was named in the request, and `metadata` keep those that have them.
+        """
+        entity = self._principal.entity if entity is None else entity
+        self._principal.require(entity, project)
+        index, *where = paging.listed_index(entity, project)
+        projects = self._principal.scope.projects
+
+        def wanted(response: ModelResponse) -> bool:
+            named = model is None or response.model == model
+            seen = projects is None or response.project in projects
+            return named and seen and metadata.items() <= response.metadata.items() and not self._is_expired(response)
+
+        def place(id: str, snapshot: Snapshot) -> Cursor:
+            found = find_response(self._runtime, snapshot, self._principal, id)
+            if found.entity != entity:
+                raise NotFound("response", id)
+            return paging.cursor_at(ModelResponse, index, found)
+
+        return paging.index_listing(self._runtime, ModelResponse, index, *where, place=place, order=order, keep=wanted)
+
+    def _is_expired(self, response: ModelResponse) -> bool:
+        return is_expired(self._runtime, response)
+
+    def delete(self, response_id: str) -> None:
+        """Delete a stored response; one that is answered in the background is cancelled. Raises `NotFound`.
+
+        Responses that continue it can no longer be continued.
+        """
+        event_id, now = self._runtime.ids(), self._runtime.clock.now()
+
+        def step(tx: Tx) -> Job | None:
+            found = find_response(self._runtime, tx, self._principal, response_id)
+            tx.remove(ModelResponse, found.id)
+            if found.ended:
+                return None
+            return request_cancel(tx, self._runtime.job_types, found.job_id, event_id, self._principal.name, now)
+
+        job = self._runtime.store.transact(step)
+        if job is not None and job.ended:
+            announce(self._runtime, job)
+
+    def cancel(self, response_id: str) -> ModelResponse:
+        """Cancel a response that is answered in the background. One that has ended stays as it is.
+
+        Raises `NotFound`, and `InvalidInput` for one that was not requested in the background.
+        """
+        response = self.get(response_id)
+        if not response.job_id:
+            raise InvalidInput.at("response_id", msg="names a response that was not requested with background: true")
+        return cancel_response(self._runtime, self._principal, response)
+
+
+class ResponseStream:
+    """The events of a response; the last has the whole of it. Closing the stream early stops the work."""
+
+    def __init__(self, items: Generator[Any, None, None]) -> None:
+        self._items = items
+        self._ready: Iterator[ResponseEvent] = iter(())
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ResponseEvent:
+        while True:
+            for event in self._ready:
+                return event
+            item = next(self._items)
+            if type(item) is list:
+                self._ready = iter(item)
+
+    def close(self) -> None:
+        """Stop, and record the usage of what was produced."""
+        self._items.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncResponseStream:
+    """The events of a response, on an event loop. See `ResponseStream`."""
+
+    def __init__(self, items: AsyncGenerator[Any, None]) -> None:
+        self._items = items
+        self._ready: Iterator[ResponseEvent] = iter(())
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ResponseEvent:
+        while True:
+            for event in self._ready:
+                return event
+            item = await anext(self._items)
+            if type(item) is list:
+                self._ready = iter(item)
+
+    async def aclose(self) -> None:
+        """Stop, and record the usage of what was produced."""
+        await self._items.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
