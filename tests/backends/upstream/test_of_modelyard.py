@@ -137,6 +137,39 @@ def test_an_answer_from_afar_is_the_answer_in_process(
     assert content(way(far, question)) == content(ask(near, question))
 
 
+PROMPTS: list[dict[str, Any]] = [
+    {"model": "echo", "prompt": "hello there 🌊"},
+    {"model": "echo", "prompt": "a b c d", "n": 3, "max_tokens": 3, "stop": ["c"]},
+    {"model": "tabular-mini", "prompt": [72, 101, 300], "n": 2, "logprobs": 0, "return_token_ids": True},
+    {"model": "tabular-mini", "prompt": [72, 101, 300], "n": 2, "temperature": 0},
+    {"model": "tabular-mini", "prompt": "It is", "prompt_logprobs": 2, "return_token_ids": True, "max_tokens": 1},
+    {"model": "tabular-mini", "prompt": [72, 101, 300], "prompt_logprobs": 0, "max_tokens": 0},
+]
+
+
+@pytest.mark.parametrize("prompt", PROMPTS, ids=lambda prompt: ",".join(prompt))
+def test_a_prompt_is_continued_from_afar_as_in_process(near: Platform, far: Platform, prompt: dict[str, Any]) -> None:
+    asked: Any = {"seed": 11, "max_tokens": 20, **prompt}
+    here = near.completions.complete(**asked)
+    with far.completions.stream(**asked) as stream:
+        assert list(stream)
+    for there in (far.completions.complete(**asked), stream.completion):
+        assert there is not None
+        assert without_ids(there) == without_ids(here)
+
+
+def without_ids(completion: Completion) -> Any:
+    """Return what an answer consists of, but for what the format leaves out of log-probabilities."""
+
+    def bare(entries: Any) -> Any:
+        return entries and [(entry.token, round(entry.logprob, 9), entry.rank) for entry in entries]
+
+    return completion.usage, [
+        (choice.message, choice.finish_reason, choice.token_ids, bare(choice.logprobs), bare(choice.prompt_logprobs))
+        for choice in completion.choices
+    ]
+
+
 FAULTS: list[dict[str, Any]] = [
     {"messages": [{"role": "user", "content": "x " * 200_000}]},
     {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"$ref": "#/nowhere"}}}},

@@ -6,7 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
-from modelyard.backends.upstream import address, embedding_exchange, transport
+from modelyard.backends.upstream import address, embedding_exchange, prompt_exchange, transport
 from modelyard.backends.upstream.concurrency import ConcurrencyLimiter
 from modelyard.backends.upstream.errors import RetryableError, refusal
 from modelyard.backends.upstream.exchange import MAX_ANSWER, Adapters, Exchange, Transport, Upstream
@@ -107,7 +107,8 @@ class UpstreamBackend:
         return aiterate(self._exchange(through, request, model).flow(), [through])
 
     def _exchange(self, through: Transport, request: CompletionRequest, model: ServedModel) -> Exchange:
-        return Exchange(self._upstream, through, self._model(model.base_model), request, model)
+        kind = Exchange if request.prompt is None else prompt_exchange.PromptExchange
+        return kind(self._upstream, through, self._model(model.base_model), request, model)
 
     # ---- embeddings
 

@@ -240,6 +240,9 @@ class Exchange(Attempts):
         limit = request.max_tokens if limited else None
         return dumps(request_object(request, name, limit, self._upstream_model.capabilities.parameters))
 
+    def _reader(self, whole: bool) -> AnswerReader:
+        return AnswerReader(self._request)
+
     def _answer(self, head: Head) -> Flow[None]:
         return self._events() if head.content_type.startswith("text/event-stream") else self._document()
 
@@ -248,7 +251,7 @@ class Exchange(Attempts):
 
         The deltas of what has come at once are emitted at once, also before an error that came with them.
         """
-        events, reader = EventReader(), AnswerReader(self._request)
+        events, reader = EventReader(), self._reader(whole=False)
         self._done = False
         try:
             while raw := (yield from self._timed(self._transport.read)):
@@ -276,7 +279,7 @@ class Exchange(Attempts):
 
     def _document(self) -> Flow[None]:
         """Read an answer in one piece, as servers that do not stream give it to a streamed request too."""
-        reader = AnswerReader(self._request)
+        reader = self._reader(whole=True)
         value = self._json((yield from self._whole(MAX_ANSWER)))
         deltas = [*reader.take(value), reader.end()]
         self._begun = True

@@ -31,6 +31,8 @@ VLLM = Capabilities(
     structured_outputs=True,
     guided=frozenset({"choice", "regex"}),
     masked_logprobs=True,
+    prompts=True,
+    prompt_logprobs=True,
 )
 """What a vLLM server can do that was started with tools; token ids since its release 0.10.2."""
 

@@ -102,7 +102,9 @@ class AnswerReader:
         return attrs.evolve(self._usage, completion_tokens=shown, estimated=True)
 
     def _estimate(self) -> Usage:
+        given = self._request.prompt or ""
         prompt = sum(len(message.text) for message in self._request.messages)
+        prompt += len(given) * (1 if isinstance(given, str) else CHARACTERS_PER_TOKEN)
         produced = sum(reader.tokens for reader in self._choices)
         return Usage(prompt // CHARACTERS_PER_TOKEN + 1, produced, estimated=True)
 

@@ -2,4 +2,4 @@
 
 from modelyard.lazy import defer_modules
 
-defer_modules(__name__, "request", "response", "stream", "generate", "tokens", "upstream_answer")
+defer_modules(__name__, "request", "response", "stream", "generate", "tokens")
