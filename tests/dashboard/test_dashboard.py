@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from html import unescape
 from io import BytesIO
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import attrs
 import pytest
@@ -15,6 +15,7 @@ import pytest
 from modelyard.compose import open_platform
 from modelyard.dashboard.app import Dashboard
 from modelyard.dashboard.exchange import COOKIE
+from modelyard.dashboard.pages import rows as row_pages
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.identity import Principal, Scope, host
 from modelyard.errors import Unauthenticated
@@ -531,3 +532,25 @@ def test_rows_are_sliced_by_a_field_and_say_what_they_used() -> None:
         assert re.search(r"<dt>used</dt><dd>[\d.]+ ms · \d+ \+ \d+ tokens · \$", shown)
         assert re.findall(r"id=\"(row-\d-0)\"", reader.get(path, row="4")[1]) == ["row-4-0"]
         assert "No row fits." in reader.get(path, field="topic", value="none")[1]
+
+
+def test_rows_are_paged_and_a_page_looks_at_a_bounded_number_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_pages, "SHOWN_ROWS", 3)
+    monkeypatch.setattr(row_pages, "SCANNED", 4)
+    with open_platform() as platform:
+        asked = [{"prompt": f"say {n}", "expected": "" if n < 9 else f"say {n}"} for n in range(10)]
+        run = platform.evaluations.run("quiz", "echo", asked, "exact_match", project="demo").run
+        reader = Browser(Dashboard(platform, reader=host()), host="127.0.0.1")
+
+        def walk(**query: str) -> list[list[str]]:
+            pages, address = [], f"runs/{run.id}/rows?{urlencode(query)}"
+            while address:
+                page = reader.get(address.partition("?")[0], **dict(parse_qsl(address.partition("?")[2])))[1]
+                pages.append(re.findall(r'id="row-(\d+)-0"', page))
+                further = re.search(r'href="/dashboard/([^"]+)">Further rows', page)
+                address = unescape(further[1]) if further else ""
+            return pages
+
+        assert walk() == [["0", "1", "2"], ["3", "4", "5"], ["6", "7", "8"], ["9"]]
+        assert walk(q="say 9") == [[], [], ["9"]]
+        assert walk(row="7") == [["7"]]

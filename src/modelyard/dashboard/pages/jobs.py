@@ -44,7 +44,7 @@ def listed(view: View) -> HtmlPage:
     columns = [("job", ""), ("works on", ""), ("status", ""), ("progress", ""), ("created", ""), ("took", "number")]
     lines = [_line(view, job, known.get(job.id) or known.get(job.subject)) for job in page]
     nothing = empty("No job found.") if query else _nothing(status)
-    shown = table([*columns, ("message", "text"), ("tags", "text")], lines) if lines else nothing
+    shown = table([*columns, ("message", "text"), ("tags", "")], lines) if lines else nothing
     more = view.link("Older jobs", "jobs", status=status, after=page.items[-1].id) if page.has_more else ""
     content = joined([_search(view, query), filters, shown, tag("p", more)])
     return HtmlPage("Jobs", content, live=not view.query.get("after"))
@@ -52,7 +52,7 @@ def listed(view: View) -> HtmlPage:
 
 def _search(view: View, query: str) -> Html:
     words = "tag, note, model or message"
-    field = tag("input", type="search", name="q", value=query, placeholder=words, aria_label="Search jobs")
+    field = tag("input", type="search", name="q", value=query, placeholder=words, size=28, aria_label="Search jobs")
     return tag("form", field, tag("button", "Search"), method="get", action=view.url("jobs"), role="search")
 
 

@@ -32,7 +32,7 @@ def listed(view: View) -> HtmlPage:
     known = view.platform.annotations.of(model.id for model in page)
     lines = [_line(view, model, known.get(model.id)) for model in page]
     columns = [("model", ""), ("base model", ""), ("last step", "number"), ("aliases", ""), ("created", "")]
-    columns.append(("tags", "text"))
+    columns.append(("tags", ""))
     start = 'platform.models.create("support", project="bots", base_model="tabular-mini")'
     shown = table(columns, lines) if lines else empty("No model yet. Make one:", start)
     more = view.link("Older models", "models", after=page.items[-1].id) if page.has_more else ""

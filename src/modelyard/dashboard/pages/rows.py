@@ -11,13 +11,16 @@ from modelyard.dashboard.view import HtmlPage, View, duration, empty, money, who
 from modelyard.domain.canonical import canonical_json
 from modelyard.domain.evaluation.run import EvaluationRun, Outcome, RowResult
 from modelyard.platform.evaluations.result import Rows
-from modelyard.report.html import Html, chip, facts, folded, joined, table, tag
+from modelyard.report.html import Html, chip, facts, joined, section, table, tag
 from modelyard.report.numbers import NONE, count_text, ref_text
 
 LONGEST = 2000
 """How many characters of a string are shown, and compared word by word."""
 
 SHOWN_ROWS = 50
+
+SCANNED = 400
+"""How many rows are looked at for a page."""
 
 SLICED = 2000
 """How many of the first rows of a run are sliced by a field."""
@@ -59,8 +62,6 @@ class Filter:
 
     def keeps(self, row: RowResult) -> bool:
         """Return whether a row is shown."""
-        if self.row and self.row != str(row.index):
-            return False
         if self.field and self.value and _short(row.row.get(self.field)) != self.value:
             return False
         if self.text and self.text.lower() not in f"{dict(row.row)} {row.output}".lower():
@@ -72,20 +73,36 @@ class Filter:
 def rows(view: View) -> HtmlPage:
     """Show the rows of a run: all, or those that a filter keeps, such as those that differ from a baseline's."""
     run, wanted = view.platform.evaluations.runs.get(view.params["run"]), Filter.of(view)
-    start = whole_number(view.query.get("from", "0"), "from")
+    start, skip = (whole_number(view.query.get(name, "0"), name) for name in ("from", "skip"))
+    start = whole_number(wanted.row, "row") if wanted.row else start
     every = view.platform.evaluations.result(run.id).rows
-    found = list(islice(filter(wanted.keeps, every), start, start + SHOWN_ROWS + 1))
-    shown = [_row(view, run, row, wanted) for row in found[:SHOWN_ROWS]]
-    more = view.link("More rows", "runs", run.id, "rows", **wanted.query, **{"from": start + SHOWN_ROWS})
+    found, after = _page(every, wanted, start, skip)
+    shown = [_row(view, run, row, wanted) for row in found]
     content = [
         tag("p", view.link("To the report", "runs", run.id)),
         _filters(view, run, every, wanted),
         _slices(view, run, every, wanted),
         *shown,
-        "" if shown else empty("No row fits."),
-        tag("p", more) if len(found) > SHOWN_ROWS else "",
+        "" if shown else empty("No row fits." if after is None else f"None of the next {SCANNED} rows fits."),
+        "" if after is None else tag("p", view.link("Further rows", "runs", run.id, "rows", **wanted.query, **after)),
     ]
     return HtmlPage(f"Rows of {ref_text(run.model)} on {ref_text(run.evaluation)}", joined(content))
+
+
+def _page(every: Rows, wanted: Filter, start: int, skip: int) -> tuple[Sequence[RowResult], Mapping[str, int] | None]:
+    """Return the next rows that are shown, and where the rows begin that were not looked at; None at the end.
+
+    Rows are found by their index; those that clients made have none, and are skipped one by one.
+    """
+    found: list[RowResult] = []
+    for number, row in enumerate(islice(every.since(start), skip, None)):
+        if wanted.row and wanted.row != str(row.index):
+            break
+        if (len(found) >= SHOWN_ROWS or number >= SCANNED) and row.trial == 0:
+            return found, {"from": row.index} if row.index > start else {"from": start, "skip": skip + number}
+        if wanted.keeps(row):
+            found.append(row)
+    return found, None
 
 
 def _counterpart(row: RowResult, before: Rows | None) -> RowResult | None:
@@ -159,7 +176,7 @@ def _slice_table(view: View, run: EvaluationRun, every: Rows, wanted: Filter) ->
         link = view.link(value, "runs", run.id, "rows", **{**wanted.query, "value": value})
         lines.append((link, len(those), _mean(those), sum(row.outcome in _FAILED for row in those)))
     columns = [(wanted.field, ""), ("rows", "number"), ("mean score", "number"), ("errors", "number")]
-    return folded(f"Scores by {wanted.field}, of the first {count_text(SLICED)} rows", table(columns, lines, "narrow"))
+    return section(f"Scores by {wanted.field}, of the first {count_text(SLICED)} rows", table(columns, lines, "narrow"))
 
 
 def _mean(those: Sequence[RowResult]) -> str:

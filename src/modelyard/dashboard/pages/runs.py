@@ -56,6 +56,7 @@ def _search(view: View, query: str, by_score: bool) -> Html:
             name="q",
             value=query,
             placeholder="model, evaluation, tag or note",
+            size=28,
             aria_label="Search runs",
         ),
         tag("label", tag("input", type="checkbox", name="sort", value="score", checked=by_score), " best score first"),
@@ -75,7 +76,7 @@ def _choice(view: View, runs: Sequence[EvaluationRun]) -> Html:
     ]
     known = view.platform.annotations.of(run.id for run in runs)
     lines = [_line(view, run, known.get(run.id)) for run in runs]
-    shown = table([*columns, ("started", ""), ("took", "number"), ("run", ""), ("tags", "text")], lines)
+    shown = table([*columns, ("started", ""), ("took", "number"), ("run", ""), ("tags", "")], lines)
     button = tag("button", "Compare", type="submit", kind="primary")
     return tag("form", shown, button, method="get", action=view.url("compare"))
 

@@ -5,6 +5,8 @@ from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from itertools import islice
 
+import attrs
+
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.filters import scorer_keys
 from modelyard.domain.evaluation.prediction import Prediction, Score
@@ -30,6 +32,15 @@ from modelyard.report.terminal import Show, progress_bar
 _FAILED = frozenset({Outcome.MODEL_ERROR, Outcome.SCORER_ERROR})
 
 
+@attrs.frozen
+class _Before:
+    """The place before all trials of a row, in the index of predictions by their rows."""
+
+    index: int
+    trial: int = -1
+    seq: int = 0
+
+
 class Rows:
     """The rows of a run in the order of its dataset, or those that `keep` accepts; read in batches."""
 
@@ -37,7 +48,12 @@ class Rows:
         self._runtime, self._run, self._keep = runtime, run, keep
 
     def __iter__(self) -> Iterator[RowResult]:
-        predictions = iter_index_live(self._runtime, Prediction, "by_index", self._run.id)
+        return self.since(0)
+
+    def since(self, index: int) -> Iterator[RowResult]:
+        """Iterate over the rows from the one with this index in the dataset; those before it are not read."""
+        after = None if index <= 0 else _Before(index)
+        predictions = iter_index_live(self._runtime, Prediction, "by_index", self._run.id, after=after)
         while batch := list(islice(predictions, BATCH)):
             scores = self._runtime.store.read(partial(_scores, batch))
             rows = (_row(self._run, *pair) for pair in zip(batch, scores, strict=True))
