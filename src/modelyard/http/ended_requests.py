@@ -3,8 +3,6 @@
 import logging
 from typing import Any
 
-import attrs
-
 from modelyard.domain.events import CALLER_LEFT, RequestAnswered
 from modelyard.domain.usage import LedgerEntry
 from modelyard.platform.meters import Meters
@@ -15,28 +13,26 @@ if log.level == logging.NOTSET:
     log.setLevel(logging.WARNING)  # a line a request, at level INFO, is written where the host asks this logger for it
 
 
-@attrs.define(eq=False)
 class EndedRequests:
     """Counts and reports the requests of an endpoint. `meters` is None where no metrics are mounted."""
 
-    platform: Platform
-    meters: Meters | None
+    def __init__(self, platform: Platform, meters: Meters | None) -> None:
+        self._platform, self._meters = platform, meters
+        self._observed, self._now = platform.observer is not None, platform.clock.monotonic
 
     def add(
         self, request_id: str, method: str, route: str, status: int, began: float, caller: Any, booked: Any
     ) -> None:
         """Add a request: of `status`, or `CALLER_LEFT` where there is none, with what was `booked` for it."""
-        observer, logs = self.platform.observer, log.isEnabledFor(logging.INFO)
-        if self.meters is None and observer is None and not logs:
-            return
-        seconds = self.platform.clock.monotonic() - began
-        if self.meters is not None:
-            self.meters.answered(method if route else "", route, status or CALLER_LEFT, seconds)
-        if observer is None and not logs:
+        seconds = self._now() - began
+        if self._meters is not None:
+            self._meters.answered(method if route else "", route, status or CALLER_LEFT, seconds)
+        logs = log.isEnabledFor(logging.INFO)
+        if not self._observed and not logs:
             return
         ended = RequestAnswered(request_id, method, route, status or CALLER_LEFT, *_named(caller), seconds)
-        if observer is not None:
-            self.platform.observe(ended)
+        if self._observed:
+            self._platform.observe(ended)
         if logs:
             _log(ended, booked)
 

@@ -3,7 +3,6 @@
 `Endpoint` is that function, and this module knows the routes of every interface.
 """
 
-import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import count
@@ -28,10 +27,8 @@ from modelyard.http.health import routes as health
 from modelyard.http.keys import routes as keys
 from modelyard.http.message import (
     STREAMED,
-    Headers,
     Request,
     Response,
-    headers_of,
 )
 from modelyard.http.models import routes as models
 from modelyard.http.openapi import document_route, page_route
@@ -44,8 +41,6 @@ from modelyard.http.uploads import routes as upload
 from modelyard.http.usage import routes as usage
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Authenticator
-
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def routes() -> tuple[Route, ...]:
@@ -93,8 +88,10 @@ class Endpoint:
         self.table: HttpRouter = route_table(frozenset(interfaces))
         mounted = {route.interface for route in self.table.routes}
         settings, callers = platform.settings, CallerCache(platform, authenticator or platform.keys, anonymous)
+        name = f"req-{platform.randomness(8).hex()}-"
         self._served = Served(
             platform,
+            platform.clock,
             callers.acting_as(ANYONE),
             callers,
             platform.spool,
@@ -106,12 +103,12 @@ class Endpoint:
             },
             AllowedOrigins(origins) if (origins := tuple(cors_origins)) else None,
             EndedRequests(platform, platform.metrics.count() if Interface.OPERATIONS in mounted else None),
+            map((name + "{}").format, count(1)).__next__,
         )
-        self._prefix, self._count = f"req-{platform.randomness(8).hex()}", count(1)
 
     def handle(self, request: Request) -> Response:
         """Answer. A body that is an iterator must be read to its end or closed."""
-        exchange = self._exchange(request)
+        exchange = HttpExchange(self._served, request, self.table.match(request.raw_path))
         items = iterate(exchange.flow())
         response = exchange.finished(next(items))
         if response.body is STREAMED:
@@ -124,7 +121,7 @@ class Endpoint:
         """Answer, on an event loop that is never blocked. A body that is an asynchronous iterator must be read to its
         end or closed.
         """
-        exchange = self._exchange(request)
+        exchange = HttpExchange(self._served, request, self.table.match(request.raw_path))
         driver = AsyncDriver(exchange.flow())
         response = exchange.finished(await driver.begin())
         if response.body is STREAMED:
@@ -138,15 +135,3 @@ class Endpoint:
             if isinstance(response.body, Iterator):
                 response.body = offloaded(response.body, exchange.threads.bodies.of(exchange.tenant))
         return response
-
-    def _exchange(self, request: Request) -> "HttpExchange":
-        headers, doubled = headers_of(request.headers)
-        match = self.table.match(request.raw_path)
-        began = self._served.platform.clock.monotonic()
-        return HttpExchange(self._served, request, match, headers, doubled, self._request_id(headers), began)
-
-    def _request_id(self, headers: Headers) -> str:
-        named = headers.get("x-request-id")
-        if named is not None and _REQUEST_ID.fullmatch(named):
-            return named
-        return f"{self._prefix}-{next(self._count)}"

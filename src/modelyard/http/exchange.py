@@ -2,7 +2,8 @@
 what failed.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 from urllib.parse import parse_qs
 
@@ -28,6 +29,7 @@ from modelyard.http.message import (
     check_length,
     check_media,
     check_singular,
+    headers_of,
     parse,
     read,
     spool,
@@ -37,6 +39,7 @@ from modelyard.http.route import Auth, Body, FlowHandler, PlainHandler, Route, R
 from modelyard.http.router import RouteMatch
 from modelyard.platform.artifacts import Spool
 from modelyard.platform.platform import Platform
+from modelyard.protocols import Clock
 from modelyard.threads import AUTHENTICATION, Threads
 
 ANYONE = Principal("anyone", "", Scope(""))
@@ -45,6 +48,7 @@ ANYONE = Principal("anyone", "", Scope(""))
 LARGE = 2**18
 """Bytes of JSON from which parsing is kept off the event loop."""
 
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _NO_STORE: Header = ("cache-control", "no-store")
 _MAX_QUERY_FIELDS = 1000
 
@@ -54,25 +58,19 @@ class Served:
     """What all exchanges of an endpoint share."""
 
     platform: Platform
+    clock: Clock
     anyone: Caller
     callers: CallerCache
     spool: Spool
     limits: Mapping[Body, int]
     origins: AllowedOrigins | None
     ended: EndedRequests
+    request_id: Callable[[], str]
 
 
-@attrs.define(eq=False)
 class HttpExchange:
     """One request on its way; `id` names it in the answer and in the log. `booked` is the completion it asked for."""
 
-    served: Served
-    request: Request
-    match: RouteMatch
-    headers: Headers
-    doubled: set[str]
-    id: str
-    began: float
     started: bool = False
     tenant: str = AUTHENTICATION
     status: int = 0
@@ -81,6 +79,16 @@ class HttpExchange:
     booked: LedgerEntry | None = None
     span: Any = None
     rate: RateStand | None = None
+
+    def __init__(self, served: Served, request: Request, match: RouteMatch) -> None:
+        self.served: Served = served
+        self.request: Request = request
+        self.match: RouteMatch = match
+        self.began: float = served.clock.monotonic()
+        self.headers: Headers
+        self.headers, self._doubled = headers_of(request.headers)
+        named = self.headers.get("x-request-id")
+        self.id: str = named if named is not None and _REQUEST_ID.fullmatch(named) else served.request_id()
 
     def see_rate(self, stand: RateStand) -> None:
         """Note what is left of the rate of the key, for the headers of the answer."""
@@ -93,11 +101,20 @@ class HttpExchange:
 
     def flow(self) -> Flow[None]:
         """Emit the response, and after a response whose body is `STREAMED` the pieces of that body."""
-        tracing = self.served.platform.tracing
+        served = self.served
+        tracing = served.platform.tracing
         if tracing is not None:
             self.span = tracing.request_began(self.request.method, self.headers)
         try:
-            response = yield from self._response()
+            try:
+                response = yield from self._answer()
+            except CallerDisconnected:
+                raise
+            except Exception as failure:
+                if self.started:
+                    report(failure, self.id)
+                    raise
+                response = self._failed(failure)
             if response is not None:
                 yield Emit(response)
         except BaseException as end:
@@ -106,21 +123,10 @@ class HttpExchange:
             raise
         finally:
             of = self.id, self.request.method, self.route, self.status
-            self.served.ended.add(*of, self.began, self.principal, self.booked)
+            served.ended.add(*of, self.began, self.principal, self.booked)
             if tracing is not None and self.span is not None:
-                seconds = self.served.platform.clock.monotonic() - self.began
+                seconds = served.clock.monotonic() - self.began
                 tracing.request_ended(self.span, self.request.method, self.route, self.status or CALLER_LEFT, seconds)
-
-    def _response(self) -> Flow[Response | None]:
-        try:
-            return (yield from self._answer())
-        except CallerDisconnected:
-            raise
-        except Exception as failure:
-            if self.started:
-                report(failure, self.id)
-                raise
-            return self._failed(failure)
 
     def finished(self, response: Response) -> Response:
         """Return the response with the headers that every answer has."""
@@ -146,33 +152,32 @@ class HttpExchange:
         return response
 
     def _answer(self) -> Flow[Response | None]:
-        if self.doubled and self.match.auth is not Auth.PUBLIC:
-            check_singular(self.doubled)
-        method = self.request.method
-        if method == "OPTIONS" and self.served.origins is not None:
-            preflight = self.served.origins.preflight(self.headers, self.match.allowed)
+        served, match, method = self.served, self.match, self.request.method
+        if self._doubled and match.auth is not Auth.PUBLIC:
+            check_singular(self._doubled)
+        if method == "OPTIONS" and served.origins is not None:
+            preflight = served.origins.preflight(self.headers, match.allowed)
             if preflight is not None:
                 return preflight
         # That a path has no such method is in the OpenAPI document: callers need not be known for that.
-        route = self.match.route(method) if self.match.routes and method != "OPTIONS" else None
+        route = match.route(method) if match.routes and method != "OPTIONS" else None
         self.route = "" if route is None else route.path
-        caller = self._known_caller() or (
-            yield flow.Call(
-                self._find_caller, self.served.callers.waits(self.match.auth), self.threads.store.of(AUTHENTICATION)
-            )
-        )
+        caller = self._known_caller()
+        if caller is None:
+            threads = self.threads.store.of(AUTHENTICATION)
+            caller = yield flow.Call(self._find_caller, served.callers.waits(match.auth), threads)
         self.principal = caller.principal
         self.tenant = caller.principal.entity
-        if method == "OPTIONS" and self.match.routes:
-            return Response(204, [("allow", ", ".join(self.match.allowed))], b"")
-        route = route or self.match.route(method)
-        query = self.request.query
+        if method == "OPTIONS" and match.routes:
+            return Response(204, [("allow", ", ".join(match.allowed))], b"")
+        route = route or match.route(method)
+        query = _query(self.request.query) if self.request.query else _NO_QUERY
         call = RouteCall(
             caller.principal,
             caller.platform,
-            self.served.spool,
-            self.match.params,
-            _query(query) if query else _NO_QUERY,
+            served.spool,
+            match.params,
+            query,
             self.headers,
             self.request,
             client=self,
@@ -185,7 +190,7 @@ class HttpExchange:
         if call.data is not None:
             with call.data:
                 return (yield flow.Call(lambda: _with_data(answer, call), True, call.threads))  # type: ignore[no-any-return]
-        if self.served.platform.blocking:
+        if served.platform.blocking:
             threads = self.threads.store.of(self.tenant)
             return (yield flow.Call(lambda: answer(call), True, threads))  # type: ignore[no-any-return]
         return answer(call)
@@ -210,7 +215,7 @@ class HttpExchange:
 
     def _read(self, route: Route, call: RouteCall) -> Flow[None]:
         """Read the body as the route takes it, and put it into the call."""
-        body, files, clock = self.request.body, self.served.spool, self.served.platform.clock
+        body, files, clock = self.request.body, self.served.spool, self.served.clock
         limit = self.served.limits[route.body]
         check_media(self.headers, route.body is Body.DATA, route.body is Body.FORM)
         check_length(self.headers, limit)

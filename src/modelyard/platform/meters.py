@@ -4,10 +4,10 @@ Labels are bounded: models and routes beyond `MOST` are counted together.
 """
 
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Callable
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
 from functools import partial
-from threading import Lock
+from threading import RLock
 from typing import TypeVar
 
 import attrs
@@ -17,6 +17,9 @@ BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 6
 
 MOST = 500
 """How many models are counted each on its own, and how many routes."""
+
+NOTED = 256
+"""How many completions or requests are noted before they are counted."""
 
 OTHER = "other"
 """The label of what is beyond."""
@@ -58,55 +61,82 @@ class RouteMeter:
     seconds: TimeHistogram = attrs.field(factory=TimeHistogram)
 
 
-@attrs.define(eq=False)
 class Meters:
     """The counts of one process since it began to count. Thread-safe.
 
     `refusals` are the completions that failed, by the code of their error. `lost_leases` are jobs that were taken from
-    a worker, to be run again.
+    a worker, to be run again. A request only notes what is to be counted: many are counted at once, at the latest when
+    a count is read, which costs each of them less.
     """
 
-    models: dict[str, ModelMeter] = attrs.field(factory=dict)
-    routes: dict[tuple[str, str], RouteMeter] = attrs.field(factory=dict)
-    refusals: dict[str, int] = attrs.field(factory=dict)
-    lost_leases: int = 0
-    lock: Lock = attrs.field(factory=Lock)
+    def __init__(self) -> None:
+        self.lock: RLock = RLock()
+        self.refusals: dict[str, int] = {}
+        self.lost_leases: int = 0
+        self._models: dict[str, ModelMeter] = {}
+        self._routes: dict[tuple[str, str], RouteMeter] = {}
+        self._booked: deque[tuple[str, int, int, float, float, float | None]] = deque()
+        self._answered: deque[tuple[str, str, int, float]] = deque()
+
+    @property
+    def models(self) -> Mapping[str, ModelMeter]:
+        """What was counted, by model."""
+        self._count()
+        return self._models
+
+    @property
+    def routes(self) -> Mapping[tuple[str, str], RouteMeter]:
+        """What was counted, by the method and path of routes."""
+        self._count()
+        return self._routes
 
     def booked(
         self, model: str, prompt_tokens: int, completion_tokens: int, cost: float, seconds: float, first: float | None
     ) -> None:
         """Count what a completion has used, and how long a whole one took; `seconds` is negative for a part."""
-        with self.lock:
-            meter = self.models.get(model) or _meter(self.models, model, OTHER, ModelMeter)
-            meter.prompt_tokens += prompt_tokens
-            meter.completion_tokens += completion_tokens
-            meter.cost += cost
-            if seconds >= 0:
-                meter.requests[200] += 1
-                meter.seconds.add(seconds)
-            if first is not None:
-                meter.first_token.add(first)
+        self._booked.append((model, prompt_tokens, completion_tokens, cost, seconds, first))
+        if len(self._booked) >= NOTED:
+            self._count()
 
     def ended(self, model: str, status: int, code: str | None) -> None:
         """Count a completion that was not answered as a whole; `code` is that of its error."""
         with self.lock:
-            meter = self.models.get(model) or _meter(self.models, model, OTHER, ModelMeter)
+            meter = self._models.get(model) or _meter(self._models, model, OTHER, ModelMeter)
             meter.requests[status] += 1
             if code is not None:
                 self.refusals[code] = self.refusals.get(code, 0) + 1
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count an HTTP request."""
-        with self.lock:
-            key = method, route
-            meter = self.routes.get(key) or _meter(self.routes, key, (OTHER, OTHER), RouteMeter)
-            meter.requests[status] += 1
-            meter.seconds.add(seconds)
+        self._answered.append((method, route, status, seconds))
+        if len(self._answered) >= NOTED:
+            self._count()
 
     def lease_lost(self) -> None:
         """Count a job that was taken from a worker."""
         with self.lock:
             self.lost_leases += 1
+
+    def _count(self) -> None:
+        """Count what was noted. Others may note more meanwhile, which is counted as well or later."""
+        with self.lock:
+            while self._booked:
+                model, prompt_tokens, completion_tokens, cost, seconds, first = self._booked.popleft()
+                meter = self._models.get(model) or _meter(self._models, model, OTHER, ModelMeter)
+                meter.prompt_tokens += prompt_tokens
+                meter.completion_tokens += completion_tokens
+                meter.cost += cost
+                if seconds >= 0:
+                    meter.requests[200] += 1
+                    meter.seconds.add(seconds)
+                if first is not None:
+                    meter.first_token.add(first)
+            while self._answered:
+                method, route, status, seconds = self._answered.popleft()
+                key = method, route
+                found = self._routes.get(key) or _meter(self._routes, key, (OTHER, OTHER), RouteMeter)
+                found.requests[status] += 1
+                found.seconds.add(seconds)
 
 
 def _meter(meters: dict[K, M], key: K, other: K, make: Callable[[], M]) -> M:

@@ -98,19 +98,28 @@ def completion_json(completion: Completion, with_logprobs: bool, with_ids: bool)
 
     The members that every answer has are formatted as text: that costs a third of making dicts and encoding them.
     """
-    choices = ",".join([_choice(choice, with_logprobs, with_ids) for choice in completion.choices])
+    choices = completion.choices
+    if len(choices) == 1:
+        written = _choice(choices[0], with_logprobs, with_ids)
+    else:
+        written = ",".join([_choice(choice, with_logprobs, with_ids) for choice in choices])
     return (
         f'{{"id":{quoted(completion.id)},"object":"chat.completion","created":{completion.created},'
-        f'"model":{quoted(completion.model)},"choices":[{choices}],"usage":{usage_text(completion.usage)}}}'
+        f'"model":{quoted(completion.model)},"choices":[{written}],"usage":{usage_text(completion.usage)}}}'
     ).encode("ascii")
 
 
 def _choice(choice: Choice, with_logprobs: bool, with_ids: bool) -> str:
-    logprobs = json_text(logprobs_object(choice.logprobs)) if with_logprobs and choice.logprobs is not None else "null"
-    ids = _ids(choice) if with_ids else ""
+    message, logprobs, ids = choice.message, "null", ""
+    if with_logprobs and choice.logprobs is not None:
+        logprobs = json_text(logprobs_object(choice.logprobs))
+    if with_ids:
+        ids = _ids(choice)
+    content = quoted(message.content) if type(message.content) is str else _content(message)
+    calls = _calls(message) if message.tool_calls else ""
     return (
-        f'{{"index":{choice.index},"message":{_message(choice.message)},'
-        f'"finish_reason":"{choice.finish_reason}","logprobs":{logprobs}{ids}}}'
+        f'{{"index":{choice.index},"message":{{"role":"assistant","content":{content}{calls}}},'
+        f'"finish_reason":"{choice.finish_reason._value_}","logprobs":{logprobs}{ids}}}'
     )
 
 
@@ -119,14 +128,12 @@ def _ids(choice: Choice) -> str:
     return f',"token_ids":{tokens},"prompt_token_ids":{prompt}'
 
 
-def _message(message: Message) -> str:
-    content = "null" if message.content is None else quoted(message.text)
-    calls = (
-        f',"tool_calls":{json_text([tool_call_object(call) for call in message.tool_calls])}'
-        if message.tool_calls
-        else ""
-    )
-    return f'{{"role":"assistant","content":{content}{calls}}}'
+def _content(message: Message) -> str:
+    return "null" if message.content is None else quoted(message.text)
+
+
+def _calls(message: Message) -> str:
+    return f',"tool_calls":{json_text([tool_call_object(call) for call in message.tool_calls])}'
 
 
 def usage_text(usage: Usage) -> str:
