@@ -11,7 +11,7 @@ from modelyard.formats.chat.sse import event
 from modelyard.http.error_responses import chat_body, error_status, report
 from modelyard.http.message import EVENT_STREAM, STREAMED, Header, Response
 from modelyard.http.route import ErrorFormat
-from modelyard.platform.chat.pipeline import StreamStarted
+from modelyard.platform.chat.backend_stream import StreamStarted
 from modelyard.protocols import Clock
 
 JOINED = 2**14

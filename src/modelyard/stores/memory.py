@@ -1,7 +1,7 @@
 """Records in memory, with the same guarantees as on disk except durability."""
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
+from threading import Lock, get_ident
 from typing import Any, Never, TypeVar
 
 from modelyard.clock import SystemClock
@@ -31,7 +31,7 @@ class MemoryStore:
     def __init__(self, records: Sequence[Record], clock: Clock | None = None) -> None:
         self._tables = Tables(records)
         self._clock = clock or SystemClock()
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._inside: int | None = None
         self._closed = False
         self._subscribers = Subscribers()
@@ -41,7 +41,10 @@ class MemoryStore:
         if self._inside is not None:
             self._refuse_reentry()
         with self._lock:
-            tx = _MemoryTx(self._open(), self._clock)
+            if self._closed:
+                raise StoreClosed("the store was closed")
+            self._inside = get_ident()
+            tx = _MemoryTx(self._tables, self._clock)
             try:
                 value = step(tx)
             except Exception:
@@ -65,7 +68,10 @@ class MemoryStore:
         """Run `query` while no record can change."""
         self._refuse_reentry()
         with self._lock:
-            snapshot = _MemorySnapshot(self._open(), self._clock)
+            if self._closed:
+                raise StoreClosed("the store was closed")
+            self._inside = get_ident()
+            snapshot = _MemorySnapshot(self._tables, self._clock)
             try:
                 return query(snapshot)
             finally:
@@ -102,15 +108,8 @@ class MemoryStore:
             self._tables = Tables(settings_version=self._tables.settings_version + 1)
 
     def _refuse_reentry(self) -> None:
-        if self._inside == threading.get_ident() and self._lock.locked():
+        if self._inside == get_ident() and self._lock.locked():
             raise RuntimeError("a step may not call its store")
-
-    def _open(self) -> Tables:
-        """Return the tables for a step of this thread. The lock must be held."""
-        if self._closed:
-            raise StoreClosed("the store was closed")
-        self._inside = threading.get_ident()
-        return self._tables
 
 
 class _Ended(Tables):

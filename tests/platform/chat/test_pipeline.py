@@ -54,7 +54,7 @@ from modelyard.errors import (
 )
 from modelyard.flow import iterate, run
 from modelyard.platform.chat.assembly import fold_choice
-from modelyard.platform.chat.pipeline import CompletionResult, StreamStarted
+from modelyard.platform.chat.backend_stream import CompletionResult, StreamStarted
 from modelyard.platform.chat.service import Chat
 from modelyard.platform.usage.service import Ledger
 from modelyard.protocols import Capabilities, ServedModel, Store

@@ -11,7 +11,7 @@ from modelyard.http.answer_stream import AnswerEvents, deprecation, stream_answe
 from modelyard.http.auth import attribution
 from modelyard.http.message import JSON_HEADER, Response
 from modelyard.http.route import Auth, Body, ErrorFormat, Handler, Interface, Route, RouteCall
-from modelyard.platform.chat.pipeline import StreamStarted
+from modelyard.platform.chat.backend_stream import StreamStarted
 
 LONG = 1000
 """Tokens from which an answer with details is written off the event loop."""

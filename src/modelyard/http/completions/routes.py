@@ -14,7 +14,7 @@ from modelyard.http.answer_stream import AnswerEvents, deprecation, stream_answe
 from modelyard.http.auth import attribution
 from modelyard.http.message import JSON_HEADER, Response
 from modelyard.http.route import Auth, Body, Handler, Interface, Route, RouteCall, documented_route
-from modelyard.platform.chat.pipeline import CompletionResult, StreamStarted
+from modelyard.platform.chat.backend_stream import CompletionResult, StreamStarted
 from modelyard.platform.completions import at_once
 
 

@@ -13,7 +13,7 @@ from modelyard.http.idempotency import IDEMPOTENCY_KEY, idempotency_key
 from modelyard.http.message import EVENT_STREAM, STREAMED, Response, json_response
 from modelyard.http.responses.schemas import INCLUDE, PAGING, STREAM, ResponseItemPage, item_page
 from modelyard.http.route import Auth, Body, ErrorFormat, Interface, Route, RouteCall
-from modelyard.platform.chat.pipeline import CompletionResult, StreamStarted
+from modelyard.platform.chat.backend_stream import CompletionResult, StreamStarted
 from modelyard.platform.responses.pipeline import ResponsePipeline
 
 JOINED = 2**14

@@ -138,23 +138,22 @@ class ResponseAssembler:
 
         Raises `BackendError`.
         """
+        choices = self.choices
         for delta in given if type(given) is list or type(given) is tuple else (given,):
-            if not self.done:
-                self._take(delta)
+            if self.done:
+                break
+            validate_delta(delta, len(choices))
+            if delta.usage is not None:
+                self.report = delta.usage
+            if delta.logprobs:
+                self.details += len(delta.logprobs)
+            choice = choices[delta.index]
+            shown = choice.take(delta)
+            if choice.ended:
+                self.done = len(choices) == 1 or all(choice.ended for choice in choices)
+            if self.request.streamed:
+                self.shown += shown
         return self.done or self.cut or bool(self.shown) or self.details >= UNINTERRUPTED
-
-    def _take(self, delta: Delta) -> None:
-        validate_delta(delta, len(self.choices))
-        if delta.usage is not None:
-            self.report = delta.usage
-        if delta.logprobs:
-            self.details += len(delta.logprobs)
-        choice = self.choices[delta.index]
-        shown = choice.take(delta)
-        if choice.ended:
-            self.done = len(self.choices) == 1 or all(choice.ended for choice in self.choices)
-        if self.request.streamed:
-            self.shown += shown
 
     @property
     def produced(self) -> bool:
@@ -163,13 +162,13 @@ class ResponseAssembler:
 
     def fold(self) -> list[Choice]:
         """Return the choices. Raises `BackendError` for an incomplete answer, and one without counts."""
-        choices = []
+        choices, with_logprobs = [], self.request.logprobs
         for choice in self.choices:
             if not choice.ended:
                 raise BackendError(f"choice {choice.index} ended without a finish reason")
             if choice.tokens == 0 and self.report is None and choice.produced:
                 raise BackendError("the backend did not count the tokens of its answer")
-            choices.append(fold_choice(choice.index, choice.deltas, self.request.logprobs))
+            choices.append(fold_choice(choice.index, choice.deltas, with_logprobs))
         return choices
 
     def completion_tokens(self) -> int:

@@ -6,7 +6,10 @@ from typing import Any, ClassVar, cast
 
 import attrs
 
-from modelyard.domain.completion import CompletionRequest
+from modelyard.domain.catalogue import CatalogueEntry
+from modelyard.domain.completion import Completion, CompletionRequest
+from modelyard.domain.frozen import quick_init
+from modelyard.errors import BackendError
 from modelyard.flow import AsyncDriver, Driver
 from modelyard.lazy import asyncio, log
 from modelyard.protocols import AsyncBackend, Backend, Deltas, ServedModel
@@ -148,6 +151,33 @@ def _on_event_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def backend_failed(error: Exception) -> BackendError:
+    """Return the error of a request whose backend raised something of its own."""
+    return BackendError(f"the backend failed with {type(error).__name__}")
+
+
+# ---- what comes of it ----------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class StreamStarted:
+    """The first item of a stream: nothing can be refused any more. `created` is in Unix seconds."""
+
+    id: str
+    created: int
+    model: str
+    entry: CatalogueEntry
+
+
+@quick_init
+@attrs.frozen(weakref_slot=False)
+class CompletionResult:
+    """What a `CompletionPipeline` returns: the completion, and the catalogue entry that priced it."""
+
+    completion: Completion
+    entry: CatalogueEntry
 
 
 # ---- effects -------------------------------------------------------------------------------------------------------

@@ -1,59 +1,43 @@
 """One chat completion: resolve, check, reserve, stream, assemble, record. Written once, as a flow, for every caller."""
 
-from collections.abc import Iterator, Sequence
-from decimal import Decimal
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain
-from typing import ClassVar, cast
+from typing import Any, ClassVar
 
-import attrs
-
-from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import Completion, CompletionRequest, Delta, ToolMode, Usage
-from modelyard.domain.frozen import maker, quick_init
+from modelyard.domain.frozen import maker
 from modelyard.domain.identity import Attribution, Principal
-from modelyard.domain.usage import Admission, LedgerEntry, most
-from modelyard.errors import BackendError, ModelyardError, StoreClosed
+from modelyard.domain.usage import Admission, LedgerEntry
+from modelyard.errors import ModelyardError, StoreClosed
 from modelyard.flow import Call, CallerDisconnected, Emit, Flow
-from modelyard.platform.chat.assembly import UNINTERRUPTED, ResponseAssembler, assemblers_of, check_length
-from modelyard.platform.chat.backend_stream import BackendStream, Close, GiveWay, Open, Pull, close_deltas
-from modelyard.platform.chat.capability_checks import (
-    check_supported,
-    check_tool_choice,
-    estimated_prompt,
-    resolve_max_tokens,
-    with_details,
+from modelyard.platform.chat import capability_checks as checks
+from modelyard.platform.chat.assembly import (
+    UNINTERRUPTED,
+    ResponseAssembler,
+    assemblers_of,
+    check_length,
+)
+from modelyard.platform.chat.backend_stream import (
+    BackendStream,
+    Close,
+    CompletionResult,
+    GiveWay,
+    Open,
+    Pull,
+    StreamStarted,
+    backend_failed,
+    close_deltas,
 )
 from modelyard.platform.chat.measured import CompletionSpan, RequestInProgress, report_booked, report_failed
 from modelyard.platform.chat.plan import CompletionPlan, known_plan, make_plan, storing
+from modelyard.platform.chat.whole_answer import BegunAnswer, begin_answer, is_plain, is_whole, whole_choice
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.admission import reserve
 from modelyard.platform.usage.booking import CompletionBooking, RecordUsage, of_entity
-from modelyard.protocols import AsyncBackend, Backend, Deltas, ServedModel
+from modelyard.protocols import ServedModel
 
-_completion, _usage = maker(Completion), maker(Usage)
-
-
-@attrs.frozen
-class StreamStarted:
-    """The first item of a stream: nothing can be refused any more. `created` is in Unix seconds."""
-
-    id: str
-    created: int
-    model: str
-    entry: CatalogueEntry
-
-
-@quick_init
-@attrs.frozen(weakref_slot=False)
-class CompletionResult:
-    """What a `CompletionPipeline` returns: the completion, and the catalogue entry that priced it."""
-
-    completion: Completion
-    entry: CatalogueEntry
-
-
-_result = maker(CompletionResult)
+_completion, _usage, _result = maker(Completion), maker(Usage), maker(CompletionResult)
 
 
 class CompletionPipeline:
@@ -69,12 +53,16 @@ class CompletionPipeline:
     operation: ClassVar[str] = "chat"
     plan: CompletionPlan | None = None
     served: ServedModel
-    backend: Backend | AsyncBackend
+    backend: Any
     request: CompletionRequest
     prompt_tokens: int | None = None
+    max_tokens: int
     images: int = 0
+    makes_choices: bool = False
     reserved: Admission | None = None
     assemblers: Sequence[ResponseAssembler] = ()
+    begun: BegunAnswer | None = None
+    answered: Delta | None = None
     stream: BackendStream | None = None
     choices_begun: int = 0
     cut_by: Exception | None = None
@@ -130,9 +118,12 @@ class CompletionPipeline:
             if plan.limited:
                 self.reserved = yield from self._reserve()
             try:
-                for assembler in self.assemblers:
-                    yield from self._read(assembler) if plan.waits else self._read_in_place(assembler)
-                completion = self._completion()
+                completion = None if plan.waits else self._whole()
+                if completion is None:
+                    self.assemblers = assemblers_of(self.request, self.makes_choices)
+                    for assembler in self.assemblers:
+                        yield from self._read(assembler) if plan.waits else self._read_in_place(assembler)
+                    completion = self._completion()
             except Exception as failure:
                 self.failure = None if isinstance(failure, CallerDisconnected) else failure
                 if (rest := self.remainder()) is not None and self._claim(rest):
@@ -168,30 +159,26 @@ class CompletionPipeline:
         entry, backend, request = self.served.entry, self.backend, self.given
         capabilities = backend.capabilities(self.served.base_model)
         if self.details:
-            request = with_details(request, capabilities)
+            request = checks.with_details(request, capabilities)
         if request.tool_choice.mode is ToolMode.REQUIRED:
-            check_tool_choice(request)
-        self.images = check_supported(request, entry, capabilities)
+            checks.check_tool_choice(request)
+        self.images = checks.check_supported(request, entry, capabilities)
         self.prompt_tokens = backend.prompt_tokens(request, self.served)
-        max_tokens = resolve_max_tokens(entry, self.prompt_tokens, request)
+        self.max_tokens = checks.resolve_max_tokens(entry, self.prompt_tokens, request)
         sampling = request.sampling
         if sampling.seed is None:
             sampling = sampling.seeded(int.from_bytes(self.runtime.randomness(8), "big", signed=True))
-        self.request = request = request.asking(request.messages, sampling, max_tokens)
-        self.assemblers = assemblers_of(request, capabilities.choices)
+        self.request = request.asking(request.messages, sampling, self.max_tokens)
+        self.makes_choices = capabilities.choices
 
     def _reserve(self) -> Flow[Admission | None]:
-        tokens = self.request.max_tokens or 0
-        longest, entity = self._cost_with(tokens), self.attribution.entity
+        assert self.plan is not None
+        cost_with, entity = partial(self.plan.most, self.prompt_tokens, self.images), self.attribution.entity
+        longest = cost_with(self.max_tokens * self.request.n)
         admission = Admission(self.id, self.principal.key_id, entity, (), longest, self.runtime.clock.now())
         see = None if self.client is None else self.client.see_rate
-        return reserve(self.runtime, admission, self.principal.limits, partial(self._cost_with, min(1, tokens)), see)
-
-    def _cost_with(self, tokens: int) -> Decimal:
-        """Return the most that the request can cost with answers of so many tokens."""
-        entry = self.served.entry
-        prompt = entry.context_length if self.prompt_tokens is None else self.prompt_tokens
-        return most(Usage(prompt, tokens * self.request.n, images=self.images), entry.pricing)
+        least = partial(cost_with, min(1, self.max_tokens) * self.request.n)
+        return reserve(self.runtime, admission, self.principal.limits, least, see)
 
     # ---- while it answers
 
@@ -207,26 +194,44 @@ class CompletionPipeline:
             except (ModelyardError, CallerDisconnected):
                 raise
             except Exception as error:
-                raise _failed(error) from error
+                raise backend_failed(error) from error
             if assembler.shown:
                 yield from self._emit(assembler)
         yield Close(stream)
 
+    def _whole(self) -> Completion | None:
+        """Return the completion where a backend that never waits gives all of a plain one at once.
+
+        From what else it has begun to give, `_read_in_place` goes on.
+        """
+        if self.cut_by is not None or self.prompt_tokens is None or not is_plain(self.request):
+            return None
+        self.begun = begin_answer(self.backend, self.request, self.served)
+        delta = self.begun.first
+        if not is_whole(delta, self.max_tokens):
+            return None
+        self.answered = delta
+        close_deltas(self.begun.rest)
+        usage = _usage(self.prompt_tokens, delta.tokens, 0, self.images)
+        return _completion(self.id, self.created, self.given.model, (whole_choice(delta),), usage)
+
     def _read_in_place(self, assembler: ResponseAssembler) -> Flow[None]:
         """Read the answer of a backend that never waits, and give way to others now and then."""
-        deltas: Iterator[Deltas] | None = None
+        deltas = None if self.begun is None else self.begun.rest
+        source = None if self.begun is None else chain((self.begun.first,), self.begun.rest)
         more, taken = True, 0
         try:
             while more and not assembler.done:
                 if self.cut_by is not None:
                     raise self.cut_by
                 try:
-                    deltas = deltas or iter(cast(Backend, self.backend).stream(assembler.request, self.served))
-                    more = any(map(assembler.take, deltas))
+                    if source is None:
+                        source = deltas = iter(self.backend.stream(assembler.request, self.served))
+                    more = any(map(assembler.take, source))
                 except ModelyardError:
                     raise
                 except Exception as error:
-                    raise _failed(error) from error
+                    raise backend_failed(error) from error
                 if assembler.shown:
                     taken += len(assembler.shown)
                     yield from self._emit(assembler)
@@ -256,27 +261,22 @@ class CompletionPipeline:
 
     def _completion(self) -> Completion:
         """Assemble the completion. Raises `BackendError` for an answer that is incomplete or cannot be counted."""
-        choices = self.assemblers[0].fold()
-        if len(self.assemblers) > 1:
-            check_length(self.assemblers)
-            choices += [choice for assembler in self.assemblers[1:] for choice in assembler.fold()]
+        check_length(self.assemblers)
+        choices = [choice for assembler in self.assemblers for choice in assembler.fold()]
         return _completion(self.id, self.created, self.given.model, tuple(choices), self._usage())
 
     def _usage(self) -> Usage:
         """Return the usage as the backend reports it, else as it was counted; it never costs more than was admitted."""
         first, known = self.assemblers[0].report, self.prompt_tokens
-        if first is None and known is not None and len(self.assemblers) == 1:
-            return _usage(known, self.assemblers[0].completion_tokens(), 0, self.images)
         estimated = first is None and known is None
         prompt = first.prompt_tokens if first is not None else known
-        prompt = estimated_prompt(self.request) if prompt is None else prompt
+        prompt = checks.estimated_prompt(self.request) if prompt is None else prompt
         prompt, produced = min(prompt, self.served.entry.context_length), 0
         for assembler in self.assemblers:
             produced += assembler.completion_tokens()
             estimated = estimated or (assembler.report is not None and assembler.report.estimated)
-        if known is not None and prompt > known and self.reserved is not None:
-            whole = most(Usage(prompt, produced, images=self.images), self.served.entry.pricing)
-            prompt = known if whole > self.reserved.reserved else prompt
+        if known is not None and prompt > known and self.reserved is not None and self.plan is not None:
+            prompt = known if self.plan.most(prompt, self.images, produced) > self.reserved.reserved else prompt
         return _usage(
             prompt, produced, 0 if first is None else min(first.cached_tokens, prompt), self.images, estimated
         )
@@ -296,6 +296,9 @@ class CompletionPipeline:
 
     def remainder(self) -> CompletionBooking | None:
         """Return what records what was produced so far, and releases what was reserved."""
+        if self.answered is not None and not self.assemblers:
+            self.assemblers = assemblers_of(self.request, self.makes_choices)
+            self.assemblers[0].take(self.answered)
         if any(assembler.produced for assembler in self.assemblers):
             return self._booking(self._usage())
         if self.reserved is None:
@@ -344,7 +347,3 @@ class CompletionPipeline:
         except CallerDisconnected:
             yield effect
             raise
-
-
-def _failed(error: Exception) -> BackendError:
-    return BackendError(f"the backend failed with {type(error).__name__}")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import datetime
+from decimal import Decimal
 
 import attrs
 
@@ -9,7 +10,7 @@ from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import Completion, CompletionRequest, StoredCompletion, Usage
 from modelyard.domain.frozen import maker
 from modelyard.domain.identity import Attribution, Limits, Principal, check_name
-from modelyard.domain.usage import LedgerEntry, cost
+from modelyard.domain.usage import LedgerEntry, cost, most
 from modelyard.formats import converter
 from modelyard.platform.catalogue.service import Offers, booked_name, offered, served
 from modelyard.platform.chat.backend_stream import backend_of
@@ -45,6 +46,11 @@ class CompletionPlan:
     offers: Offers
     entries: tuple[CatalogueEntry, ...] | None
     settings_version: int | None
+
+    def most(self, prompt_tokens: int | None, images: int, tokens: int) -> Decimal:
+        """Return the most in USD that a request can cost with so many tokens in all of its answers."""
+        prompt = self.served.entry.context_length if prompt_tokens is None else prompt_tokens
+        return most(Usage(prompt, tokens, images=images), self.served.entry.pricing)
 
     def ledger_entry(self, id: str, attribution: Attribution, usage: Usage, now: datetime) -> LedgerEntry:
         """Return what is booked for a completion."""

@@ -16,8 +16,9 @@ from modelyard.errors import NotFound
 from modelyard.flow import Flow, aiterate, arun, iterate, run
 from modelyard.platform import lineage, paging
 from modelyard.platform.catalogue.service import requested_name
+from modelyard.platform.chat.backend_stream import CompletionResult
 from modelyard.platform.chat.measured import RequestInProgress
-from modelyard.platform.chat.pipeline import CompletionPipeline, CompletionResult
+from modelyard.platform.chat.pipeline import CompletionPipeline
 from modelyard.platform.chat.request import ChatOptions, build_request
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.runtime import Runtime

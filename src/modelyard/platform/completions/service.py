@@ -10,7 +10,7 @@ from modelyard.errors import InvalidInput, UnsupportedParameter
 from modelyard.flow import Flow
 from modelyard.formats.chat import values
 from modelyard.formats.completions import request as prompts
-from modelyard.platform.chat.pipeline import CompletionResult
+from modelyard.platform.chat.backend_stream import CompletionResult
 from modelyard.platform.chat.plan import CompletionPlan, known_plan, make_plan
 from modelyard.platform.chat.request import Messages, build_messages
 from modelyard.platform.chat.service import AsyncCompletionStream, Chat, CompletionStream

@@ -15,8 +15,9 @@ from modelyard.formats.responses.request import ParsedResponse
 from modelyard.formats.responses.response import output_of, reason_of, usage_object
 from modelyard.formats.responses.stream import ResponseEvent, ResponseEvents
 from modelyard.platform.chat.assembly import ResponseAssembler
+from modelyard.platform.chat.backend_stream import CompletionResult, StreamStarted
 from modelyard.platform.chat.measured import RequestInProgress
-from modelyard.platform.chat.pipeline import CompletionPipeline, CompletionResult, StreamStarted
+from modelyard.platform.chat.pipeline import CompletionPipeline
 from modelyard.platform.chat.plan import known_plan, make_plan
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.responses.conversation import remove_expired

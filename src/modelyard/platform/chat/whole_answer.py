@@ -1,0 +1,69 @@
+"""An answer that a backend gives all at once: read without what assembles, cuts and shows an answer in parts."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+
+from modelyard.domain.completion import Choice, CompletionRequest, Delta, FinishReason, Message, Role
+from modelyard.domain.frozen import maker
+from modelyard.errors import ModelyardError
+from modelyard.formats.chat.plain import is_unicode
+from modelyard.platform.chat.assembly import MAX_TEXT
+from modelyard.platform.chat.backend_stream import backend_failed
+from modelyard.protocols import Deltas, ServedModel
+
+_choice, _message = maker(Choice), maker(Message)
+_NOTHING = ()
+"""No deltas."""
+
+
+@attrs.define(eq=False)
+class BegunAnswer:
+    """The `first` that a backend gave for a request, and the iterator of the rest."""
+
+    first: Any
+    rest: Iterator[Deltas]
+
+
+def is_plain(request: CompletionRequest) -> bool:
+    """Return whether a request wants one choice, whole, and nothing by which an answer is cut or detailed."""
+    return request.n == 1 and not (request.streamed or request.stop or request.logprobs)
+
+
+def begin_answer(backend: Any, request: CompletionRequest, model: ServedModel) -> BegunAnswer:
+    """Ask a backend that never waits, and take the first that it gives. Raises `BackendError`."""
+    try:
+        rest = iter(backend.stream(request, model))
+        return BegunAnswer(next(rest, _NOTHING), rest)
+    except ModelyardError:
+        raise
+    except Exception as error:
+        raise backend_failed(error) from error
+
+
+def is_whole(delta: Any, most: int) -> bool:
+    """Return whether this is all of a plain answer: text that ends, of at most `most` tokens, counted, not detailed.
+
+    What is wrong with any other is for a `ResponseAssembler` to say.
+    """
+    return (
+        type(delta) is Delta
+        and type(delta.finish_reason) is FinishReason
+        and type(delta.text) is str
+        and type(delta.tokens) is int
+        and 0 < delta.tokens <= most
+        and len(delta.text) <= MAX_TEXT
+        and (delta.text.isascii() or is_unicode(delta.text))
+        and type(delta.index) is int
+        and delta.index == 0
+        and delta.tool_call is None
+        and delta.usage is None
+        and not (delta.logprobs or delta.token_ids or delta.prompt_token_ids or delta.prompt_logprobs)
+    )
+
+
+def whole_choice(delta: Delta) -> Choice:
+    """Return the choice that such a delta makes."""
+    assert delta.finish_reason is not None
+    return _choice(0, _message(Role.ASSISTANT, delta.text), delta.finish_reason)
