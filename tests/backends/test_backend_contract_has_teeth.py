@@ -176,6 +176,12 @@ def calling_what_is_not_there(deltas: Iterator[Delta], request: CompletionReques
     yield from deltas
 
 
+def failing_on_prompts(deltas: Iterator[Delta], request: CompletionRequest) -> Iterator[Delta]:
+    """It looks at the last message of every request."""
+    assert request.messages[-1].role
+    return deltas
+
+
 def failing_on_empty_texts(deltas: Iterator[Delta], request: CompletionRequest) -> Iterator[Delta]:
     assert all(message.text for message in request.messages)
     return deltas
@@ -236,6 +242,8 @@ BROKEN = [
     (Broken(ECHO, chatty), "a_schema_is_kept"),
     (Broken(ECHO, calling_what_is_not_there), "tools_that_may_be_ignored"),
     (Broken(ECHO, failing_on_empty_texts), "whatever_the_core_may_ask"),
+    (Broken(ECHO, failing_on_prompts), "a_prompt_is_continued"),
+    (Broken(TABULAR, changed(prompt_logprobs=lambda delta: delta.prompt_logprobs[1:])), "as_it_is_scored"),
     (Broken(ECHO, detail_of_the_first_delta_only), "whatever_the_core_may_ask"),
 ]
 

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
@@ -295,6 +296,30 @@ class BackendContract:
         wanted = ResponseFormat(ResponseType.JSON_SCHEMA, "finding", SCHEMA, strict=True)
         answer = choice_of(deltas_of(backend, request_for(model, response_format=wanted, max_tokens=256)))
         _check_by_hand(json.loads(answer.message.text))
+
+    def test_a_prompt_is_continued_in_the_place_of_messages(
+        self, backend: AnyBackend, model: str, can: Capabilities
+    ) -> None:
+        needs(can.prompts, "prompts")
+        request = attrs.evolve(request_for(model, max_tokens=5), messages=(), prompt="one two three")
+        deltas = deltas_of(backend, request)
+        _check_choice(deltas, request)
+        assert choice_of(deltas).message.text == choice_of(deltas_of(backend, request)).message.text
+
+    def test_a_prompt_is_as_many_tokens_as_it_is_scored(
+        self, backend: AnyBackend, model: str, can: Capabilities
+    ) -> None:
+        needs(can.prompt_logprobs and can.token_ids, "log-probabilities of prompts")
+        request = attrs.evolve(request_for(model, max_tokens=1), messages=(), prompt="one two three")
+        answer = choice_of(deltas_of(backend, attrs.evolve(request, prompt_logprobs=0, return_token_ids=True)))
+        assert len(answer.prompt_logprobs) == len(answer.prompt_token_ids) - 1
+        assert all(entry.logprob <= 0 for entry in answer.prompt_logprobs)
+        again = attrs.evolve(request, prompt=answer.prompt_token_ids)
+        assert choice_of(deltas_of(backend, again)).prompt_logprobs == ()
+        count = backend.prompt_tokens(again, served(backend, model))
+        assert count in (None, len(answer.prompt_token_ids))
+        if hasattr(backend, "tokens"):
+            assert list(backend.tokens(again, served(backend, model))) == list(answer.prompt_token_ids)
 
     def test_tools_that_may_be_ignored_do_no_harm(self, backend: AnyBackend, model: str, can: Capabilities) -> None:
         needs(can.tools, "tools")
