@@ -183,8 +183,8 @@ def test_ids_that_are_no_tokens_are_refused(client: Any) -> None:
         "/inference/v1/generate": {"token_ids": [512], "sampling_params": {}},
         "/detokenize": {"tokens": [512]},
     }.items():
-        status, _, message = problem(client, path, **{"model": "tabular-mini", **body})
-        assert status == 400
+        status, param, message = problem(client, path, **{"model": "tabular-mini", **body})
+        assert (status, param) == (400, next(iter(body)))
         assert "512 is not a token id of this model" in message
     unknown = {"token_ids": [1], "sampling_params": {"length_penalty": 2}}
     assert problem(client, "/inference/v1/generate", **unknown)[1] == "sampling_params.length_penalty"

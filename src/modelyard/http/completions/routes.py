@@ -3,7 +3,10 @@
 from functools import partial
 from typing import Any
 
+import attrs
+
 from modelyard.domain.completion import Completion
+from modelyard.errors import InvalidInput
 from modelyard.flow import Call, Flow
 from modelyard.formats.completions import generate as generate_format
 from modelyard.formats.completions import request as request_format
@@ -37,7 +40,7 @@ def complete(call: RouteCall) -> Flow[Response | None]:
 def generate(call: RouteCall) -> Flow[Response | None]:
     """Continue token ids, and answer with token ids."""
     parsed = yield Call(partial(generate_format.read_generate, call.body, "body"), threads=call.threads)
-    answer, clock = _answer(call, parsed.prompts.requests[0]), call.platform.clock
+    answer, clock = _naming("token_ids", _answer(call, parsed.prompts.requests[0])), call.platform.clock
     if parsed.prompts.streamed:
         events = AnswerEvents(lambda started: generate_format.GeneratedChunks(started.id, parsed), clock)
         yield from stream_answer(answer, events)
@@ -65,6 +68,22 @@ def detokenize(call: RouteCall) -> Flow[Response | None]:
 def _answer(call: RouteCall, request: Any) -> Flow[CompletionResult]:
     booked_on = attribution(call.headers, call.principal)
     return call.platform.completions._pipeline(request, booked_on, client=call.client)
+
+
+def _naming(name: str, answer: Flow[CompletionResult]) -> Flow[CompletionResult]:
+    """Answer, and report what is wrong with a prompt as this member of the body."""
+    try:
+        return (yield from answer)
+    except InvalidInput as error:
+        raise _renamed(error, name) from None
+
+
+def _renamed(error: InvalidInput, name: str) -> InvalidInput:
+    problems = [
+        attrs.evolve(problem, loc=(name, *problem.loc[1:])) if problem.loc[:1] == ("prompt",) else problem
+        for problem in error.problems
+    ]
+    return type(error)(problems)
 
 
 def _in_turn(answers: "list[Flow[CompletionResult]]") -> Flow[None]:
@@ -112,7 +131,10 @@ def _tokenized(call: RouteCall) -> bytes:
 
 def _detokenized(call: RouteCall) -> bytes:
     body = tokens_format.read_detokenize(call.body, "body")
-    text = call.platform.completions.detokenize(model=body.model, tokens=body.tokens)
+    try:
+        text = call.platform.completions.detokenize(model=body.model, tokens=body.tokens)
+    except InvalidInput as error:
+        raise _renamed(error, "tokens") from None
     return tokens_format.detokenized_json(text)
 
 
