@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from modelyard.backends.echo import EchoBackend
 from modelyard.backends.scripted.backend import ScriptedBackend
 from modelyard.compose import open_platform
+from modelyard.domain.completion import Delta
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.message import Request
 
@@ -159,6 +161,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a number": ({"prompt": 7}, "prompt"),
     "a negative id": ({"prompt": [-1]}, "prompt"),
     "too many prompts": ({"prompt": ["a"] * 1025}, "prompt"),
+    "too many choices": ({"prompt": ["a"] * 9, "n": 114}, "n"),
     "a suffix": ({"prompt": "a", "suffix": "b"}, "suffix"),
     "the best of several": ({"prompt": "a", "best_of": 2}, "best_of"),
     "a beam search": ({"prompt": "a", "use_beam_search": True}, "use_beam_search"),
@@ -241,3 +244,50 @@ def test_a_caller_who_leaves_pays_for_what_was_made() -> None:
         (total,) = platform.usage.total(entity="acme")
         assert total.requests == 1
         assert 0 < total.completion_tokens < 500
+
+
+def test_prompts_that_are_answered_at_once_end_with_their_caller() -> None:
+    """What was made of each is paid for, and nothing runs on."""
+    begun, ended = [], []
+
+    class Waiting:
+        """Says a word of each answer, and then waits without end."""
+
+        def entries(self) -> Any:
+            return EchoBackend(("slow",)).entries()
+
+        def capabilities(self, model: str) -> Any:
+            return EchoBackend().capabilities(model)
+
+        def prompt_tokens(self, request: Any, model: Any) -> int:
+            return 1
+
+        async def astream(self, request: Any, model: Any) -> Any:
+            begun.append(request.prompt)
+            try:
+                yield Delta("word", 1)
+                if len(begun) == 3:
+                    task.cancel()
+                await asyncio.Event().wait()
+            finally:
+                ended.append(request.prompt)
+
+    async def ask(platform: Any) -> None:
+        nonlocal task
+        body = json.dumps({"model": "slow", "prompt": ["a", "b", "c"]}).encode()
+
+        async def chunks() -> Any:
+            yield body
+
+        headers = [("authorization", f"Bearer {platform.keys.create('acme').secret}")]
+        asked = Endpoint(platform).ahandle(Request("POST", COMPLETIONS, "", headers, chunks()))
+        task = asyncio.ensure_future(asked)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    task: Any = None
+    with open_platform(backend=Waiting()) as platform:
+        asyncio.run(ask(platform))
+        (total,) = platform.usage.total(entity="acme")
+        assert (total.requests, total.completion_tokens) == (3, 3)
+    assert sorted(begun) == sorted(ended) == ["a", "b", "c"]

@@ -124,6 +124,8 @@ def read_body(body: object, *loc: str | int) -> ParsedPrompts:
     fields.setdefault("max_tokens", _USUAL_TOKENS)
     problems = contradictions(parsed, fields["max_tokens"])
     problems += [_unknown(name) for name in body if name not in PARAMETERS]
+    if len(parsed.prompt) * fields.get("n", 1) > MOST_PROMPTS:
+        problems.append(Problem(("n",), f"makes more than {MOST_PROMPTS} choices of these prompts; send fewer at once"))
     if problems:
         raise InvalidInput(problems).below(*loc)
     return ParsedPrompts(
