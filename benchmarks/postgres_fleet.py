@@ -1,4 +1,4 @@
-"""Many processes on one PostgreSQL, as JSON: python benchmarks/postgres_fleet.py [claims lag idle enqueue distance].
+"""Many processes on one PostgreSQL, as JSON: python benchmarks/postgres_fleet.py [claims lag idle enqueue ...].
 
 It starts a server of its own, with fsync, in a temporary folder, and processes that share it. Claims are compared with
 hand-written psycopg in turns within one run, so that a busy machine slows both. `idle` counts transactions that the
@@ -22,7 +22,7 @@ import psycopg
 ROOT = Path(__file__).parents[1]
 sys.path += [str(ROOT), str(ROOT / "tests" / "shared")]
 
-from benchmarks.postgres import Raw  # noqa: E402
+from benchmarks.postgres import Raw, booked, crowd  # noqa: E402
 from benchmarks.store import MANY, NOW, Run, fill, median_us, ratios, take  # noqa: E402
 
 from modelyard import open_platform  # noqa: E402
@@ -268,13 +268,73 @@ def distance(server: PostgresServer) -> dict[str, Any]:
         return {"append one": ratios(median_us({"raw": raw.append, "store": run.append}, 60), 1.25)}
 
 
+_RAW_ROW = """INSERT INTO ledger
+    (id, entity, project, key_id, model, base_model, prompt_tokens, completion_tokens, cached_tokens, images, estimated,
+     created_at, cost, trained_tokens)
+    VALUES (%s, 't', 'p', 'k', 'm', 'm', 10, 10, 0, 0, false, %s, '0.001', 0)"""
+_RAW_TOTAL = """INSERT INTO usage_totals AS kept
+    VALUES ('t', '2026-01-01', 'p', 'k', 'raw', 1, 10, 0, 10, 0, '0.001', 0)
+    ON CONFLICT (entity, day, project, key_id, model) DO UPDATE SET requests = kept.requests + 1,
+    prompt_tokens = kept.prompt_tokens + 10, completion_tokens = kept.completion_tokens + 10,
+    cost = (kept.cost::numeric + excluded.cost::numeric)::text"""
+
+
+class RawBooking:
+    """A completion that is booked by hand, in one round trip: a row, and the total of all. A connection a thread."""
+
+    def __init__(self, address: str) -> None:
+        self._address, self._own, self._names = address, threading.local(), iter(range(10**9))
+        self.milliseconds = 0
+
+    def __call__(self, _: int) -> None:
+        if not hasattr(self._own, "connection"):
+            self._own.connection = psycopg.connect(self._address, autocommit=True)
+            self._own.connection.execute("SET search_path TO modelyard")
+        time.sleep(self.milliseconds / 1000)
+        connection = self._own.connection
+        with connection.pipeline():
+            connection.execute("BEGIN", prepare=True)
+            connection.execute("SET LOCAL synchronous_commit TO off")
+            connection.execute(_RAW_ROW, (f"raw-{next(self._names)}", NOW), prepare=True)
+            connection.execute(_RAW_TOTAL, prepare=True)
+            connection.execute("COMMIT", prepare=True)
+
+
+def bookings(server: PostgresServer, threads: int = 64, calls: int = 30) -> dict[str, Any]:
+    """Completions of one entity that are booked a second by so many threads, near and a millisecond away."""
+    address, result = server.create_database(), {}
+    with closing(PostgresStore(address, RECORDS)) as store:
+        names, raw, many = iter(range(10**9)), RawBooking(address), Wire.many
+        for milliseconds in (0, 1):
+            raw.milliseconds = milliseconds
+            Wire.many = later(many) if milliseconds else many  # type: ignore[method-assign]
+            rounds = [
+                {
+                    "raw": crowd(raw, threads, calls),
+                    "store": crowd(lambda _: booked(store, names), threads, calls),
+                }
+                for _ in range(3)
+            ]
+            found = {kind: statistics.median(each[kind] for each in rounds) for kind in ("raw", "store")}
+            result[f"{milliseconds} ms more"] = {**found, "store / raw": round(found["store"] / found["raw"], 2)}
+        Wire.many = many  # type: ignore[method-assign]
+    return result
+
+
 def main() -> None:
     folder = server_folder()
     assert folder is not None, "no PostgreSQL server is installed"
     server = PostgresServer(
         folder, fsync="on", full_page_writes="on", autovacuum="on", max_worker_processes="8", max_connections="200"
     )
-    parts = {"claims": claims, "lag": lag, "idle": idle, "enqueue": enqueues, "distance": distance}
+    parts = {
+        "claims": claims,
+        "lag": lag,
+        "idle": idle,
+        "enqueue": enqueues,
+        "distance": distance,
+        "bookings": bookings,
+    }
     try:
         for name in sys.argv[1:] or parts:
             print(json.dumps({name: parts[name](server)}, indent=1), flush=True)
