@@ -91,6 +91,29 @@ def test_a_change_of_the_catalogue_is_in_the_next_answer_of_each_server(fleet: F
     } == {404}
 
 
+def test_an_alias_that_moves_is_answered_from_its_new_checkpoint_by_each_server(fleet: Fleet) -> None:
+    key = fleet.platform.keys.create().secret
+    model = fleet.platform.models.create("pupil", project="desk", base_model="tabular-mini")
+    for word in ("red", "green"):
+        row = {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": word}]}
+        job = fleet.platform.training.sft(model, [row] * 40)
+        assert job.wait(timeout=120).status is JobStatus.SUCCEEDED
+    name = "local/desk/pupil:prod"
+
+    def answers() -> list[str]:
+        replies = [fleet.complete(number, key, name) for number in range(SIZE)]
+        return [reply.json["choices"][0]["message"]["content"] for reply in replies]
+
+    assert {fleet.complete(number, key, name).status for number in range(SIZE)} == {404}
+    seen: list[str] = []
+    first, last = (checkpoint.step for checkpoint in list(fleet.platform.models.checkpoints(model))[-2:])
+    for step in (first, last):
+        fleet.platform.models.promote(model, step)
+        seen += {*answers()}
+    fleet.platform.models.rollback(model)
+    assert [*seen, *{*answers()}] == ["red", "green", "red"]
+
+
 def test_a_run_in_shards_is_worked_on_by_the_fleet_and_followed_on_any_server(fleet: Fleet) -> None:
     evaluations = fleet.platform.evaluations
     alone = evaluations.run("quiz", "echo", ROWS, seed=5)
