@@ -236,3 +236,15 @@ def test_attempts_of_a_group_run_at_the_same_time_and_keep_their_order() -> None
     group = gather(attempt, range(3), concurrency=3)
     assert [one.reward for one in group.trajectories] == [0.0, 2.0]
     assert group.exceptions == (RolloutError("ValueError", "lost"),)
+
+
+def test_jobs_on_the_same_data_are_listed_whatever_their_model(platform: Platform) -> None:
+    rows = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}] * 2
+    dataset = platform.training.upload("rows", rows, project="p")
+    platform.models.create("n", project="q", base_model="tabular-mini")
+    on = [platform.training.sft(model, data).id for model, data in (("p/m", dataset.url), ("q/n", dataset.url))]
+    alike, other = platform.training.sft("q/n", rows).id, platform.training.sft("q/n", rows * 2).id
+    assert [job.id for job in platform.training.list(data=dataset.url)] == on
+    assert [job.id for job in platform.training.list(data=dataset.digest)] == [*on, alike]
+    assert [job.id for job in platform.training.list(data=dataset.digest, model="q/n")] == [on[1], alike]
+    assert other not in [job.id for job in platform.training.list(data=dataset.digest)]

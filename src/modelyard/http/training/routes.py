@@ -111,7 +111,7 @@ def list_jobs(call: RouteCall) -> Response:
     """List training jobs in the order of their creation."""
     with problems_at("query"):
         status, entity, project = _status(call), call.one("entity"), call.one("project")
-        jobs = partial(call.platform.training.list, model=call.one("model_id"), status=status)
+        jobs = partial(call.platform.training.list, model=call.one("model_id"), status=status, data=call.one("data"))
         page = requested_page(call, lambda order: jobs(entity=entity, project=project, order=order))
     return json_response(TrainingJobPage.of(page))
 
@@ -180,6 +180,7 @@ _DATASET = (
 )
 _JOB_FILTERS = (
     Parameter("model_id", description="Only jobs of this model."),
+    Parameter("data", description="Only jobs on this data: the URL of a dataset, or the SHA-256 of what was sent."),
     Parameter("status", {"type": "string", "enum": [status.value for status in JobStatus]}, "Only jobs in this state."),
 )
 

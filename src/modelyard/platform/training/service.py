@@ -248,6 +248,7 @@ class Training:
         *,
         model: Model | str | None = None,
         status: JobStatus | None = None,
+        data: str | None = None,
         project: str | None = None,
         entity: str | None = None,
         order: Order = "asc",
@@ -255,7 +256,8 @@ class Training:
         """List jobs in the order of their creation: all that the caller may see, or those of an entity, a project, a
         model or a status.
 
-        `model` may also be the id of a model that was deleted. Raises `Forbidden`, `NotFound`, `InvalidInput`.
+        `model` may also be the id of one that was deleted. `data` is a dataset's URL, or the SHA-256 of training data:
+        the jobs on it, of any model, with the steps that they made. Raises `Forbidden`, `NotFound`, `InvalidInput`.
         """
         entity = listed_entity(self._principal, entity, project)
         lane = None if model is None else self._lane(model)
@@ -263,7 +265,8 @@ class Training:
 
         def keep(job: Job) -> bool:
             wanted = entity in (None, job.entity) and project in (None, job.project)
-            return sees(job) and wanted and status in (None, job.status)
+            on = data in (None, job.spec.get("digest"), job.spec.get("url"))
+            return sees(job) and wanted and on and status in (None, job.status)
 
         index, *where = narrowest_index(entity, project, lane, status)
         place = partial(self._place, index)
