@@ -160,8 +160,8 @@ def _lines(report: ComparisonReport) -> Iterator[str]:
 def _counts(report: ComparisonReport) -> Iterator[str]:
     """Yield which runs are compared, and over how many rows."""
     found = report.comparison
-    yield f"baseline   {printable(report.baseline.id)}  {printable(report.baseline.model)}"
-    yield f"candidate  {printable(report.candidate.id)}  {printable(report.candidate.model)}"
+    yield f"baseline   {printable(ref_text(report.baseline.model))}  (run {printable(report.baseline.id)})"
+    yield f"candidate  {printable(ref_text(report.candidate.model))}  (run {printable(report.candidate.id)})"
     yield (
         f"{count_text(found.rows)} rows in both, {count_text(found.only_baseline)} only in the baseline, "
         f"{count_text(found.only_candidate)} only in the candidate"
@@ -205,7 +205,9 @@ def _cells(one: MetricComparison) -> tuple[object, ...]:
 
 def regression_text(report: ComparisonReport, check: NotWorseCheck) -> str:
     """Describe on which metrics a candidate is worse, by how much, how certain that is, and on which rows."""
-    candidate, baseline = (f"{printable(run.model)} (run {run.id})" for run in (report.candidate, report.baseline))
+    candidate, baseline = (
+        f"{printable(ref_text(run.model))} (run {run.id})" for run in (report.candidate, report.baseline)
+    )
     runs = f"  candidate {candidate}\n  baseline  {baseline}"
     return "\n\n".join([runs, *(_regression(one, check.margin) for one in check.regressions)])
 

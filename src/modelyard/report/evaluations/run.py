@@ -101,7 +101,7 @@ class RunReport:
 
 def _lines(run: EvaluationRun, found: Aggregate) -> Iterator[str]:
     yield f"evaluation run {printable(run.id)}, {run.state.value}"
-    yield f"{printable(run.model)} on {printable(run.evaluation)}"
+    yield f"{printable(ref_text(run.model))} on {printable(ref_text(run.evaluation))}"
     counts = (found.rows, found.trials, found.failed)
     yield "{} rows, {} trials, {} rows with errors".format(*map(count_text, counts))
     if found.equal_rows:
@@ -188,4 +188,5 @@ def _spent(found: Aggregate) -> Iterator[str]:
         if (one.prompt_tokens, one.completion_tokens, one.cost) != (None, None, None):
             inherited = ", inherited" if one.inherited else ""
             tokens = f"{count_text(one.prompt_tokens)} + {count_text(one.completion_tokens)} tokens"
-            yield f"{one.role} {printable(one.name)}{inherited}: {one.calls:,} calls, {tokens}, {money_text(one.cost)}"
+            name = printable(ref_text(one.name))
+            yield f"{one.role} {name}{inherited}: {one.calls:,} calls, {tokens}, {money_text(one.cost)}"
