@@ -100,6 +100,7 @@ def test_another_entity_or_project_sees_none_of_it(platform: Platform) -> None:
     narrow = platform.acting_as(Principal("n", "local", Scope("local", frozenset({"other"}))))
     for view in (stranger, narrow):
         assert not view.annotations.list(kind="model")
+        assert not view.annotations.of([subject])
         for call in (view.annotations.get, lambda id, view=view: view.annotations.add_tags(id, "x")):
             with pytest.raises(NotFound):
                 call(subject)
