@@ -63,7 +63,8 @@ def test_a_route_takes_its_own_scheme_alone(client: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/nothing", "/inference/v1", "/inference/v1/nothing", "/v2/x", "/evaluations/x", "/v1/"]
+    "path",
+    ["/v1/fine_tuning/jobs/x/pause", "/inference/v1", "/inference/v1/nothing", "/v2/x", "/evaluations/x", "/v1/"],
 )
 def test_below_a_guarded_prefix_only_known_callers_see_what_does_not_exist(client: Any, path: str) -> None:
     auth = "Basic" if path.startswith(("/v2", "/eval")) else "Bearer"
@@ -286,9 +287,9 @@ def test_an_error_of_ours_is_one_line_and_the_traceback_of_its_cause(
     assert sum("Traceback" in line for line in others) == 1
 
 
-@pytest.mark.parametrize("path", ["/v1/fine_tuning/jobs", "/v1/chat/other"])
+@pytest.mark.parametrize("path", ["/v1/fine_tuning/jobs/x/pause", "/v1/chat/other"])
 def test_a_path_without_a_route_is_reported_in_both_formats_with_what_there_is(path: str, client_for: Any) -> None:
-    hint = {"/v1/fine_tuning/jobs": "sft-training-jobs"}
+    hint = {"/v1/fine_tuning/jobs/x/pause": "cannot be paused"}
     with open_platform() as platform:
         answer = client_for(platform).send("POST", path, {})
     assert answer.status == 404
@@ -398,6 +399,8 @@ def test_each_interface_can_be_mounted_alone(interface: Interface, client_for: A
             Interface.UPLOADS: 200 if client.send("POST", "/graphql", key="").status == 401 else 404,
             Interface.FILES: client.send("GET", "/v1/files").status,
             Interface.COMPLETIONS: client.send("POST", "/v1/completions", {"model": "echo", "prompt": "a"}).status,
+            Interface.BATCHES: client.send("GET", "/v1/batches").status,
+            Interface.FINE_TUNING: client.send("GET", "/v1/fine_tuning/jobs").status,
         }
         assert there == {each: 200 if each is interface else 404 for each in Interface}
         assert client.send("GET", "/openapi.json", key="").status == 200

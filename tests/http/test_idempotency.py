@@ -299,7 +299,11 @@ def test_a_deleted_entity_leaves_no_answers(make: Callable[[str], Creator]) -> N
     assert creator.client.platform._runtime.store.read(lambda snapshot: snapshot.page(AnsweredRequest, "by_age")) == []
 
 
-JOB_ROUTES = ("training-jobs", "sft-training-jobs", "dpo-training-jobs", "training-loops", "evaluate_model", "rescore")
+JOB_ROUTES = (
+    *("training-jobs", "sft-training-jobs", "dpo-training-jobs", "training-loops", "evaluate_model", "rescore"),
+    *("/v1/batches", "/inference/v1/batches"),
+    *("/v1/fine_tuning/jobs", "/inference/v1/fine_tuning/jobs"),
+)
 """Jobs keep their keys themselves; `test_idempotency` of training and of evaluations has their tests."""
 
 FORMS = ("/v1/files", "/inference/v1/files")

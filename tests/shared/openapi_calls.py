@@ -110,6 +110,8 @@ def record() -> dict[str, Any]:
         _runs(recorder, platform)
         _uploads(recorder)
         _files(recorder)
+        _batches(recorder)
+        _fine_tuning(recorder, platform)
         for path in ("/v1/health", "/v1/system-check", "/livez", "/readyz", "/health"):
             recorder.send("GET", path)
         _administration(recorder, platform)
@@ -310,6 +312,44 @@ def _files(yard: Recorder) -> None:
         yard.send("GET", file)
         yard.send("GET", f"{file}/content")
         yard.send("DELETE", file)
+
+
+def _batches(yard: Recorder) -> None:
+    """None is run: its threads would draw ids in another order each time."""
+    asks = {"custom_id": "order-1", "method": "POST", "url": "/v1/chat/completions", "body": ASKED}
+    fields = {"purpose": "batch", "file": json.dumps(asks) + "\n"}
+    for base in BASES:
+        file = yard.send("POST", f"{base}/files", fields)["id"]
+        asked = {"input_file_id": file, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+        batch = f"{base}/batches/{yard.send('POST', f'{base}/batches', asked)['id']}"
+        yard.send("GET", batch)
+        yard.send("GET", f"{base}/batches", limit=1)
+        yard.send("POST", f"{batch}/cancel")
+
+
+def _fine_tuning(yard: Recorder, platform: Platform) -> None:
+    fields = {"purpose": "fine-tune", "file": EXAMPLES.decode()}
+    for base in BASES:
+        file = yard.send("POST", f"{base}/files", fields)["id"]
+        asked = {"model": "tabular-mini", "training_file": file, "suffix": "helpdesk", "seed": 7}
+        made = yard.send("POST", f"{base}/fine_tuning/jobs", asked)["id"]
+        job = f"{base}/fine_tuning/jobs/{made}"
+        platform.worker().run_until_idle()
+        tuned = yard.send("GET", job)["fine_tuned_model"]
+        yard.send("GET", f"{base}/fine_tuning/jobs", limit=1)
+        yard.send("GET", f"{job}/events", limit=2)
+        yard.send("GET", f"{job}/checkpoints", limit=1)
+        yard.send("POST", f"{job}/cancel")
+        yard.send("DELETE", f"{base}/models/{tuned}")
+        budget = platform.usage.get_budget(entity="acme")
+        assert budget is not None
+        platform.usage.set_budget(budget.spent + 12, entity="acme")
+        asked["method"] = {"type": "supervised", "supervised": {"hyperparameters": {"batch_size": 1}}}
+        ended = yard.send("POST", f"{base}/fine_tuning/jobs", asked)["id"]
+        platform.worker().run_until_idle()
+        platform.usage.set_budget(1000, entity="acme")
+        yard.send("POST", f"{base}/fine_tuning/jobs/{ended}/resume")
+        platform.worker().run_until_idle()
 
 
 if __name__ == "__main__":

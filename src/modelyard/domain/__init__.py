@@ -5,9 +5,11 @@ from modelyard.lazy import defer_modules
 defer_modules(
     __name__,
     "base_model",
+    "batch",
     "embedding",
     "events",
     "file",
+    "fine_tuning",
     "idempotency",
     "job",
     "lineage",

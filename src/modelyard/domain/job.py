@@ -23,6 +23,7 @@ class JobKind(StrEnum):
     EVALUATE = "evaluate"
     RESCORE = "rescore"
     RESPONSE = "response"
+    BATCH = "batch"
 
 
 class JobStatus(StrEnum):

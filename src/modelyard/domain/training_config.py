@@ -13,6 +13,7 @@ AssistantTurns = Literal["all", "last"]
 BatchSize = int | Literal["auto"]
 
 AUTO_BATCH_SIZE = 2
+MAX_EPOCHS = 100
 
 
 def _is_rate(value: float) -> bool:
@@ -136,15 +137,21 @@ class RLConfig(TrainingConfig):
 
 @attrs.frozen(kw_only=True)
 class BatchedConfig(TrainingConfig):
-    """How a job trains that takes rows in batches: one learning rate for all batches, or one for each."""
+    """How a job trains that takes rows in batches: one learning rate for all batches, or one for each.
+
+    All rows are trained on `epochs` times, each time in their order.
+    """
 
     learning_rate: float | tuple[float, ...] = 5e-5
     batch_size: BatchSize = 2
+    epochs: int = 1
 
     def _problems(self) -> list[Problem]:
         fits = self.batch_size == "auto" or self.batch_size >= 1
         wrong_size = [] if fits else [Problem(("batch_size",), "must be 1 or more, or 'auto'")]
-        return [*self._rate_problems(), *wrong_size]
+        repeated = 1 <= self.epochs <= MAX_EPOCHS
+        wrong_epochs = [] if repeated else [Problem(("epochs",), f"must be from 1 to {MAX_EPOCHS}")]
+        return [*self._rate_problems(), *wrong_size, *wrong_epochs]
 
     def _rate_problems(self) -> list[Problem]:
         message = "must be a finite number, 0 or more"
@@ -157,7 +164,7 @@ class BatchedConfig(TrainingConfig):
 
     def check_rows(self, rows: int) -> None:
         """Raise `InvalidInput` where a list of rates does not name one for each batch."""
-        self.learning_rates(rows)
+        self.learning_rates(rows * self.epochs)
 
     @property
     def rows_per_batch(self) -> int:
@@ -298,6 +305,7 @@ class SFTOptions(TypedDict, total=False):
 
     learning_rate: float | Sequence[float] | None
     batch_size: BatchSize | None
+    epochs: int | None
     assistant_turns: AssistantTurns | None
 
 
@@ -306,6 +314,7 @@ class DPOOptions(TypedDict, total=False):
 
     learning_rate: float | Sequence[float] | None
     batch_size: BatchSize | None
+    epochs: int | None
     beta: float | None
     label_smoothing: float | None
 

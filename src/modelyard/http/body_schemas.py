@@ -3,7 +3,7 @@
 import inspect
 import types
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -28,6 +28,18 @@ def resources_of(body: NeedsBody | None) -> Resources:
     """Return what a body needs, without what it left out."""
     given = {} if body is None else attrs.asdict(body)
     return check_resources({name: amount for name, amount in given.items() if amount is not None})
+
+
+@attrs.frozen
+class FileLife:
+    """When a file expires: so many seconds after it was made, from an hour to 30 days."""
+
+    seconds: int = attrs.field(validator=Within(3600, 30 * 24 * 3600))
+    anchor: Literal["created_at"] = "created_at"
+
+    def delta(self) -> timedelta:
+        """Return how long that is."""
+        return timedelta(seconds=self.seconds)
 
 
 _PRIMITIVES: Mapping[Any, JsonSchema] = {

@@ -11,6 +11,7 @@ from modelyard.domain.identity import Principal
 from modelyard.flow import AsyncDriver, iterate
 from modelyard.http.annotations import routes as annotations
 from modelyard.http.auth import CallerCache
+from modelyard.http.batches import routes as batches
 from modelyard.http.catalogue import routes as catalogue
 from modelyard.http.chat import routes as completion
 from modelyard.http.chat import stored_routes as stored
@@ -23,6 +24,7 @@ from modelyard.http.evaluations import jobs as evaluation_jobs
 from modelyard.http.evaluations import object_routes as objects
 from modelyard.http.exchange import ANYONE, HttpExchange, Served
 from modelyard.http.files import routes as files
+from modelyard.http.fine_tuning import routes as fine_tuning
 from modelyard.http.health import routes as health
 from modelyard.http.keys import routes as keys
 from modelyard.http.message import (
@@ -51,7 +53,7 @@ def routes() -> tuple[Route, ...]:
     answering = (*completion.ROUTES, *stored.ROUTES, *responses.ROUTES, *embeddings.ROUTES)
     base = (*catalogue.ROUTES, *answering, *trained, *judging, *health.ROUTES)
     operations = (*keys.ROUTES, *usage.ROUTES, *annotations.ROUTES)
-    return (*base, *upload.ROUTES, *operations, *files.ROUTES, *continued.ROUTES)
+    return (*base, *upload.ROUTES, *operations, *files.ROUTES, *continued.ROUTES, *batches.ROUTES, *fine_tuning.ROUTES)
 
 
 @cache

@@ -251,7 +251,8 @@ def _refusals(route: Route) -> Sequence[int]:
     """Return the statuses with which a route may refuse a request."""
     chat = route.body is Body.CHAT
     named = "{" in route.path or chat
-    enqueues = route.method == "POST" and ("training-jobs" in route.path or route.path.startswith("/evaluations/"))
+    queues = "training-jobs" in route.path or route.path.endswith("/batches") or route.path.startswith("/evaluations/")
+    enqueues = route.method == "POST" and queues
     changes = route.method in ("POST", "PUT", "PATCH", "DELETE") and not chat
     found = [400, 503, *[401, 403] * (route.auth in (Auth.BEARER, Auth.BASIC)), *[404] * named]
     found += [402, 429] * (chat or enqueues) + [409] * changes + [408, 413, 415] * (route.body is not Body.NONE)

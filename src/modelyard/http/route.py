@@ -29,6 +29,8 @@ class Interface(StrEnum):
     OPERATIONS = "operations"
     FILES = "files"
     COMPLETIONS = "completions"
+    BATCHES = "batches"
+    FINE_TUNING = "fine_tuning"
 
 
 STANDARD = tuple(interface for interface in Interface if interface is not Interface.UPLOADS)
@@ -78,6 +80,8 @@ ERROR_FORMATS = {
     Interface.OPERATIONS: ErrorFormat.DETAIL,
     Interface.FILES: ErrorFormat.ERROR,
     Interface.COMPLETIONS: ErrorFormat.ERROR,
+    Interface.BATCHES: ErrorFormat.ERROR,
+    Interface.FINE_TUNING: ErrorFormat.ERROR,
 }
 
 

@@ -22,6 +22,8 @@ PREFIX_AUTH: Mapping[tuple[str, ...], tuple[Auth, ErrorFormat]] = {
     ("v1", "models"): (Auth.BEARER, ErrorFormat.ERROR),
     ("v1", "files"): (Auth.BEARER, ErrorFormat.ERROR),
     ("v1", "responses"): (Auth.BEARER, ErrorFormat.ERROR),
+    ("v1", "batches"): (Auth.BEARER, ErrorFormat.ERROR),
+    ("v1", "fine_tuning"): (Auth.BEARER, ErrorFormat.ERROR),
     ("v1",): (Auth.BEARER, ErrorFormat.DETAIL),
     ("inference", "v1"): (Auth.BEARER, ErrorFormat.ERROR),
     ("v2",): (Auth.BASIC, ErrorFormat.REASON),
@@ -34,9 +36,9 @@ PREFIX_AUTH: Mapping[tuple[str, ...], tuple[Auth, ErrorFormat]] = {
 Below those of the interfaces even such a path requires a caller.
 """
 
-_TRAINING, _CHAT = "POST /v1/preview/sft-training-jobs", "POST /inference/v1/chat/completions"
+_CHAT = "POST /inference/v1/chat/completions"
 HINTS: Mapping[str, str] = {
-    "fine_tuning": f"training jobs are created by {_TRAINING}; ",
+    "fine_tuning": "a job cannot be paused, but cancelled; stop its worker, and the next one continues it; ",
 }
 """What to use in the place of routes of other services, by the segment after `v1`."""
 

@@ -3,8 +3,11 @@
 from collections.abc import Generator
 from functools import partial
 
+from modelyard.domain import batch
 from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus
 from modelyard.domain.training import TRAINING_ENDED, TRAINING_FAILED
+from modelyard.platform.batches import ends as batch_ends
+from modelyard.platform.batches import job as batch_job
 from modelyard.platform.evaluations import job as evaluation_job
 from modelyard.platform.evaluations import shard_ends
 from modelyard.platform.jobs.claimed_job import ClaimedJob
@@ -58,6 +61,18 @@ def _respond(claimed: ClaimedJob) -> Generator[None, None, None]:
 
 def _end_response(tx: Tx, job: Job) -> None:
     background.end_with_job(tx, job)
+
+
+def _answer_batch(claimed: ClaimedJob) -> Generator[None, None, None]:
+    return batch_job.run_batch(claimed)  # loaded by the first batch
+
+
+def _end_batch(tx: Tx, job: Job) -> None:
+    batch_ends.end_batch(tx, job)
+
+
+def _keeps_files(runtime: Runtime, job: Job) -> bool:
+    return batch_ends.keeps_files(runtime, job)
 
 
 def _failed(job: Job) -> bool:
@@ -126,12 +141,23 @@ _RESPONSE = JobType(
     longest_pause=_longest_row,
 )
 
+_BATCH = JobType(
+    JobKind.BATCH,
+    _answer_batch,
+    batch.ENDED,
+    batch.FAILED,
+    _end_batch,
+    shares_files=_keeps_files,
+    longest_pause=_longest_row,
+)
+
 JOB_TYPES: JobTypes = {
     job_type.kind: job_type
     for job_type in (
         *map(_training, METHODS),
         _LOOP,
         _RESPONSE,
+        _BATCH,
         _evaluation(JobKind.EVALUATE),
         _evaluation(JobKind.RESCORE),
     )

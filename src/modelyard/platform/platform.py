@@ -12,6 +12,7 @@ from modelyard.domain.identity import Principal, check_name
 from modelyard.errors import Forbidden
 from modelyard.platform.annotations import service as annotations_service
 from modelyard.platform.artifacts import Spool, artifacts_folder
+from modelyard.platform.batches import service as batch_service
 from modelyard.platform.catalogue.service import Catalogue
 from modelyard.platform.chat.measured import Tracing
 from modelyard.platform.chat.service import Chat
@@ -19,6 +20,7 @@ from modelyard.platform.completions import service as completions_service
 from modelyard.platform.embeddings import service as embedding
 from modelyard.platform.evaluations import service as evaluation
 from modelyard.platform.files import service as file_service
+from modelyard.platform.fine_tuning import service as fine_tuning_service
 from modelyard.platform.jobs import service as jobs
 from modelyard.platform.jobs import worker as worker_service
 from modelyard.platform.keys import service as identity
@@ -27,26 +29,28 @@ from modelyard.platform.listing import Listing, short_listing
 from modelyard.platform.metrics import service as metrics_service
 from modelyard.platform.models import base_models as base_model
 from modelyard.platform.models import service as model
+from modelyard.platform.opened_with import OpenedWith
 from modelyard.platform.operations import erasure, event_retention, ledger_retention, run_retention
 from modelyard.platform.operations import health as health_service
 from modelyard.platform.operations import orphans as sweep_service
 from modelyard.platform.responses import service as response_service
-from modelyard.platform.runtime import Lifetime, Runtime, Settings
+from modelyard.platform.runtime import Lifetime, Runtime
 from modelyard.platform.training import service as training_service
 from modelyard.platform.uploads import service as uploads
 from modelyard.platform.usage import service as usage_service
-from modelyard.protocols import Authenticator, Clock, Executor, Observer, Randomness
-from modelyard.threads import Threads, in_new_thread
+from modelyard.protocols import Authenticator, Executor
+from modelyard.threads import in_new_thread
 
 R = TypeVar("R")
 _id = attrgetter("id")
 
 
-class Platform:
+class Platform(OpenedWith):
     """A model platform in one object, made by `open_platform`.
 
     Its resources are `catalogue`, `chat`, `responses`, `completions`, `embeddings`, `models`, `training`,
-    `evaluations`, `jobs`, `annotations`, `keys`, `usage`, `uploads`, `files` and `health`. It is a context manager,
+    `evaluations`, `jobs`, `annotations`, `keys`, `usage`, `uploads`, `files`, `batches`, `fine_tuning` and
+    `health`. It is a context manager,
     synchronous and asynchronous; leaving it closes what `open_platform` opened.
     """
 
@@ -129,6 +133,16 @@ class Platform:
         return self._resource(file_service.Files)
 
     @property
+    def batches(self) -> "batch_service.Batches":
+        """Files of requests that a job answers."""
+        return self._resource(batch_service.Batches)
+
+    @property
+    def fine_tuning(self) -> "fine_tuning_service.FineTuning":
+        """Training jobs in the words of fine-tuning services."""
+        return self._resource(fine_tuning_service.FineTuning)
+
+    @property
     def health(self) -> "health_service.Health":
         """The health checks."""
         return self._resource(health_service.Health)
@@ -142,43 +156,7 @@ class Platform:
         self._life.check()
         return kind(self._runtime, self._principal)
 
-    # ---- what it was opened with
-
-    @property
-    def settings(self) -> Settings:
-        """The settings in force."""
-        return self._runtime.settings
-
-    @property
-    def clock(self) -> Clock:
-        """The clock that it uses."""
-        return self._runtime.clock
-
-    @property
-    def randomness(self) -> Randomness:
-        """The source of its random bytes."""
-        return self._runtime.randomness
-
-    @property
-    def blocking(self) -> bool:
-        """Whether a call may block on its store, so that an event loop must run it in a thread."""
-        return self._runtime.store.blocking
-
-    @property
-    def threads(self) -> Threads:
-        """The threads in which an event loop makes its blocking calls."""
-        return self._runtime.threads
-
-    @property
-    def observer(self) -> Observer | None:
-        """What receives the events."""
-        return self._runtime.observer
-
-    @property
-    def tracing(self) -> Tracing | None:
-        """What traces its requests, if `modelyard.otel` does."""
-        tracing: Tracing | None = self._runtime.cache.tracing
-        return tracing
+    # ---- what it reports
 
     def trace_with(self, tracing: Tracing | None) -> None:
         """Trace requests and completions, or no longer. Only the host may call this."""

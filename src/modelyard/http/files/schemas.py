@@ -6,19 +6,11 @@ from typing import Any, Literal
 import attrs
 
 from modelyard.domain.file import FOR_EVER, StoredFile
+from modelyard.http.body_schemas import FileLife
 from modelyard.http.listing import PageObject, page_class
 from modelyard.http.message import answering, constant
 
 _BYTES: Mapping[str, Any] = {"schema": {"format": "binary"}}
-_LIFE: Mapping[str, Any] = {"schema": {"minimum": 3600, "maximum": 30 * 24 * 3600}}
-
-
-@attrs.frozen
-class FileLife:
-    """When a file expires: so many seconds after its upload."""
-
-    seconds: int = attrs.field(metadata=_LIFE)
-    anchor: Literal["created_at"] = "created_at"
 
 
 @attrs.frozen

@@ -35,6 +35,7 @@ _BOUNDS: Mapping[str, Mapping[str, Any]] = {
     "kl_penalty_reference_step": _AMOUNT,
     "packed_sequence_length": _COUNT,
     "batch_size": _COUNT,
+    "epochs": {"minimum": 1, "maximum": 100},
     "beta": _RATE,
     "label_smoothing": {"minimum": 0, "exclusiveMaximum": 0.5},
     "rounds": _COUNT,

@@ -96,7 +96,7 @@ def _superseded(tx: Tx, progress: JobProgress, event: NewEvent) -> bool:
 
 def event_listing(runtime: Runtime, job_id: str, order: Order = "asc") -> Listing[TrainingEvent]:
     """List the events of a job by `seq`."""
-    place = partial(_place, job_id)
+    place = partial(event_place, job_id)
     return index_listing(runtime, JobEvent, "by_job", job_id, place=place, order=order, shown=_faces)
 
 
@@ -110,7 +110,8 @@ def iter_events(runtime: Runtime, job_id: str, after: str | None) -> Iterator[Tr
         after = page.items[-1].id
 
 
-def _place(job_id: str, event_id: str, snapshot: Snapshot) -> Cursor:
+def event_place(job_id: str, event_id: str, snapshot: Snapshot) -> Cursor:
+    """Return the cursor after an event of a job. Raises `NotFound`."""
     event = snapshot.find(JobEvent, "id", job_id, event_id)
     if event is None:
         raise NotFound("Event", event_id)

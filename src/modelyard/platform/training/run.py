@@ -15,6 +15,7 @@ from modelyard.domain.canonical import digest
 from modelyard.domain.job import Claim, Job, JobProgress, JobStatus
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.training import GRADIENT_STEP, TRAINING_STARTED, Dataset
+from modelyard.domain.training_config import BatchedConfig
 from modelyard.domain.usage import Budget
 from modelyard.errors import (
     ArtifactMissing,
@@ -132,9 +133,11 @@ class _Run:
         spec, artifacts, name = self.start.job.spec, self.runtime.artifacts, self.start.artifact
         method = METHODS[self.start.job.kind]
         trainer = _trainer_for(self.runtime, self.start.model.base_model, method.kind)
-        rows = _Rows(artifacts, name, method.rows.read)
+        config = method.config.resolve(spec["config"])
+        epochs = config.epochs if isinstance(config, BatchedConfig) else 1
+        rows = _Rows(artifacts, name, method.rows.read, epochs)
         with trainer_border():
-            return iter(trainer.train(method.kind.value, method.config.resolve(spec["config"]), rows, self._context))
+            return iter(trainer.train(method.kind.value, config, rows, self._context))
 
     def store(self, item: TrainItem) -> None:
         """Store what the trainer yielded. Raises `TrainingError` when it breaks the laws of trainers."""
@@ -324,12 +327,14 @@ def intact(runtime: Runtime, files: Files) -> Files:
 
 @attrs.frozen
 class _Rows(Generic[T]):
-    """Training data that can be read again and again, a row at a time."""
+    """Training data that can be read again and again, a row at a time: all rows so many times."""
 
     artifacts: ArtifactStore
     name: str
     read: Callable[[BinaryIO], Iterator[T]]
+    epochs: int = 1
 
     def __iter__(self) -> Iterator[T]:
-        with self.artifacts.open(self.name) as file:
-            yield from self.read(file)
+        for _ in range(self.epochs):
+            with self.artifacts.open(self.name) as file:
+                yield from self.read(file)

@@ -1,0 +1,48 @@
+"""What a platform was opened with, as its users may read it."""
+
+from modelyard.platform.chat.measured import Tracing
+from modelyard.platform.runtime import Runtime, Settings
+from modelyard.protocols import Clock, Observer, Randomness
+from modelyard.threads import Threads
+
+
+class OpenedWith:
+    """The settings, the clock and the rest of what a platform runs on."""
+
+    _runtime: Runtime
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self._runtime.settings
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that it uses."""
+        return self._runtime.clock
+
+    @property
+    def randomness(self) -> Randomness:
+        """The source of its random bytes."""
+        return self._runtime.randomness
+
+    @property
+    def blocking(self) -> bool:
+        """Whether a call may block on its store, so that an event loop must run it in a thread."""
+        return self._runtime.store.blocking
+
+    @property
+    def threads(self) -> Threads:
+        """The threads in which an event loop makes its blocking calls."""
+        return self._runtime.threads
+
+    @property
+    def observer(self) -> Observer | None:
+        """What receives the events."""
+        return self._runtime.observer
+
+    @property
+    def tracing(self) -> Tracing | None:
+        """What traces its requests, if `modelyard.otel` does."""
+        tracing: Tracing | None = self._runtime.cache.tracing
+        return tracing

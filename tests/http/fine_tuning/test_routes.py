@@ -1,0 +1,225 @@
+"""Fine-tuning over HTTP: a job's whole course, the methods, and what is refused of them by name."""
+
+import json
+from typing import Any
+
+import pytest
+
+from modelyard import open_platform
+
+PATH = "/v1/fine_tuning/jobs"
+USER = {"role": "user", "content": "hi"}
+EXAMPLE = {"messages": [USER, {"role": "assistant", "content": "ho"}]}
+PAIR = {
+    "input": {"messages": [USER]},
+    "preferred_output": [{"role": "assistant", "content": "ho"}],
+    "non_preferred_output": [{"role": "assistant", "content": "no"}],
+}
+TASK = {"messages": [USER], "answer": "ho"}
+GRADER = {
+    "type": "string_check",
+    "name": "same",
+    "operation": "eq",
+    "input": "{{sample.output_text}}",
+    "reference": "{{ item.answer }}",
+}
+
+
+@pytest.fixture(autouse=True)
+def a_worker_is_alive(client: Any) -> None:
+    client.platform.worker().beat()
+
+
+def uploaded(client: Any, *rows: Any, purpose: str = "fine-tune") -> str:
+    lines = [json.dumps(row).encode() + b"\n" for row in rows or [EXAMPLE] * 4]
+    return str(client.platform.files.create("train.jsonl", lines, purpose=purpose, entity="acme").id)
+
+
+def create(client: Any, *rows: Any, headers: Any = (), path: str = PATH, **members: Any) -> Any:
+    body = {"model": "tabular-mini", "training_file": uploaded(client, *rows), **members}
+    return client.send("POST", path, body, headers=headers)
+
+
+def by(method: str, **hyperparameters: Any) -> dict[str, Any]:
+    grader = {"grader": GRADER} if method == "reinforcement" else {}
+    return {"method": {"type": method, method: {"hyperparameters": hyperparameters, **grader}}}
+
+
+def ended(client: Any, made: Any) -> Any:
+    assert made.status == 200, made.raw
+    client.platform.worker().run_until_idle()
+    return client.ok("GET", f"{PATH}/{made.json['id']}")
+
+
+@pytest.mark.parametrize("path", [PATH, "/inference/v1/fine_tuning/jobs"])
+def test_a_job_goes_its_course(client: Any, path: str) -> None:
+    made = create(client, path=path, suffix="mine", seed=7, metadata={"k": "v"}, **by("supervised", n_epochs=2))
+    job = made.json
+    assert (job["object"], job["status"], job["fine_tuned_model"]) == ("fine_tuning.job", "queued", None)
+    job = ended(client, made)
+    assert (job["status"], job["seed"], job["metadata"], job["error"]) == ("succeeded", 7, {"k": "v"}, None)
+    assert job["hyperparameters"] == {"n_epochs": 2, "batch_size": 2, "learning_rate_multiplier": 1.0}
+    assert job["fine_tuned_model"].startswith("acme/default/ft-tabular-mini-mine-")
+    events = client.ok("GET", f"{path}/{job['id']}/events")["data"]
+    assert [event["type"] for event in events] == ["message", *["metrics"] * 4, "message"]
+    assert events[0]["message"] == "The job has successfully completed"
+    assert [event["data"].get("step") for event in events] == [None, 4, 3, 2, 1, None]
+    (checkpoint,) = client.ok("GET", f"{path}/{job['id']}/checkpoints")["data"]
+    assert checkpoint["fine_tuned_model_checkpoint"] == job["fine_tuned_model"]
+    body = {"model": job["fine_tuned_model"], "messages": [USER], "max_tokens": 4}
+    assert client.ok("POST", "/v1/chat/completions", body)["model"] == job["fine_tuned_model"]
+    shown = client.ok("GET", f"/v1/preview/training-jobs/{job['id']}")
+    assert (shown["kind"], shown["status"], shown["config"]["epochs"]) == ("sft", "succeeded", 2)
+    assert client.ok("GET", path, query="limit=1")["data"] == [job]
+    assert client.ok("GET", path, query="metadata%5Bk%5D=v&limit=1")["data"] == [job]
+    assert client.ok("GET", path, query="metadata%5Bk%5D=w")["data"] == []
+    base = path.removesuffix("/fine_tuning/jobs")
+    name = job["fine_tuned_model"]
+    assert client.ok("DELETE", f"{base}/models/{name}") == {"id": name, "object": "model", "deleted": True}
+    assert client.send("POST", "/v1/chat/completions", body).status == 404
+    assert client.send("DELETE", f"{base}/models/{name}").status == 404
+    whole = name.rpartition(":")[0]
+    client.ok("DELETE", f"{base}/models/{whole}")
+    assert client.send("GET", f"{base}/models/{whole}").status == 404
+    assert client.ok("GET", f"{path}/{job['id']}")["fine_tuned_model"] is None
+
+
+def test_a_tuned_model_is_trained_further(client: Any) -> None:
+    first = ended(client, create(client))["fine_tuned_model"]
+    again = ended(client, create(client, model=first))
+    assert again["fine_tuned_model"] == first.replace(":step1", ":step2")
+    answer = create(client, model=first)
+    assert (answer.status, answer.json["error"]["param"]) == (400, "model")
+    assert create(client, model=again["fine_tuned_model"], suffix="x").json["error"]["param"] == "suffix"
+
+
+def test_preferences_are_trained_by_dpo(client: Any) -> None:
+    own = {"messages": [USER], "chosen": "ho", "rejected": "no"}
+    job = ended(client, create(client, PAIR, own, **by("dpo", beta=0.2, learning_rate_multiplier=2)))
+    assert (job["status"], job["hyperparameters"], job["method"]["type"]) == ("succeeded", {}, "dpo")
+    assert job["method"]["dpo"]["hyperparameters"] == {
+        "n_epochs": 1,
+        "batch_size": 2,
+        "learning_rate_multiplier": 2,
+        "beta": 0.2,
+    }
+
+
+def test_tasks_are_trained_by_reinforcement(client: Any) -> None:
+    held_out = uploaded(client, TASK)
+    made = create(client, TASK, TASK, validation_file=held_out, **by("reinforcement", n_epochs=2, batch_size=2))
+    job = ended(client, made)
+    assert (job["status"], job["method"]["reinforcement"]["grader"]) == ("succeeded", GRADER), job["error"]
+    assert len(client.ok("GET", f"{PATH}/{job['id']}/checkpoints")["data"]) == 2
+    assert [each["id"] for each in client.ok("GET", PATH, query="limit=1")["data"]] == [job["id"]]
+    assert client.ok("GET", f"{PATH}/{job['id']}/events")["data"][1]["data"]["step"] == 2
+
+
+@pytest.mark.parametrize(
+    ("members", "param"),
+    [
+        ({"model": "gpt-4o-mini"}, "model"),
+        ({"integrations": [{"type": "wandb", "wandb": {"project": "p"}}]}, "integrations"),
+        ({"validation_file": "x"}, "validation_file"),
+        ({"suffix": "a b"}, "suffix"),
+        ({"seed": "x"}, "seed"),
+        ({"colour": "red"}, "colour"),
+        ({"hyperparameters": {"n_epochs": 0}}, "hyperparameters.n_epochs"),
+        ({"hyperparameters": {"n_epochs": "many"}}, "hyperparameters.n_epochs"),
+        ({"hyperparameters": {"n_epochs": 1000}}, "hyperparameters.n_epochs"),
+        ({"hyperparameters": {"beta": 1}}, "hyperparameters.beta"),
+        ({"hyperparameters": {}, **by("supervised")}, "hyperparameters"),
+        ({"method": {"type": "magic"}}, "method.type"),
+        ({"method": {"type": "dpo", "supervised": {}}}, "supervised"),
+        ({"method": {"type": "reinforcement"}}, "grader"),
+        (by("reinforcement", eval_samples=3), "hyperparameters.eval_samples"),
+        ({"method": {"type": "reinforcement", "reinforcement": {"grader": {"type": "python"}}}}, "grader.type"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(client: Any, members: dict[str, Any], param: str) -> None:
+    before = len(list(client.platform.models.list())), set(client.platform._runtime.artifacts.names())
+    answer = create(client, **members)
+    assert (answer.status, answer.json["error"]["param"]) == (400, param)
+    assert len(list(client.platform.models.list())) == before[0]
+    assert len(set(client.platform._runtime.artifacts.names()) - before[1]) == 1  # the training file
+
+
+@pytest.mark.parametrize(
+    ("row", "param"),
+    [
+        ({"messages": [USER, {"role": "assistant", "content": "ho", "weight": 0}]}, "row[1].messages[1].weight"),
+        ({"messages": [USER]}, "row[1].messages"),
+        ({"messages": [USER], "functions": []}, "row[1].functions"),
+        ({"prompt": "a", "completion": "b"}, "row[1].prompt"),
+        (5, "line[2]"),
+    ],
+)
+def test_a_row_at_fault_is_named(client: Any, row: Any, param: str) -> None:
+    answer = create(client, {**EXAMPLE, "parallel_tool_calls": True}, row)
+    assert (answer.status, answer.json["error"]["param"]) == (400, f"training_file.{param}")
+
+
+def test_a_file_of_another_purpose_is_refused(client: Any) -> None:
+    body = {"model": "tabular-mini", "training_file": uploaded(client, EXAMPLE, purpose="batch")}
+    answer = client.send("POST", PATH, body)
+    assert (answer.status, answer.json["error"]["param"]) == (400, "training_file")
+    assert client.send("POST", PATH, {**body, "training_file": "nothing"}).status == 404
+
+
+def test_a_job_is_cancelled_and_cannot_be_paused(client: Any) -> None:
+    job = create(client).json["id"]
+    refused = client.send("POST", f"{PATH}/{job}/pause")
+    assert (refused.status, "cannot be paused" in refused.json["error"]["message"]) == (404, True)
+    assert client.ok("POST", f"{PATH}/{job}/cancel")["status"] == "cancelled"
+    assert client.ok("GET", f"{PATH}/{job}/events")["data"][0]["level"] == "error"
+    assert client.send("POST", f"{PATH}/{job}/resume").status == 409
+
+
+def test_the_same_request_under_a_key_is_one_job(client: Any) -> None:
+    body = {"model": "tabular-mini", "training_file": uploaded(client)}
+    headers = [("idempotency-key", f"tune-{client.asynchronous}")]
+    before = len(list(client.platform.models.list()))
+    first = client.send("POST", PATH, body, headers=headers)
+    assert client.send("POST", PATH, body, headers=headers).json["id"] == first.json["id"]
+    assert client.send("POST", PATH, {**body, "seed": 1}, headers=headers).status == 409
+    assert len(list(client.platform.models.list())) == before + 1
+
+
+def test_each_tenant_sees_its_own(client: Any) -> None:
+    job = ended(client, create(client))
+    other = client.another("globex")
+    assert other.ok("GET", PATH)["data"] == []
+    for method, path in (
+        ("GET", ""),
+        ("GET", "/events"),
+        ("GET", "/checkpoints"),
+        ("POST", "/cancel"),
+    ):
+        assert other.send(method, f"{PATH}/{job['id']}{path}").status == 404
+    assert other.send("DELETE", f"/v1/models/{job['fine_tuned_model']}").status == 403
+    body = {"model": "tabular-mini", "training_file": job["training_file"]}
+    assert other.send("POST", PATH, body).status == 404
+
+
+def test_a_record_of_another_service_is_repeated(client: Any) -> None:
+    record = {
+        "id": "ftjob-abc",
+        "fine_tuned_model": "ft:gpt-4o-mini-2024-07-18:acme:greeter:7p4lURel",
+        "hyperparameters": {"n_epochs": 2, "batch_size": 1, "learning_rate_multiplier": 1.8},
+        "method": {"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": 2, "batch_size": 1}}},
+        "seed": 42,
+        "metadata": None,
+    }
+    options = {"model": "tabular-mini", "training_file": uploaded(client), "entity": "acme"}
+    made = client.platform.fine_tuning.repeat(record, **options)
+    client.platform.worker().run_until_idle()
+    job = client.ok("GET", f"{PATH}/{made.id}")
+    assert (job["status"], job["seed"]) == ("succeeded", 42)
+    assert "-greeter-" in job["fine_tuned_model"]
+    assert client.platform.training.get(made.id).total == 8
+
+
+def test_without_a_worker_no_job_is_taken(client_for: Any) -> None:
+    with open_platform() as platform:
+        assert create(client_for(platform)).status == 503
+        assert list(platform.models.list()) == []
