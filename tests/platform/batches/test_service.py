@@ -1,5 +1,6 @@
 """Batches: every line is answered once, in order; what a batch has written stays however it ends."""
 
+import json
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from decimal import Decimal
@@ -313,5 +314,41 @@ def test_parts_stay_few_and_in_order(platform: Platform) -> None:
         platform._runtime.artifacts.remove(part["artifact"])
 
 
-def test_the_addresses_are_those_of_the_interfaces() -> None:
-    assert CHAT in batch_job.ENDPOINTS
+@pytest.mark.parametrize(
+    ("endpoint", "body", "place"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": "hi"}]}, ("choices", 0, "message", "content")),
+        ("/v1/responses", {"input": "hi"}, ("output", 0, "content", 0, "text")),
+        ("/v1/completions", {"prompt": ["hi"]}, ("choices", 0, "text")),
+    ],
+)
+def test_each_interface_answers_in_its_own_words(
+    platform: Platform, endpoint: str, body: dict[str, Any], place: tuple[str | int, ...]
+) -> None:
+    def line(custom_id: str, **more: Any) -> bytes:
+        asked = {"custom_id": custom_id, "method": "POST", "url": endpoint, "body": {"model": "echo", **body, **more}}
+        return json.dumps(asked).encode() + b"\n"
+
+    batch = batch_of(
+        platform, line("good"), line("streamed", stream=True), line("hot", temperature=9), endpoint=endpoint
+    )
+    platform.worker().run_until_idle()
+    batch = platform.batches.get(batch.id)
+    (found,) = lines_of(platform, batch.output_file_id)
+    answer = found["response"]["body"]
+    for step in place:
+        answer = answer[step]
+    assert answer == "hi"
+    refused = {line["custom_id"]: line["response"] for line in lines_of(platform, batch.error_file_id)}
+    assert {name: (one["status_code"], one["body"]["error"]["param"]) for name, one in refused.items()} == {
+        "streamed": (400, "stream"),
+        "hot": (400, "temperature"),
+    }
+
+
+def test_embeddings_are_answered_too(platform: Platform) -> None:
+    asked = {"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"model": "echo", "input": "hi"}}
+    batch = batch_of(platform, json.dumps(asked).encode(), endpoint="/v1/embeddings")
+    platform.worker().run_until_idle()
+    (found,) = lines_of(platform, platform.batches.get(batch.id).output_file_id)
+    assert len(found["response"]["body"]["data"]) == 1
