@@ -73,6 +73,7 @@ def test_beta_and_label_smoothing_are_part_of_the_configuration(platform: Platfo
     assert plain.refresh().config == {
         "learning_rate": (1e-4,) * 4,
         "batch_size": 4,
+        "epochs": 1,
         "beta": 0.1,
         "label_smoothing": 0.0,
     }

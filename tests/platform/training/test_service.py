@@ -68,7 +68,12 @@ def test_a_model_is_named_by_value_id_or_name(yard: Any) -> None:
 
 def test_the_configuration_in_force_is_kept_with_every_default(yard: Any) -> None:
     sft = yard.training.sft(yard.model(), yard.examples(4), learning_rate=[0.1, 0.2], assistant_turns="last")
-    assert dict(sft.refresh().config) == {"learning_rate": (0.1, 0.2), "batch_size": 2, "assistant_turns": "last"}
+    assert dict(sft.refresh().config) == {
+        "learning_rate": (0.1, 0.2),
+        "batch_size": 2,
+        "epochs": 1,
+        "assistant_turns": "last",
+    }
     rl = yard.training.rl(yard.model(), yard.groups(1.0), loss_fn="ppo", learning_rate=None)
     assert rl.refresh().config["ppo"] is True
     assert rl.refresh().config["epsilon"] == 0.2
@@ -695,3 +700,14 @@ def test_a_job_for_a_worker_elsewhere_is_taken_where_nothing_trains_the_base_mod
     model = yard.model()
     yard.runtime = attrs.evolve(yard.runtime, trainers=())
     assert yard.training.rl(model, yard.groups(1.0)).status is JobStatus.QUEUED
+
+
+def test_rows_are_trained_on_as_often_as_is_requested(yard: Any) -> None:
+    rows, model = [plain(number) for number in range(4)], yard.model("repeated")
+    assert yard.training.sft(model, rows, epochs=3, batch_size=2).wait().total == 6
+    for options, says in (
+        ({"epochs": 0}, "epochs"),
+        ({"epochs": 3, "batch_size": 2, "learning_rate": [1e-4] * 5}, "12 rows make 6 batches"),
+    ):
+        with pytest.raises(InvalidInput, match=says):
+            yard.training.sft(model, rows, **options)
