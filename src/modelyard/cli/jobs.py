@@ -9,7 +9,7 @@ import attrs
 import click
 
 from modelyard.cli.lazy_group import Group
-from modelyard.cli.names import EVALUATIONS, subject_name
+from modelyard.cli.names import ANSWERS, EVALUATIONS, subject_name
 from modelyard.cli.terminal import (
     StoreName,
     entity_option,
@@ -102,7 +102,7 @@ def show_job(store: StoreName, job: str, as_json: bool) -> None:
     """Show JOB: the id of a job or of an evaluation run, or a model (project/name), whose last training job it is."""
     with opened(store) as platform:
         found = _found(platform, job)
-        face = found if found.kind in EVALUATIONS else platform.training.get(found.id)
+        face = found if found.kind in EVALUATIONS | ANSWERS else platform.training.get(found.id)
         words = platform.annotations.get(found.id)
         fields = {**attrs.asdict(face, value_serializer=_plain), "tags": list(words.tags), "note": words.note}
     if as_json:
@@ -141,6 +141,8 @@ def watch_job(store: StoreName, job: str) -> None:
     """Follow JOB (named as for `jobs show`) until it ends; a worker elsewhere runs it, or else this command does."""
     with opened(store) as platform:
         found = _found(platform, job)
+        if found.kind in ANSWERS:
+            raise click.ClickException(f"a {found.kind} has no steps to follow; see modelyard jobs show")
         evaluates = found.kind in EVALUATIONS
         events = platform.evaluations.events(found.subject) if evaluates else platform.training.job(found.id).events()
         with click.progressbar(length=1, label=job, item_show_func=lambda text: text) as bar:

@@ -96,6 +96,8 @@ def _name(view: View, job: JobSummary) -> Html:
 
 def subject(view: View, job: JobSummary) -> Html:
     """Return a link to what a job works on."""
+    if job.kind in (JobKind.BATCH, JobKind.RESPONSE):
+        return short_id(job.subject)
     if job.kind not in TRAINING_KINDS:
         return view.link(joined(["run ", short_id(job.subject)]), "runs", job.subject)
     try:
