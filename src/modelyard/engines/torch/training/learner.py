@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 from typing import cast
 
 import torch
@@ -14,7 +13,7 @@ from modelyard.engines.torch.lora import tensor_bytes
 from modelyard.engines.torch.tokenizer import ChatTokenizer
 from modelyard.engines.torch.training.examples import LEFT_OUT, TokenRow, example_rows, trajectory_rows
 from modelyard.engines.torch.training.memory_plan import MemoryBudget, Pass
-from modelyard.engines.torch.training.token_logprobs import TokenScorer
+from modelyard.engines.torch.training.token_logprobs import TokenScorer, backward, rows_of
 from modelyard.engines.torch.training.trainable import TrainableWeights, Weights
 from modelyard.errors import TrainingError
 from modelyard.trainers import loop
@@ -70,7 +69,7 @@ class LocalLearner:
     def scores(self, model: object, turns: Sequence[loop.Turn]) -> loop.Rows:
         """Return log-probabilities under the weights `model`."""
         with self._trained.replaced(cast(Weights, model)):
-            return self._scored(self._room.passes(cast(Sequence[TokenRow], turns)), len(turns))
+            return self._scored(turns)
 
     def step(self, turns: Sequence[loop.Turn], loss: loop.Objective, learning_rate: float, number: int) -> loop.Metrics:
         """Make one step of AdamW.
@@ -78,36 +77,32 @@ class LocalLearner:
         Rows go through the network once if one pass holds them all or the loss is linear; otherwise derivatives need
         all log-probabilities first, and rows go through it twice.
         """
-        passes = list(self._room.passes(cast(Sequence[TokenRow], turns)))
         self._optimizer.zero_grad(set_to_none=True)
-        found, entropy = self._gradient(passes, turns, loss)
+        found, entropy = self._gradient(turns, loss)
         norm = self._descend(learning_rate, number, found)
         tokens = sum(len(turn.logprobs) for turn in turns)
         return {**found.metrics, "grad_norm": norm, "entropy": entropy / max(tokens, 1)}
 
-    def _gradient(self, passes: Sequence[Pass], turns: Sequence[loop.Turn], loss: loop.Objective) -> tuple[Loss, float]:
+    def _gradient(self, turns: Sequence[loop.Turn], loss: loop.Objective) -> tuple[Loss, float]:
         """Leave the gradient in the parameters; return the loss, and the sum of the entropies."""
-        found = None if len(passes) == 1 else self._foreseen(passes, turns, loss)
+        passes = list(self._room.passes(cast(Sequence[TokenRow], turns)))
+        found = None if len(passes) == 1 else self._foreseen(turns, loss)
         known, entropy = [], 0.0
         for one in passes:
             flat, entropies = self._scorer.logprobs(one.rows, one.recomputed)
-            known.append((one, _rows(flat, one.rows)))
-            found = found or loss.of(_placed(len(turns), known))
-            self._backward(flat, one, found)
+            known.append((one, rows_of(flat, one.rows)))
+            found = found or loss.of(placed(len(turns), known))
+            backward(flat, [found.derivatives[number] for number in one.numbers])
             entropy += float(entropies.sum())
         if found is None or (loss.linear and len(passes) > 1):
-            found = loss.of(_placed(len(turns), known))
+            found = loss.of(placed(len(turns), known))
         return found, entropy
 
-    def _foreseen(self, passes: Sequence[Pass], turns: Sequence[loop.Turn], loss: loop.Objective) -> Loss:
+    def _foreseen(self, turns: Sequence[loop.Turn], loss: loop.Objective) -> Loss:
         """Return the loss before the first derivatives are needed; the value of a linear one is not known yet."""
         if loss.linear:
             return loss.of([(0.0,) * len(turn.logprobs) for turn in turns])
-        return loss.of(self._scored(passes, len(turns)))
-
-    def _backward(self, flat: Tensor, one: Pass, found: Loss) -> None:
-        derivatives = [value for number in one.numbers for value in found.derivatives[number]]
-        flat.backward(torch.tensor(derivatives, dtype=flat.dtype, device=flat.device))
+        return loss.of(self._scored(turns))
 
     def _descend(self, learning_rate: float, number: int, found: Loss) -> float:
         norm = float(nn.utils.clip_grad_norm_(self._trained.parameters, MAX_GRAD_NORM))
@@ -123,10 +118,11 @@ class LocalLearner:
 
     # ---- the network
 
-    def _scored(self, passes: Iterable[Pass], count: int) -> loop.Rows:
+    def _scored(self, turns: Sequence[loop.Turn]) -> loop.Rows:
         """Return log-probabilities without derivatives."""
+        passes = self._room.passes(cast(Sequence[TokenRow], turns))
         with torch.no_grad():
-            return _placed(count, [(one, _rows(self._scorer.logprobs(one.rows)[0], one.rows)) for one in passes])
+            return placed(len(turns), [(one, rows_of(self._scorer.logprobs(one.rows)[0], one.rows)) for one in passes])
 
     # ---- files
 
@@ -166,18 +162,13 @@ def _optimizer(parameters: Sequence[nn.Parameter]) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=0.0, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
 
 
-def _rows(flat: Tensor, rows: Sequence[TokenRow]) -> list[list[float]]:
-    values = iter(flat.detach().tolist())
-    return [list(islice(values, len(row.places))) for row in rows]
-
-
-def _placed(count: int, found: Iterable[tuple[Pass, Sequence[Sequence[float]]]]) -> loop.Rows:
+def placed(count: int, found: Iterable[tuple[Pass, Sequence[Sequence[float]]]]) -> loop.Rows:
     """Put the results of passes into the order of the step."""
-    placed: list[Sequence[float]] = [()] * count
+    ordered: list[Sequence[float]] = [()] * count
     for one, rows in found:
         for number, row in zip(one.numbers, rows, strict=True):
-            placed[number] = row
-    return placed
+            ordered[number] = row
+    return ordered
 
 
 _learns: type[loop.Learner] = LocalLearner

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import torch
@@ -52,6 +53,18 @@ class TokenScorer:
         with torch.no_grad():  # avoids NaN from -inf: such an unlikely token adds nothing
             entropies = -torch.linalg.vecdot(logprobs.exp(), logprobs.clamp_min(-100))
         return logprobs.gather(1, tokens[:, None])[:, 0], entropies
+
+
+def backward(flat: Tensor, rows: Sequence[Sequence[float]]) -> None:
+    """Add to the gradients by the derivatives of the log-probabilities of a pass, row by row."""
+    values = [value for row in rows for value in row]
+    flat.backward(torch.tensor(values, dtype=flat.dtype, device=flat.device))
+
+
+def rows_of(flat: Tensor, rows: Sequence[TokenRow]) -> list[list[float]]:
+    """Return the log-probabilities of a pass, row by row."""
+    values = iter(flat.detach().tolist())
+    return [list(islice(values, len(row.places))) for row in rows]
 
 
 class Layers:

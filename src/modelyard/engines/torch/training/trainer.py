@@ -20,6 +20,8 @@ from modelyard.engines.torch.threads import torch_threads
 from modelyard.engines.torch.tokenizer import ChatTokenizer
 from modelyard.engines.torch.training.learner import MOMENTS_FILE, LocalLearner
 from modelyard.engines.torch.training.memory_plan import MemoryBudget, check_weights, free_memory, need_of
+from modelyard.engines.torch.training.parallel import ParallelLearner
+from modelyard.engines.torch.training.ranks import Ranks, RankSetup, other_ranks
 from modelyard.engines.torch.training.token_logprobs import TokenScorer
 from modelyard.engines.torch.training.trainable import TrainableWeights, Weights, all_weights, attach_adapter
 from modelyard.formats.model_folder import check_unchanged
@@ -34,8 +36,9 @@ class LocalTrainer:
     """Trains the base models in `base_models`, a list that may grow, by adapters of `shape` or in full.
 
     A job may take `memory` bytes, weights included; by default what is free when it begins. A state is saved every
-    `save_every` steps. On one machine, with the same number of torch's threads, equal jobs give equal files; small
-    models are trained in one thread.
+    `save_every` steps. The rows of each step are spread over `ranks` processes of this machine: one for each graphics
+    card, or on a processor each with an equal part of the memory. On one machine, with the same number of ranks and of
+    torch's threads, equal jobs give equal files; small models are trained in one thread.
     """
 
     def __init__(
@@ -46,10 +49,11 @@ class LocalTrainer:
         device: str | None = None,
         memory: int | None = None,
         save_every: int = SAVE_EVERY,
+        ranks: int = 1,
     ) -> None:
         self._base_models, self._shape, self._save_every = base_models, shape or LoraShape(), save_every
         self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        self._memory = memory
+        self._memory, self._ranks = memory, ranks
 
     def methods(self, base_model: str) -> Collection[str]:
         """Return all methods for the base models."""
@@ -78,14 +82,27 @@ class LocalTrainer:
         base = self._base_model(context.base_model)
         full, folder = base.tuning is Tuning.FULL, Path(base.path)
         with torch_threads(1 if base.small else None), _as_training_errors():
-            limit = free_memory(self._device) if self._memory is None else self._memory
+            limit = self._limit()
             check_unchanged(base)
             check_weights(base.parameters, _bytes_each(self._device, full), limit)
             network = Network(folder, self._device, torch.float32 if full else None)
             trained = all_weights(network.model) if full else self._adapter(network, context)
             scorer = TokenScorer(network)
             room = MemoryBudget(need_of(network, scorer, trained.parameters, copies), limit)
-            yield LocalLearner(ChatTokenizer(folder), scorer, trained, room, base.context_length), trained
+            parts = ChatTokenizer(folder), scorer, trained, room, base.context_length
+            if self._ranks == 1:
+                yield LocalLearner(*parts), trained
+                return
+            shape = None if full else self._shape_of(context)
+            setup = RankSetup(base.path, self._device, shape, base.id, torch.get_num_threads(), self._ranks)
+            with other_ranks(setup):
+                yield ParallelLearner(*parts, Ranks(scorer, trained.parameters)), trained
+
+    def _limit(self) -> int | None:
+        """Return the bytes that a rank may take."""
+        limit = free_memory(self._device) if self._memory is None else self._memory
+        shared = torch.device(self._device).type == "cpu"
+        return limit // self._ranks if shared and limit is not None else limit
 
     def _adapter(self, network: Network, context: TrainContext) -> TrainableWeights:
         return attach_adapter(network.model, self._shape_of(context), context.seed, context.base_model)
