@@ -10,7 +10,7 @@ from training_kit import TINY, trainer_of
 from modelyard.domain.base_model import Tuning
 from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.engines.torch.training import memory_plan, ranks
-from modelyard.engines.torch.training.ranks import Task
+from modelyard.engines.torch.training.ranks import RankTask
 from modelyard.errors import TrainingError
 from modelyard.protocols import Step
 from modelyard.testing.contracts.trainer import ANSWERS, WORDS, Run, context_of, conversation_about, followed, rewarded
@@ -64,12 +64,12 @@ def test_losses_that_need_all_of_a_step_and_another_model_are_those_of_one_rank(
     groups = [rewarded("sea", [1.0, 0.0]), rewarded("sky", [1.0, 0.5, 0.2, 0.0])]
     one, two = (run("rl", RL, groups, tuning=Tuning.FULL, ranks=count) for count in (1, 2))
     assert_close(one, two)
-    assert {Task.SCORE, Task.ASK, Task.DIFFERENTIATE} == {*asked}
+    assert {RankTask.SCORE, RankTask.ASK, RankTask.DIFFERENTIATE} == {*asked}
 
 
-def spied(monkeypatch: pytest.MonkeyPatch) -> list[Task]:
+def spied(monkeypatch: pytest.MonkeyPatch) -> list[RankTask]:
     """Note what the ranks are asked to do."""
-    asked: list[Task] = []
+    asked: list[RankTask] = []
     compute = ranks.Ranks.compute
 
     def noting(self: Any, shares: Any, derivatives: Any = None) -> Any:

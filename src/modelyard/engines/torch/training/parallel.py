@@ -9,7 +9,7 @@ from modelyard.engines.torch.tokenizer import ChatTokenizer
 from modelyard.engines.torch.training.examples import TokenRow
 from modelyard.engines.torch.training.learner import LocalLearner, placed
 from modelyard.engines.torch.training.memory_plan import MemoryBudget, Pass
-from modelyard.engines.torch.training.ranks import Found, Ranks, Rows, Share, Task
+from modelyard.engines.torch.training.ranks import Found, Ranks, RankTask, Rows, Share
 from modelyard.engines.torch.training.token_logprobs import TokenScorer
 from modelyard.engines.torch.training.trainable import TrainableWeights
 from modelyard.trainers import loop
@@ -46,7 +46,7 @@ class ParallelLearner(LocalLearner):
 
     def _scored(self, turns: Sequence[loop.Turn]) -> loop.Rows:
         dealt = self._deal(turns)
-        return _in_order(len(turns), dealt, self._ranks.compute([Share(Task.SCORE, passes) for passes in dealt]))
+        return _in_order(len(turns), dealt, self._ranks.compute([Share(RankTask.SCORE, passes) for passes in dealt]))
 
     def _gradient(self, turns: Sequence[loop.Turn], loss: loop.Objective) -> tuple[Loss, float]:
         dealt = self._deal(turns)
@@ -58,11 +58,11 @@ class ParallelLearner(LocalLearner):
             return _shared(dealt, result)
 
         if not loss.linear and all(len(passes) <= 1 for passes in dealt):
-            found = self._ranks.compute([Share(Task.ASK, passes) for passes in dealt], derivatives)
+            found = self._ranks.compute([Share(RankTask.ASK, passes) for passes in dealt], derivatives)
         else:
             result = self._foreseen(turns, loss)
             parts = zip(dealt, _shared(dealt, result), strict=True)
-            found = self._ranks.compute([Share(Task.DIFFERENTIATE, passes, given) for passes, given in parts])
+            found = self._ranks.compute([Share(RankTask.DIFFERENTIATE, passes, given) for passes, given in parts])
         if result is None or loss.linear:
             result = loss.of(_in_order(len(turns), dealt, found))
         return result, sum(one.entropy for passes in found for one in passes)

@@ -37,7 +37,7 @@ READY = b"ready\n"
 Rows = Sequence[Sequence[float]]
 
 
-class Task(Enum):
+class RankTask(Enum):
     """What a rank does with its passes.
 
     SCORE computes log-probabilities. DIFFERENTIATE also adds to the gradient, by derivatives that are given; ASK asks
@@ -53,7 +53,7 @@ class Task(Enum):
 class Share:
     """What one rank does: its passes, and for each of them the derivatives of its rows where they are known."""
 
-    task: Task
+    task: RankTask
     passes: Sequence[Pass]
     derivatives: Sequence[Rows] = ()
 
@@ -103,23 +103,23 @@ class Ranks:
         flats, mine = self._passed(share)
         found: Any = None if shares is None else [None] * self.count
         distributed.gather_object(mine, found, 0)
-        if share.task is Task.ASK:
+        if share.task is RankTask.ASK:
             given = _handed_out(None if derivatives is None else derivatives(found))
             for flat, rows in zip(flats, given, strict=True):
                 backward(flat, rows)
-        if share.task is not Task.SCORE:
+        if share.task is not RankTask.SCORE:
             self._sum_gradients(lead=shares is not None)
         return cast(Found | None, found)
 
     def _passed(self, share: Share) -> tuple[list[Tensor], list[Scored]]:
         flats, found = [], []
         for number, one in enumerate(share.passes):
-            with torch.set_grad_enabled(share.task is not Task.SCORE):
+            with torch.set_grad_enabled(share.task is not RankTask.SCORE):
                 flat, entropies = self._scorer.logprobs(one.rows, one.recomputed)
             found.append(Scored(rows_of(flat, one.rows), float(entropies.sum())))
-            if share.task is Task.DIFFERENTIATE:
+            if share.task is RankTask.DIFFERENTIATE:
                 backward(flat, share.derivatives[number])
-            elif share.task is Task.ASK:
+            elif share.task is RankTask.ASK:
                 flats.append(flat)
         return flats, found
 
