@@ -67,7 +67,8 @@ def test_all_records_are_the_table_itself(fresh: Path, record: Record) -> None:
 
 def by_time(path: Path) -> Iterator[tuple[str, list[str]]]:
     with closing(sqlite3.connect(path)) as connection:
-        for record in NUMBERED:
+        kept = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        for record in [one for one in NUMBERED if one.table in kept]:
             time = "started_at" if record.table in ("predictions", "evaluation_runs") else "created_at"
             found = connection.execute(f'SELECT id FROM "{record.table}" ORDER BY "{time}", id').fetchall()
             yield record.table, [id_ for (id_,) in found]
@@ -77,7 +78,7 @@ def test_records_of_before_keep_their_order(old: Path) -> None:
     before = dict(by_time(old))
     assert all(before[table] for table in ("ledger", "jobs", "models", "predictions", "scores"))
     with closing(SqliteStore(old, RECORDS)) as store:
-        for record in NUMBERED:
+        for record in [one for one in NUMBERED if one.table in before]:
             index = next((name for name, one in record.indexes.items() if not one.where), None)
             if index is not None:
                 found = store.read(lambda s, r=record, i=index: s.page(r.cls, i, limit=10_000))  # type: ignore[misc]
