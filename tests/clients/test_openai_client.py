@@ -223,3 +223,50 @@ def test_the_training_interface_gives_logprobs_and_token_ids_unasked(training: A
     assert len(choice.logprobs.content) == len(choice.token_ids) <= 6
     assert choice.prompt_token_ids
     assert model.name == "agent"
+
+
+# ---- responses ---------------------------------------------------------------------------------------------------
+
+
+def test_responses_are_answered_continued_shown_and_deleted(client: Any) -> None:
+    first = client.responses.create(model="echo", input="first", instructions="Be brief.", metadata={"k": "v"})
+    assert (first.status, first.output_text, first.metadata) == ("completed", "first", {"k": "v"})
+    assert first.usage.total_tokens == first.usage.input_tokens + first.usage.output_tokens
+    then = client.responses.create(model="echo", input="then", previous_response_id=first.id)
+    assert client.responses.retrieve(then.id).output_text == "then"
+    assert [item.content[0].text for item in client.responses.input_items.list(then.id)] == ["then"]
+    client.responses.delete(first.id)
+    with pytest.raises(NotFoundError):
+        client.responses.retrieve(first.id)
+    with pytest.raises(BadRequestError) as refused:
+        client.responses.create(model="echo", input="x", previous_response_id=then.id)
+    assert refused.value.param == "previous_response_id"
+
+
+def test_a_streamed_response_says_what_the_whole_one_says(client: Any) -> None:
+    with client.responses.stream(model="echo", input="one two") as stream:
+        kinds = [event.type for event in stream]
+        whole = stream.get_final_response()
+    assert whole.output_text == "one two"
+    assert (kinds[0], kinds[-1]) == ("response.created", "response.completed")
+    plain = list(client.responses.create(model="echo", input="one two", stream=True))
+    assert [event.sequence_number for event in plain] == list(range(len(plain)))
+
+
+def test_a_response_calls_a_function_and_reads_its_output(client: Any) -> None:
+    tool = {"type": "function", "strict": False, **WEATHER["function"]}
+    called = client.responses.create(model="echo", input="x", tools=[tool], tool_choice="required")
+    (call,) = called.output
+    assert json.loads(call.arguments).keys() == {"city", "days"}
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
+    items = [{"role": "user", "content": "x"}, call, output, {"role": "user", "content": "so?"}]
+    assert client.responses.create(model="echo", input=items, tools=[tool]).output_text == "so?"
+    with pytest.raises(BadRequestError) as refused:
+        client.responses.create(model="echo", input="x", tools=[{"type": "web_search"}])
+    assert refused.value.param == "tools[0].type"
+
+
+def test_a_queued_response_is_cancelled_or_answered(client: Any) -> None:
+    queued = client.responses.create(model="echo", input="later", background=True)
+    assert queued.status in ("queued", "in_progress", "completed")
+    assert client.responses.cancel(queued.id).status in ("cancelled", "completed")
