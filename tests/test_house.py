@@ -24,6 +24,9 @@ SOURCE = ROOT / "src" / "modelyard"
 SHARED = {"checkpoints", "operations"}
 """Folders of `platform/` that are not attributes: rules of training and models, and what a host does with all."""
 
+SHAPES = {"messages"}
+"""Folders of `http/` that are another shape of an attribute's requests and answers: here of `platform.chat`."""
+
 LONG = {
     "protocols.py": "everything that a third party may implement, on one page",
     "errors.py": "every exception, as one tree",
@@ -64,7 +67,7 @@ def _properties() -> Iterator[tuple[str, property]]:
 def test_the_attribute_you_type_is_the_folder_you_open() -> None:
     found = resources()
     assert folders("platform") - SHARED == set(found) - {"health"}
-    assert folders("http") <= set(found)
+    assert folders("http") - SHAPES <= set(found)
     for name, module in found.items():
         folder = "operations" if name == "health" else name
         assert module.startswith(f"modelyard.platform.{folder}."), module

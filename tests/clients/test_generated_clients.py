@@ -1,6 +1,5 @@
 """Clients that are generated from the OpenAPI document can use a platform: Python's, and TypeScript's types."""
 
-import hashlib
 import importlib
 import json
 import shutil
@@ -11,6 +10,8 @@ from typing import Any
 
 import httpx
 import pytest
+
+from node_packages import node_modules
 
 pytest.importorskip("openapi_python_client", reason="it has a lane of its own: tests/clients/lanes.py generated")
 
@@ -74,19 +75,8 @@ def test_the_python_client_chats_and_makes_models(
 
 @pytest.fixture(scope="module")
 def packages() -> Path:
-    """The folder of the pinned packages, cached next to the lane's environment."""
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("npm is not installed")
-    pins = HERE / "package.json"
-    home = Path(sys.prefix).parent / f"npm-{hashlib.sha256(pins.read_bytes()).hexdigest()[:16]}"
-    if not (home / "complete").exists():
-        shutil.rmtree(home, ignore_errors=True)
-        home.mkdir(parents=True)
-        shutil.copy(pins, home)
-        subprocess.run([npm, "install", "--silent", "--no-audit", "--no-fund"], cwd=home, check=True)
-        (home / "complete").touch()
-    return home / "node_modules"
+    """The folder of the pinned packages."""
+    return node_modules(HERE / "package.json")
 
 
 def test_the_types_fit_a_program_that_uses_a_platform(

@@ -47,7 +47,9 @@ def test_every_other_route_asks_who_calls(client: Any, route: Any) -> None:
             assert answer.status == 403
         else:
             assert answer.status == 401
-            assert answer.headers["www-authenticate"].lower().startswith(route.auth.value)
+            assert (
+                answer.headers["www-authenticate"].lower().startswith("basic" if route.auth is Auth.BASIC else "bearer")
+            )
 
     cases = product(WRONG_CREDENTIALS, (route.method, "OPTIONS"))
     check_each({f"{method}, {authorization!r}": (authorization, method) for authorization, method in cases}, check)
@@ -55,7 +57,7 @@ def test_every_other_route_asks_who_calls(client: Any, route: Any) -> None:
 
 def test_a_route_takes_its_own_scheme_alone(client: Any) -> None:
     def check(route: Any) -> None:
-        other = "Basic" if route.auth is Auth.BEARER else "Bearer"
+        other = "Basic" if route.auth in (Auth.BEARER, Auth.API_KEY) else "Bearer"
         status = 403 if route.auth is Auth.ADDRESS else 401
         assert client.send(route.method, sample(route.path), raw=b"{}", auth=other).status == status
 
@@ -393,6 +395,7 @@ def test_each_interface_can_be_mounted_alone(interface: Interface, client_for: A
             Interface.BASE: client.send("GET", CATALOGUE, key="").status,
             Interface.TRAINING: client.send("GET", "/v1/health").status,
             Interface.INFERENCE: client.send("GET", "/inference/v1/models").status,
+            Interface.MESSAGES: 200 if client.send("POST", "/v1/messages", {}).status == 400 else 404,
             Interface.EMBEDDINGS: client.send("POST", "/v1/embeddings", {"model": "echo", "input": "a"}).status,
             Interface.RESPONSES: client.send("POST", "/v1/responses", {"model": "echo", "input": "hi"}).status,
             Interface.OPERATIONS: 200 if client.send("GET", "/metrics").status == 403 else 404,

@@ -144,13 +144,16 @@ def sample(route: Route) -> str:
 
 
 def credentials(route: Route) -> dict[str, str]:
-    return {"auth": route.auth.value} if route.auth in (Auth.BASIC, Auth.BEARER) else {"key": ""}
+    schemes = {Auth.BASIC: "basic", Auth.BEARER: "bearer", Auth.API_KEY: "bearer"}
+    return {"auth": schemes[route.auth]} if route.auth in schemes else {"key": ""}
 
 
 def refused(answer: Any, error_format: ErrorFormat) -> bool:
     """The answer is a 4xx in the words of its interface."""
     body = answer.json
-    shape = {ErrorFormat.ERROR: "error", ErrorFormat.ERRORS: "errors"}.get(error_format, "detail")
+    shape = {ErrorFormat.ERROR: "error", ErrorFormat.ERRORS: "errors", ErrorFormat.MESSAGES: "error"}.get(
+        error_format, "detail"
+    )
     return 400 <= answer.status < 500 and shape in body
 
 
@@ -175,7 +178,7 @@ def test_a_body_that_is_not_a_json_object_is_refused_and_stores_nothing(
             assert answer.status < 500  # null is as good as no body where none is needed
         else:
             assert refused(answer, route.error_format)
-            usual = 400 if route.error_format in (ErrorFormat.ERROR, ErrorFormat.ERRORS) else 422
+            usual = 400 if route.error_format in (ErrorFormat.ERROR, ErrorFormat.ERRORS, ErrorFormat.MESSAGES) else 422
             hosts_only = {403} if route.path.startswith("/v1/admin/") else set()
             assert answer.status in {usual} | hosts_only
             assert message(answer.json)

@@ -314,6 +314,7 @@ NOT_CREATING = {
     "/generate": "the answer of a model is another one each time",
     "tokenize": "nothing is kept",
     "/embeddings": "nothing is kept",
+    "/v1/messages": "the answer of a model is another one each time",
     "/cancel": "again, it changes nothing",
     "/fail": "again, it changes nothing",
     "/revoke": "again, it changes nothing",

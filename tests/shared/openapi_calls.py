@@ -137,6 +137,8 @@ def _administration(yard: Recorder, platform: Platform) -> None:
 
 def _catalogue_and_chat(yard: Recorder) -> None:
     yard.send("GET", "/inference/analysis/partner/models")
+    yard.send("POST", "/v1/messages", {**ASKED, "max_tokens": 100})
+    yard.send("POST", "/v1/messages/count_tokens", ASKED)
     for base in BASES:
         yard.send("GET", f"{base}/models")
         yard.send("GET", f"{base}/models/echo")

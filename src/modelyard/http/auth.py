@@ -23,10 +23,19 @@ MAX_REMEMBERED = 4096
 
 CHALLENGES: Mapping[Auth, tuple[str, str]] = {
     Auth.BEARER: ("www-authenticate", "Bearer"),
+    Auth.API_KEY: ("www-authenticate", "Bearer"),
     Auth.BASIC: ("www-authenticate", 'Basic realm="modelyard", charset="UTF-8"'),
 }
 _CREDENTIALS = re.compile(r"([A-Za-z]+) ([A-Za-z0-9._~+/-]+={0,2})")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def credentials(auth: Auth, headers: Headers) -> tuple[Auth, str | None]:
+    """Return the scheme by which a route identifies callers, and their Authorization header, or what stands for it."""
+    if auth is Auth.API_KEY:
+        key = headers.get("x-api-key")
+        return Auth.BEARER, headers.get("authorization") if key is None else f"Bearer {key}"
+    return auth, headers.get("authorization")
 
 
 def secret_in(header: str | None, auth: Auth, longest: int) -> str:

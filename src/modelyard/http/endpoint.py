@@ -32,6 +32,7 @@ from modelyard.http.message import (
     Request,
     Response,
 )
+from modelyard.http.messages import routes as messages
 from modelyard.http.models import routes as models
 from modelyard.http.openapi import document_route, page_route
 from modelyard.http.response_bodies import offloaded
@@ -50,7 +51,8 @@ def routes() -> tuple[Route, ...]:
     trained = (*models.ROUTES, *training.ROUTES)
     judged = (*runs.ROUTES, *results.ROUTES, *comparison.ROUTES)
     judging = (*judged, *evaluation_jobs.ROUTES, *predictions.ROUTES, *objects.ROUTES)
-    answering = (*completion.ROUTES, *stored.ROUTES, *responses.ROUTES, *embeddings.ROUTES)
+    chats = (*completion.ROUTES, *stored.ROUTES, *responses.ROUTES, *messages.ROUTES)
+    answering = (*chats, *embeddings.ROUTES)
     base = (*catalogue.ROUTES, *answering, *trained, *judging, *health.ROUTES)
     operations = (*keys.ROUTES, *usage.ROUTES, *annotations.ROUTES)
     return (*base, *upload.ROUTES, *operations, *files.ROUTES, *continued.ROUTES, *batches.ROUTES, *fine_tuning.ROUTES)

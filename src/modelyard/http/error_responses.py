@@ -38,6 +38,22 @@ class ChatErrorBody:
 
 
 @attrs.frozen
+class MessagesError:
+    """What went wrong with an answer in the messages format."""
+
+    type: str
+    message: str
+
+
+@attrs.frozen
+class MessagesErrorBody:
+    """The error body of the messages format; its `type` is "error"."""
+
+    error: MessagesError
+    type: str
+
+
+@attrs.frozen
 class ProblemItem:
     """One problem of an input."""
 
@@ -124,6 +140,7 @@ OWN_STATUS: Mapping[ErrorFormat, Mapping[type[BaseException], int]] = {
     ErrorFormat.DETAIL: {},
     ErrorFormat.REASON: {errors.Conflict: 400},
     ErrorFormat.ERRORS: {errors.InvalidInput: 400},
+    ErrorFormat.MESSAGES: {errors.InvalidInput: 400},
 }
 """Where an interface has another status than the exception's own."""
 
@@ -257,9 +274,29 @@ def _errors_body(failure: Exception, status: int) -> GraphQLErrorsBody:
     return GraphQLErrorsBody(tuple(GraphQLError(message, extensions) for message in messages), None)
 
 
+MESSAGES_TYPES: Mapping[int, str] = {
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+def messages_body(failure: Exception, status: int) -> Mapping[str, Any]:
+    """Return `{"type": "error", "error": {...}}` as JSON data. Every problem is in the message."""
+    type_ = MESSAGES_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    message = sentence(failure.problems) if isinstance(failure, errors.InvalidInput) else _words(failure)
+    data: Mapping[str, Any] = unstructure(MessagesErrorBody(MessagesError(type_, message), "error"))
+    return data
+
+
 _BODIES: Mapping[ErrorFormat, Callable[[Exception, int], object]] = {
     ErrorFormat.ERROR: chat_body,
     ErrorFormat.DETAIL: _detail_body,
     ErrorFormat.REASON: _reason_body,
     ErrorFormat.ERRORS: _errors_body,
+    ErrorFormat.MESSAGES: messages_body,
 }

@@ -15,7 +15,7 @@ from modelyard.domain.identity import Principal, RateStand, Scope
 from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import InvalidInput, Unauthenticated
 from modelyard.flow import Await, CallerDisconnected, Emit, Flow
-from modelyard.http.auth import CHALLENGES, Caller, CallerCache
+from modelyard.http.auth import CHALLENGES, Caller, CallerCache, credentials
 from modelyard.http.cors import AllowedOrigins
 from modelyard.http.ended_requests import EndedRequests
 from modelyard.http.error_responses import failed, report
@@ -202,7 +202,7 @@ class HttpExchange:
             return self.served.anyone
         if auth is Auth.ADDRESS:
             return None
-        header = self.headers.get("authorization")
+        auth, header = credentials(auth, self.headers)
         if header is None:
             return self.served.callers.without_key(self.headers)
         return self.served.callers.remembered(auth, header)
@@ -211,7 +211,7 @@ class HttpExchange:
         callers, auth = self.served.callers, self.match.auth
         if auth is Auth.ADDRESS:
             return callers.at(self.match.params)
-        return callers.find(auth, self.headers.get("authorization"))
+        return callers.find(*credentials(auth, self.headers))
 
     def _read(self, route: Route, call: RouteCall) -> Flow[None]:
         """Read the body as the route takes it, and put it into the call."""

@@ -48,6 +48,7 @@ Headers = Mapping[str, str]
 SINGULAR = frozenset(
     {
         "authorization",
+        "x-api-key",
         "content-type",
         "content-encoding",
         "content-length",

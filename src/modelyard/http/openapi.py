@@ -13,7 +13,14 @@ from modelyard.domain.promotion import ALIAS_PATTERN
 from modelyard.errors import InvalidInput
 from modelyard.formats.constraints import NAME
 from modelyard.http.body_schemas import JsonSchema, Schemas, required_members
-from modelyard.http.error_responses import ChatErrorBody, DetailBody, GraphQLErrorsBody, ProblemsBody, ReasonBody
+from modelyard.http.error_responses import (
+    ChatErrorBody,
+    DetailBody,
+    GraphQLErrorsBody,
+    MessagesErrorBody,
+    ProblemsBody,
+    ReasonBody,
+)
 from modelyard.http.message import HTML_HEADER, JSON_HEADER, Response, dump
 from modelyard.http.route import Auth, Body, ErrorFormat, Interface, Parameter, Route, RouteCall
 from modelyard.http.router import MAX_SEGMENT
@@ -81,6 +88,7 @@ def document(routes: Sequence[Route], check_references: bool = True) -> JsonSche
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "basic": {"type": "http", "scheme": "basic"},
+                "api_key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
             },
         },
     }
@@ -99,11 +107,13 @@ _FAILURES: Mapping[ErrorFormat, Any] = {
     ErrorFormat.DETAIL: DetailBody | ProblemsBody,
     ErrorFormat.REASON: ReasonBody | ProblemsBody,
     ErrorFormat.ERRORS: GraphQLErrorsBody,
+    ErrorFormat.MESSAGES: MessagesErrorBody,
 }
 _SECURITY: Mapping[Auth, list[Mapping[str, list[str]]]] = {
     Auth.PUBLIC: [],
     Auth.BEARER: [{"bearer": []}],
     Auth.BASIC: [{"basic": []}],
+    Auth.API_KEY: [{"api_key": []}, {"bearer": []}],
     Auth.ADDRESS: [],
 }
 
@@ -254,9 +264,9 @@ def _refusals(route: Route) -> Sequence[int]:
     queues = "training-jobs" in route.path or route.path.endswith("/batches") or route.path.startswith("/evaluations/")
     enqueues = route.method == "POST" and queues
     changes = route.method in ("POST", "PUT", "PATCH", "DELETE") and not chat
-    found = [400, 503, *[401, 403] * (route.auth in (Auth.BEARER, Auth.BASIC)), *[404] * named]
+    found = [400, 503, *[401, 403] * (route.auth in (Auth.BEARER, Auth.BASIC, Auth.API_KEY)), *[404] * named]
     found += [402, 429] * (chat or enqueues) + [409] * changes + [408, 413, 415] * (route.body is not Body.NONE)
-    return sorted(found if route.error_format is ErrorFormat.ERROR else [*found, 422])
+    return sorted(found if route.error_format in (ErrorFormat.ERROR, ErrorFormat.MESSAGES) else [*found, 422])
 
 
 _NOT_MODIFIED: JsonSchema = {"description": "The client's copy is the newest."}

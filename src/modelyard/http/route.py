@@ -24,6 +24,7 @@ class Interface(StrEnum):
     INFERENCE = "inference"
     RESPONSES = "responses"
     EMBEDDINGS = "embeddings"
+    MESSAGES = "messages"
     BASE = "base"
     UPLOADS = "uploads"
     OPERATIONS = "operations"
@@ -40,11 +41,13 @@ STANDARD = tuple(interface for interface in Interface if interface is not Interf
 class Auth(StrEnum):
     """How callers identify themselves. Each route accepts exactly one scheme.
 
-    With ADDRESS the path is the credential: its one parameter is a secret, named after what it gives access to.
+    With ADDRESS the path is the credential: its one parameter is a secret, named after what it gives access to. With
+    API_KEY the header `x-api-key` is, or without one that of BEARER.
     """
 
     PUBLIC = "public"
     BEARER = "bearer"
+    API_KEY = "api_key"
     BASIC = "basic"
     ADDRESS = "address"
 
@@ -68,6 +71,7 @@ class ErrorFormat(StrEnum):
     DETAIL = "detail"
     REASON = "reason"
     ERRORS = "errors"
+    MESSAGES = "type"
 
 
 ERROR_FORMATS = {
@@ -75,6 +79,7 @@ ERROR_FORMATS = {
     Interface.INFERENCE: ErrorFormat.ERROR,
     Interface.RESPONSES: ErrorFormat.ERROR,
     Interface.EMBEDDINGS: ErrorFormat.ERROR,
+    Interface.MESSAGES: ErrorFormat.MESSAGES,
     Interface.BASE: ErrorFormat.REASON,
     Interface.UPLOADS: ErrorFormat.ERRORS,
     Interface.OPERATIONS: ErrorFormat.DETAIL,

@@ -19,6 +19,7 @@ PREFIX_AUTH: Mapping[tuple[str, ...], tuple[Auth, ErrorFormat]] = {
     ("v1", "chat"): (Auth.BEARER, ErrorFormat.ERROR),
     ("v1", "embeddings"): (Auth.BEARER, ErrorFormat.ERROR),
     ("v1", "completions"): (Auth.BEARER, ErrorFormat.ERROR),
+    ("v1", "messages"): (Auth.API_KEY, ErrorFormat.MESSAGES),
     ("v1", "models"): (Auth.BEARER, ErrorFormat.ERROR),
     ("v1", "files"): (Auth.BEARER, ErrorFormat.ERROR),
     ("v1", "responses"): (Auth.BEARER, ErrorFormat.ERROR),

@@ -1,4 +1,4 @@
-"""Embeddings of a server: the attempts, time limits and refusals of completions, and answers held to what is offered."""
+"""Embeddings of a server: attempts, time limits and refusals as of completions, answers held to what is offered."""
 
 import asyncio
 from collections.abc import Iterator, Sequence

@@ -11,9 +11,11 @@ from modelyard.domain.completion import Completion, CompletionRequest, StoredCom
 from modelyard.domain.frozen import maker
 from modelyard.domain.identity import Attribution, Limits, Principal, check_name
 from modelyard.domain.usage import LedgerEntry, cost, most
+from modelyard.errors import InvalidInput
 from modelyard.formats import converter
 from modelyard.platform.catalogue.service import Offers, booked_name, offered, served
 from modelyard.platform.chat.backend_stream import backend_of
+from modelyard.platform.chat.capability_checks import check_supported
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.booking import budgets_of
 from modelyard.protocols import AsyncBackend, Backend, ServedModel, Snapshot, Tx
@@ -71,6 +73,15 @@ class CompletionPlan:
             cost(usage, model.entry.pricing),
             now,
         )
+
+    def count(self, request: CompletionRequest) -> int:
+        """Return how many tokens a prompt has. Raises `InvalidInput`, also where answers alone report it."""
+        entry = self.served.entry
+        check_supported(request, entry, self.backend.capabilities(self.served.base_model))
+        tokens = self.backend.prompt_tokens(request, self.served)
+        if tokens is None:
+            raise InvalidInput.at("model", msg=f"{entry.id} is of a server that counts tokens with its answers only")
+        return tokens
 
 
 def known_plan(runtime: Runtime, principal: Principal, attribution: Attribution, model: str) -> CompletionPlan | None:

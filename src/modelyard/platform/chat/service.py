@@ -13,12 +13,13 @@ from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.paging import Order
 from modelyard.domain.record import EMPTY
 from modelyard.errors import NotFound
-from modelyard.flow import Flow, aiterate, arun, iterate, run
+from modelyard.flow import Call, Flow, aiterate, arun, iterate, run
 from modelyard.platform import lineage, paging
 from modelyard.platform.catalogue.service import requested_name
 from modelyard.platform.chat.backend_stream import CompletionResult
 from modelyard.platform.chat.measured import RequestInProgress
 from modelyard.platform.chat.pipeline import CompletionPipeline
+from modelyard.platform.chat.plan import known_plan, make_plan
 from modelyard.platform.chat.request import ChatOptions, build_request
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.runtime import Runtime
@@ -67,6 +68,17 @@ class Chat:
         client: RequestInProgress | None = None,
     ) -> Flow[CompletionResult]:
         return CompletionPipeline(self._runtime, self._principal, request, attribution, details, client).flow()
+
+    def _count(self, request: CompletionRequest, attribution: Attribution) -> Flow[int]:
+        """Return how many tokens a prompt has, without answering it.
+
+        Raises as `CompletionPipeline.flow` does, and `InvalidInput` for a model whose answers alone report it.
+        """
+        runtime = self._runtime
+        asked = runtime, self._principal, attribution, request.model
+        make, threads = partial(make_plan, *asked), runtime.store_threads(attribution.entity)
+        plan = known_plan(*asked) or (yield Call(make, runtime.store.blocking, threads))
+        return (yield Call(partial(plan.count, request), plan.counts_in_thread, plan.served.threads))  # type: ignore[no-any-return]
 
     def list(
         self,

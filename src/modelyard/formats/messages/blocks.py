@@ -1,0 +1,156 @@
+"""The turns of a conversation in the messages format, and the messages that they are."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import attrs
+
+from modelyard.domain.completion import Message, Part, Role, ToolCall
+from modelyard.formats.constraints import Length, Matching
+from modelyard.formats.json import dumps
+
+_ID = Length(1, 256)
+_MEDIA = Matching(r"image/[a-z0-9.+-]{1,32}", "must be a media type such as image/png")
+_BASE64 = Matching(r"[A-Za-z0-9+/]+={0,2}", "must be base64")
+
+
+@attrs.frozen
+class TextBlock:
+    """Text."""
+
+    type: Literal["text"]
+    text: str
+
+
+@attrs.frozen
+class Base64Source:
+    """An image itself."""
+
+    type: Literal["base64"]
+    media_type: str = attrs.field(validator=_MEDIA)
+    data: str = attrs.field(validator=_BASE64)
+
+
+@attrs.frozen
+class UrlSource:
+    """The address of an image. Nothing is fetched here."""
+
+    type: Literal["url"]
+    url: str
+
+
+@attrs.frozen
+class ImageBlock:
+    """An image."""
+
+    type: Literal["image"]
+    source: Base64Source | UrlSource
+
+
+@attrs.frozen
+class ToolUseBlock:
+    """A call that the assistant made."""
+
+    type: Literal["tool_use"]
+    id: str = attrs.field(validator=_ID)
+    name: str = attrs.field(validator=Length(1, 64))
+    input: Mapping[str, Any] = attrs.field()
+
+
+@attrs.frozen
+class ToolResultBlock:
+    """What a tool answered. With `is_error` the model reads "Error: " before it."""
+
+    type: Literal["tool_result"]
+    tool_use_id: str = attrs.field(validator=_ID)
+    content: str | tuple[TextBlock, ...] | None = None
+    is_error: bool | None = None
+
+
+@attrs.frozen
+class ThinkingBlock:
+    """Thoughts of an earlier turn, which models are not given again."""
+
+    type: Literal["thinking"]
+    thinking: str
+
+
+@attrs.frozen
+class RedactedThinkingBlock:
+    """Hidden thoughts of an earlier turn, which models are not given again."""
+
+    type: Literal["redacted_thinking"]
+    data: str
+
+
+UserBlock = TextBlock | ImageBlock | ToolResultBlock
+AssistantBlock = TextBlock | ToolUseBlock | ThinkingBlock | RedactedThinkingBlock
+
+
+@attrs.frozen
+class UserTurn:
+    """A turn of the user: text, images, and the answers of tools that were called before it."""
+
+    role: Literal["user"]
+    content: str | tuple[UserBlock, ...]
+
+
+@attrs.frozen
+class AssistantTurn:
+    """An earlier turn of the assistant: text and calls."""
+
+    role: Literal["assistant"]
+    content: str | tuple[AssistantBlock, ...]
+
+
+Turn = UserTurn | AssistantTurn
+
+
+def messages_of(system: str | Sequence[TextBlock] | None, turns: Sequence[Turn]) -> tuple[Message, ...]:
+    """Return the messages of a conversation: the system's first, and the answers of tools before the rest of a turn."""
+    found: list[Message] = []
+    if system:
+        found.append(Message(Role.SYSTEM, system if isinstance(system, str) else _text(system)))
+    for turn in turns:
+        if isinstance(turn.content, str):
+            found.append(Message(Role(turn.role), turn.content))
+        elif isinstance(turn, UserTurn):
+            found += _of_user(turn.content)
+        else:
+            found.append(_of_assistant(turn.content))
+    return tuple(found)
+
+
+def _of_user(blocks: Sequence[UserBlock]) -> Iterator[Message]:
+    for block in blocks:
+        if isinstance(block, ToolResultBlock):
+            answered = block.content or ""
+            text = answered if isinstance(answered, str) else _text(answered)
+            shown = f"Error: {text}" if block.is_error else text
+            yield Message(Role.TOOL, shown, tool_call_id=block.tool_use_id)
+    rest = [block for block in blocks if not isinstance(block, ToolResultBlock)]
+    if rest and all(isinstance(block, TextBlock) for block in rest):
+        yield Message(Role.USER, _text(rest))
+    elif rest:
+        yield Message(Role.USER, tuple(map(_part, rest)))
+    elif not blocks:
+        yield Message(Role.USER, "")
+
+
+def _of_assistant(blocks: Sequence[AssistantBlock]) -> Message:
+    used = [block for block in blocks if isinstance(block, ToolUseBlock)]
+    calls = tuple(ToolCall(block.id, block.name, dumps(block.input).decode()) for block in used)
+    return Message(Role.ASSISTANT, _text(blocks) or (None if calls else ""), tool_calls=calls)
+
+
+def _text(blocks: Sequence[object]) -> str:
+    return "".join(block.text for block in blocks if isinstance(block, TextBlock))
+
+
+def _part(block: object) -> Part:
+    if isinstance(block, TextBlock):
+        return Part("text", block.text)
+    assert isinstance(block, ImageBlock)
+    source = block.source
+    url = source.url if isinstance(source, UrlSource) else f"data:{source.media_type};base64,{source.data}"
+    return Part("image_url", data={"url": url, "detail": "auto"})

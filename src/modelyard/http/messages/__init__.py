@@ -1,0 +1,1 @@
+"""HTTP of `platform.chat` in the messages format."""

@@ -1,0 +1,102 @@
+"""Unmodified clients of the messages format: anthropic, and the AI SDK's provider of it."""
+
+import asyncio
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("anthropic", reason="it has a lane of its own: tests/clients/lanes.py embeddings")
+
+from anthropic import Anthropic, AsyncAnthropic, AuthenticationError, BadRequestError, NotFoundError
+
+from node_packages import node_modules
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+HERE = Path(__file__).parent / "embeddings"
+HELLO: Any = [{"role": "user", "content": "hello there friend"}]
+TOOL: Any = {
+    "name": "look",
+    "description": "looks",
+    "input_schema": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]},
+}
+
+
+@pytest.fixture
+def client(served: Any) -> Any:
+    with Anthropic(base_url=served.root, api_key=served.key, max_retries=0) as client:
+        yield client
+
+
+def test_a_message_and_its_usage(client: Any) -> None:
+    answer = client.messages.create(model="echo", max_tokens=20, messages=HELLO, system="be kind")
+    assert (answer.content[0].text, answer.stop_reason) == ("hello there friend", "end_turn")
+    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (5, 3)
+    assert client.messages.count_tokens(model="echo", messages=HELLO).input_tokens == 3
+
+
+def test_a_stream(client: Any) -> None:
+    with client.messages.stream(model="echo", max_tokens=20, messages=HELLO) as stream:
+        assert [*stream.text_stream] == ["hello", " there", " friend"]
+        final = stream.get_final_message()
+    assert (final.content[0].text, final.stop_reason, final.usage.output_tokens) == (
+        "hello there friend",
+        "end_turn",
+        3,
+    )
+    assert final.usage.input_tokens == 3
+    raw = [event.type for event in client.messages.create(model="echo", max_tokens=20, messages=HELLO, stream=True)]
+    assert (raw[0], raw[-2:]) == ("message_start", ["message_delta", "message_stop"])
+
+
+def test_a_tool_is_called_and_answered(client: Any) -> None:
+    options = {"model": "echo", "max_tokens": 50, "tools": [TOOL]}
+    first = client.messages.create(messages=HELLO, tool_choice={"type": "tool", "name": "look"}, **options)
+    (used,) = first.content
+    assert (used.type, used.name, used.input, first.stop_reason) == ("tool_use", "look", {"x": 0}, "tool_use")
+    with client.messages.stream(messages=HELLO, tool_choice={"type": "any"}, **options) as stream:
+        assert stream.get_final_message().content[0].input == {"x": 0}
+    result = {"type": "tool_result", "tool_use_id": used.id, "content": "found it"}
+    turns = [*HELLO, {"role": "assistant", "content": first.content}, {"role": "user", "content": [result]}]
+    assert client.messages.create(messages=turns, **options).content[0].text == "hello there friend"
+
+
+def test_on_an_event_loop_with_a_bearer_token(served: Any) -> None:
+    async def main() -> list[str]:
+        async with AsyncAnthropic(base_url=served.root, auth_token=served.key) as client:
+            made = await asyncio.gather(
+                *(client.messages.create(model="echo", max_tokens=9, messages=HELLO) for _ in range(4))
+            )
+            return [one.content[0].text for one in made]
+
+    assert asyncio.run(main()) == ["hello there friend"] * 4
+
+
+def test_errors_are_of_its_classes(served: Any, client: Any) -> None:
+    with pytest.raises(NotFoundError):
+        client.messages.create(model="nothing", max_tokens=9, messages=HELLO)
+    search: Any = {"type": "web_search_20250305", "name": "web_search"}
+    with pytest.raises(BadRequestError, match=r"must be 'custom'"):
+        client.messages.create(model="echo", max_tokens=9, messages=HELLO, tools=[search])
+    with Anthropic(base_url=served.root, api_key="wrong") as other, pytest.raises(AuthenticationError):
+        other.messages.create(model="echo", max_tokens=9, messages=HELLO)
+
+
+def test_the_ai_sdk(served: Any, tmp_path: Path) -> None:
+    shutil.copy(HERE / "messages.mjs", tmp_path)
+    (tmp_path / "node_modules").symlink_to(node_modules(HERE / "package.json"))
+    command = ["node", "messages.mjs", served.root, served.key]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "text": "hello there friend",
+        "reason": "stop",
+        "tokens": [3, 3],
+        "streamed": "hello there friend",
+        "calls": [["look", {"x": 0}]],
+        "status": 404,
+    }
