@@ -387,6 +387,9 @@ def test_a_closed_platform_answers_503(client_for: Any) -> None:
 # ---- interfaces, one by one --------------------------------------------------------------------------------------
 
 
+STREAM = "/files/acme/demo/run/file_stream"
+
+
 @pytest.mark.parametrize("interface", list(Interface))
 def test_each_interface_can_be_mounted_alone(interface: Interface, client_for: Any) -> None:
     with open_platform() as platform:
@@ -399,11 +402,12 @@ def test_each_interface_can_be_mounted_alone(interface: Interface, client_for: A
             Interface.EMBEDDINGS: client.send("POST", "/v1/embeddings", {"model": "echo", "input": "a"}).status,
             Interface.RESPONSES: client.send("POST", "/v1/responses", {"model": "echo", "input": "hi"}).status,
             Interface.OPERATIONS: 200 if client.send("GET", "/metrics").status == 403 else 404,
-            Interface.UPLOADS: 200 if client.send("POST", "/graphql", key="").status == 401 else 404,
+            Interface.UPLOADS: 200 if client.send("POST", STREAM, key="").status == 401 else 404,
             Interface.FILES: client.send("GET", "/v1/files").status,
             Interface.COMPLETIONS: client.send("POST", "/v1/completions", {"model": "echo", "prompt": "a"}).status,
             Interface.BATCHES: client.send("GET", "/v1/batches").status,
             Interface.FINE_TUNING: client.send("GET", "/v1/fine_tuning/jobs").status,
+            Interface.TRACES: 200 if client.send("GET", "/server_info", key="").status == 401 else 404,
         }
         assert there == {each: 200 if each is interface else 404 for each in Interface}
         assert client.send("GET", "/openapi.json", key="").status == 200

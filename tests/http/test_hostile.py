@@ -13,15 +13,18 @@ from example_counts import examples
 from modelyard.compose import open_platform
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.usage import LedgerEntry
-from modelyard.http.endpoint import Endpoint, routes
+from modelyard.http.endpoint import Endpoint, mounted_routes
 from modelyard.http.message import Request
-from modelyard.http.route import Auth, Body, ErrorFormat, Route
+from modelyard.http.route import Auth, Body, ErrorFormat, Interface, Route
 
 CHAT = "/inference/v1/chat/completions"
+ROUTES = mounted_routes(Interface)
 TAKING_JSON = [
-    route for route in routes() if route.body in (Body.CONTROL, Body.CHAT) and route.auth is not Auth.ADDRESS
+    route
+    for route in mounted_routes(Interface)
+    if route.body in (Body.CONTROL, Body.CHAT) and route.auth is not Auth.ADDRESS
 ]
-TAKING_DATA = [route for route in routes() if route.body is Body.DATA]
+TAKING_DATA = [route for route in ROUTES if route.body is Body.DATA]
 
 NO_JSON = {
     "nothing at all": b"",
@@ -247,7 +250,7 @@ def test_a_content_comes_back_as_it_was_said(client: Any, text: str) -> None:
         assert answer.json["choices"][0]["message"]["content"] == text
 
 
-@pytest.mark.parametrize("route", [route for route in routes() if "{" in route.path], ids=named)
+@pytest.mark.parametrize("route", [route for route in ROUTES if "{" in route.path], ids=named)
 def test_a_hostile_path_parameter_is_not_found(client: Any, route: Route) -> None:
     def check(segment: str) -> None:
         path = "/".join(segment if part.startswith("{") else part for part in route.path.split("/"))
@@ -275,7 +278,7 @@ def test_a_hostile_path_parameter_is_not_found(client: Any, route: Route) -> Non
     ],
 )
 def test_a_hostile_query_is_not_a_fault_of_ours(client: Any, query: str) -> None:
-    for route in routes():
+    for route in ROUTES:
         if route.method == "GET":
             answer = client.send("GET", sample(route), query=query, check=False, **credentials(route))
             assert answer.status < 500 or route.path == "/v1/system-check"
@@ -290,7 +293,7 @@ def test_numbers_without_a_bound_are_refused(client: Any) -> None:
 
 # ---- fuzz --------------------------------------------------------------------------------------------------------
 
-paths = st.sampled_from([sample(route) for route in routes()])
+paths = st.sampled_from([sample(route) for route in ROUTES])
 pieces = st.text(st.characters(max_codepoint=255), max_size=20)
 bodies = st.binary(max_size=200) | st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),

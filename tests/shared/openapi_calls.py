@@ -115,6 +115,7 @@ def record() -> dict[str, Any]:
         for path in ("/v1/health", "/v1/system-check", "/livez", "/readyz", "/health"):
             recorder.send("GET", path)
         _administration(recorder, platform)
+        _traces(recorder)
         _responses(recorder)
     return dict(sorted(recorder.examples.items()))
 
@@ -352,6 +353,49 @@ def _fine_tuning(yard: Recorder, platform: Platform) -> None:
         platform.usage.set_budget(1000, entity="acme")
         yard.send("POST", f"{base}/fine_tuning/jobs/{ended}/resume")
         platform.worker().run_until_idle()
+
+
+def _traces(yard: Recorder) -> None:
+    place = {"project_id": "acme/support"}
+    yard.send("GET", "/server_info")
+    times = {"started_at": "2026-03-02T09:30:00Z", "trace_id": "trace-1"}
+    for base in ("", PLACE):
+        start = {**place, **times, "id": "call-1", "op_name": "answer", "inputs": {"text": "hi"}, "attributes": {}}
+        yard.send("POST", f"{base}/call/start", {"start": start})
+        end = {**place, "id": "call-1", "ended_at": "2026-03-02T09:30:01Z", "output": "hello", "summary": {}}
+        yard.send("POST", f"{base}/call/end", {"end": end})
+    whole = {**start, "id": "call-2", "ended_at": "2026-03-02T09:30:02Z", "output": "hello", "summary": {}}
+    yard.send("POST", f"{PLACE}/calls/complete", {"batch": [whole]})
+    both = [{"mode": "start", "req": {"start": start}}, {"mode": "end", "req": {"end": end}}]
+    yard.send("POST", "/call/upsert_batch", {"batch": both})
+    yard.send("POST", "/call/update", {**place, "call_id": "call-1", "display_name": "greeting"})
+    yard.send("POST", "/call/read", {**place, "id": "call-1"})
+    wanted = {"$expr": {"$eq": [{"$getField": "output"}, {"$literal": "hello"}]}}
+    yard.send("POST", "/calls/query_stats", {**place, "query": wanted})
+    yard.send("POST", "/calls/stream_query", {**place, "query": wanted, "limit": 1})
+    ref = "weave:///acme/support/call/call-1"
+    said = {**place, "weave_ref": ref, "feedback_type": "thumbs", "payload": {"up": True}}
+    given = yard.send("POST", "/feedback/create", {**said, "id": "said-1"})
+    yard.send("POST", "/feedback/batch/create", {"batch": [{**said, "id": "said-2"}]})
+    yard.send(
+        "POST", "/feedback/replace", {**said, "id": "said-3", "feedback_id": given["id"], "payload": {"up": False}}
+    )
+    about = {"$expr": {"$eq": [{"$getField": "weave_ref"}, {"$literal": ref}]}}
+    yard.send("POST", "/feedback/query", {**place, "query": about})
+    yard.send("POST", "/feedback/purge", {**place, "query": about})
+    yard.send("POST", "/calls/delete", {**place, "call_ids": ["call-2"]})
+    made = yard.send("POST", "/obj/create", {"obj": {**place, "object_id": "prompt", "val": {"text": "Be brief."}}})
+    yard.send("POST", "/obj/read", {**place, "object_id": "prompt", "digest": made["digest"]})
+    yard.send("POST", "/objs/query", {**place, "filter": {"is_op": False}, "limit": 1})
+    yard.send("POST", "/refs/read_batch", {"refs": [f"{OBJECT}prompt:v0/attr/text"]})
+    yard.send("POST", "/obj/delete", {**place, "object_id": "prompt", "digests": [made["digest"]]})
+    table = yard.send("POST", "/table/create", {"table": {**place, "rows": ROWS}})
+    yard.send("POST", "/table/create_from_digests", {**place, "row_digests": table["row_digests"]})
+    yard.send("POST", "/table/update", {**place, "base_digest": table["digest"], "updates": [{"pop": {"index": 0}}]})
+    yard.send("POST", "/table/query", {**place, "digest": table["digest"], "limit": 1})
+    yard.send("POST", "/table/query_stats", {**place, "digest": table["digest"]})
+    file = yard.send("POST", "/file/create", {**place, "file": "def answer(text): ..."})
+    yard.send("POST", "/file/content", {**place, "digest": file["digest"]})
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from modelyard.errors import RecordConflict, StoreError, StoreTooNew
 from modelyard.protocols import Store
 from modelyard.stores import Index, Record
 from modelyard.stores.postgres.store import PostgresStore, migrate
-from modelyard.stores.schema_changes import AddColumn, AddIndex, AddTable, DropIndex, Fill, SchemaChange
 from modelyard.stores.sqlite.migrations import of_change
 from modelyard.stores.sqlite.store import SqliteStore
+from modelyard.stores.table_changes import AddColumn, AddIndex, AddTable, DropIndex, Fill, SchemaChange
 
 
 @attrs.frozen

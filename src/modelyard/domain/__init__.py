@@ -18,6 +18,7 @@ defer_modules(
     "resources",
     "response",
     "retention",
+    "trace",
     "training",
     "training_config",
     "upload",

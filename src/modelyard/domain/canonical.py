@@ -23,8 +23,12 @@ def canonical_json(value: Any) -> str:
 
 def digest(value: Any) -> str:
     """Return the SHA-256 of the canonical JSON: base64 without padding, X for + and Y for / (43 characters)."""
-    raw = hashlib.sha256(canonical_json(value).encode()).digest()
-    return base64.b64encode(raw, b"XY")[:-1].decode()
+    return bytes_digest(canonical_json(value).encode())
+
+
+def bytes_digest(content: bytes) -> str:
+    """Return the SHA-256 of bytes, written as `digest` writes it."""
+    return base64.b64encode(hashlib.sha256(content).digest(), b"XY")[:-1].decode()
 
 
 class TableDigest:

@@ -18,6 +18,7 @@ from modelyard.domain import (
     process,
     response,
     retention,
+    trace,
     training,
     upload,
     usage,
@@ -71,6 +72,7 @@ RECORDS: Sequence[Record] = _Declarations(
     prediction,
     versioned,
     base_model,
+    trace,
     idempotency,
     annotation,
 )

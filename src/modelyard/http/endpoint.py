@@ -3,7 +3,7 @@
 `Endpoint` is that function, and this module knows the routes of every interface.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from itertools import count
 
@@ -39,6 +39,8 @@ from modelyard.http.response_bodies import offloaded
 from modelyard.http.responses import routes as responses
 from modelyard.http.route import STANDARD, Body, Interface, Route
 from modelyard.http.router import HttpRouter
+from modelyard.http.traces import feedback_routes, object_routes
+from modelyard.http.traces import routes as traces
 from modelyard.http.training import routes as training
 from modelyard.http.uploads import routes as upload
 from modelyard.http.usage import routes as usage
@@ -48,7 +50,8 @@ from modelyard.protocols import Authenticator
 
 def routes() -> tuple[Route, ...]:
     """Return the routes of all interfaces."""
-    trained = (*models.ROUTES, *training.ROUTES)
+    traced = (*traces.ROUTES, *object_routes.ROUTES, *feedback_routes.ROUTES)
+    trained = (*traced, *models.ROUTES, *training.ROUTES)
     judged = (*runs.ROUTES, *results.ROUTES, *comparison.ROUTES)
     judging = (*judged, *evaluation_jobs.ROUTES, *predictions.ROUTES, *objects.ROUTES)
     chats = (*completion.ROUTES, *stored.ROUTES, *responses.ROUTES, *messages.ROUTES)
@@ -58,13 +61,20 @@ def routes() -> tuple[Route, ...]:
     return (*base, *upload.ROUTES, *operations, *files.ROUTES, *continued.ROUTES, *batches.ROUTES, *fine_tuning.ROUTES)
 
 
+def mounted_routes(interfaces: Collection[Interface]) -> list[Route]:
+    """Return the routes of these interfaces. Of two at one place the later is mounted: uploads know the GraphQL of
+    traces, too.
+    """
+    return [*{(route.method, route.path): route for route in routes() if route.interface in interfaces}.values()]
+
+
 @cache
 def route_table(interfaces: frozenset[Interface]) -> HttpRouter:
     """Return the table of these interfaces, and of the two routes that describe them.
 
     It is never changed, so that all endpoints of a process may share it: a test opens many.
     """
-    mounted = [route for route in routes() if route.interface in interfaces]
+    mounted = mounted_routes(interfaces)
     described = [*mounted, page_route(mounted)]
     return HttpRouter([*described, document_route(described)])
 

@@ -1,11 +1,12 @@
 """Bodies of responses that come piece by piece: those of files, and those that are fetched in threads."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
+from itertools import islice
 from typing import BinaryIO
 from urllib.parse import quote
 
 from modelyard.formats.json_stream import CHUNK
-from modelyard.http.message import Response
+from modelyard.http.message import Response, dump
 from modelyard.threads import TenantThreads
 
 
@@ -36,6 +37,27 @@ def download(file: BinaryIO, size: int, filename: str | None = None) -> Response
     if filename is not None:
         headers.append(("content-disposition", f"attachment; filename*=UTF-8''{quote(filename, safe='')}"))
     return Response(200, headers, FileBody(file))
+
+
+FIRST_LINES = 1000
+"""How many lines are read before the status is sent, so that an error among them fails the request."""
+
+
+def json_lines(items: Iterator[object]) -> Response:
+    """Return the response with one JSON object a line, which reads all but the first lines while it is sent."""
+    first = list(islice(items, FIRST_LINES))
+    body = _lines(first) if len(first) < FIRST_LINES else _further_lines(first, items)
+    return Response(200, [("content-type", "application/jsonl")], body)
+
+
+def _further_lines(batch: list[object], items: Iterator[object]) -> Iterator[bytes]:
+    while batch:
+        yield _lines(batch)
+        batch = list(islice(items, FIRST_LINES))
+
+
+def _lines(items: Iterable[object]) -> bytes:
+    return b"".join(dump(item) + b"\n" for item in items)
 
 
 def close(body: object) -> None:

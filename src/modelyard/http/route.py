@@ -28,6 +28,7 @@ class Interface(StrEnum):
     BASE = "base"
     UPLOADS = "uploads"
     OPERATIONS = "operations"
+    TRACES = "traces"
     FILES = "files"
     COMPLETIONS = "completions"
     BATCHES = "batches"
@@ -83,6 +84,7 @@ ERROR_FORMATS = {
     Interface.BASE: ErrorFormat.REASON,
     Interface.UPLOADS: ErrorFormat.ERRORS,
     Interface.OPERATIONS: ErrorFormat.DETAIL,
+    Interface.TRACES: ErrorFormat.DETAIL,
     Interface.FILES: ErrorFormat.ERROR,
     Interface.COMPLETIONS: ErrorFormat.ERROR,
     Interface.BATCHES: ErrorFormat.ERROR,

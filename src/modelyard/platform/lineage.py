@@ -14,6 +14,7 @@ from modelyard.domain.job import Job
 from modelyard.domain.lineage import CheckpointLineage, CompletionLineage, RunLineage, TrainedStep, checkpoint_ref
 from modelyard.domain.models import Checkpoint, Model, ModelName, Tombstone
 from modelyard.domain.promotion import Alias
+from modelyard.domain.record import EMPTY
 from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import NotFound
 from modelyard.platform.paging import get_or_none, iter_index
@@ -141,8 +142,24 @@ def completion_lineage(snapshot: Snapshot, principal: Principal, id: str) -> Com
     kept, booked = get_or_none(snapshot, StoredCompletion, id), get_or_none(snapshot, LedgerEntry, id)
     if kept is None or booked is None or not _may_read(principal, kept):
         raise NotFound("stored completion", id)
+    return _lineage_of(snapshot, principal, booked, kept)
+
+
+def answered_lineage(snapshot: Snapshot, principal: Principal, id: str) -> CompletionLineage | None:
+    """Return the lineage of a completion, stored or not; None for one that the principal may not see or that is not
+    in the ledger.
+    """
+    kept, booked = get_or_none(snapshot, StoredCompletion, id), get_or_none(snapshot, LedgerEntry, id)
+    if booked is None or not _may_read(principal, booked):
+        return None
+    return _lineage_of(snapshot, principal, booked, kept)
+
+
+def _lineage_of(
+    snapshot: Snapshot, principal: Principal, booked: LedgerEntry, kept: StoredCompletion | None
+) -> CompletionLineage:
     return CompletionLineage(
-        id,
+        booked.id,
         booked.model,
         booked.base_model,
         booked.checkpoint_step,
@@ -151,18 +168,18 @@ def completion_lineage(snapshot: Snapshot, principal: Principal, id: str) -> Com
         booked.completion_tokens,
         booked.cost,
         booked.created_at,
-        kept.price,
+        EMPTY if kept is None else kept.price,
     )
 
 
 def _answering(
-    snapshot: Snapshot, principal: Principal, kept: StoredCompletion, booked: LedgerEntry
+    snapshot: Snapshot, principal: Principal, kept: StoredCompletion | None, booked: LedgerEntry
 ) -> CheckpointLineage | None:
     """Return the lineage of the checkpoint that answered, if one did, it exists and the principal may see its model.
 
-    Completions that were stored before their checkpoint was recorded name it by the model and its step.
+    Completions that were not stored, or before their checkpoint was recorded, name it by the model and its step.
     """
-    if kept.checkpoint_id is None:
+    if kept is None or kept.checkpoint_id is None:
         step = booked.checkpoint_step
         return None if step is None else _named(snapshot, principal, f"{booked.model}:step{step}")
     checkpoint = get_or_none(snapshot, Checkpoint, kept.checkpoint_id)
@@ -172,7 +189,7 @@ def _answering(
     return checkpoint_lineage(snapshot, principal, model, checkpoint)
 
 
-def _may_read(principal: Principal, kept: StoredCompletion) -> bool:
+def _may_read(principal: Principal, kept: StoredCompletion | LedgerEntry) -> bool:
     """Return whether the principal may read a completion. One limited to projects reads only completions in them."""
     projects = principal.scope.projects
     return principal.scope.covers(kept.entity) and (projects is None or kept.project in projects)

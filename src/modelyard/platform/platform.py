@@ -35,6 +35,7 @@ from modelyard.platform.operations import health as health_service
 from modelyard.platform.operations import orphans as sweep_service
 from modelyard.platform.responses import service as response_service
 from modelyard.platform.runtime import Lifetime, Runtime
+from modelyard.platform.traces import service as traces_service
 from modelyard.platform.training import service as training_service
 from modelyard.platform.uploads import service as uploads
 from modelyard.platform.usage import service as usage_service
@@ -111,6 +112,11 @@ class Platform(OpenedWith):
     def annotations(self) -> "annotations_service.Annotations":
         """Tags and notes on jobs, runs, models and checkpoints."""
         return self._resource(annotations_service.Annotations)
+
+    @property
+    def traces(self) -> "traces_service.Traces":
+        """Calls that programs trace."""
+        return self._resource(traces_service.Traces)
 
     @property
     def keys(self) -> "identity.Keys":

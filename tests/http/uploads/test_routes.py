@@ -528,13 +528,16 @@ def test_bearer_and_basic_credentials_are_not_interchangeable(client: Any) -> No
 # ---- only when asked for ---------------------------------------------------------------------------------------------
 
 
+STREAM = "/files/acme/demo/run/file_stream"
+
+
 def test_uploads_are_mounted_and_documented_only_on_request(platform: Any) -> None:
-    own = {"/graphql", "/uploads/files/{file}", "/uploads/manifests/{manifest}"}
+    own = {"/uploads/files/{file}", "/uploads/manifests/{manifest}"}
     for endpoint, there in ((Endpoint(platform), False), (Endpoint(platform, [Interface.UPLOADS]), True)):
         assert (own <= {route.path for route in endpoint.table.routes}) is there
         shown = endpoint.handle(Request("GET", "/openapi.json", "", [], iter([])))
         assert (own <= json.loads(shown.body)["paths"].keys()) is there  # type: ignore[arg-type]
-        status = endpoint.handle(Request("POST", "/graphql", "", [], iter([b"{}"]))).status
+        status = endpoint.handle(Request("POST", STREAM, "", [], iter([b"{}"]))).status
         assert status == (401 if there else 404)
 
 
@@ -548,7 +551,7 @@ def requested(application: Any) -> int:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "method": "POST", "path": "/graphql", "query_string": b"", "headers": []}
+    scope = {"type": "http", "method": "POST", "path": STREAM, "query_string": b"", "headers": []}
     asyncio.run(application(scope, receive, send))
     return int(sent[0]["status"])
 
@@ -565,7 +568,7 @@ def test_the_command_line_mounts_uploads_on_demand(
 
 def test_adapters_mount_no_uploads_unasked(platform: Any) -> None:
     statuses = []
-    environ = {"REQUEST_METHOD": "POST", "PATH_INFO": "/graphql", "wsgi.input": io.BytesIO()}
+    environ = {"REQUEST_METHOD": "POST", "PATH_INFO": STREAM, "wsgi.input": io.BytesIO()}
     for application in (wsgi_app(platform), wsgi_app(platform, list(Interface))):
         application(environ, lambda status, _: statuses.append(status))
     assert [status[:3] for status in statuses] == ["404", "401"]

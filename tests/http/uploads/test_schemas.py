@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.http.uploads.schemas import GraphQLRequest, names_of
+from modelyard.http.graphql import GraphQLRequest, names_of
 
 words = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True)
 spaces = st.text(" \t\r\n", max_size=5)

@@ -14,7 +14,8 @@ from modelyard.cli.terminal import printable_store
 from modelyard.domain.job import JobStatus
 from modelyard.errors import InvalidInput, MissingExtra, StoreBusy, StoreError, StoreTooNew
 from modelyard.stores import RECORDS, PostgresStore
-from modelyard.stores.schema_changes import CHANGES, SchemaChange
+from modelyard.stores.schema_changes import CHANGES
+from modelyard.stores.table_changes import SchemaChange
 from postgres_server import GUARDED, PostgresServer
 
 EXAMPLE = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}

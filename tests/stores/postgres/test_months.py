@@ -15,7 +15,7 @@ from modelyard.protocols import Month, MonthlyStore, Store
 from modelyard.stores import Index, Record
 from modelyard.stores.postgres import PostgresStore
 from modelyard.stores.postgres.store import migrate
-from modelyard.stores.schema_changes import KeepByMonth, SchemaChange
+from modelyard.stores.table_changes import KeepByMonth, SchemaChange
 from postgres_server import PostgresServer
 
 

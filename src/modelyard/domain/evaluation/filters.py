@@ -124,10 +124,10 @@ class Field(Expression):
         part, _, rest = self.path.partition(".")
         prediction, scores = trial
         if part == "inputs":
-            return _found(prediction.inputs, rest)
+            return value_at(prediction.inputs, rest)
         if part == "output":
-            return _found(prediction.output.get("value"), rest)
-        return _found(_by_key(scores), rest)
+            return value_at(prediction.output.get("value"), rest)
+        return value_at(_by_key(scores), rest)
 
 
 def field(path: str) -> Expression:
@@ -180,7 +180,7 @@ def scorer_keys(scorer: str) -> tuple[str, str]:
     return (scorer, scorer) if ref is None else (ref.name, f"{ref.name}:{ref.version or 'latest'}")
 
 
-def _found(value: Any, path: str) -> Any:
+def value_at(value: Any, path: str) -> Any:
     """Return the value at a path of names joined by dots, trying the longest name first."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         value = {str(at): item for at, item in enumerate(value)}
@@ -192,7 +192,7 @@ def _found(value: Any, path: str) -> Any:
     while "." in name:
         name = name.rpartition(".")[0]
         if name in value:
-            found = _found(value[name], path[len(name) + 1 :])
+            found = value_at(value[name], path[len(name) + 1 :])
             if found is not None:
                 return found
     return None

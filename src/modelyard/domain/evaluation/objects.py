@@ -1,4 +1,4 @@
-"""Named objects that have versions: datasets, scorers, models, evaluations and ops (specification 4.5).
+"""Named objects that have versions: datasets, scorers, models, evaluations, ops and others (specification 4.5).
 
 Equal content is the same version, so publishing twice changes nothing.
 """
@@ -19,13 +19,14 @@ _INDEX = re.compile(r"v(0|[1-9][0-9]{0,17})")
 
 
 class ObjectKind(StrEnum):
-    """What an object is."""
+    """What an object is. `OBJECT` is any value that a program published as it is (`platform.traces.objects`)."""
 
     DATASET = "dataset"
     SCORER = "scorer"
     MODEL = "model"
     EVALUATION = "evaluation"
     OP = "op"
+    OBJECT = "object"
 
 
 @attrs.frozen

@@ -15,9 +15,8 @@ from modelyard.domain.evaluation.results_summary import LeafStats, RunSummary, t
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import Length, Within
-from modelyard.http.evaluations.filters import parse_query
+from modelyard.formats.filter_expressions import parse_query
 from modelyard.http.evaluations.route import (
-    FIRST_LINES,
     GenaiSpanRef,
     body_of,
     evaluation_route,
@@ -25,6 +24,7 @@ from modelyard.http.evaluations.route import (
     problems_in_request,
 )
 from modelyard.http.message import JSON_HEADER, Response, dump, json_response
+from modelyard.http.response_bodies import FIRST_LINES
 from modelyard.http.route import Body, Route, RouteCall
 from modelyard.platform.evaluations.query import Results
 

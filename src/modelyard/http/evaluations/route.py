@@ -1,6 +1,6 @@
 """Routes of the evaluation interface: the namespace in the path, references in bodies, lists as JSON Lines."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from itertools import islice
@@ -14,8 +14,9 @@ from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import Length
 from modelyard.formats.converter import structure
 from modelyard.http.idempotency import IDEMPOTENCY_KEY, creating
-from modelyard.http.message import Response, dump, json_response
+from modelyard.http.message import Response, json_response
 from modelyard.http.query import MAX_VALUES, MAX_WHOLE, Query
+from modelyard.http.response_bodies import json_lines
 from modelyard.http.route import Auth, Handler, Interface, Parameter, Route, RouteCall, documented_route
 from modelyard.platform.evaluations.predictions import Predictions, Scores
 from modelyard.platform.evaluations.runs import Runs
@@ -25,9 +26,6 @@ from modelyard.platform.listing import Listing
 T = TypeVar("T")
 
 NAMESPACE = "/v2/{entity}/{project}"
-FIRST_LINES = 1000
-"""How many lines are read before the status is sent, so that an error among them fails the request."""
-
 TEXTS: Mapping[str, Any] = {"type": "array", "items": {"type": "string"}, "maxItems": MAX_VALUES}
 SOME_TEXTS: Mapping[str, Any] = {**TEXTS, "minItems": 1}
 COUNT: Mapping[str, Any] = {"type": "integer", "minimum": 0, "maximum": MAX_WHOLE}
@@ -170,19 +168,7 @@ class ListingQuery(Query):
     def response_of(self, items: Iterator[T], shown: Callable[[T], object]) -> Response:
         """Return the requested part of the items that follow `after`, one JSON object a line."""
         items = islice(items, self.offset, None if self.limit is None else self.offset + self.limit)
-        first = list(islice(items, FIRST_LINES))
-        body = _lines(first, shown) if len(first) < FIRST_LINES else _stream(first, items, shown)
-        return Response(200, [("content-type", "application/jsonl")], body)
-
-
-def _stream(batch: list[T], items: Iterator[T], shown: Callable[[T], object]) -> Iterator[bytes]:
-    while batch:
-        yield _lines(batch, shown)
-        batch = list(islice(items, FIRST_LINES))
-
-
-def _lines(items: Iterable[T], shown: Callable[[T], object]) -> bytes:
-    return b"".join(dump(shown(item)) + b"\n" for item in items)
+        return json_lines(map(shown, items))
 
 
 # ---- routes

@@ -1,29 +1,23 @@
 """The GraphQL operations that the W&B client uploads an artifact with; there are no others."""
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
 from urllib.parse import quote
 
-from modelyard.formats.converter import structure
 from modelyard.http.errors import MalformedRequest
+from modelyard.http.graphql import ACCOUNT, Data, Operation, always, with_variables
 from modelyard.http.route import RouteCall
 from modelyard.http.uploads import schemas as answer
 from modelyard.http.uploads.schemas import (
     ArtifactCreateVariables,
     ArtifactVariables,
     CommitVariables,
-    Data,
     FilesVariables,
-    GraphQLRequest,
     ManifestVariables,
     NamedArtifactVariables,
     RunFilesVariables,
     RunVariables,
-    names_of,
 )
-
-V = TypeVar("V")
 
 FILE, MANIFEST = "/uploads/files/{file}", "/uploads/manifests/{manifest}"
 """Where the parts of an upload are put. The one parameter is a secret, named after the part that it gives access to."""
@@ -31,11 +25,7 @@ FILE, MANIFEST = "/uploads/files/{file}", "/uploads/manifests/{manifest}"
 _AUTHORITY = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 
 
-# ---- who, and where ------------------------------------------------------------------------------------------------
-
-
-def _viewer(call: RouteCall, _: Mapping[str, Any]) -> Data:
-    return answer.viewer(call.principal.entity)
+# ---- runs ------------------------------------------------------------------------------------------------
 
 
 def _no_run(call: RouteCall, run: RunVariables) -> Data:
@@ -109,43 +99,19 @@ def _named_artifact(call: RouteCall, variables: NamedArtifactVariables) -> Data:
 
 # ---- by their names, or by their one field -------------------------------------------------------------------------
 
-Operation = Callable[[RouteCall, Mapping[str, Any]], Data]
-
-
-def _with(cls: type[V], perform: Callable[[RouteCall, V], Data]) -> Operation:
-    """Make an operation whose variables are read as `cls`. Raises `InvalidInput`."""
-    return lambda call, variables: perform(call, structure(cls, variables, "variables"))
-
-
-def _always(data: Data) -> Operation:
-    """Make an operation with the same answer for every caller."""
-    return lambda call, variables: data
-
-
-_OPERATIONS: Mapping[str, Operation] = {
-    "viewer": _viewer,
-    "serverInfo": _always(answer.NO_FEATURES),
-    "__type": _always(answer.NO_FIELDS),
-    "OrganizationCoreWeaveOrganizationID": _always(answer.NO_ORGANIZATION),
-    "RunResumeStatus": _with(RunVariables, _no_run),
-    "UpsertBucket": _with(RunVariables, _run),
-    "CreateRunFiles": _with(RunFilesVariables, _run_files),
-    "CreateArtifact": _with(ArtifactCreateVariables, _begin),
-    "CreateArtifactManifest": _with(ManifestVariables, _expect_manifest),
-    "CreateArtifactFiles": _with(FilesVariables, _expect_file),
-    "CommitArtifact": _with(CommitVariables, _commit),
-    "ArtifactByID": _with(ArtifactVariables, _artifact),
-    "ArtifactByName": _with(NamedArtifactVariables, _named_artifact),
-    "ArtifactType": _with(NamedArtifactVariables, _named_artifact),
+OPERATIONS: Mapping[str, Operation] = {
+    **ACCOUNT,
+    "__type": always(answer.NO_FIELDS),
+    "OrganizationCoreWeaveOrganizationID": always(answer.NO_ORGANIZATION),
+    "RunResumeStatus": with_variables(RunVariables, _no_run),
+    "UpsertBucket": with_variables(RunVariables, _run),
+    "CreateRunFiles": with_variables(RunFilesVariables, _run_files),
+    "CreateArtifact": with_variables(ArtifactCreateVariables, _begin),
+    "CreateArtifactManifest": with_variables(ManifestVariables, _expect_manifest),
+    "CreateArtifactFiles": with_variables(FilesVariables, _expect_file),
+    "CommitArtifact": with_variables(CommitVariables, _commit),
+    "ArtifactByID": with_variables(ArtifactVariables, _artifact),
+    "ArtifactByName": with_variables(NamedArtifactVariables, _named_artifact),
+    "ArtifactType": with_variables(NamedArtifactVariables, _named_artifact),
 }
-
-
-def operation(request: GraphQLRequest) -> Operation:
-    """Find the operation of a request. Raises `MalformedRequest` for an unknown one."""
-    name, field = names_of(request)
-    found = _OPERATIONS.get(name) or _OPERATIONS.get(field)
-    if found is None:
-        raise MalformedRequest(
-            f"there is no operation {name or field!r}; only those that upload an artifact are supported"
-        )
-    return found
+"""Every operation, by its name or by its one field."""

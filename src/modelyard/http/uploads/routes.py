@@ -7,12 +7,12 @@ operations, two addresses to put files at, and the stream of a run, which is not
 from functools import partial
 
 from modelyard.formats.converter import structure
+from modelyard.http import graphql
+from modelyard.http.graphql import GraphQLAnswer, GraphQLRequest
 from modelyard.http.message import Response, json_response
 from modelyard.http.route import Auth, Body, Interface, Route, RouteCall, documented_route
-from modelyard.http.uploads.graphql import FILE, MANIFEST, operation
+from modelyard.http.uploads.graphql import FILE, MANIFEST, OPERATIONS
 from modelyard.http.uploads.schemas import (
-    GraphQLAnswer,
-    GraphQLRequest,
     Manifest,
     Received,
     RunStream,
@@ -22,8 +22,7 @@ from modelyard.http.uploads.schemas import (
 
 def perform(call: RouteCall) -> Response:
     """Perform one operation of the upload of an artifact."""
-    request = structure(GraphQLRequest, call.body, "body")
-    return json_response(GraphQLAnswer(operation(request)(call, request.variables or {})))
+    return graphql.perform(call, OPERATIONS, "upload an artifact")
 
 
 def put_file(call: RouteCall) -> Response:

@@ -1,10 +1,8 @@
 """What the W&B client sends and receives while it uploads an artifact: GraphQL operations, and a list of files.
 
-No GraphQL is interpreted: an operation is known by its name or by its first field, and read by its variables. Fields
-keep the client's own names.
+Fields keep the client's own names.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -19,28 +17,6 @@ Data = Mapping[str, Any]
 
 _id = Matching(r"[0-9a-f-]{36}", "must be an id, as the creation returned it")
 _text = Length(1, 512)
-_HEAD = re.compile(
-    r"\s*+(?:(?:query|mutation)\b\s*+(?P<name>\w{1,128}+)?\s*+(?:\([^)]*+\))?+\s*+)?+\{\s*+(?:\w++\s*+:\s*+)?+(?P<field>\w{1,128}+)"
-)
-
-
-@attrs.frozen
-class GraphQLRequest:
-    """An operation of the W&B client. Only those that an upload needs are known."""
-
-    query: str = attrs.field(validator=Length(1, 65_536))
-    variables: Mapping[str, Any] | None = None
-    operationName: str | None = attrs.field(default=None, validator=Length(1, 128))
-
-
-def names_of(request: GraphQLRequest) -> tuple[str, str]:
-    """Return the name of the operation and its first field; "" where there is none."""
-    head = _HEAD.match(request.query)
-    if head is None:
-        return request.operationName or "", ""
-    return request.operationName or head["name"] or "", head["field"]
-
-
 # ---- the variables of each operation -------------------------------------------------------------------------------
 
 
@@ -168,13 +144,6 @@ class RunStream:
 
 
 @attrs.frozen
-class GraphQLAnswer:
-    """The answer to an operation."""
-
-    data: Mapping[str, Any]
-
-
-@attrs.frozen
 class Received:
     """The empty answer."""
 
@@ -189,25 +158,6 @@ class StreamAnswer:
 
 # ---- who, and where --------------------------------------------------------------------------------------------------
 
-
-def viewer(entity: str) -> Data:
-    """Describe who calls: the entity stands for the user."""
-    user: Data = {
-        "id": entity,
-        "name": entity,
-        "username": entity,
-        "entity": entity,
-        "email": None,
-        "admin": False,
-        "flags": "{}",
-        "deletedAt": None,
-        "apiKeys": None,
-        "teams": {"edges": [{"node": {"name": entity}}]},
-    }
-    return {"viewer": user}
-
-
-NO_FEATURES: Data = {"serverInfo": {"features": []}}
 
 NO_FIELDS: Data = {
     alias: {"fields": [], "inputFields": []} for alias in ("TypeInfo", "QueryType", "MutationType", "ServerInfoType")

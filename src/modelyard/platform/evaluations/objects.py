@@ -56,6 +56,8 @@ class Objects:
         (see `rule_of`), which evaluations run. Raises `InvalidInput`, `Forbidden`.
         """
         kind, namespace = _kind(kind), self._reader.place(project, entity)
+        if kind is ObjectKind.OBJECT:
+            raise InvalidInput.at("kind", msg="is published by platform.traces.objects.publish")
         given = _content(kind, name, content)
         if (rows is None) is (kind is ObjectKind.DATASET):
             raise InvalidInput.at("rows", msg="must be given for a dataset, and for nothing else")

@@ -11,6 +11,7 @@ from modelyard.domain.job import Job, JobEvent, JobProgress, SupersededEvent
 from modelyard.domain.models import Checkpoint, Model, TrajectoryLog
 from modelyard.domain.record import Record
 from modelyard.domain.schema import RECORDS
+from modelyard.domain.trace import TracedFile, TracedTable
 from modelyard.domain.training import Dataset
 from modelyard.domain.upload import Upload
 from modelyard.domain.usage import RateLimit
@@ -98,6 +99,8 @@ def artifacts_of(value: object) -> Iterator[str]:
     elif isinstance(value, Dataset | TrajectoryLog | Upload):
         if value.artifact is not None:
             yield value.artifact
+    elif isinstance(value, TracedFile | TracedTable):
+        yield value.artifact
     elif isinstance(value, ObjectVersion):
         if value.rows_artifact is not None:
             yield value.rows_artifact

@@ -16,7 +16,8 @@ from modelyard.stores.postgres.months import add_missing_parts, default_part, mi
 from modelyard.stores.postgres.pages import quoted
 from modelyard.stores.postgres.rows import RecordPlan
 from modelyard.stores.postgres.values import SQL_TYPES, sql_type
-from modelyard.stores.schema_changes import CHANGES, INITIAL, Dialect, SchemaChange, sql_literal
+from modelyard.stores.schema_changes import CHANGES
+from modelyard.stores.table_changes import INITIAL, Dialect, SchemaChange, sql_literal
 
 COMMITS = "modelyard_commits"
 """The table in which every store numbers its commits, so that it can find out whether one took place."""

@@ -23,7 +23,8 @@ from modelyard.stores.postgres.rows import plans_of
 from modelyard.stores.postgres.schema import COMMITS, migrate_schema, open_schema, versions_of
 from modelyard.stores.postgres.tx import PostgresTx
 from modelyard.stores.postgres.writer import GroupWriter
-from modelyard.stores.schema_changes import CHANGES, SchemaChange
+from modelyard.stores.schema_changes import CHANGES
+from modelyard.stores.table_changes import SchemaChange
 
 T = TypeVar("T")
 R = TypeVar("R")

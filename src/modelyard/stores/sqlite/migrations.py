@@ -14,10 +14,11 @@ from sqlite_utils import Database
 
 from modelyard.domain.record import KEY
 from modelyard.errors import StoreCorrupt, StoreTooNew
-from modelyard.stores.schema_changes import CHANGES, INITIAL, Dialect, SchemaChange, sql_literal
+from modelyard.stores.schema_changes import CHANGES
 from modelyard.stores.sqlite.appearance import create_sequences, number_records
 from modelyard.stores.sqlite.connection import fetch_value
 from modelyard.stores.sqlite.rows import StatementPlan
+from modelyard.stores.table_changes import INITIAL, Dialect, SchemaChange, sql_literal
 
 APPLICATION_ID = 0x4D594152
 """The mark of our files: "MYAR"."""

@@ -26,22 +26,22 @@ MAX_PARTS = 1000
 MAX_FIELD = 1000
 
 
-def parse_query(query: Mapping[str, Any]) -> Expression:
-    """Parse the condition of `{"$expr": ...}`.
+def parse_query(query: Mapping[str, Any], field: Callable[[str], Expression] = Field) -> Expression:
+    """Parse the condition of `{"$expr": ...}`, whose fields `field` makes.
 
     Raises `InvalidInput` for what is not an expression or has more than `MAX_PARTS` parts, and `CallerError` for a
-    field that results do not have.
+    field that there is not.
     """
     if list(query) != ["$expr"]:
         raise InvalidInput.at(msg="must be an object with the one member $expr")
-    return _Reader().within("$expr", query["$expr"], _CONDITIONS)
+    return _Reader(field).within("$expr", query["$expr"], _CONDITIONS)
 
 
 class _Reader:
     """Reads one expression, and counts its parts."""
 
-    def __init__(self) -> None:
-        self._parts = 0
+    def __init__(self, field: Callable[[str], Expression]) -> None:
+        self._parts, self.field = 0, field
 
     def within(self, step: str | int, value: Any, known: "Mapping[str, _Part]") -> Expression:
         """Parse the part at a step below, where its problems are located."""
@@ -135,7 +135,7 @@ _CONDITIONS: Mapping[str, _Part] = {
     "$contains": _contains,
 }
 _OPERANDS: Mapping[str, _Part] = {
-    "$getField": lambda _, value: Field(_text(value)),
+    "$getField": lambda reader, value: reader.field(_text(value)),
     "$literal": lambda _, value: Literal(value),
     "$convert": _convert,
     **_CONDITIONS,
