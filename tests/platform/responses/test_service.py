@@ -156,6 +156,17 @@ def test_one_that_is_cancelled_or_deleted_while_it_runs_ends_so_and_pays_for_wha
         assert all(entry.completion_tokens < 4 for entry in platform.usage.list())
 
 
+def test_one_that_is_cancelled_at_its_last_word_stays_cancelled() -> None:
+    backend = Recording()
+    with open_platform(backend=backend, settings=Settings(poll=3600.0)) as platform:
+        queued = platform.responses.create(model="echo", input="one two", background=True)
+        backend.before = lambda: platform.responses.cancel(queued.id)
+        platform.worker().run_until_idle()
+        cancelled = platform.responses.get(queued.id)
+        assert (cancelled.status, cancelled.output) == ("cancelled", ())
+        assert platform.jobs.get(queued.job_id).status == "cancelled"
+
+
 def test_one_whose_backend_fails_has_failed(platform: Platform) -> None:
     def fail() -> None:
         raise BackendError("it broke")
