@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from modelyard.errors import MissingExtra, ModelyardError
-from modelyard.platform.chat.measured import MeasuredCompletion
+from modelyard.platform.chat.booked_request import BookedRequest
 from modelyard.platform.platform import Platform
 from modelyard.protocols import ServedModel
 from modelyard.version import __version__
@@ -77,7 +77,7 @@ class OpenTelemetry:
         }
         self.http.record(seconds, {**known, "http.route": route} if route else known)
 
-    def begin(self, completion: MeasuredCompletion) -> "TracedCompletion":
+    def begin(self, completion: BookedRequest) -> "TracedCompletion":
         """Return the span of a completion, below that of the request that asked for it."""
         given, client = completion.given, completion.client
         parent = None if client is None or client.span is None else trace.set_span_in_context(client.span)
@@ -98,7 +98,7 @@ class TracedCompletion:
     """The span of one completion, and that in which its usage is recorded."""
 
     telemetry: OpenTelemetry
-    completion: MeasuredCompletion
+    completion: BookedRequest
     span: Any
     recording: Any = None
 

@@ -12,7 +12,7 @@ from modelyard.errors import Forbidden, InvalidInput
 from modelyard.flow import Flow
 from modelyard.http.message import Headers, Request, Response
 from modelyard.platform.artifacts import Spool
-from modelyard.platform.chat.measured import RequestInProgress
+from modelyard.platform.chat.booked_request import RequestInProgress
 from modelyard.platform.platform import Platform
 from modelyard.threads import TenantThreads
 

@@ -1,6 +1,6 @@
 """What a platform was opened with, as its users may read it."""
 
-from modelyard.platform.chat.measured import Tracing
+from modelyard.platform.chat.booked_request import Tracing
 from modelyard.platform.runtime import Runtime, Settings
 from modelyard.protocols import Clock, Observer, Randomness
 from modelyard.threads import Threads

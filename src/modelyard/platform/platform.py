@@ -14,7 +14,7 @@ from modelyard.platform.annotations import service as annotations_service
 from modelyard.platform.artifacts import Spool, artifacts_folder
 from modelyard.platform.batches import service as batch_service
 from modelyard.platform.catalogue.service import Catalogue
-from modelyard.platform.chat.measured import Tracing
+from modelyard.platform.chat.booked_request import Tracing
 from modelyard.platform.chat.service import Chat
 from modelyard.platform.completions import service as completions_service
 from modelyard.platform.embeddings import service as embedding

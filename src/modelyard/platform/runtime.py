@@ -90,8 +90,8 @@ class ProcessCache:
     `close`. `bookings` are those that are not committed yet. `plans` are how requests are
     answered (`platform.chat.plan`). `presence` is the process as others see it
     (`platform.usage.presence`), once it was needed. `meters` count what happens, once
-    metrics were asked for; `tracing` is a `platform.chat.measured.Tracing`, once the host wants one. `places` are where
-    parts of queries ended.
+    metrics were asked for; `tracing` is a `platform.chat.booked_request.Tracing`, once the host wants one. `places` are
+    where parts of queries ended.
     """
 
     offered: tuple[CatalogueEntry, ...] = ()

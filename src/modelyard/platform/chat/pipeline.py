@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from modelyard.domain.completion import Completion, CompletionRequest, Delta, ToolMode, Usage
 from modelyard.domain.frozen import maker
 from modelyard.domain.identity import Attribution, Principal
-from modelyard.domain.usage import Admission, LedgerEntry
+from modelyard.domain.usage import Admission
 from modelyard.errors import ModelyardError, StoreClosed
 from modelyard.flow import Call, CallerDisconnected, Emit, Flow
 from modelyard.platform.chat import capability_checks as checks
@@ -19,7 +19,6 @@ from modelyard.platform.chat.assembly import (
     check_length,
 )
 from modelyard.platform.chat.backend_stream import (
-    BackendStream,
     Close,
     CompletionResult,
     GiveWay,
@@ -29,18 +28,17 @@ from modelyard.platform.chat.backend_stream import (
     backend_failed,
     close_deltas,
 )
-from modelyard.platform.chat.measured import CompletionSpan, RequestInProgress, report_booked, report_failed
-from modelyard.platform.chat.plan import CompletionPlan, known_plan, make_plan, storing
+from modelyard.platform.chat.booked_request import BookedRequest, RequestInProgress, report_failed
+from modelyard.platform.chat.plan import known_plan, make_plan, storing
 from modelyard.platform.chat.whole_answer import BegunAnswer, begin_answer, is_plain, is_whole, whole_choice
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.admission import reserve
-from modelyard.platform.usage.booking import CompletionBooking, RecordUsage, of_entity
-from modelyard.protocols import ServedModel
+from modelyard.platform.usage.booking import CompletionBooking
 
 _completion, _usage, _result = maker(Completion), maker(Usage), maker(CompletionResult)
 
 
-class CompletionPipeline:
+class CompletionPipeline(BookedRequest):
     """Answers one request and records its usage on `attribution`.
 
     A streamed request emits its `StreamStarted`, its deltas, and its `Completion` when its usage is recorded. What can
@@ -51,26 +49,16 @@ class CompletionPipeline:
     """
 
     operation: ClassVar[str] = "chat"
-    plan: CompletionPlan | None = None
-    served: ServedModel
     backend: Any
     request: CompletionRequest
     prompt_tokens: int | None = None
     max_tokens: int
     images: int = 0
     makes_choices: bool = False
-    reserved: Admission | None = None
     assemblers: Sequence[ResponseAssembler] = ()
     begun: BegunAnswer | None = None
     answered: Delta | None = None
-    stream: BackendStream | None = None
     choices_begun: int = 0
-    cut_by: Exception | None = None
-    span: CompletionSpan | None = None
-    entry: LedgerEntry | None = None
-    first_token: float | None = None
-    whole: bool = False
-    failure: Exception | None = None
 
     def __init__(
         self,
@@ -81,14 +69,8 @@ class CompletionPipeline:
         details: bool = False,
         client: RequestInProgress | None = None,
     ) -> None:
-        self.runtime: Runtime = runtime
-        self.client: RequestInProgress | None = client
-        self.began: float = runtime.clock.monotonic()
-        self.principal: Principal = principal
-        self.given: CompletionRequest = request
-        self.attribution: Attribution = attribution
+        super().__init__(runtime, principal, request, attribution, client)
         self.details: bool = details
-        self.id: str = runtime.ids()
         self.created: int = int(runtime.clock.now().timestamp())
 
     def flow(self) -> Flow[CompletionResult]:
@@ -144,13 +126,7 @@ class CompletionPipeline:
             report_failed(self, error)
             raise
         finally:
-            if cache.running.pop(self.id, None) is not None:  # an interrupt kept this from being recorded
-                if (rest := self.remainder()) is not None:
-                    cache.bookings[self.id] = rest  # which the next beat commits
-                if self.reserved is not None:
-                    cache.presence.release(self.id)
-            if self.span is not None:
-                self.span.end()
+            self._leave()
 
     # ---- before the backend answers
 
@@ -287,12 +263,7 @@ class CompletionPipeline:
         if self.given.store:
             now = self.runtime.clock.now()
             booking.keep = storing(self.given, completion, self.attribution, self.served, now)
-        self.whole = True
-        if self.span is not None:
-            self.span.record()
-        if not self._claim(booking):
-            raise self.cut_by or StoreClosed("this platform was closed while the request ran")
-        return booking
+        return self._claim_whole(booking)
 
     def remainder(self) -> CompletionBooking | None:
         """Return what records what was produced so far, and releases what was reserved."""
@@ -301,49 +272,10 @@ class CompletionPipeline:
             self.assemblers[0].take(self.answered)
         if any(assembler.produced for assembler in self.assemblers):
             return self._booking(self._usage())
-        if self.reserved is None:
-            return None
-        return CompletionBooking(self.runtime, self.id, None, self.reserved, self._booked)
-
-    def _booking(self, usage: Usage) -> CompletionBooking:
-        assert self.plan is not None
-        entry = self.plan.ledger_entry(self.id, self.attribution, usage, self.runtime.clock.now())
-        return CompletionBooking(self.runtime, self.id, entry, self.reserved, self._booked)
-
-    def _booked(self, entry: LedgerEntry) -> None:
-        """Report what is in the ledger now."""
-        self.entry = entry
-        if self.client is not None:
-            self.client.booked = entry
-        if self.runtime.cache.meters is not None or self.runtime.observer is not None:
-            report_booked(self, entry)
-
-    def _claim(self, booking: CompletionBooking) -> bool:
-        """Claim the right to record this request. Returns False where who has cut it off does so."""
-        cache = self.runtime.cache
-        cache.bookings[self.id] = booking
-        if cache.running.pop(self.id, None) is None:
-            del cache.bookings[self.id]
-            return False
-        if self.reserved is not None:
-            cache.presence.release(self.id)
-        return True
+        return None if self.reserved is None else self._booking(None)
 
     def cut(self, error: Exception) -> None:
         """End with this error at the next delta."""
-        self.cut_by = self.failure = error
+        super().cut(error)
         for assembler in self.assemblers:
             assembler.cut = True
-        if self.stream is not None:
-            self.stream.stop()
-
-    def _write(self, booking: CompletionBooking) -> Flow[None]:
-        """Commit a booking. A caller who leaves meanwhile does so after the commit."""
-        store = self.runtime.store
-        step = of_entity(booking.step, self.attribution.entity) if store.blocking else booking.step
-        effect = RecordUsage(store, step, on_committed=booking.on_committed)
-        try:
-            yield effect
-        except CallerDisconnected:
-            yield effect
-            raise

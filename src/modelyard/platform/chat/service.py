@@ -17,7 +17,7 @@ from modelyard.flow import Call, Flow, aiterate, arun, iterate, run
 from modelyard.platform import lineage, paging
 from modelyard.platform.catalogue.service import requested_name
 from modelyard.platform.chat.backend_stream import CompletionResult
-from modelyard.platform.chat.measured import RequestInProgress
+from modelyard.platform.chat.booked_request import RequestInProgress
 from modelyard.platform.chat.pipeline import CompletionPipeline
 from modelyard.platform.chat.plan import known_plan, make_plan
 from modelyard.platform.chat.request import ChatOptions, build_request

@@ -8,43 +8,33 @@ from modelyard.domain.catalogue import EMBEDDINGS
 from modelyard.domain.completion import CompletionRequest, Usage
 from modelyard.domain.embedding import EmbeddingRequest, EmbeddingResult
 from modelyard.domain.identity import Attribution, Principal
-from modelyard.domain.usage import Admission, LedgerEntry, most
-from modelyard.errors import BackendError, InvalidInput, ModelyardError, Problem, StoreClosed, UnsupportedParameter
+from modelyard.domain.usage import Admission, most
+from modelyard.errors import BackendError, InvalidInput, ModelyardError, Problem, UnsupportedParameter
 from modelyard.flow import Call, CallerDisconnected, Flow
 from modelyard.platform.catalogue.offered_models import registered
 from modelyard.platform.catalogue.service import offered
-from modelyard.platform.chat.backend_stream import BackendStream, Close, GiveWay, Open, Pull
-from modelyard.platform.chat.measured import CompletionSpan, RequestInProgress, report_booked, report_failed
+from modelyard.platform.chat.backend_stream import Close, GiveWay, Open, Pull
+from modelyard.platform.chat.booked_request import BookedRequest, RequestInProgress, report_failed
 from modelyard.platform.chat.plan import CompletionPlan, known_plan, make_plan
 from modelyard.platform.embeddings.batches import BatchCollector, as_streaming, most_tokens
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.admission import reserve
-from modelyard.platform.usage.booking import CompletionBooking, RecordUsage, of_entity
-from modelyard.protocols import Capabilities, ServedModel
+from modelyard.platform.usage.booking import CompletionBooking
+from modelyard.protocols import Capabilities
 
 _SHOWN = 20
 """How many models a refusal names."""
 
 
-class EmbeddingPipeline:
+class EmbeddingPipeline(BookedRequest):
     """Answers one request, and records its usage on `attribution`. It is measured as completions are.
 
     A caller who leaves meanwhile pays for what was embedded.
     """
 
     operation: ClassVar[str] = "embeddings"
-    plan: CompletionPlan | None = None
-    served: ServedModel
     collected: BatchCollector | None = None
     most: int = 0
-    reserved: Admission | None = None
-    stream: BackendStream | None = None
-    cut_by: Exception | None = None
-    span: CompletionSpan | None = None
-    entry: LedgerEntry | None = None
-    first_token: float | None = None
-    whole: bool = False
-    failure: Exception | None = None
 
     def __init__(
         self,
@@ -54,14 +44,8 @@ class EmbeddingPipeline:
         attribution: Attribution,
         client: RequestInProgress | None = None,
     ) -> None:
-        self.runtime: Runtime = runtime
-        self.client: RequestInProgress | None = client
-        self.began: float = runtime.clock.monotonic()
-        self.principal: Principal = principal
+        super().__init__(runtime, principal, CompletionRequest(request.model, ()), attribution, client)
         self.request: EmbeddingRequest = request
-        self.given: CompletionRequest = CompletionRequest(request.model, ())
-        self.attribution: Attribution = attribution
-        self.id: str = runtime.ids()
 
     def flow(self) -> Flow[EmbeddingResult]:
         """Answer the request.
@@ -80,13 +64,7 @@ class EmbeddingPipeline:
             report_failed(self, error)
             raise
         finally:
-            if cache.running.pop(self.id, None) is not None:  # an interrupt kept this from being recorded
-                if (rest := self.remainder()) is not None:
-                    cache.bookings[self.id] = rest  # which the next beat commits
-                if self.reserved is not None:
-                    cache.presence.release(self.id)
-            if self.span is not None:
-                self.span.end()
+            self._leave()
 
     def _answer(self) -> Flow[EmbeddingResult]:
         runtime = self.runtime
@@ -112,7 +90,8 @@ class EmbeddingPipeline:
             if (rest := self.remainder()) is not None and self._claim(rest):
                 yield from self._write(rest)
             raise
-        yield from self._record_usage()
+        usage = Usage(collected.tokens, estimated=collected.estimated)
+        yield from self._write(self._claim_whole(self._booking(usage)))
         vectors = tuple(collected.vectors)
         return EmbeddingResult(self.id, self.request.model, vectors, collected.tokens, collected.estimated)
 
@@ -159,58 +138,12 @@ class EmbeddingPipeline:
 
     # ---- when it has embedded
 
-    def _record_usage(self) -> Flow[None]:
-        self.whole = True
-        if self.span is not None:
-            self.span.record()
-        if (booking := self.remainder()) is None or not self._claim(booking):
-            raise self.cut_by or StoreClosed("this platform was closed while the request ran")
-        yield from self._write(booking)
-
     def remainder(self) -> CompletionBooking | None:
         """Return what records what was embedded so far, and releases what was reserved."""
-        entry = None
-        if self.plan is not None and self.collected is not None and self.collected.vectors:
+        usage = None
+        if self.collected is not None and self.collected.vectors:
             usage = Usage(self.collected.tokens, estimated=self.collected.estimated)
-            entry = self.plan.ledger_entry(self.id, self.attribution, usage, self.runtime.clock.now())
-        if entry is None and self.reserved is None:
-            return None
-        return CompletionBooking(self.runtime, self.id, entry, self.reserved, self._booked)
-
-    def _booked(self, entry: LedgerEntry) -> None:
-        """Report what is in the ledger now."""
-        self.entry = entry
-        if self.client is not None:
-            self.client.booked = entry
-        report_booked(self, entry)
-
-    def _claim(self, booking: CompletionBooking) -> bool:
-        """Claim the right to record this request. Returns False where who has cut it off does so."""
-        cache = self.runtime.cache
-        cache.bookings[self.id] = booking
-        if cache.running.pop(self.id, None) is None:
-            del cache.bookings[self.id]
-            return False
-        if self.reserved is not None:
-            cache.presence.release(self.id)
-        return True
-
-    def cut(self, error: Exception) -> None:
-        """End with this error at the next batch."""
-        self.cut_by = self.failure = error
-        if self.stream is not None:
-            self.stream.stop()
-
-    def _write(self, booking: CompletionBooking) -> Flow[None]:
-        """Commit a booking. A caller who leaves meanwhile does so after the commit."""
-        store = self.runtime.store
-        step = of_entity(booking.step, self.attribution.entity) if store.blocking else booking.step
-        effect = RecordUsage(store, step, on_committed=booking.on_committed)
-        try:
-            yield effect
-        except CallerDisconnected:
-            yield effect
-            raise
+        return None if usage is None and self.reserved is None else self._booking(usage)
 
 
 def embedding_models(runtime: Runtime) -> list[str]:

@@ -8,7 +8,7 @@ from modelyard.domain.models import Checkpoint, Model
 from modelyard.flow import Flow, arun, run
 from modelyard.formats.embeddings import read_embeddings
 from modelyard.platform.catalogue.service import requested_name
-from modelyard.platform.chat.measured import RequestInProgress
+from modelyard.platform.chat.booked_request import RequestInProgress
 from modelyard.platform.embeddings.pipeline import EmbeddingPipeline
 from modelyard.platform.runtime import Runtime
 

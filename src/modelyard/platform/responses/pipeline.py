@@ -16,7 +16,7 @@ from modelyard.formats.responses.response import output_of, reason_of, usage_obj
 from modelyard.formats.responses.stream import ResponseEvent, ResponseEvents
 from modelyard.platform.chat.assembly import ResponseAssembler
 from modelyard.platform.chat.backend_stream import CompletionResult, StreamStarted
-from modelyard.platform.chat.measured import RequestInProgress
+from modelyard.platform.chat.booked_request import RequestInProgress
 from modelyard.platform.chat.pipeline import CompletionPipeline
 from modelyard.platform.chat.plan import known_plan, make_plan
 from modelyard.platform.paging import get_or_none
@@ -161,7 +161,7 @@ class ResponsePipeline(CompletionPipeline):
         self._ended(completion)
         return super()._whole_booking(completion)
 
-    def _booking(self, usage: Usage) -> CompletionBooking:
+    def _booking(self, usage: Usage | None) -> CompletionBooking:
         booking = super()._booking(usage)
         if self._stores and self.response.ended:
             booking.keep = self._store_new if self._queued is None else partial(end_response, self.response)

@@ -16,7 +16,7 @@ from modelyard.formats.responses.items import messages_of
 from modelyard.formats.responses.request import ParsedResponse
 from modelyard.formats.responses.stream import ResponseEvent
 from modelyard.platform import paging
-from modelyard.platform.chat.measured import RequestInProgress
+from modelyard.platform.chat.booked_request import RequestInProgress
 from modelyard.platform.jobs.queue import announce, request_cancel
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.responses.background import cancel_response, queue_response

@@ -1,0 +1,213 @@
+"""What requests of every kind have in common: they are measured, may reserve a budget, and are booked once."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
+
+from modelyard.domain import events
+from modelyard.domain.completion import CompletionRequest, Usage
+from modelyard.domain.identity import Attribution, Principal, RateStand
+from modelyard.domain.usage import Admission, LedgerEntry
+from modelyard.errors import ModelyardError, StoreClosed
+from modelyard.flow import CallerDisconnected, Flow
+from modelyard.platform.chat.backend_stream import BackendStream
+from modelyard.platform.chat.plan import CompletionPlan
+from modelyard.platform.runtime import Runtime
+from modelyard.platform.usage.booking import CompletionBooking, RecordUsage, of_entity
+from modelyard.protocols import ServedModel
+
+
+class RequestInProgress(Protocol):
+    """The request of a client that a completion answers: its id, its key's rate, and then what was booked for it."""
+
+    id: str
+    booked: LedgerEntry | None
+    span: Any
+
+    def see_rate(self, stand: RateStand) -> None:
+        """Note what is left of the rate of the key."""
+        ...
+
+
+class CompletionSpan(Protocol):
+    """The span of a completion in a trace."""
+
+    def traced(self, served: ServedModel) -> ServedModel:
+        """Return the model with the headers by which another server continues the trace."""
+        ...
+
+    def record(self) -> None:
+        """Begin the span of recording the usage."""
+        ...
+
+    def end(self) -> None:
+        """End both, with what the completion has become."""
+        ...
+
+
+class Tracing(Protocol):
+    """Traces requests and completions (`modelyard.otel`)."""
+
+    def request_began(self, method: str, headers: Mapping[str, str]) -> Any:
+        """Return the span of an HTTP request, which continues the trace that its headers name."""
+        ...
+
+    def request_ended(self, span: Any, method: str, route: str, status: int, seconds: float) -> None:
+        """End the span of an HTTP request."""
+        ...
+
+    def begin(self, completion: "BookedRequest") -> CompletionSpan:
+        """Return the span of a completion, below that of the request that asked for it."""
+        ...
+
+
+class BookedRequest:
+    """A request to a model: what is measured of it, and how its usage is recorded, once, whoever ends it.
+
+    `plan` is None until the model was found. `began` and `first_token` are seconds of the monotonic clock. `entry` is
+    what was booked, and `whole` is whether that is a whole answer. `failure` is what it ended with.
+    """
+
+    operation: ClassVar[str]
+    plan: CompletionPlan | None = None
+    served: ServedModel
+    reserved: Admission | None = None
+    stream: BackendStream | None = None
+    cut_by: Exception | None = None
+    span: CompletionSpan | None = None
+    entry: LedgerEntry | None = None
+    first_token: float | None = None
+    whole: bool = False
+    failure: Exception | None = None
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        principal: Principal,
+        given: CompletionRequest,
+        attribution: Attribution,
+        client: RequestInProgress | None,
+    ) -> None:
+        self.runtime: Runtime = runtime
+        self.client: RequestInProgress | None = client
+        self.began: float = runtime.clock.monotonic()
+        self.principal: Principal = principal
+        self.given: CompletionRequest = given
+        self.attribution: Attribution = attribution
+        self.id: str = runtime.ids()
+
+    def remainder(self) -> CompletionBooking | None:
+        """Return what records what was produced so far, and releases what was reserved."""
+        raise NotImplementedError
+
+    def cut(self, error: Exception) -> None:
+        """End with this error as soon as the backend yields."""
+        self.cut_by = self.failure = error
+        if self.stream is not None:
+            self.stream.stop()
+
+    def _booking(self, usage: Usage | None) -> CompletionBooking:
+        """Return what records this usage, None for nothing to record, and releases what was reserved."""
+        entry = None
+        if usage is not None and self.plan is not None:
+            entry = self.plan.ledger_entry(self.id, self.attribution, usage, self.runtime.clock.now())
+        return CompletionBooking(self.runtime, self.id, entry, self.reserved, self._booked)
+
+    def _booked(self, entry: LedgerEntry) -> None:
+        """Report what is in the ledger now."""
+        self.entry = entry
+        if self.client is not None:
+            self.client.booked = entry
+        if self.runtime.cache.meters is not None or self.runtime.observer is not None:
+            report_booked(self, entry)
+
+    def _claim(self, booking: CompletionBooking) -> bool:
+        """Claim the right to record this request. Returns False where who has cut it off does so."""
+        cache = self.runtime.cache
+        cache.bookings[self.id] = booking
+        if cache.running.pop(self.id, None) is None:
+            del cache.bookings[self.id]
+            return False
+        if self.reserved is not None:
+            cache.presence.release(self.id)
+        return True
+
+    def _claim_whole(self, booking: CompletionBooking) -> CompletionBooking:
+        """Claim the right to record the whole answer. Raises what it was cut off by."""
+        self.whole = True
+        if self.span is not None:
+            self.span.record()
+        if not self._claim(booking):
+            raise self.cut_by or StoreClosed("this platform was closed while the request ran")
+        return booking
+
+    def _write(self, booking: CompletionBooking) -> Flow[None]:
+        """Commit a booking. A caller who leaves meanwhile does so after the commit."""
+        store = self.runtime.store
+        step = of_entity(booking.step, self.attribution.entity) if store.blocking else booking.step
+        effect = RecordUsage(store, step, on_committed=booking.on_committed)
+        try:
+            yield effect
+        except CallerDisconnected:
+            yield effect
+            raise
+
+    def _leave(self) -> None:
+        """End the request; what an interrupt kept from being recorded is left to the next beat."""
+        cache = self.runtime.cache
+        if cache.running.pop(self.id, None) is not None:
+            if (rest := self.remainder()) is not None:
+                cache.bookings[self.id] = rest
+            if self.reserved is not None:
+                cache.presence.release(self.id)
+        if self.span is not None:
+            self.span.end()
+
+
+def report_booked(completion: BookedRequest, entry: LedgerEntry) -> None:
+    """Report a completion, or the part of it that was made, now that it is in the ledger."""
+    runtime, client, meters = completion.runtime, completion.client, completion.runtime.cache.meters
+    seconds = runtime.clock.monotonic() - completion.began
+    if meters is not None:
+        spent = float(entry.cost) if entry.cost else 0.0
+        whole = seconds if completion.whole else -1.0
+        meters.booked(entry.model, entry.prompt_tokens, entry.completion_tokens, spent, whole, completion.first_token)
+        if not completion.whole and completion.failure is None:
+            meters.ended(entry.model, events.CALLER_LEFT, None)
+    if runtime.observer is not None:
+        runtime.observe(
+            events.CompletionBooked(
+                entry.id,
+                entry.entity,
+                entry.project,
+                entry.model,
+                entry.prompt_tokens,
+                entry.completion_tokens,
+                entry.cost,
+                entry.key_id,
+                "" if client is None else client.id,
+                seconds,
+                completion.first_token,
+                _status(completion),
+            )
+        )
+
+
+def report_failed(completion: BookedRequest, error: Exception) -> None:
+    """Report a completion that failed."""
+    runtime, plan = completion.runtime, completion.plan
+    completion.failure = error
+    code, status = getattr(error, "code", ModelyardError.code), _status(completion)
+    if runtime.cache.meters is not None:  # without a plan, any word may have been sent as a model's name
+        runtime.cache.meters.ended("" if plan is None else plan.booked_as, status, code)
+    if runtime.observer is not None:
+        of = completion.attribution.entity, completion.attribution.project, completion.given.model, code
+        asked = completion.principal.key_id, "" if completion.client is None else completion.client.id
+        seconds = runtime.clock.monotonic() - completion.began
+        runtime.observe(events.CompletionFailed(*of, *asked, seconds, completion.first_token, status))
+
+
+def _status(completion: BookedRequest) -> int:
+    failure = completion.failure
+    if failure is None:
+        return 200 if completion.whole else events.CALLER_LEFT
+    return failure.status if isinstance(failure, ModelyardError) else ModelyardError.status
