@@ -113,7 +113,8 @@ def test_evaluations_are_jobs_that_are_listed_shown_cancelled_and_watched(store:
     assert [job["subject"] for job in jobs[4:]] == [rescored.id, unwanted.id]
     assert call("jobs", "cancel", "--store", store, jobs[5]["id"]).stdout == f"{jobs[5]['id']} is cancelled\n"
     watched = call("jobs", "watch", "--store", store, scored.id).stdout
-    assert watched.endswith("succeeded\n")
+    assert "\nsucceeded\n" in watched
+    assert "trials             3\n" in watched
     shown = json.loads(call("jobs", "show", "--store", store, jobs[4]["id"], "--json").stdout)
     assert (shown["kind"], shown["status"], shown["subject"]) == ("rescore", "queued", rescored.id)
     assert rows("jobs", "show", "--store", store, scored.id)["progress"] == 3  # type: ignore[call-overload]
@@ -245,7 +246,7 @@ def test_artifacts_may_lie_elsewhere_than_next_to_the_file(tmp_path: Path) -> No
 def test_isolated_jobs_have_the_same_artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     requested: list[SubprocessExecutor] = []
     monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
-    monkeypatch.setattr(serving, "asgi_app", lambda *_, executor, cors_origins, dashboard: requested.append(executor))
+    monkeypatch.setattr(serving, "asgi_app", lambda *_, executor, **__: requested.append(executor))
     store, kept = tmp_path / "yard.db", tmp_path / "elsewhere"
     call("serve", "--store", store, "--artifacts", kept, "--isolate")
     (executor,) = requested
