@@ -70,7 +70,8 @@ def test_batches_hold_starts_ends_and_whole_calls(client: Any) -> None:
     whole = {**start("c3")["start"], "ended_at": "2026-01-01T00:00:05Z", "output": "x", "summary": {}}
     assert ask(client, "/v2/acme/traced/calls/complete", batch=[whole, whole]) == {}
     assert [one["id"] for one in calls(client)] == [answer[0]["id"], "c3", "c2"]
-    assert ask(client, "/calls/query_stats") == {"count": 3}
+    assert ask(client, "/calls/query_stats") == {"count": 3, "has_more": False}
+    assert ask(client, "/calls/query_stats", limit=2) == {"count": 2, "has_more": True}
 
 
 def test_queries_filter_sort_page_and_cut(client: Any) -> None:
@@ -98,7 +99,7 @@ def test_queries_filter_sort_page_and_cut(client: Any) -> None:
     assert ids(sort_by=[{"field": "inputs.n", "direction": "desc"}], limit=2) == ["c5", "c4"]
     assert ids(sort_by=[{"field": "started_at", "direction": "desc"}], limit=1, offset=1) == ["c4"]
     assert ids(limit=0) == []
-    assert ask(client, "/calls/query_stats", query=where("inputs.n", "$lt", 2)) == {"count": 2}
+    assert ask(client, "/calls/query_stats", query=where("inputs.n", "$lt", 2))["count"] == 2
     cut = calls(client, columns=["inputs.n"], filter={"call_ids": ["c1"]})
     assert cut[0]["inputs"] == {"n": 1, "text": "word 1"}
     assert "output" not in cut[0]

@@ -128,6 +128,20 @@ def test_the_next_part_of_a_query_begins_where_the_last_one_ended(platform: Plat
     assert len(reads) == 1
 
 
+def test_a_place_is_forgotten_with_a_call_and_with_time(platform: Platform, clock: ManualClock) -> None:
+    calls, query = platform.traces.calls, CallQuery(limit=3, name="all")
+    calls.record([call(at) for at in range(3)])
+    assert ids(calls.query(query)) == ["c0", "c1", "c2"]
+    calls.delete(["c0", "c1", "c2"])
+    calls.record([call(at) for at in range(4, 9)])
+    assert ids(calls.query(attrs.evolve(query, offset=3))) == ["c7", "c8"]
+    assert ids(calls.query(query)) == ["c4", "c5", "c6"]
+    calls.record([call(0)])
+    assert ids(calls.query(attrs.evolve(query, offset=3))) == ["c7", "c8"]
+    clock.advance(61)
+    assert ids(calls.query(attrs.evolve(query, offset=3))) == ["c6", "c7", "c8"]
+
+
 def test_a_deleted_call_takes_what_it_made_and_the_feedback_along(platform: Platform) -> None:
     calls, traces = platform.traces.calls, platform.traces
     calls.record(

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from attrs import asdict
@@ -77,15 +76,14 @@ def replace_feedback(call: RouteCall) -> Response:
 def query_feedback(call: RouteCall) -> Response:
     """Find feedback."""
     body = structure(FeedbackQueryRequest, call.body, "body")
-    found = (feedback_document(said) for said in _found(call, body.project_id, body.query))
-    part: Iterable[dict[str, object]] = found
+    found: Iterable[dict[str, Any]] = map(feedback_document, _found(call, body.project_id, body.query))
     for sort in reversed(body.sort_by or ()):
-        part = sorted(part, key=partial(_value_of, sort.field), reverse=sort.direction == "desc")
-    begin = body.offset or 0
-    part = islice(part, begin, None if body.limit is None else begin + body.limit)
-    if body.fields:
-        part = ({name: one.get(name) for name in body.fields} for one in part)
-    return json_response(FeedbackAnswer(tuple(part)))
+        found = sorted(found, key=partial(_value_of, sort.field), reverse=sort.direction == "desc")
+    part, total, begin = list[dict[str, Any]](), 0, body.offset or 0
+    for total, one in enumerate(found, 1):
+        if total > begin and (body.limit is None or len(part) < body.limit):
+            part.append({name: one.get(name) for name in body.fields} if body.fields else one)
+    return json_response(FeedbackAnswer(tuple(part), total))
 
 
 def _value_of(field: str, document: dict[str, object]) -> tuple[int, Any]:

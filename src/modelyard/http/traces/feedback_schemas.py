@@ -78,9 +78,10 @@ class FeedbackQueryRequest:
 
 @attrs.frozen
 class FeedbackAnswer:
-    """The feedback that a query finds."""
+    """The feedback that a query finds, and how much there is without its limit and offset."""
 
     result: tuple[Mapping[str, Any], ...]
+    total_count: int
 
 
 @attrs.frozen

@@ -172,7 +172,8 @@ def count_calls(call: RouteCall) -> Response:
     traces = call.platform.traces
     place = place_of(call, body.project_id)
     with problems_at("body"):
-        return json_response(CallsCount(traces.calls.count(call_query(body, traces.feedback), **place)))
+        found = traces.calls.count(call_query(body, traces.feedback), **place)
+    return json_response(CallsCount(found, body.limit is not None and found >= body.limit))
 
 
 _PROJECT = "/v2/{entity}/{project}"

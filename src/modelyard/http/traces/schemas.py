@@ -226,9 +226,10 @@ class CallsDeleted:
 
 @attrs.frozen
 class CallsCount:
-    """How many calls a query finds."""
+    """How many calls a query finds, at most its limit; `has_more` tells that the limit was reached."""
 
     count: int
+    has_more: bool
 
 
 # ---- from the wire -------------------------------------------------------------------------------------------------

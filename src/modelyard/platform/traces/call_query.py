@@ -29,6 +29,9 @@ MAX_NAMED = 1000
 MAX_PLACES = 1000
 """How many places of queries a process remembers."""
 
+PLACE_LIFE = 60.0
+"""How many seconds it remembers one; deleting a call makes it forget all."""
+
 ALWAYS = Literal(True)
 
 
@@ -177,16 +180,18 @@ class CallSearch:
         """Yield a part in the order of starts, from where the same query was left off if this process knows."""
         places, query = self.runtime.cache.places, self.query
         name = (*self.place, query.name) if query.name else None
-        known = places.get((name, query.offset)) if name else None
+        now = self.runtime.clock.monotonic()
+        place, until = places.get((name, query.offset), (None, now)) if name else (None, now)
+        known = place if now < until else None
         skipped, last, count = (0 if known else query.offset), None, 0
         found = self._matching(self._descending, known)
         for last in islice(found, skipped, None if end is None else skipped + end - query.offset):
             count += 1
             yield last
-        if name and last is not None:
+        if name and last is not None and count == query.limit:
             while len(places) >= MAX_PLACES:
                 places.pop(next(iter(places)), None)
-            places[name, query.offset + count] = CallPlace(last.started_at, last.seq)
+            places[name, query.offset + count] = CallPlace(last.started_at, last.seq), now + PLACE_LIFE
 
     def _matching(self, descending: bool, after: CallPlace | None) -> Iterator[TracedCall]:
         """Yield the calls that fit, by their start."""

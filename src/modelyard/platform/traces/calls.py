@@ -215,6 +215,7 @@ class Calls:
             was_here, made = self._runtime.store.transact(partial(_remove_one, place, call_id))
             waiting += [call_id, *made] if made else []
             removed += was_here
+        self._runtime.cache.places.clear()
         return removed
 
 

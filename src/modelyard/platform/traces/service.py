@@ -63,4 +63,5 @@ class Traces:
 
         while gone := self._runtime.store.transact(step):
             removed += gone
+        self._runtime.cache.places.clear()
         return removed
