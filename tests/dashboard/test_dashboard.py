@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import threading
 from collections.abc import AsyncIterator, Iterator
 from html import unescape
 from io import BytesIO
@@ -13,15 +14,19 @@ import attrs
 import pytest
 
 from modelyard.compose import open_platform
+from modelyard.dashboard import view as views
 from modelyard.dashboard.app import Dashboard
 from modelyard.dashboard.exchange import COOKIE
 from modelyard.dashboard.pages import rows as row_pages
+from modelyard.dashboard.view import Kept
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.identity import Principal, Scope, host
 from modelyard.errors import Unauthenticated
 from modelyard.http.message import Request, Response
 from modelyard.platform.evaluations.result import Rows
+from modelyard.platform.evaluations.service import Evaluations
 from modelyard.platform.platform import Platform
+from modelyard.report.html import Html
 from modelyard.testing.clock import ManualClock
 
 HOSTILE = "<script>alert('x')</script>\"&\u202e" + "n" * 60
@@ -554,3 +559,113 @@ def test_rows_are_paged_and_a_page_looks_at_a_bounded_number_of_them(monkeypatch
         assert walk() == [["0", "1", "2"], ["3", "4", "5"], ["6", "7", "8"], ["9"]]
         assert walk(q="say 9") == [[], [], ["9"]]
         assert walk(row="7") == [["7"]]
+
+
+# ---- what takes long to make
+
+
+def rest_of(page: str) -> dict[str, str] | None:
+    """The query of the link to the whole page; None on a page that is whole."""
+    found = re.search(r'data-load="Reading [^"]+">[^<]*<a href="\?([^"]+)"', page)
+    return dict(parse_qsl(unescape(found[1]))) if found else None
+
+
+def test_pages_of_long_runs_show_what_is_stored_at_once_and_the_rest_by_a_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_platform() as platform:
+        rows = [{"prompt": f"say {n}", "expected": "say 1", "topic": f"t{n % 2}"} for n in range(4)]
+        before, after = (
+            platform.evaluations.run("quiz", of, rows, project="demo").run for of in ("echo", "tabular-mini")
+        )
+        reads: list[str] = []
+        for name in ("report", "compare"):
+            made = getattr(Evaluations, name)
+            monkeypatch.setattr(
+                Evaluations, name, lambda *of, made=made, name=name, **more: (reads.append(name), made(*of, **more))[1]
+            )
+        monkeypatch.setattr(views, "AT_ONCE", 3)
+        reader = Browser(Dashboard(platform, reader=host()), host="127.0.0.1")
+        pages: list[tuple[str, dict[str, str], str, str]] = [
+            ("runs", {"q": "quiz"}, "0.25</a>", "<small>"),
+            (f"runs/{before.id}", {}, "scores 0.25.", "Rows, the worst first"),
+            ("compare", {"baseline": before.id, "candidate": after.id}, "scores 0.25.", "is not shown to differ"),
+            (f"runs/{after.id}/rows", {"field": "topic"}, "row-0-0", "Scores by topic"),
+        ]
+        for path, query, stored, rest in pages:
+            reads.clear()
+            first = reader.get(path, **query)[1]
+            assert stored in first
+            assert rest not in first.split("Scores of these models")[-1]
+            assert not reads
+            whole = {**query, "whole": "1"}
+            assert rest_of(first) == whole
+            found = reader.get(path, **whole)[1]
+            assert rest in found.split("Scores of these models")[-1]
+            assert rest_of(found) is None
+            assert reader.get(path, **query)[1] == found, "what has been made is kept"
+
+
+def test_a_short_run_is_shown_whole_at_once(browser: Browser, platform: Platform) -> None:
+    run = platform.evaluations.runs.list(project="bots", entity="acme").page(1).items[0]
+    page = browser.get(f"runs/{run.id}")[1]
+    assert "Rows, the worst first" in page
+    assert rest_of(page) is None
+
+
+def test_whatever_summary_a_client_stored_a_long_run_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "AT_ONCE", 0)
+    summaries: list[dict[str, Any]] = [
+        {},
+        {"mean": "high", "trials": "many", "scorers": [1]},
+        {"mean": 1, "trials": -1, "scorers": {HOSTILE: {"mean": HOSTILE, "scored": [], "unscored": 1.5}, "b": None}},
+    ]
+    references = [f"weave:///local/demo/object/{name}:v0" for name in ("quiz", "mine")]
+    with open_platform() as platform:
+        reader = Browser(Dashboard(platform, reader=host()), host="127.0.0.1")
+        for summary in summaries:
+            run = platform.evaluations.runs.create(*references, project="demo")
+            platform.evaluations.predictions.create(references[1], {"a": 1}, "b", run_id=run.id, project="demo")
+            platform.evaluations.runs.finish(run.id, summary, project="demo")
+            for query in ({}, {"whole": "1"}):
+                status, page = reader.get(f"runs/{run.id}", **query)
+                assert status == 200
+                assert "<script>alert" not in page
+                assert (rest_of(page) is None) == bool(query)
+            assert reader.get("runs")[0] == 200
+
+
+def test_a_part_that_several_readers_ask_for_is_made_once() -> None:
+    kept, begun, asked, go = Kept(), threading.Event(), threading.Event(), threading.Event()
+    made: list[str] = []
+
+    def make() -> Html:
+        made.append("part")
+        begun.set()
+        go.wait(60)
+        return Html("part")
+
+    def ask() -> None:
+        asked.set()
+        kept("key", make)
+
+    first = threading.Thread(target=kept, args=("key", make))
+    first.start()
+    assert begun.wait(60)
+    second = threading.Thread(target=ask)
+    second.start()
+    assert asked.wait(60)
+    assert kept("other", lambda: Html("at once")) == "at once", "other parts do not wait"
+    go.set()
+    first.join(60)
+    second.join(60)
+    assert made == ["part"]
+
+
+def test_a_part_whose_making_failed_is_made_by_the_next_reader() -> None:
+    kept = Kept()
+
+    def fail() -> Html:
+        raise OSError("disk")
+
+    with pytest.raises(OSError, match="disk"):
+        kept("key", fail)
+    assert kept("key", lambda: Html("part")) == "part"

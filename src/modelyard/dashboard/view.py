@@ -7,6 +7,7 @@ from decimal import Decimal
 from threading import Lock
 from typing import Any
 from urllib.parse import quote, urlencode
+from weakref import WeakValueDictionary
 
 import attrs
 
@@ -14,7 +15,7 @@ from modelyard.domain.identity import Principal
 from modelyard.errors import InvalidInput
 from modelyard.platform.platform import Platform
 from modelyard.report.html import Html, chip, html, joined, shortened, tag
-from modelyard.report.numbers import NONE, id_text
+from modelyard.report.numbers import NONE, count_text, id_text
 
 PREFIX = "dashboard"
 """The first segment of the path of every page."""
@@ -29,6 +30,9 @@ NAVIGATION = (
     ("Catalogue", "catalogue"),
     ("API", "api"),
 )
+
+AT_ONCE = 1000
+"""How many trials are read at most before a page is shown."""
 
 _OF = {"compare": "runs"}
 _GOOD = frozenset({"succeeded", "completed"})
@@ -53,27 +57,46 @@ class Redirect:
     to: str
 
 
+NOTHING = Html("")
+
+
 class Kept:
-    """The last few parts of pages that took long to make and never change."""
+    """The last few parts of pages that took long to make and never change. Each is made once, also for many readers."""
 
     MOST = 128
 
     def __init__(self) -> None:
         self._parts: OrderedDict[object, Html] = OrderedDict()
+        self._making: WeakValueDictionary[object, _Making] = WeakValueDictionary()
         self._lock = Lock()
+
+    def get(self, key: object) -> Html | None:
+        """Return the part of this key, None where it is not kept."""
+        with self._lock:
+            if (part := self._parts.get(key)) is not None:
+                self._parts.move_to_end(key)
+            return part
 
     def __call__(self, key: object, make: Callable[[], Html]) -> Html:
         """Return the part of this key; make it where it is not kept."""
         with self._lock:
-            if (part := self._parts.get(key)) is not None:
-                self._parts.move_to_end(key)
-                return part
-        part = make()
-        with self._lock:
-            self._parts[key] = part
-            while len(self._parts) > self.MOST:
-                self._parts.popitem(last=False)
-        return part
+            making = self._making.setdefault(key, _Making())
+        with making.lock:
+            if (kept := self.get(key)) is not None:
+                return kept
+            part = make()
+            with self._lock:
+                self._parts[key] = part
+                while len(self._parts) > self.MOST:
+                    self._parts.popitem(last=False)
+            return part
+
+
+@attrs.define(eq=False)
+class _Making:
+    """Held by the thread that makes a part; others wait."""
+
+    lock: Lock = attrs.field(factory=Lock)
 
 
 @attrs.frozen
@@ -110,6 +133,24 @@ class View:
     def link(self, shown: object, *segments: object, **query: object) -> Html:
         """Return a link to a page."""
         return tag("a", shown, href=self.url(*segments, **query))
+
+    def part(self, key: object, trials: Callable[[], int], make: Callable[[], Html], before: Html = NOTHING) -> Html:
+        """Return a part that is kept. One that reads too many trials is left out at first; `before` is in its place."""
+        if self.kept.get(key) is None and (link := self.later(trials)):
+            return joined([before, link])
+        return self.kept(key, make)
+
+    def later(self, trials: Callable[[], int]) -> Html:
+        """Return nothing if this page may read so many trials at once, or else a link to the whole page.
+
+        The script follows the link and shows the whole page in place.
+        """
+        if "whole" in self.query or (count := trials()) <= AT_ONCE:
+            return NOTHING
+        query = {name: value for name, value in self.query.items() if name != "live"}
+        link = tag("a", "Show it", href=f"?{urlencode({**query, 'whole': 1})}")
+        reading = f"Reading {count_text(count)} trials…"
+        return tag("p", f"There is more, from {count_text(count)} trials. ", link, role="status", data_load=reading)
 
     def action(self, label: str, *segments: object, kind: str = "", confirm: str = "", **fields: object) -> Html:
         """Return a button that changes something; nothing for a reader who may not."""

@@ -5,6 +5,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from dashboard_browser import Yard, log_in
+from modelyard.dashboard import view as views
 
 PAGES = ("", "jobs", "models", "runs", "usage", "keys", "catalogue", "catalogue/echo", "api")
 
@@ -147,3 +148,39 @@ def test_times_are_the_readers_own_and_the_keyboard_reaches_everything(page: Pag
     expect(page.locator("time").first).to_contain_text("ago")
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
+
+
+def test_a_long_run_is_shown_at_once_and_the_rest_of_its_report_follows(
+    page: Page, yard: Yard, chromium: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "AT_ONCE", 3)
+    tasks = [{"prompt": f"say {at}", "expected": "say 1"} for at in range(6)]
+    context = chromium.new_context(java_script_enabled=False)
+    unscripted = context.new_page()
+    log_in(unscripted, yard, yard.key)
+    first, second, third = (
+        yard.platform.evaluations.run("long", "echo", tasks, project="bots", entity="acme").run.id for _ in range(3)
+    )
+    unscripted.goto(yard.page(f"runs/{first}"))
+    expect(unscripted.locator("main")).to_contain_text("There is more, from 6 trials.")
+    unscripted.get_by_role("link", name="Show it").click()
+    expect(unscripted.locator("main")).to_contain_text("Rows, the worst first")
+    context.close()
+    page.goto(yard.page(f"runs/{second}"))
+    expect(page.locator("main")).to_contain_text("Rows, the worst first")
+    expect(page.locator("main [role=status]")).to_have_count(0)
+    assert page.url == yard.page(f"runs/{second}")
+    context = chromium.new_context()
+    offline = context.new_page()
+    log_in(offline, yard, yard.key)
+    offline.route("**/*whole=1", lambda route: route.abort())
+    offline.goto(yard.page(f"runs/{third}"))
+    expect(offline.locator("main [role=status]")).to_have_text("This failed. Show it")
+    serious = [
+        one["id"] for one in Axe().run(offline).response["violations"] if one["impact"] in ("serious", "critical")
+    ]
+    assert serious == []
+    offline.unroute("**/*whole=1")
+    offline.get_by_role("link", name="Show it").click()
+    expect(offline.locator("main")).to_contain_text("Rows, the worst first")
+    context.close()

@@ -162,7 +162,7 @@ def _slices(view: View, run: EvaluationRun, every: Rows, wanted: Filter) -> Html
     if not wanted.field or wanted.value:
         return Html("")
     key = ("slices", run.id, run.finished_at, wanted.field, wanted.baseline)
-    return view.kept(key, lambda: _slice_table(view, run, every, wanted))
+    return view.part(key, lambda: min(len(every), SLICED), lambda: _slice_table(view, run, every, wanted))
 
 
 def _slice_table(view: View, run: EvaluationRun, every: Rows, wanted: Filter) -> Html:

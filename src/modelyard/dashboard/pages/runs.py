@@ -1,6 +1,6 @@
 """Evaluation runs: all of them, the report of one, its rows, and two compared."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from modelyard.dashboard.pages.annotations import annotated, badges, notes
@@ -118,18 +118,32 @@ def _matrix(view: View, runs: Sequence[EvaluationRun]) -> Html:
     if len(models) < 2:
         return Html("")
     columns = [("model", ""), *((ref_text(one), "number") for one in evaluations)]
-    lines = [[short_ref(model), *(_cell(view, cells.get((model, one))) for one in evaluations)] for model in models]
-    return section("Scores of these models", table(columns, lines))
+    new = [run for run in cells.values() if _is_short(run) and view.kept.get(_interval_key(run)) is None]
+    more = view.later(lambda: _size(view, *new))
+    lines = [
+        [short_ref(model), *(_cell(view, cells.get((model, one)), new if more else ()) for one in evaluations)]
+        for model in models
+    ]
+    return section("Scores of these models", table(columns, lines), more)
 
 
-def _cell(view: View, run: EvaluationRun | None) -> object:
+def _is_short(run: EvaluationRun) -> bool:
+    trials = (run.summary or {}).get("trials")
+    return isinstance(trials, int) and trials <= MOST_TRIALS
+
+
+def _interval_key(run: EvaluationRun) -> object:
+    return ("interval", run.id, run.finished_at)
+
+
+def _cell(view: View, run: EvaluationRun | None, later: Sequence[EvaluationRun]) -> object:
+    """Show the score of a run, with its interval unless that takes long or is shown later."""
     if run is None:
         return NONE
     score = view.link(f"{score_of(run):.4g}", "runs", run.id)
-    trials = (run.summary or {}).get("trials")
-    if not isinstance(trials, int) or trials > MOST_TRIALS:
+    if run in later or not _is_short(run):
         return score
-    return joined([score, view.kept(("interval", run.id, run.finished_at), lambda: _interval(view, run))])
+    return joined([score, view.kept(_interval_key(run), lambda: _interval(view, run))])
 
 
 def _interval(view: View, run: EvaluationRun) -> Html:
@@ -158,12 +172,51 @@ def run(view: View) -> HtmlPage:
         pairs = [("state", status_chip(found.state)), ("rows", bar(status.completed_rows, status.total_rows, label))]
         known = facts([*pairs, ("started", when(found.started_at)), ("id", found.id)])
         return HtmlPage(title, joined([known, links, words]), live=True)
-    report = view.kept(("run", found.id, found.finished_at), lambda: _report(view, found))
+    key = ("run", found.id, found.finished_at)
+    report = view.part(key, lambda: _size(view, found), lambda: _report(view, found), _stored(found))
     return HtmlPage(title, joined([links, words, report]))
 
 
 def _report(view: View, run: EvaluationRun) -> Html:
     return joined(run_content(run, view.platform.evaluations.report(run).aggregate))
+
+
+def _size(view: View, *runs: EvaluationRun) -> int:
+    """Return how many trials runs have."""
+    return sum(len(view.platform.evaluations.result(run.id).rows) for run in runs)
+
+
+def _stored(run: EvaluationRun) -> Html:
+    """Show what is stored with a run that has ended: its state and score, and the counts of each metric."""
+    pairs: list[tuple[str, object]] = [
+        ("run", short_id(run.id)),
+        ("state", joined([status_chip(run.state), f" {run.reason}" if run.reason else ""])),
+        ("model", short_ref(run.model)),
+        ("evaluation", short_ref(run.evaluation)),
+        ("started", when(run.started_at)),
+    ]
+    columns = [("metric", ""), *((name.replace("_", " "), "number") for name in _COUNTED)]
+    scorers = (run.summary or {}).get("scorers")
+    known = scorers.items() if isinstance(scorers, Mapping) else ()
+    lines = [[name, *map(_number, map(one.get, _COUNTED))] for name, one in known if isinstance(one, Mapping)]
+    metrics = section("Metrics", table(columns, lines)) if lines else ""
+    return joined([_headline(run), facts(pairs), metrics])
+
+
+_COUNTED = ("mean", "scored", "unscored", "scorer_errors", "model_errors")
+"""What is stored of each metric, and shown."""
+
+
+def _headline(run: EvaluationRun) -> Html:
+    """Say what the score of a run is, if it is stored."""
+    score = score_of(run)
+    return Html("") if score is None else tag("p", f"{ref_text(run.model)} scores {score:.4g}.", kind="headline")
+
+
+def _number(value: object) -> str:
+    if isinstance(value, int | float):
+        return count_text(value) if isinstance(value, int) else f"{value:.4g}"
+    return NONE
 
 
 def compared(view: View) -> HtmlPage:
@@ -173,7 +226,12 @@ def compared(view: View) -> HtmlPage:
     rows = view.link("Rows side by side", "runs", after.id, "rows", baseline=before.id, show="changed")
     key = ("compared", before.id, after.id, before.finished_at, after.finished_at)
     running = RunState.RUNNING in (before.state, after.state)
-    found = _comparison(view, before, after) if running else view.kept(key, lambda: _comparison(view, before, after))
+
+    def made() -> Html:
+        return _comparison(view, before, after)
+
+    scores = joined(map(_headline, (before, after)))
+    found = made() if running else view.part(key, lambda: _size(view, before, after), made, scores)
     return HtmlPage(title, joined([tag("p", rows), found]))
 
 

@@ -1,5 +1,5 @@
-// Pages work without this script. It keeps live pages up to date, shows times in the reader's time zone, asks before
-// an action that cannot be undone, and streams the answer of a model that is tried.
+// Pages work without this script. It keeps live pages up to date, loads what takes long to make, shows times in the
+// reader's time zone, asks before an action that cannot be undone, and streams the answer of a model that is tried.
 "use strict";
 
 const dress = (node) => {
@@ -36,6 +36,19 @@ const replace = (now, then) => {
 const update = (text) => {
   const then = new DOMParser().parseFromString(text, "text/html").querySelector("main");
   if (then) replace(document.querySelector("main"), then);
+  load();
+};
+
+// Load what takes long to make, and show it in place.
+const load = async () => {
+  const line = document.querySelector("main p[data-load]");
+  if (!line) return;
+  const link = line.querySelector("a");
+  line.textContent = line.dataset.load;
+  line.removeAttribute("data-load");
+  const answer = await fetch(link.href).catch(() => null);
+  if (answer && answer.ok && !answer.redirected) update(await answer.text());
+  else line.replaceChildren("This failed. ", link);
 };
 
 const poll = async () => {
@@ -81,4 +94,5 @@ document.addEventListener("submit", (event) => {
 dress(document);
 const form = document.querySelector("form[data-try]");
 if (form) tryModel(form);
+load();
 if (document.querySelector("main").hasAttribute("data-live")) follow();
