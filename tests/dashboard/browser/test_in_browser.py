@@ -184,3 +184,19 @@ def test_a_long_run_is_shown_at_once_and_the_rest_of_its_report_follows(
     offline.get_by_role("link", name="Show it").click()
     expect(offline.locator("main")).to_contain_text("Rows, the worst first")
     context.close()
+
+
+def test_the_report_of_a_long_run_follows_when_the_run_ends(
+    page: Page, yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "AT_ONCE", 1)
+    place = {"project": "bots", "entity": "acme"}
+    evaluation, model = (f"weave:///acme/bots/object/{name}:v0" for name in ("quiz", "mine"))
+    run = yard.platform.evaluations.runs.create(evaluation, model, **place)
+    for at in range(2):
+        yard.platform.evaluations.predictions.create(model, {"at": at}, "b", run_id=run.id, **place)
+    page.goto(yard.page(f"runs/{run.id}"))
+    expect(page.locator("main")).to_contain_text("running")
+    yard.platform.evaluations.runs.finish(run.id, {}, **place)
+    expect(page.locator("main")).to_contain_text("Nothing was scored.")
+    expect(page.locator("main")).not_to_have_attribute("data-live", "")
