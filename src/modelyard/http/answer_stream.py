@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, time
-from typing import Protocol
+from typing import Any, Protocol
 
 from modelyard.domain.catalogue import CatalogueEntry
-from modelyard.domain.completion import Completion, Delta, Usage
+from modelyard.domain.completion import Completion, Usage
 from modelyard.flow import CallerDisconnected, Emit, Flow, OnEmit
 from modelyard.formats.chat.sse import event
 from modelyard.http.error_responses import chat_body, error_status, report
@@ -29,8 +29,8 @@ def deprecation(entry: CatalogueEntry, clock: Clock) -> list[Header]:
 class EventWriter(Protocol):
     """Writes the events of a stream in one format."""
 
-    def of_all(self, deltas: Iterable[Delta]) -> bytes:
-        """Write several deltas."""
+    def of_all(self, items: Iterable[Any]) -> bytes:
+        """Write several items that an answer emits: deltas, or events of its own."""
         ...
 
     def end(self, usage: Usage) -> bytes:
@@ -38,14 +38,24 @@ class EventWriter(Protocol):
         ...
 
 
+def _chat_failure(failure: Exception, status: int) -> bytes:
+    return event(chat_body(failure, status))
+
+
 class AnswerEvents:
     """Makes the events of a stream out of the items of an answer, and joins them until something has to be awaited.
 
     `begin` returns the writer of an answer that begins: one for each, or the same where several follow each other.
+    `fail` writes the events that report a failure with a status, in another format than that of chats.
     """
 
-    def __init__(self, begin: Callable[[StreamStarted], EventWriter], clock: Clock) -> None:
-        self._begin, self._clock, self._id = begin, clock, ""
+    def __init__(
+        self,
+        begin: Callable[[StreamStarted], EventWriter],
+        clock: Clock,
+        fail: Callable[[Exception, int], bytes] = _chat_failure,
+    ) -> None:
+        self._begin, self._clock, self._write_failure, self._id = begin, clock, fail, ""
         self._writer: EventWriter | None = None
         self._ready: list[bytes] = []
         self._size = 0
@@ -79,7 +89,7 @@ class AnswerEvents:
         status = error_status(failure, ErrorFormat.ERROR)
         if status >= 500:
             report(failure, self._id)
-        self._add(event(chat_body(failure, status)))
+        self._add(self._write_failure(failure, status))
 
     def take(self) -> bytes:
         """Return the events that are ready, joined."""

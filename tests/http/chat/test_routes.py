@@ -1,6 +1,7 @@
 """Chat completions over HTTP: whole, streamed, broken off, and in the shapes that clients rely on."""
 
 import asyncio
+import itertools
 import logging
 import threading
 from collections.abc import Iterator
@@ -282,8 +283,15 @@ def test_the_deprecation_header_depends_on_the_requested_name(client_for: Any) -
         old = attrs.evolve(platform.catalogue.get("echo"), id="old-echo", deprecation_date=date(2020, 1, 2))
         platform.catalogue.register(old, answers_as="echo")
         client = client_for(platform)
-        for stream in (False, True):
-            answer = client.chat(model="old-echo", stream=stream)
+        hello = [{"role": "user", "content": "hi"}]
+        bodies = {
+            "/inference/v1/chat/completions": {"messages": hello},
+            "/v1/completions": {"prompt": "hi"},
+            "/v1/messages": {"messages": hello, "max_tokens": 5},
+            "/v1/responses": {"input": "hi"},
+        }
+        for path, stream in itertools.product(bodies, (False, True)):
+            answer = client.send("POST", path, {"model": "old-echo", "stream": stream, **bodies[path]})
             assert answer.status == 200
             assert answer.headers["deprecation"] == "@1577923200"
         assert "deprecation" not in client.chat().headers

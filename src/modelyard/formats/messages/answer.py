@@ -126,26 +126,29 @@ def named_event(data: Mapping[str, Any]) -> bytes:
 class MessagesEvents:
     """The events of one streamed answer: each block begins, gets its deltas and ends before the next begins."""
 
-    def __init__(self) -> None:
-        self._index = -1
+    def __init__(self, id: str, model: str) -> None:
+        self._begun = _message(id, model, (), None, Usage())
+        self._started, self._index = False, -1
         self._open: object = None  # "text", or the index of a tool call
-
-    def start(self, id: str, model: str) -> bytes:
-        """Write what comes first. Tokens are counted in the last event but one."""
-        message = _message(id, model, (), None, Usage())
-        return named_event({"type": "message_start", "message": message}) + named_event({"type": "ping"})
+        self._reason = FinishReason.STOP
 
     def of_all(self, deltas: Iterable[Delta]) -> bytes:
-        """Write the pieces of the answer."""
-        return b"".join(map(self._of, deltas))
+        """Write the pieces of the answer, and before the first what comes first."""
+        start, self._started = b"" if self._started else self._start(), True
+        return start + b"".join(map(self._of, deltas))
 
-    def end(self, completion: Completion) -> bytes:
+    def end(self, usage: Usage) -> bytes:
         """Write what comes last: why the answer ended, and its usage."""
-        delta = {"stop_reason": _REASONS[completion.choices[0].finish_reason], "stop_sequence": None}
-        ending = {"type": "message_delta", "delta": delta, "usage": _usage(completion.usage)}
+        delta = {"stop_reason": _REASONS[self._reason], "stop_sequence": None}
+        ending = {"type": "message_delta", "delta": delta, "usage": _usage(usage)}
         return self._closed() + named_event(ending) + named_event({"type": "message_stop"})
 
+    def _start(self) -> bytes:
+        """Write what comes first. Tokens are counted in the last event but one."""
+        return named_event({"type": "message_start", "message": self._begun}) + named_event({"type": "ping"})
+
     def _of(self, delta: Delta) -> bytes:
+        self._reason = delta.finish_reason or self._reason
         events = b""
         if delta.text:
             events += self._block("text", {"type": "text", "text": ""})

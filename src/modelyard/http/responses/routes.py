@@ -1,23 +1,21 @@
 """Responses on both bases: created, whole, streamed or in the background; shown, deleted, cancelled; their input."""
 
+from collections.abc import Iterable
 from functools import partial
 
+from modelyard.domain.completion import Usage
 from modelyard.errors import InvalidInput
-from modelyard.flow import CallerDisconnected, Emit, Flow, OnEmit
+from modelyard.flow import Flow
 from modelyard.formats.responses.request import ResponseRequest, read_response_request
 from modelyard.formats.responses.response import DeletedResponse, ResponseObject, response_object
 from modelyard.formats.responses.stream import ResponseEvent, ResponseStreamEvent
+from modelyard.http.answer_stream import AnswerEvents, deprecation, stream_answer
 from modelyard.http.auth import attribution
-from modelyard.http.error_responses import chat_body, error_status, report
+from modelyard.http.error_responses import chat_body
 from modelyard.http.idempotency import IDEMPOTENCY_KEY, idempotency_key
-from modelyard.http.message import EVENT_STREAM, STREAMED, Response, json_response
+from modelyard.http.message import Response, json_response
 from modelyard.http.responses.schemas import INCLUDE, PAGING, STREAM, ResponseItemPage, item_page
-from modelyard.http.route import Auth, Body, ErrorFormat, Interface, Route, RouteCall
-from modelyard.platform.chat.backend_stream import CompletionResult, StreamStarted
-from modelyard.platform.responses.pipeline import ResponsePipeline
-
-JOINED = 2**14
-"""Bytes of events that are joined at most, where nothing has to be awaited between them."""
+from modelyard.http.route import Auth, Body, Interface, Route, RouteCall
 
 
 def create(call: RouteCall) -> Flow[Response | None]:
@@ -29,68 +27,29 @@ def create(call: RouteCall) -> Flow[Response | None]:
         queued = yield from responses._queue(parsed, place, idempotency_key(call))
         return json_response(response_object(queued))
     pipeline = yield from responses._pipeline(parsed, place, call.client)
+    clock = call.platform.clock
     if not parsed.request.streamed:
-        yield from pipeline.flow()
-        return json_response(response_object(pipeline.response))
-    yield from _streamed(pipeline)
+        result = yield from pipeline.flow()
+        return json_response(response_object(pipeline.response), 200, deprecation(result.entry, clock))
+    written = _Written()
+
+    def failed(failure: Exception, status: int) -> bytes:
+        return written.of_all(pipeline.failed(chat_body(failure, status)["error"]))
+
+    yield from stream_answer(pipeline.flow(), AnswerEvents(lambda _: written, clock, failed))
     return None
 
 
-class _Events:
-    """Joins the events of a response until something has to be awaited."""
+class _Written:
+    """Writes the events that a response emits, its last ones too."""
 
-    def __init__(self) -> None:
-        self.opened = False
-        self._ready: list[bytes] = []
-        self._size = 0
+    def of_all(self, events: Iterable[ResponseEvent]) -> bytes:
+        """Write several events."""
+        return b"".join([event.written() for event in events])
 
-    def on_emit(self, item: object) -> object:
-        """Add an item of the answer. Returns what is to be sent now: the response, joined events, or None."""
-        if type(item) is list:
-            self.add(item)
-        elif isinstance(item, StreamStarted):
-            self.opened = True
-            return Response(200, [EVENT_STREAM], STREAMED)
-        elif isinstance(item, bytes):
-            return item
-        return self.take() if self._size >= (1 if item is None else JOINED) else None
-
-    def add(self, events: list[ResponseEvent]) -> None:
-        """Add events."""
-        for event in events:
-            self._ready.append(event.written())
-            self._size += len(self._ready[-1])
-
-    def take(self) -> bytes:
-        """Return the events that are ready, joined."""
-        joined = b"".join(self._ready)
-        self._ready, self._size = [], 0
-        return joined
-
-
-def _streamed(pipeline: ResponsePipeline) -> Flow[None]:
-    """Emit the response when the answer begins, and then its events.
-
-    What fails before the answer begins is raised; what fails later ends the stream with events that report it.
-    """
-    events = _Events()
-    yield OnEmit(events.on_emit)
-    try:
-        yield from _answered(pipeline)
-    except CallerDisconnected:
-        raise
-    except Exception as failure:
-        if not events.opened:
-            raise
-        status = error_status(failure, ErrorFormat.ERROR)
-        if status >= 500:
-            report(failure, pipeline.response.id)
-        events.add(pipeline.failed(chat_body(failure, status)["error"]))
-    yield Emit(events.take())
-
-
-def _answered(pipeline: ResponsePipeline) -> Flow[CompletionResult]:
-    return (yield from pipeline.flow())
+    def end(self, _: Usage) -> bytes:
+        """Write nothing: the usage is in the last event."""
+        return b""
 
 
 # ---- those that are stored ---------------------------------------------------------------------------------------
