@@ -168,6 +168,24 @@ def test_a_model_can_what_all_its_backends_can() -> None:
     assert Fallback([EchoBackend(), EchoBackend()]).capabilities("echo") == EchoBackend().capabilities("echo")
 
 
+@pytest.mark.parametrize("name", ["guided", "parameters"])
+def test_of_sets_it_can_what_is_in_all_of_them(name: str) -> None:
+    class Guided(EchoBackend):
+        def __init__(self, *known: str) -> None:
+            super().__init__()
+            self.can = Capabilities(**{name: frozenset(known)})
+
+        def capabilities(self, model: str) -> Capabilities:
+            return self.can
+
+    def both(one: Guided, other: Guided) -> Any:
+        return getattr(Fallback([one, other]).capabilities("echo"), name)
+
+    choice, regex = Guided("choice"), Guided("regex")
+    assert both(choice, regex) == both(regex, choice) == frozenset()
+    assert both(Guided("choice", "regex"), regex) == both(regex, Guided("choice", "regex")) == {"regex"}
+
+
 def test_the_prompt_is_counted_where_all_can_count() -> None:
     model = served(EchoBackend())
     assert Fallback([EchoBackend(), EchoBackend()]).prompt_tokens(REQUEST, model) == 2

@@ -138,14 +138,17 @@ class Fallback:
 def _both(one: Capabilities, other: Capabilities) -> Capabilities:
     """Return what both can do."""
     one, other = _with_real_structure(one, other), _with_real_structure(other, one)
-    least = {
-        field.name: min(getattr(one, field.name), getattr(other, field.name))
-        for field in attrs.fields(Capabilities)
-        if field.name != "parameters"
+    shared = {
+        field.name: _less(getattr(one, field.name), getattr(other, field.name)) for field in attrs.fields(Capabilities)
     }
     if one.embedding_size != other.embedding_size:  # vectors of different models cannot be compared
-        least["embedding_size"] = 0
-    return Capabilities(one.parameters & other.parameters, **least)
+        shared["embedding_size"] = 0
+    return Capabilities(**shared)
+
+
+def _less(one: Any, other: Any) -> Any:
+    """Return what both have: of sets what is in both, which may be neither of them."""
+    return one & other if isinstance(one, frozenset) else min(one, other)
 
 
 def _with_real_structure(one: Capabilities, other: Capabilities) -> Capabilities:
