@@ -7,6 +7,7 @@ from itertools import islice
 
 import attrs
 
+from modelyard.dashboard.pages.runs import size_of
 from modelyard.dashboard.view import HtmlPage, View, duration, empty, money, whole_number
 from modelyard.domain.canonical import canonical_json
 from modelyard.domain.evaluation.run import EvaluationRun, Outcome, RowResult
@@ -162,7 +163,7 @@ def _slices(view: View, run: EvaluationRun, every: Rows, wanted: Filter) -> Html
     if not wanted.field or wanted.value:
         return Html("")
     key = ("slices", run.id, run.finished_at, wanted.field, wanted.baseline)
-    return view.part(key, lambda: min(len(every), SLICED), lambda: _slice_table(view, run, every, wanted))
+    return view.part(key, lambda: min(size_of(view, run), SLICED), lambda: _slice_table(view, run, every, wanted))
 
 
 def _slice_table(view: View, run: EvaluationRun, every: Rows, wanted: Filter) -> Html:

@@ -119,7 +119,7 @@ def _matrix(view: View, runs: Sequence[EvaluationRun]) -> Html:
         return Html("")
     columns = [("model", ""), *((ref_text(one), "number") for one in evaluations)]
     new = [run for run in cells.values() if _is_short(run) and view.kept.get(_interval_key(run)) is None]
-    more = view.later(lambda: _size(view, *new))
+    more = view.later(lambda: size_of(view, *new))
     lines = [
         [short_ref(model), *(_cell(view, cells.get((model, one)), new if more else ()) for one in evaluations)]
         for model in models
@@ -173,7 +173,7 @@ def run(view: View) -> HtmlPage:
         known = facts([*pairs, ("started", when(found.started_at)), ("id", found.id)])
         return HtmlPage(title, joined([known, links, words]), live=True)
     key = ("run", found.id, found.finished_at)
-    report = view.part(key, lambda: _size(view, found), lambda: _report(view, found), _stored(found))
+    report = view.part(key, lambda: size_of(view, found), lambda: _report(view, found), _stored(found))
     return HtmlPage(title, joined([links, words, report]))
 
 
@@ -181,9 +181,10 @@ def _report(view: View, run: EvaluationRun) -> Html:
     return joined(run_content(run, view.platform.evaluations.report(run).aggregate))
 
 
-def _size(view: View, *runs: EvaluationRun) -> int:
-    """Return how many trials runs have."""
-    return sum(len(view.platform.evaluations.result(run.id).rows) for run in runs)
+def size_of(view: View, *runs: EvaluationRun) -> int:
+    """Return how many trials runs have: what their jobs say, or else counted, as for runs that clients made."""
+    found = view.platform.evaluations
+    return sum(found.runs.status(run.id).completed_rows or len(found.result(run.id).rows) for run in runs)
 
 
 def _stored(run: EvaluationRun) -> Html:
@@ -231,7 +232,7 @@ def compared(view: View) -> HtmlPage:
         return _comparison(view, before, after)
 
     scores = joined(map(_headline, (before, after)))
-    found = made() if running else view.part(key, lambda: _size(view, before, after), made, scores)
+    found = made() if running else view.part(key, lambda: size_of(view, before, after), made, scores)
     return HtmlPage(title, joined([tag("p", rows), found]))
 
 
