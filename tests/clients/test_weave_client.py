@@ -19,8 +19,11 @@ from weave.trace_server_bindings.remote_http_trace_server import RemoteHTTPTrace
 from weave.version import VERSION
 from weave.wandb_interface.auth import ApiKeyCredentials
 
-# How the older release hands its bodies to its own HTTP library.
-pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+# How the older release hands its bodies to its own HTTP library, and how both ask their GraphQL.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Using variable_values:DeprecationWarning"),
+]
 
 OLD = VERSION.startswith("0.53.")
 PROJECT = "acme/weave"
@@ -302,6 +305,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.skipif(OLD, reason="the page speaks as the newer release does")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 def test_the_page_about_this_client_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lane has no installed modelyard, so its command is made here."""
     command = tmp_path / "bin" / "modelyard"
