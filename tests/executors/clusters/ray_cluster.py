@@ -1,4 +1,4 @@
-"""Jobs in a real Ray cluster of two nodes, all of it on the loopback, in a temporary folder and on ports of its own."""
+"""Jobs and servers in a real Ray cluster of two nodes, on the loopback, in a folder and on ports of its own."""
 
 import os
 import select
@@ -6,6 +6,8 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,9 @@ import attrs
 import pytest
 
 from free_ports import free_ports
-from modelyard import Example, Message, Role, Settings, open_platform
+from modelyard import Example, Message, Pricing, Role, Settings, UpstreamBackend, offer, open_platform
 from modelyard.domain.job import Claim, Job, JobEvent, Needs
-from modelyard.errors import ClusterError
+from modelyard.errors import ClusterError, ModelyardError
 from modelyard.executors.cluster import ClusterExecutor
 from modelyard.executors.ray_jobs import RayJobs
 from modelyard.protocols import Ended, Waiting
@@ -28,6 +30,7 @@ pytestmark = pytest.mark.timeout(240)
 MEMORY = 80 * 2**20
 """Bytes of each node's object store: the least that Ray takes."""
 EXECUTORS = str(Path(__file__).parents[1])
+EXAMPLES = str(Path(__file__).parents[3] / "examples")
 STEPS = 6
 STORY = [("training_started", 0), *(("gradient_step", number) for number in range(1, STEPS + 1)), ("training_ended", 0)]
 ROWS = [Example((Message(Role.USER, f"ask {n}"), Message(Role.ASSISTANT, f"answer {n}"))) for n in range(2 * STEPS)]
@@ -49,7 +52,8 @@ def nodes() -> Iterator[Nodes]:
         patch.setenv("RAY_TMPDIR", folder)
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # without it, nodes use the machine's own address
-        patch.setenv("PYTHONPATH", EXECUTORS, prepend=os.pathsep)
+        patch.setenv("PYTHONPATH", os.pathsep.join([EXECUTORS, EXAMPLES]), prepend=os.pathsep)
+        patch.syspath_prepend(EXAMPLES)
         from ray.cluster_utils import Cluster
 
         node = {"node_ip_address": "127.0.0.1", "object_store_memory": MEMORY, "num_cpus": 4}
@@ -144,3 +148,51 @@ def test_a_job_whose_node_is_removed_continues_on_another_and_ends_with_the_same
         events = store.read(lambda snapshot: snapshot.page(JobEvent, "by_job", job.id, limit=1000))
         assert [(event.type, event.step) for event in events] == STORY
     os.close(reached)
+
+
+PRICE = Decimal("0.01")
+
+
+@pytest.fixture
+def served(tmp_path: Path, nodes: Nodes) -> Iterator[str]:
+    """The address of `examples/serve_on_ray.py` in two replicas, over one store."""
+    import ray
+    from ray import serve
+
+    (port,) = free_ports(1)
+    ray.init(nodes.cluster.address, log_to_driver=False, configure_logging=False)
+    try:
+        from serve_on_ray import app
+
+        serve.start(http_options={"host": "127.0.0.1", "port": port, "location": "HeadOnly"})
+        serve.run(app({"store": str(tmp_path / "yard.db"), "artifacts": str(tmp_path / "artifacts")}))
+        (application,) = serve.status().applications.values()
+        assert application.deployments["yard"].replica_states == {"RUNNING": 2}
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        serve.shutdown()
+        ray.shutdown()
+
+
+def test_replicas_of_ray_serve_are_one_platform_and_a_server_for_another(tmp_path: Path, served: str) -> None:
+    with open_platform(tmp_path / "yard.db", artifacts=tmp_path / "artifacts") as shared:
+        echo = shared.catalogue.get("echo")
+        shared.catalogue.register(attrs.evolve(echo, id="priced", pricing=Pricing(request=PRICE)), answers_as="echo")
+        secret = shared.keys.create("team").secret
+        shared.usage.set_budget(10 * PRICE, entity="team")
+        backend = UpstreamBackend(served, secret, models=[offer("priced", context_length=1000, pricing=Pricing())])
+        with backend, open_platform(backend=backend) as front:
+
+            def ask(number: int) -> str:
+                try:
+                    with front.chat.stream(model="priced", messages=f"question {number}") as stream:
+                        return "".join(delta.text for delta in stream)
+                except ModelyardError as error:
+                    return str(error)
+
+            with ThreadPoolExecutor(8) as pool:
+                answers = list(pool.map(ask, range(20)))
+            answers += [ask(number) for number in range(20, 40)]  # what was reserved meanwhile can be spent now
+            answered = [answer for number, answer in enumerate(answers) if answer == f"question {number}"]
+        (total,) = shared.usage.total(entity="team")
+        assert (len(answered), total.requests, total.cost) == (10, 10, 10 * PRICE), answers
