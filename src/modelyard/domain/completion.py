@@ -239,6 +239,7 @@ class Delta:
     empty text). `logprobs` and `token_ids`, where there are any, have one entry per token. `prompt_token_ids`, and
     `prompt_logprobs` of all but the first of these, come in a choice's first delta, `finish_reason` in its last.
     `usage` is what the backend reports, in any delta, of the whole request as it was given; its last report counts.
+    `stop_string` is that which ended the choice, in its last delta; None where none did, or it is not known which.
     """
 
     text: str = ""
@@ -251,12 +252,16 @@ class Delta:
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    stop_string: str | None = None
 
 
 @quick_init
 @attrs.frozen(weakref_slot=False)
 class Choice:
-    """One finished answer. `logprobs` is None where the backend has none or none were requested."""
+    """One finished answer. `logprobs` is None where the backend has none or none were requested.
+
+    `stop_string` is that which ended it; None where none did, or it is not known which.
+    """
 
     index: int
     message: Message
@@ -265,6 +270,7 @@ class Choice:
     token_ids: tuple[int, ...] = ()
     prompt_token_ids: tuple[int, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    stop_string: str | None = None
 
 
 @quick_init

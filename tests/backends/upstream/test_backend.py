@@ -126,6 +126,20 @@ class TestAnswers:
         with backend_at(canned(http(body))) as backend:
             assert text_of(either(backend, streamed=True)) == "all at once"
 
+    @pytest.mark.parametrize("streamed", [True, False])
+    def test_the_stop_string_that_the_server_names_ended_the_answer(
+        self, far: Far, either: Any, streamed: bool
+    ) -> None:
+        deltas = either(far.backend, streamed=streamed, stop=("four", "three", "END"))
+        assert text_of(deltas) == "one two "
+        assert [delta.stop_string for delta in deltas if delta.finish_reason] == ["three"]
+
+    @pytest.mark.parametrize("named", ['"other"', "7", '["END"]', "null", '{"END":1}'])
+    def test_what_else_a_server_names_is_no_stop_string(self, canned: Any, either: Any, named: str) -> None:
+        ended = f'{{"choices":[{{"message":{{"content":"hi"}},"finish_reason":"stop","stop_reason":{named}}}]}}'
+        with backend_at(canned(http(ended.encode()))) as backend:
+            assert either(backend, stop=("END",))[-1].stop_string is None
+
     def test_usage_that_the_server_does_not_report_is_estimated(self, canned: Any, either: Any) -> None:
         body = b'data: {"choices":[{"delta":{"content":"hi"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
         with backend_at(canned(http(body, "text/event-stream"))) as backend:

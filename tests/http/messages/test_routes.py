@@ -145,7 +145,19 @@ def test_the_events_come_in_their_order(client: Client) -> None:
 
 def test_an_answer_that_is_cut_says_so(client: Client) -> None:
     assert ask(client, max_tokens=2).json["stop_reason"] == "max_tokens"
-    assert ask(client, stop_sequences=["friend"]).json["content"] == [{"type": "text", "text": "hello there "}]
+    for stops, text, reason, named in (
+        (["friend", "there"], "hello ", "stop_sequence", "there"),
+        (["hello"], "", "stop_sequence", "hello"),
+        (["nowhere"], "hello there friend", "end_turn", None),
+        (["friend"], "hello there ", "stop_sequence", "friend"),
+    ):
+        whole = ask(client, stop_sequences=stops).json
+        streamed = assembled(events(ask(client, stop_sequences=stops, stream=True)))
+        both = {"id": "", "usage": {}}  # a whole answer may have been made further than where it is cut
+        assert whole | both == streamed | both
+        assert whole["content"] == ([{"type": "text", "text": text}] if text else [])
+        assert (whole["stop_reason"], whole["stop_sequence"]) == (reason, named)
+    assert ask(client, stop_sequences=["friend"], max_tokens=2).json["stop_reason"] == "max_tokens"
     forced = ask(client, tools=[TOOL], tool_choice={"type": "tool", "name": "look"}, max_tokens=1).json
     assert forced["content"][0]["input"] == {}
 

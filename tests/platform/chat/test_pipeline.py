@@ -490,6 +490,11 @@ def test_no_text_ever_contains_a_stop_string_however_it_is_cut_into_pieces(
     (choice,) = answer.choices
     assert choice.message.content == cut("".join(pieces), stops)
     assert not any(stop in choice.message.content for stop in stops)
+    if choice.stop_string is None:
+        assert choice.message.content == "".join(pieces)
+    else:
+        assert choice.stop_string in stops
+        assert "".join(pieces).startswith(choice.message.content + choice.stop_string)
     assert choice.logprobs is not None
     assert len(choice.logprobs) == len(choice.token_ids) == answer.usage.completion_tokens
     spoken = b"".join(bytes(entry.bytes or ()) for entry in choice.logprobs)
@@ -524,6 +529,16 @@ def test_only_what_may_become_a_stop_string_is_held_back() -> None:
 def test_an_answer_that_ends_with_the_beginning_of_a_stop_string_is_whole() -> None:
     for how in ("complete", "stream"):
         assert ask(chat(says("one", " EN")), how, stop=["END"]).text == "one EN"
+
+
+@pytest.mark.parametrize("how", ["complete", "stream"])
+def test_a_stop_string_that_a_backend_names_ends_its_choice_alone(how: str) -> None:
+    def named(text: str, at: int) -> list[Delta]:
+        return [Delta(text, 1, at), Delta(index=at, finish_reason=STOP, stop_string="B" if at else None)]
+
+    backend = Says(always(*named("one", 0), *named("two", 1)), can=attrs.evolve(EVERYTHING, choices=True))
+    answer = ask(chat(backend), how, n=2, stop=["A", "B"])
+    assert [choice.stop_string for choice in answer.choices] == [None, "B"]
 
 
 def test_a_stop_string_ends_the_backend_s_work_and_its_tokens_count() -> None:

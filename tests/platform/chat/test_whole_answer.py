@@ -90,6 +90,7 @@ OTHER: dict[str, list[Any]] = {
     "prompt_token_ids": [(1, 2)],
     "prompt_logprobs": [(TokenLogprob("a", 0.0, (97,)),)],
     "tool_call": [ToolCallDelta(0, "c1", "f", "{}"), ToolCallDelta(1)],
+    "stop_string": ["END", 7, "\ud800"],
 }
 """What else a field may have than in an answer that is plain."""
 

@@ -121,7 +121,8 @@ class TestChat:
         assert content[0]["top_logprobs"][0]["bytes"] == list(b"hello")
 
     def test_stop_strings_and_limits_are_kept(self, fake):
-        assert chat(fake, stop=" you").json()["choices"][0]["message"]["content"] == "hello there"
+        (choice,) = chat(fake, stop=" you").json()["choices"]
+        assert (choice["message"]["content"], choice["stop_reason"]) == ("hello there", " you")
         assert chat(fake, max_tokens=1).json()["choices"][0]["finish_reason"] == "length"
 
     def test_a_named_tool_that_was_called_ends_with_stop_and_a_required_one_with_tool_calls(self, fake):

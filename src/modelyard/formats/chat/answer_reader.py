@@ -153,7 +153,8 @@ class _ChoiceReader:
         first = Delta(content, tokens, self.index, calls[0] if calls else None, entries, ids, prompt)
         deltas = [first] if has_output or tokens or prompt else []
         deltas += [Delta(index=self.index, tool_call=call) for call in calls[1:]]
-        return self._ended(deltas, reason)
+        stopped = choice.get("stop_reason")  # of vLLM; servers may also name a token here
+        return self._ended(deltas, reason, stopped if stopped in self.request.stop else None)
 
     def _check_details(self, entries: tuple[TokenLogprob, ...], ids: tuple[int, ...]) -> None:
         """Raise `BackendError` when the first output of the choice lacks what was requested."""
@@ -167,8 +168,10 @@ class _ChoiceReader:
                 f"without the capability {' and '.join(missing)}, or use a server that has it"
             )
 
-    def _ended(self, deltas: list[Delta], reason: FinishReason | None) -> list[Delta]:
-        """Add the finish reason: in a stream as a delta of its own, so that no text has to wait for the usage."""
+    def _ended(self, deltas: list[Delta], reason: FinishReason | None, stopped: str | None) -> list[Delta]:
+        """Add the finish reason, and its stop string: in a stream as a delta of its own, so that no text has to
+        wait for the usage.
+        """
         if self.reason is not None:
             if deltas:
                 raise refused("continues after its finish reason", "value_error")
@@ -177,8 +180,8 @@ class _ChoiceReader:
         if reason is None:
             return deltas
         if deltas and not self.request.streamed:
-            return [*deltas[:-1], attrs.evolve(deltas[-1], finish_reason=reason)]
-        return [*deltas, Delta(index=self.index, finish_reason=reason)]
+            return [*deltas[:-1], attrs.evolve(deltas[-1], finish_reason=reason, stop_string=stopped)]
+        return [*deltas, Delta(index=self.index, finish_reason=reason, stop_string=stopped)]
 
     def _finish_reason(self, value: Any) -> FinishReason:
         """Return the reason; of a call that was forced by name the right one, as servers end it with `stop`."""

@@ -5,12 +5,12 @@ from typing import Any, Literal
 
 import attrs
 
-from modelyard.domain.completion import Completion, Delta, FinishReason, ToolCallDelta, Usage
+from modelyard.domain.completion import Choice, Completion, Delta, FinishReason, ToolCallDelta, Usage
 from modelyard.errors import InvalidInput
 from modelyard.formats.json import dumps, loads
 from modelyard.formats.messages.blocks import TextBlock, ToolUseBlock
 
-StopReason = Literal["end_turn", "max_tokens", "tool_use", "refusal"]
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"]
 
 _REASONS: Mapping[FinishReason, StopReason] = {
     FinishReason.STOP: "end_turn",
@@ -35,7 +35,9 @@ class MessagesUsage:
 
 @attrs.frozen
 class AnsweredMessages:
-    """An answer. A stop sequence that ended it is not named: its reason is "end_turn"."""
+    """An answer. With the reason "stop_sequence" `stop_sequence` names it; where a server ended the answer at one and
+    does not say at which, the reason is "end_turn".
+    """
 
     id: str
     type: Literal["message"]
@@ -80,8 +82,16 @@ def messages_json(completion: Completion) -> bytes:
         content.append({"type": "text", "text": choice.message.text})
     for call in choice.message.tool_calls:
         content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call.arguments)})
-    reason = _REASONS[choice.finish_reason]
-    return dumps(_message(completion.id, completion.model, content, reason, completion.usage))
+    stopped = _stopped(choice)
+    return dumps({**_message(completion.id, completion.model, content, completion.usage), **stopped})
+
+
+def _stopped(ended: Choice | Delta) -> Mapping[str, str | None]:
+    """Return why an answer ended: the members of its choice, or of its last delta."""
+    reason = ended.finish_reason or FinishReason.STOP
+    if reason is FinishReason.STOP and ended.stop_string is not None:
+        return {"stop_reason": "stop_sequence", "stop_sequence": ended.stop_string}
+    return {"stop_reason": _REASONS[reason], "stop_sequence": None}
 
 
 def _input(arguments: str) -> Any:
@@ -93,16 +103,14 @@ def _input(arguments: str) -> Any:
     return value if isinstance(value, dict) else {}
 
 
-def _message(
-    id: str, model: str, content: Iterable[Mapping[str, Any]], reason: StopReason | None, usage: Usage
-) -> Mapping[str, Any]:
+def _message(id: str, model: str, content: Iterable[Mapping[str, Any]], usage: Usage) -> Mapping[str, Any]:
     return {
         "id": id,
         "type": "message",
         "role": "assistant",
         "model": model,
         "content": [*content],
-        "stop_reason": reason,
+        "stop_reason": None,
         "stop_sequence": None,
         "usage": _usage(usage),
     }
@@ -127,10 +135,10 @@ class MessagesEvents:
     """The events of one streamed answer: each block begins, gets its deltas and ends before the next begins."""
 
     def __init__(self, id: str, model: str) -> None:
-        self._begun = _message(id, model, (), None, Usage())
+        self._begun = _message(id, model, (), Usage())
         self._started, self._index = False, -1
         self._open: object = None  # "text", or the index of a tool call
-        self._reason = FinishReason.STOP
+        self._last = Delta()
 
     def of_all(self, deltas: Iterable[Delta]) -> bytes:
         """Write the pieces of the answer, and before the first what comes first."""
@@ -139,8 +147,7 @@ class MessagesEvents:
 
     def end(self, usage: Usage) -> bytes:
         """Write what comes last: why the answer ended, and its usage."""
-        delta = {"stop_reason": _REASONS[self._reason], "stop_sequence": None}
-        ending = {"type": "message_delta", "delta": delta, "usage": _usage(usage)}
+        ending = {"type": "message_delta", "delta": _stopped(self._last), "usage": _usage(usage)}
         return self._closed() + named_event(ending) + named_event({"type": "message_stop"})
 
     def _start(self) -> bytes:
@@ -148,7 +155,7 @@ class MessagesEvents:
         return named_event({"type": "message_start", "message": self._begun}) + named_event({"type": "ping"})
 
     def _of(self, delta: Delta) -> bytes:
-        self._reason = delta.finish_reason or self._reason
+        self._last = delta
         events = b""
         if delta.text:
             events += self._block("text", {"type": "text", "text": ""})

@@ -49,6 +49,8 @@ def validate_delta(delta: Delta, choices: int) -> None:
         _check_call(delta.tool_call)
     if delta.usage is not None:
         _check_usage(delta.usage)
+    if delta.stop_string is not None:
+        _check_text(delta.stop_string, "a stop string")
 
 
 def _check_text(text: object, name: str) -> None:
@@ -289,18 +291,20 @@ def _shifted(seed: int, by: int) -> int:
 
 def fold_choice(index: int, given: Iterable[Delta], with_logprobs: bool) -> Choice:
     """Fold the deltas of a choice, in order."""
-    reason = FinishReason.STOP
+    reason, stop = FinishReason.STOP, None
     texts: list[str] = []
     detailed: list[Delta] = []
     for delta in given:
         texts.append(delta.text)
-        reason = delta.finish_reason or reason
+        reason, stop = delta.finish_reason or reason, delta.stop_string
         of_prompt = delta.prompt_token_ids or delta.prompt_logprobs
         if delta.tool_call is not None or delta.token_ids or delta.logprobs or of_prompt:
             detailed.append(delta)
     content = texts[0] if len(texts) == 1 else "".join(texts)
     if not detailed:
-        return _choice(index, _message(Role.ASSISTANT, content), reason, () if with_logprobs else None)
+        return _choice(
+            index, _message(Role.ASSISTANT, content), reason, () if with_logprobs else None, stop_string=stop
+        )
     calls = _fold_calls(detailed)
     return Choice(
         index,
@@ -310,6 +314,7 @@ def fold_choice(index: int, given: Iterable[Delta], with_logprobs: bool) -> Choi
         tuple([id_ for delta in detailed for id_ in delta.token_ids]),
         next((delta.prompt_token_ids for delta in detailed if delta.prompt_token_ids), ()),
         next((delta.prompt_logprobs for delta in detailed if delta.prompt_logprobs), ()),
+        stop,
     )
 
 

@@ -21,12 +21,13 @@ class StopStringBuffer:
         self._text = ""
 
     def take(self, delta: Delta) -> Sequence[Delta]:
-        """Return what may be shown now. The last delta has the finish reason `stop` when a stop string was found."""
+        """Return what may be shown now. When a stop string was found, the last delta names it, with its reason."""
         self._held.append(delta)
         self._text += delta.text
         found = [(at + len(stop), at) for stop in self._stops if (at := self._text.find(stop)) >= 0]
         if found:
-            return self._cut(min(found)[1])
+            end, at = min(found)
+            return self._cut(at, self._text[at:end])
         return self._certain() if delta.finish_reason is None else self.release()
 
     def release(self) -> Sequence[Delta]:
@@ -49,8 +50,8 @@ class StopStringBuffer:
         self._text = self._text[shown_chars:]
         return shown
 
-    def _cut(self, at: int) -> Sequence[Delta]:
-        """Return everything that is held, without the text from `at` on."""
+    def _cut(self, at: int, stop: str) -> Sequence[Delta]:
+        """Return everything that is held, without the text from `at` on, where the stop string is."""
         chars, size = at, len(self._text[:at].encode())
         shown = []
         for delta in self.release():
@@ -63,10 +64,11 @@ class StopStringBuffer:
                     logprobs=tuple(entries) or delta.logprobs,
                     tool_call=delta.tool_call if chars > 0 else None,
                     finish_reason=None,
+                    stop_string=None,
                 )
             )
             chars -= len(delta.text)
-        shown[-1] = attrs.evolve(shown[-1], finish_reason=FinishReason.STOP)
+        shown[-1] = attrs.evolve(shown[-1], finish_reason=FinishReason.STOP, stop_string=stop)
         return shown
 
 

@@ -59,6 +59,7 @@ def is_whole(delta: Any, most: int) -> bool:
         and delta.index == 0
         and delta.tool_call is None
         and delta.usage is None
+        and delta.stop_string is None
         and not (delta.logprobs or delta.token_ids or delta.prompt_token_ids or delta.prompt_logprobs)
     )
 

@@ -100,7 +100,7 @@ class AnswerWriter:
             "message": message,
             "logprobs": self._logprobs(choice.index, choice.logprobs or ()),
             "finish_reason": self._reason(choice.finish_reason),
-            "stop_reason": None,
+            "stop_reason": choice.stop_string,
             "token_ids": list(choice.token_ids) if self.with_ids else None,
             "routed_experts": None,
         }
@@ -128,7 +128,7 @@ class AnswerWriter:
         }
         ended = delta.finish_reason is not None
         if delta.finish_reason is not None:
-            choice |= {"finish_reason": self._reason(delta.finish_reason), "stop_reason": None}
+            choice |= {"finish_reason": self._reason(delta.finish_reason), "stop_reason": delta.stop_string}
         choice["token_ids"] = list(delta.token_ids) if self.with_ids else None
         yield self._chunk([choice]) | ({"system_fingerprint": self.fingerprint} if ended and not with_usage else {})
 

@@ -61,7 +61,7 @@ class FakeVllm:
       backend does not show.
     * A forced call without `strict` may have any JSON object as its arguments; in vLLM it may be any JSON value. A call
       that `max_tokens` cuts is content, or pieces, as the backend gives it.
-    * Text, ids and log-probabilities of a stop string are left out, and `stop_reason` is null.
+    * Text, ids and log-probabilities of a stop string are left out, and `stop_reason` names no token.
     * Of the faults of a message only the first is reported. A schema that the backend refuses is refused in its words.
     * `top_logprobs` of -1 is refused without the size of the vocabulary.
     """
