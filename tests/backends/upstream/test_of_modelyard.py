@@ -11,7 +11,7 @@ import pytest
 from backends import AsynchronousFace
 from modelyard import Platform, Pricing, open_platform
 from modelyard.asgi import asgi_app
-from modelyard.backends import VLLM, UpstreamBackend, UpstreamModel
+from modelyard.backends import VLLM, UpstreamBackend, UpstreamModel, offer
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
 from modelyard.domain.completion import Completion
@@ -21,6 +21,7 @@ from modelyard.errors import InvalidInput, ModelyardError
 from modelyard.protocols import AsyncBackend
 from modelyard.testing.clients.server import asgi_server
 from modelyard.testing.contracts.backend import BackendContract
+from modelyard.testing.fake_vllm.server import FakeVllm
 
 TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "found", "schema": {"type": "integer", "minimum": 3}}}
@@ -55,6 +56,18 @@ def upstream(near: Platform) -> Iterator[UpstreamBackend]:
         UpstreamBackend(f"{server.url}/inference/v1", key, models=models) as backend,
     ):
         yield backend
+
+
+@pytest.fixture(scope="module")
+def behind_vllm() -> Iterator[Platform]:
+    """A platform that has its answers from a double of a vLLM server with the same models."""
+    fake = FakeVllm(Router([EchoBackend(), TabularBackend()]))
+    models = [
+        offer(model, context_length=8192, pricing=Pricing(), capabilities=VLLM) for model in ("echo", "tabular-mini")
+    ]
+    with fake.serve() as url, UpstreamBackend(f"{url}/v1", models=models) as backend:
+        with open_platform(backend=backend) as platform:
+            yield platform
 
 
 @pytest.fixture(scope="module")
@@ -117,13 +130,13 @@ def ask_on_loop(platform: Platform, question: dict[str, Any]) -> Completion:
 
 
 def content(completion: Completion) -> Any:
-    """Return what an answer consists of, but for the ids of tokens that were not requested."""
+    """Return what an answer consists of, but for ids of tokens that were not requested, and names of stop strings."""
 
     def bare(entry: Any) -> Any:
         return attrs.evolve(entry, id=None, top=tuple(map(bare, entry.top)))
 
     choices = [
-        attrs.evolve(choice, logprobs=choice.logprobs and tuple(map(bare, choice.logprobs)))
+        attrs.evolve(choice, logprobs=choice.logprobs and tuple(map(bare, choice.logprobs)), stop_string=None)
         for choice in completion.choices
     ]
     return choices, completion.usage
@@ -147,8 +160,12 @@ PROMPTS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.parametrize("of", ["far", "behind_vllm"])
 @pytest.mark.parametrize("prompt", PROMPTS, ids=lambda prompt: ",".join(prompt))
-def test_a_prompt_is_continued_from_afar_as_in_process(near: Platform, far: Platform, prompt: dict[str, Any]) -> None:
+def test_a_prompt_is_continued_from_afar_as_in_process(
+    request: pytest.FixtureRequest, near: Platform, of: str, prompt: dict[str, Any]
+) -> None:
+    far = request.getfixturevalue(of)
     asked: Any = {"seed": 11, "max_tokens": 20, **prompt}
     here = near.completions.complete(**asked)
     with far.completions.stream(**asked) as stream:

@@ -15,8 +15,8 @@ from modelyard.backends.echo import EchoBackend
 from modelyard.errors import MissingExtra
 from modelyard.formats.safetensors import Tensor, write_tensors
 from modelyard.testing.fake_vllm.adapters import mark_of
-from modelyard.testing.fake_vllm.misbehaviour import Break, CutConnection, Garble, Gate, Hold, Refuse
-from modelyard.testing.fake_vllm.server import CHAT, LOAD_ADAPTER, MODELS, UNLOAD_ADAPTER, FakeVllm
+from modelyard.testing.fake_vllm.misbehaviour import Abort, Break, CutConnection, Garble, Gate, Hold, Refuse
+from modelyard.testing.fake_vllm.server import CHAT, COMPLETIONS, LOAD_ADAPTER, MODELS, UNLOAD_ADAPTER, FakeVllm
 
 BASE = "Qwen/Qwen3-8B"
 HELLO = {"model": BASE, "messages": [{"role": "user", "content": "hello there you"}]}
@@ -39,6 +39,10 @@ def call(fake: FakeVllm, method: str, path: str, **options) -> httpx.Response:
 
 def chat(fake: FakeVllm, **fields) -> httpx.Response:
     return call(fake, "POST", CHAT, json={**HELLO, **fields})
+
+
+def complete(fake: FakeVllm, prompt: object = "hello there you", **fields) -> httpx.Response:
+    return call(fake, "POST", COMPLETIONS, json={"model": BASE, "prompt": prompt, **fields})
 
 
 def events(response: httpx.Response) -> list:
@@ -361,3 +365,89 @@ def test_requests_are_kept(fake):
     (requested,) = fake.requests
     assert (requested.method, requested.path, requested.body["seed"]) == ("POST", CHAT, 7)
     assert requested.headers["content-type"] == "application/json"
+
+
+class TestPrompts:
+    def test_a_whole_answer(self, fake):
+        answer = complete(fake, stop="you").json()
+        (choice,) = answer.pop("choices")
+        assert choice == {
+            "index": 0,
+            "text": "hello there ",
+            "logprobs": None,
+            "finish_reason": "stop",
+            "stop_reason": "you",
+            "token_ids": None,
+            "prompt_logprobs": None,
+            "prompt_token_ids": None,
+            "routed_experts": None,
+        }
+        assert answer["id"].startswith("cmpl-")
+        assert (answer["object"], answer["usage"]["prompt_tokens"]) == ("text_completion", 3)
+
+    def test_a_stream_has_usage_in_its_last_chunk_alone(self, fake):
+        *chunks, usage, done = events(
+            complete(fake, stream=True, stream_options={"include_usage": True}, return_token_ids=True)
+        )
+        assert done == "[DONE]"
+        assert not any("usage" in chunk for chunk in chunks)
+        assert (usage["choices"], usage["usage"]["completion_tokens"]) == ([], 3)
+        choices = [chunk["choices"][0] for chunk in chunks]
+        assert "".join(choice["text"] for choice in choices) == "hello there you"
+        assert [bool(choice["prompt_token_ids"]) for choice in choices] == [True, *[False] * (len(choices) - 1)]
+        assert choices[-1]["finish_reason"] == "stop"
+
+    def test_several_prompts_are_answered_in_turn(self, fake):
+        choices = complete(fake, ["a b", "c"], n=2, echo=True).json()["choices"]
+        assert [(choice["index"], choice["text"]) for choice in choices] == [
+            (0, "a ba b"),
+            (1, "a ba b"),
+            (2, "cc"),
+            (3, "cc"),
+        ]
+        streamed = dict.fromkeys(range(4), "")
+        for chunk in events(complete(fake, ["a b", "c"], n=2, echo=True, stream=True))[:-1]:
+            streamed[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
+        assert list(streamed.values()) == [choice["text"] for choice in choices]
+
+    def test_a_prompt_is_scored_and_its_ids_are_a_prompt(self, fake):
+        scored = complete(fake, prompt_logprobs=0, return_token_ids=True, max_tokens=1).json()["choices"][0]
+        first, *others = scored["prompt_logprobs"]
+        ids = scored["prompt_token_ids"]
+        assert (first, [list(other) for other in others]) == (None, [[str(one)] for one in ids[1:]])
+        assert complete(fake, ids, return_token_ids=True).json()["choices"][0]["prompt_token_ids"] == ids
+
+    def test_an_adapter_answers_differently(self, fake, tmp_path):
+        folder = adapter_folder(tmp_path / "a")
+        load(fake, "a", folder)
+        mark = mark_of((folder / "adapter_model.safetensors").read_bytes())
+        assert complete(fake, model="a").json()["choices"][0]["text"] == f"{mark} hello there you"
+
+    @pytest.mark.parametrize("streamed", [True, False])
+    def test_it_may_break_off_or_shut_down(self, fake, streamed):
+        fake.plan(Break(after=1), Abort(after=1), path=COMPLETIONS)
+        broken, aborted = (complete(fake, stream=streamed) for _ in range(2))
+        error = events(broken)[-2] if streamed else broken.json()
+        assert error["error"]["code"] == 500
+        last = events(aborted)[-2] if streamed else aborted.json()
+        assert last["choices"][0]["finish_reason"] == "abort"
+
+    @pytest.mark.parametrize(
+        ("fields", "status", "said"),
+        [
+            ({"prompt": ""}, 400, "Either prompt or prompt_embeds must be provided"),
+            ({"stream": True, "prompt_logprobs": 1}, 400, "`prompt_logprobs` are not available"),
+            ({"stream_options": {}}, 200, None),
+            ({"stream_options": {"include_usage": True}}, 400, "Stream options can only be defined"),
+            ({"max_tokens": 0}, 400, "max_tokens must be at least 1"),
+            ({"max_tokens": 0, "echo": True}, 200, None),
+            ({"model": "other"}, 404, "The model `other` does not exist"),
+            ({"model": ["other"]}, 400, "Input should be a valid string"),
+            ({"prompt": [-1]}, 400, "prompt"),
+            ({"unheard_of": 1}, 200, None),
+        ],
+    )
+    def test_what_is_wrong_is_refused(self, fake, fields, status, said):
+        answer = complete(fake, **fields)
+        assert answer.status_code == status, answer.text
+        assert said is None or said in answer.json()["error"]["message"]

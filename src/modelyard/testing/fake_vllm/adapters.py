@@ -9,6 +9,8 @@ from typing import Any
 
 import attrs
 
+from modelyard.domain.completion import CompletionRequest, Message, Part, Role
+
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 
@@ -104,3 +106,20 @@ def _weights(file: Path) -> set[str]:
     if strange:
         raise ValueError(f"{strange[0]} is unsupported LoRA weight")
     return {re.split(r"\.lora_[AB]\.", name)[0].removeprefix("base_model.model.") for name in header}
+
+
+def marked(request: CompletionRequest, mark: str) -> CompletionRequest:
+    """Put the mark before the last message of the user, the last message if there is none, or a prompt that is text."""
+    if request.prompt is not None:
+        text = request.prompt
+        return attrs.evolve(request, prompt=f"{mark} {text}") if isinstance(text, str) else request
+    messages = list(request.messages)
+    spoken = [at for at, message in enumerate(messages) if message.role is Role.USER] or [len(messages) - 1]
+    messages[spoken[-1]] = _with_mark(messages[spoken[-1]], mark)
+    return attrs.evolve(request, messages=tuple(messages))
+
+
+def _with_mark(message: Message, mark: str) -> Message:
+    if isinstance(message.content, tuple):
+        return attrs.evolve(message, content=(Part("text", f"{mark} "), *message.content))
+    return attrs.evolve(message, content=f"{mark} {message.content or ''}")

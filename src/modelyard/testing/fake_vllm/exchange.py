@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 
 from modelyard.testing.fake_vllm.misbehaviour import LONGEST_WAIT, Answered, ConnectionCut, Misbehaviour
+from modelyard.testing.fake_vllm.prompts import PromptWriter
 from modelyard.testing.fake_vllm.schemas import AnswerWriter, Json, dump, error_body
 
 NOTHING: Mapping[str, str] = {}
@@ -68,7 +69,7 @@ class FakeExchange:
         self._loop = asyncio.get_running_loop()
         self._streaming = False
         self._cut = False
-        self.writer: AnswerWriter | None = None
+        self.writer: AnswerWriter | PromptWriter | None = None
 
     # ---- life cycle
 
@@ -160,8 +161,8 @@ class FakeExchange:
         await self.end_stream()
 
     async def abort(self) -> None:
-        """End the answer to a chat with the finish reason "abort", as vLLM does when it gets SIGTERM."""
-        assert self.writer is not None, "an abort is planned for a chat completion"
+        """End the answer to a chat or a prompt with the finish reason "abort", as vLLM does when it gets SIGTERM."""
+        assert self.writer is not None, "an abort is planned for a completion"
         if not self._streaming:
             await self.answer_json(self.writer.aborted())
             return

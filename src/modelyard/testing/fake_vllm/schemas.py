@@ -66,7 +66,11 @@ class AnswerWriter:
             "choices": [self._choice(choice) for choice in completion.choices],
             "service_tier": None,
             "system_fingerprint": self.fingerprint,
-            "usage": {**_usage(completion.usage), "prompt_tokens_details": None, "completion_tokens_details": None},
+            "usage": {
+                **usage_object(completion.usage),
+                "prompt_tokens_details": None,
+                "completion_tokens_details": None,
+            },
             "prompt_logprobs": None,
             "prompt_token_ids": list(ids) if self.with_ids else None,
             "prompt_text": None,
@@ -140,7 +144,7 @@ class AnswerWriter:
 
     def usage(self, usage: Usage) -> Json:
         """Return the last chunk, where usage was requested."""
-        return {**self._chunk([]), "usage": _usage(usage), "system_fingerprint": self.fingerprint}
+        return {**self._chunk([]), "usage": usage_object(usage), "system_fingerprint": self.fingerprint}
 
     def _chunk(self, choices: list[Json]) -> Json:
         head = {"id": self.id, "object": "chat.completion.chunk", "created": self.created, "model": self.model}
@@ -166,7 +170,8 @@ class AnswerWriter:
         return "stop" if named and reason is FinishReason.TOOL_CALLS else str(reason)
 
 
-def _usage(usage: Usage) -> Json:
+def usage_object(usage: Usage) -> Json:
+    """Return the JSON of a usage."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "total_tokens": usage.total_tokens,

@@ -12,7 +12,7 @@ It is an ASGI application, so in-process clients need no `serve`. What is to go 
 import hmac
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,25 +21,29 @@ import attrs
 from modelyard.backends.echo import EchoBackend
 from modelyard.compose import open_platform
 from modelyard.domain.catalogue import CatalogueEntry
-from modelyard.domain.completion import CompletionRequest, Message, Part, Role
+from modelyard.domain.completion import Completion, CompletionRequest
 from modelyard.errors import CallerError, ModelNotFound, ModelyardError, Overloaded
 from modelyard.formats.chat.plain import ParsedRequest
 from modelyard.formats.embeddings import embeddings_json, read_embeddings
 from modelyard.protocols import AsyncBackend, Backend, ServedModel
 from modelyard.testing.clients.server import AsgiServer, asgi_server
 from modelyard.testing.fake_vllm import shape
-from modelyard.testing.fake_vllm.adapters import PROJECTIONS, FakeAdapter, NoAdapter, load_adapter
+from modelyard.testing.fake_vllm.adapters import PROJECTIONS, FakeAdapter, NoAdapter, load_adapter, marked
 from modelyard.testing.fake_vllm.chat_request import check_members, fit, read_chat
 from modelyard.testing.fake_vllm.exchange import FakeExchange, ReceivedRequest, read
 from modelyard.testing.fake_vllm.misbehaviour import Answered, Misbehaviour
+from modelyard.testing.fake_vllm.prompts import PromptWriter, read_prompt, summed
 from modelyard.testing.fake_vllm.schemas import AnswerWriter, Json, dump, masked, model_card
 from modelyard.testing.fake_vllm.shape import Refused, parse_body
 
 CHAT, MODELS, EMBEDDINGS = "/v1/chat/completions", "/v1/models", "/v1/embeddings"
+COMPLETIONS = "/v1/completions"
 LOAD_ADAPTER = "/v1/load_lora_adapter"
 UNLOAD_ADAPTER = "/v1/unload_lora_adapter"
 
 Handler = Callable[["FakeVllm", FakeExchange], Coroutine[Any, Any, None]]
+Writer = AnswerWriter | PromptWriter
+_Asked = tuple[Writer, Sequence[CompletionRequest], bool]
 
 
 class FakeVllm:
@@ -47,7 +51,8 @@ class FakeVllm:
 
     With an `api_key`, paths below /v1 need it. `lora` is whether adapters may be loaded at run time
     (`VLLM_ALLOW_RUNTIME_LORA_UPDATING`); they may have a rank of `max_lora_rank`. An adapter answers as its base would
-    if the last user message began with the adapter's mark (`adapters.mark_of`), so that each answers differently.
+    if the last user message, or a prompt that is text, began with the adapter's mark (`adapters.mark_of`), so that each
+    answers differently.
     They may change modules whose names end with one of `lora_modules`. `old_errors` gives errors the shape that they
     had before release 0.10.2. `version` is the release that it says it is. Thread-safe.
 
@@ -55,8 +60,9 @@ class FakeVllm:
 
     It was compared with vLLM 0.32.0, request by request. These differences remain:
 
-    * Routes for chat completions, embeddings, models, adapters, health and the version are there, and no others: a
-      backend answers conversations, and cannot continue a raw prompt, show its tokenizer, or count what engines count.
+    * Routes for completions of chats and of prompts, embeddings, models, adapters, health and the version are there,
+      and no others: a backend cannot count what engines count.
+    * What is wrong with a request to continue a prompt is mostly said in this package's words.
     * Log-probabilities under a grammar are the backend's own. vLLM reports them after the grammar's mask, which a
       backend does not show.
     * A forced call without `strict` may have any JSON object as its arguments; in vLLM it may be any JSON value. A call
@@ -271,16 +277,46 @@ class FakeVllm:
 
     async def _chat(self, exchange: FakeExchange) -> None:
         body = check_members(_parsed(exchange))
+        await self._generate(exchange, body, self._read_chat)
+
+    def _read_chat(self, body: Json, name: str, adapter: FakeAdapter | None) -> _Asked:
+        chat = read_chat(body, adapter.parent if adapter else name)
+        chat = attrs.evolve(chat, request=self._fitted(chat.request))
+        request = chat.request if adapter is None else marked(chat.request, adapter.mark)
+        return self._answering(name, chat), [request], chat.with_usage
+
+    async def _complete(self, exchange: FakeExchange) -> None:
+        body = _parsed(exchange)
+        await self._generate(exchange, body | shape.members(body, {"model": shape.text}), self._read_prompt)
+
+    def _read_prompt(self, body: Json, name: str, adapter: FakeAdapter | None) -> _Asked:
+        prompts = read_prompt(body, adapter.parent if adapter else name)
+        requests = [self._fitted(request) for request in prompts.requests]
+        ids, mark = self._new_id("cmpl"), self._fingerprint()
+        texts = [self._text(request) for request in requests if prompts.echo]
+        writer = PromptWriter(ids, self._now(), name, prompts, texts, mark)
+        if adapter is not None:
+            requests = [marked(request, adapter.mark) for request in requests]
+        return writer, requests, prompts.with_usage
+
+    def _text(self, request: CompletionRequest) -> str:
+        if isinstance(request.prompt, tuple):
+            return self._platform.completions.detokenize(model=request.model, tokens=request.prompt)
+        return request.prompt or ""
+
+    async def _generate(
+        self, exchange: FakeExchange, body: Json, read_body: Callable[[Json, str, FakeAdapter | None], _Asked]
+    ) -> None:
+        """Answer for a base model or an adapter."""
         name = body.get("model") or next(iter(self._bases()))
         adapter, bases = self.adapters.get(name), self._bases()
         if adapter is None and name not in bases:
             message = f"The model `{name}` does not exist. Valid aliases: {', '.join(bases)}."
             raise Refused(message, "model", "NotFoundError", 404)
         try:
-            chat = self._fitted(read_chat(body, adapter.parent if adapter else name))
-            request = chat.request if adapter is None else _marked(chat.request, adapter.mark)
+            writer, requests, with_usage = read_body(body, name, adapter)
             with self._using(name):
-                await self._say(exchange, self._answering(name, chat), request, chat.with_usage)
+                await self._say(exchange, writer, requests, with_usage)
         except OSError as error:
             await exchange.refuse(500, f"Loading lora failed: {error}")
         except ModelyardError as error:
@@ -304,12 +340,11 @@ class FakeVllm:
     def _bases(self) -> Mapping[str, CatalogueEntry]:
         return {entry.id: entry for entry in self._platform.catalogue.list()}
 
-    def _fitted(self, chat: ParsedRequest) -> ParsedRequest:
+    def _fitted(self, request: CompletionRequest) -> CompletionRequest:
         """Return the request with the tokens that there is room for, where the backend counts those of the prompt."""
-        entry = self._bases()[chat.request.model]
-        prompt = self._backend.prompt_tokens(chat.request, ServedModel(entry.id, entry))
-        request = fit(chat.request, prompt or 0, entry.context_length, entry.max_output_length)
-        return attrs.evolve(chat, request=request)
+        entry = self._bases()[request.model]
+        prompt = self._backend.prompt_tokens(request, ServedModel(entry.id, entry))
+        return fit(request, prompt or 0, entry.context_length, entry.max_output_length)
 
     @contextmanager
     def _using(self, name: str) -> Iterator[None]:
@@ -322,46 +357,55 @@ class FakeVllm:
                 self._in_use[name] -= 1
 
     def _answering(self, name: str, chat: ParsedRequest) -> AnswerWriter:
+        with_logprobs, with_ids, mark = chat.with_logprobs, chat.with_ids, self._fingerprint()
+        return AnswerWriter(self._new_id("chatcmpl"), self._now(), name, chat.request, with_logprobs, with_ids, mark)
+
+    def _new_id(self, kind: str) -> str:
         with self._lock:
             self._answers += 1
-            answer_id = f"chatcmpl-{self._answers:032x}"
-        mark = f"vllm-{self._version}-modelyard"
-        return AnswerWriter(answer_id, self._now(), name, chat.request, chat.with_logprobs, chat.with_ids, mark)
+            return f"{kind}-{self._answers:032x}"
+
+    def _fingerprint(self) -> str:
+        return f"vllm-{self._version}-modelyard"
 
     async def _say(
-        self, exchange: FakeExchange, answering: AnswerWriter, request: CompletionRequest, with_usage: bool
+        self, exchange: FakeExchange, writer: Writer, requests: Sequence[CompletionRequest], with_usage: bool
     ) -> None:
-        exchange.writer = answering
-        if request.streamed:
-            await self._stream(exchange, answering, request, with_usage)
+        exchange.writer = writer
+        if requests[0].streamed:
+            await self._stream(exchange, writer, requests, with_usage)
             return
         await exchange.reach(None, streamed=False)
-        completion = await self._platform.chat.acomplete(request)
-        await exchange.answer_json(answering.completion(completion))
+        completions = [await self._platform.chat.acomplete(request) for request in requests]
+        await exchange.answer_json(writer.completion(*completions))
 
     async def _stream(
-        self, exchange: FakeExchange, answering: AnswerWriter, request: CompletionRequest, with_usage: bool
+        self, exchange: FakeExchange, writer: Writer, requests: Sequence[CompletionRequest], with_usage: bool
     ) -> None:
-        async with self._platform.chat.astream(request) as deltas:
-            sent = 0
-            async for delta in deltas:
-                chunks = list(answering.chunks(delta, with_usage))
-                if not sent:
-                    await exchange.begin_stream()
-                    await exchange.reach(0)
-                    chunks = [*answering.opening(delta), *chunks]
-                for chunk in chunks:
-                    await exchange.event(dump(chunk))
-                    sent += 1
-                    await exchange.reach(sent)
-            assert deltas.completion is not None
-            if with_usage:
-                await exchange.event(dump(answering.usage(deltas.completion.usage)))
-            await exchange.end_stream()
+        sent, completions = 0, list[Completion]()
+        for request in requests:
+            async with self._platform.chat.astream(request) as deltas:
+                opened = False
+                async for delta in deltas:
+                    if not (sent or opened):
+                        await exchange.begin_stream()
+                        await exchange.reach(0)
+                    opening = () if opened else writer.opening(delta)
+                    opened = True
+                    for chunk in (*opening, *writer.chunks(delta, with_usage)):
+                        await exchange.event(dump(chunk))
+                        sent += 1
+                        await exchange.reach(sent)
+                assert deltas.completion is not None
+                completions.append(deltas.completion)
+        if with_usage:
+            await exchange.event(dump(writer.usage(summed(completions))))
+        await exchange.end_stream()
 
 
 _ROUTES: Mapping[str, Mapping[str, Handler]] = {
     CHAT: {"POST": FakeVllm._chat},
+    COMPLETIONS: {"POST": FakeVllm._complete},
     EMBEDDINGS: {"POST": FakeVllm._embed},
     MODELS: {"GET": FakeVllm._list},
     LOAD_ADAPTER: {"POST": FakeVllm._load},
@@ -389,17 +433,3 @@ async def _failed(exchange: FakeExchange, error: ModelyardError) -> None:
         await exchange.refuse(400, str(error))
     else:
         await exchange.refuse(503 if isinstance(error, Overloaded) else 500, str(error))
-
-
-def _marked(request: CompletionRequest, mark: str) -> CompletionRequest:
-    """Put the mark before the last message of the user, or before the last message if there is none."""
-    messages = list(request.messages)
-    spoken = [at for at, message in enumerate(messages) if message.role is Role.USER] or [len(messages) - 1]
-    messages[spoken[-1]] = _with_mark(messages[spoken[-1]], mark)
-    return attrs.evolve(request, messages=tuple(messages))
-
-
-def _with_mark(message: Message, mark: str) -> Message:
-    if isinstance(message.content, tuple):
-        return attrs.evolve(message, content=(Part("text", f"{mark} "), *message.content))
-    return attrs.evolve(message, content=f"{mark} {message.content or ''}")
