@@ -45,15 +45,19 @@ class Dataset:
 
 @attrs.frozen
 class Example:
-    """A conversation to imitate: the loss is on assistant tokens."""
+    """A conversation to imitate: the loss is on assistant tokens.
+
+    `sources` name what the row was made from, for its lineage; training does not read them.
+    """
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
+    sources: tuple[str, ...] = ()
 
 
 @attrs.frozen
 class Preference:
-    """A prompt, and two answers to it of which the first is preferred.
+    """A prompt, and two answers to it of which the first is preferred. `sources` are as in `Example`.
 
     Raises `InvalidInput` where there is nothing to learn: without a prompt, or where the answers are equal.
     """
@@ -62,6 +66,7 @@ class Preference:
     chosen: Message
     rejected: Message
     tools: tuple[Tool, ...] = ()
+    sources: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:
         if not self.messages:

@@ -4,10 +4,11 @@ Examples are one line each: `{"messages": [...], "tools": [...]}`. A trajectory 
 `{"trajectories": [...], "exceptions": [...], ...}`; so that no line need hold a large group, trajectories may stand
 before it on lines of their own, and are then not repeated in it. A preference is one line:
 `{"messages": [...], "chosen": ..., "rejected": ..., "tools": [...]}`; `messages` is the prompt, each of the answers a
-string or an assistant message. Blank lines mean nothing.
+string or an assistant message. Examples and preferences may have `"sources": [...]`, strings that say what a row was
+made from. Blank lines mean nothing.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Generic, TypeVar
 
 import attrs
@@ -95,6 +96,8 @@ def dump_example(example: Example) -> bytes:
     row: dict[str, Any] = {"messages": [message_object(message) for message in example.messages]}
     if example.tools:
         row["tools"] = [tool_object(tool) for tool in example.tools]
+    if example.sources:
+        row["sources"] = list(example.sources)
     return checked_dumps(row) + b"\n"
 
 
@@ -107,6 +110,8 @@ def dump_preference(preference: Preference) -> bytes:
     }
     if preference.tools:
         row["tools"] = [tool_object(tool) for tool in preference.tools]
+    if preference.sources:
+        row["sources"] = list(preference.sources)
     return checked_dumps(row) + b"\n"
 
 
@@ -125,7 +130,14 @@ def example_of(value: Mapping[str, Any]) -> Example:
     messages = tuple(map(message_of, read.messages))
     if not any(message.role is Role.ASSISTANT for message in messages):
         raise InvalidInput.at("messages", msg="has no assistant message, so there is nothing to learn from it")
-    return Example(messages, tuple(map(tool_of, read.tools)))
+    return Example(messages, tuple(map(tool_of, read.tools)), sources_of(value))
+
+
+def sources_of(row: Any) -> tuple[str, ...]:
+    """Return what a row says that it was made from; nothing where it says something else under that name."""
+    sources = row.get("sources") if isinstance(row, Mapping) else None
+    strings = isinstance(sources, Sequence) and all(isinstance(one, str) for one in sources)
+    return tuple(sources) if strings and not isinstance(sources, str) and sources is not None else ()
 
 
 # ---- preferences -------------------------------------------------------------------------------------------------
@@ -149,7 +161,7 @@ def preference_of(value: Mapping[str, Any]) -> Preference:
     """Read a preference from JSON data. Raises `InvalidInput`, located below it."""
     read = structure(_Preference, without_nulls(value))
     messages, tools = tuple(map(message_of, read.messages)), tuple(map(tool_of, read.tools))
-    return Preference(messages=messages, chosen=read.chosen, rejected=read.rejected, tools=tools)
+    return Preference(messages, read.chosen, read.rejected, tools, sources_of(value))
 
 
 def _parser_of(row: Any) -> Callable[[Any], Example | Preference]:

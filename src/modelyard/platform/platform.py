@@ -36,6 +36,7 @@ from modelyard.platform.operations import orphans as sweep_service
 from modelyard.platform.responses import service as response_service
 from modelyard.platform.runtime import Lifetime, Runtime
 from modelyard.platform.traces import service as traces_service
+from modelyard.platform.traffic import service as traffic_service
 from modelyard.platform.training import service as training_service
 from modelyard.platform.uploads import service as uploads
 from modelyard.platform.usage import service as usage_service
@@ -50,9 +51,8 @@ class Platform(OpenedWith):
     """A model platform in one object, made by `open_platform`.
 
     Its resources are `catalogue`, `chat`, `responses`, `completions`, `embeddings`, `models`, `training`,
-    `evaluations`, `jobs`, `annotations`, `keys`, `usage`, `uploads`, `files`, `batches`, `fine_tuning` and
-    `health`. It is a context manager,
-    synchronous and asynchronous; leaving it closes what `open_platform` opened.
+    `traffic`, `evaluations`, `jobs`, `annotations`, `keys`, `usage`, `uploads`, `files`, `batches`, `fine_tuning` and
+    `health`. It is a context manager, synchronous and asynchronous; leaving it closes what `open_platform` opened.
     """
 
     def __init__(self, runtime: Runtime, principal: Principal, life: Lifetime) -> None:
@@ -117,6 +117,11 @@ class Platform(OpenedWith):
     def traces(self) -> "traces_service.Traces":
         """Calls that programs trace."""
         return self._resource(traces_service.Traces)
+
+    @property
+    def traffic(self) -> "traffic_service.Traffic":
+        """Training data from what was asked and answered."""
+        return self._resource(traffic_service.Traffic)
 
     @property
     def keys(self) -> "identity.Keys":

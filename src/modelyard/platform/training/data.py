@@ -13,6 +13,8 @@ from modelyard.domain.training_config import TrainingConfig
 from modelyard.errors import InvalidInput
 from modelyard.formats.converter import unstructure
 from modelyard.formats.training_data import RowFormat
+from modelyard.platform.artifacts import remove_unless_recorded
+from modelyard.platform.runtime import Runtime
 from modelyard.protocols import ArtifactStore, Snapshot, StoredArtifact, Tx
 
 T = TypeVar("T")
@@ -113,6 +115,21 @@ def add_version(tx: Tx, requested: Dataset) -> Dataset:
     latest = tx.page(Dataset, "by_name", *place, limit=1, descending=True)
     dataset = attrs.evolve(requested, version=latest[0].version + 1 if latest else 0)
     tx.add(dataset)
+    return dataset
+
+
+def keep_version(runtime: Runtime, place: tuple[str, str, str], stored: StoredArtifact, rows: int) -> Dataset:
+    """Make stored rows the next version of the dataset at an entity, project and name, or find the version that has
+    them; else they are removed. Raises `InvalidInput` for no rows.
+    """
+    with remove_unless_recorded(runtime.artifacts, stored):
+        check_not_empty(rows)
+        requested = Dataset(
+            runtime.ids(), *place, 0, stored.name, rows, stored.size, stored.digest, runtime.clock.now()
+        )
+        dataset = runtime.store.transact(lambda tx: add_version(tx, requested))
+    if dataset.id != requested.id:
+        runtime.artifacts.remove(stored.name)
     return dataset
 
 

@@ -32,9 +32,8 @@ from modelyard.platform.training.data import (
     ExampleData,
     GroupData,
     PreferenceData,
-    add_version,
-    check_not_empty,
     check_rows,
+    keep_version,
     own,
     readable_rows,
     rows_of,
@@ -200,16 +199,7 @@ class Training:
         entity, project = named_place(self._runtime, self._principal, entity, project)
         check_name(name, "name")
         stored, rows = self._keep(DATASETS, data)
-        with remove_unless_recorded(self._runtime.artifacts, stored):
-            check_not_empty(rows)
-            place = (entity, project, name)
-            requested = Dataset(
-                self._runtime.ids(), *place, 0, stored.name, rows, stored.size, stored.digest, self._runtime.clock.now()
-            )
-            dataset = self._runtime.store.transact(lambda tx: add_version(tx, requested))
-        if dataset.id != requested.id:
-            self._runtime.artifacts.remove(stored.name)
-        return dataset
+        return keep_version(self._runtime, (entity, project, name), stored, rows)
 
     # ---- reading and cancelling
 

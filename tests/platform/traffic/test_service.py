@@ -1,0 +1,233 @@
+"""From traffic to training: what is collected, what of it is kept out, and the way back from a checkpoint."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from modelyard import Message, Platform, Principal, Role, Scope, ScriptedBackend, open_platform
+from modelyard.domain.training import Example, Preference
+from modelyard.errors import Forbidden, InvalidInput, NotFound
+from modelyard.formats.training_data import dump_example, example_of, read_dataset
+
+CALL = {"id": "c", "type": "function", "function": {"name": "mail", "arguments": json.dumps({"to": ["ada@x.org", 1]})}}
+TOOL = {"type": "function", "function": {"name": "mail", "description": "As boss@x.org", "parameters": {}}}
+
+
+@pytest.fixture
+def platform() -> Iterator[Platform]:
+    with open_platform() as platform:
+        yield platform
+
+
+def ask(platform: Platform, words: Any, **options: Any) -> str:
+    return platform.chat.complete(**{"model": "echo", "messages": words, "store": True, **options}).id
+
+
+def rows(platform: Platform, url: str) -> list[Any]:
+    """The rows of a dataset."""
+    *_, entity, project, name = url.split("/")
+    dataset = platform.uploads.find(name, project=project, entity=entity)
+    assert dataset is not None
+    with platform._runtime.artifacts.open(dataset.artifact) as file:
+        return [*read_dataset(file)]
+
+
+def answers(platform: Platform, url: str) -> list[str]:
+    return [row.messages[-1].text for row in rows(platform, url)]
+
+
+def traced(platform: Platform, words: str, answer: str, *, id: str = "", model: str = "traced", **more: Any) -> Any:
+    call = platform.traces.calls.start(
+        "ask", {"model": model, "messages": [{"role": "user", "content": words}]}, **more
+    )
+    message = {"role": "assistant", "content": answer, "refusal": None}
+    choice = {"index": 0, "finish_reason": "stop", "message": message}
+    output = {"id": id or f"id-{call.id}", "object": "chat.completion", "model": "echo", "choices": [choice]}
+    return platform.traces.calls.end(call.id, output)
+
+
+def test_every_interface_is_collected_once_and_each_row_names_its_source(platform: Platform) -> None:
+    platform.chat.complete(model="echo", messages="not stored")
+    stored = ask(platform, "chat")
+    ask(platform, "chat")
+    response = platform.responses.create(model="echo", input="response", instructions="Be short.")
+    call = traced(platform, "traced", "yes")
+    found = platform.traffic.collect("all")
+    assert found.train is not None
+    kept = rows(platform, found.train.url)
+    assert [row.messages[-1].text for row in kept] == ["chat", "response", "yes"]
+    assert kept[1].messages[0] == Message(Role.SYSTEM, "Be short.")
+    assert [row.sources for row in kept[1:]] == [(response.id,), (call.ref,)]
+    assert kept[0].sources != (stored,), "the newest of equal rows is named"
+    assert (found.held_out, found.left_out) == (None, {"equal": 1})
+    assert answers(platform, platform.traffic.collect("some", sources=["traces"]).url) == ["yes"]
+    assert platform.traffic.collect("all").train == found.train, "the same rows are the same version"
+
+
+def test_rows_are_selected_by_model_checkpoint_time_metadata_and_a_function(platform: Platform) -> None:
+    model = platform.models.create("support", project="desk", base_model="tabular-mini")
+    pings = [Example((Message(Role.USER, "ping"), Message(Role.ASSISTANT, "pong")))] * 4
+    for _ in range(2):
+        platform.training.sft(model, pings).wait()
+    platform.models.promote(model, 1)
+    ask(platform, "other")
+    for name in ("desk/support", "desk/support:prod", "local/desk/support:step1"):
+        ask(platform, [{"role": "system", "content": name}, {"role": "user", "content": "ping"}], model=name)
+    answer = platform.chat.complete(model="desk/support:prod", messages="ping")
+    traced(platform, "traced", answer.text, id=answer.id, model="desk/support:prod")
+    stored = {at.request["messages"][0]["content"]: at for at in platform.chat.list()}
+
+    def asked(**options: Any) -> list[str]:
+        found = platform.traffic.collect("some", **options)
+        return [] if found.train is None else [row.messages[0].text for row in rows(platform, found.url)]
+
+    prod = ["local/desk/support:step1", "desk/support:prod", "traced"]
+    assert asked(model="desk/support:prod") == asked(model="desk/support:step1") == prod
+    assert asked(model="desk/support") == asked(model=model.id) == [*prod[:2], "desk/support", "traced"]
+    assert asked(model="desk/support:step2") == ["desk/support"]
+    assert asked(model="echo") == asked(until=stored["desk/support"].created_at) == ["other"]
+    assert asked(since=stored["desk/support:prod"].created_at, sources=["chat"]) == prod[:2]
+    assert asked(metadata={"team": "7"}) == []
+    assert asked(where=lambda row: row.answer.text == "other") == ["other"]
+    with pytest.raises(NotFound):
+        asked(model="desk/support:nothing")
+
+
+def test_only_the_callers_own_rows_are_collected(platform: Platform) -> None:
+    acme = platform.acting_as(Principal("acme", "acme", Scope("acme")))
+    ask(platform, "the host's")
+    traced(platform, "the host's trace", "yes")
+    ask(acme, "acme's")
+    found = acme.traffic.collect("mine")
+    assert found.train is not None
+    assert found.train.entity == "acme"
+    assert answers(platform, found.url) == ["acme's"]
+    with pytest.raises(Forbidden):
+        acme.traffic.collect("theirs", entity="local")
+    one = platform.acting_as(Principal("one", "acme", Scope("acme", frozenset(["p"]))))
+    ask(one, "in p", project="p")
+    assert answers(platform, one.traffic.collect("mine", project="p").url) == ["in p"]
+    with pytest.raises(Forbidden):
+        one.traffic.collect("mine", project="q")
+
+
+def test_redaction_reaches_every_text_and_leaves_json_whole(platform: Platform) -> None:
+    turns = [
+        {"role": "system", "content": "Write to root@x.org"},
+        {"role": "user", "name": "ada@x.org", "content": [{"type": "text", "text": "I am ada@x.org, PIN 1234"}]},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "c", "content": "sent to ada@x.org"},
+        {"role": "user", "content": "thanks, ada@x.org"},
+    ]
+    ask(platform, turns, tools=[TOOL])
+    ask(platform, [{"role": "user", "content": [{"type": "text", "text": "see"}]}])
+    found = platform.traffic.collect("clean", redact=["email", re.compile(r"\b\d{4}\b"), lambda text: text.lower()])
+    (_, row) = rows(platform, found.url)
+    text = str(row)
+    assert "x.org" not in text
+    assert "1234" not in text
+    assert "[redacted]" in text
+    assert "[email]" in text
+    assert json.loads(row.messages[2].tool_calls[0].arguments) == {"to": ["[email]", 1]}
+    assert row.tools[0].description == "as [email]"
+    with pytest.raises(InvalidInput, match="email"):
+        platform.traffic.collect("clean", redact="emial")
+
+
+def test_the_sides_of_a_split_stay_when_rows_are_added(platform: Platform) -> None:
+    def split() -> tuple[set[str], set[str]]:
+        found = platform.traffic.collect("split", holdout=0.4)
+        sides = (found.train, found.held_out)
+        return tuple({row.messages[0].text for row in rows(platform, one.url)} if one else set() for one in sides)  # type: ignore[return-value]
+
+    for number in range(12):
+        ask(platform, f"question {number}")
+    train, held_out = split()
+    assert train
+    assert held_out
+    assert not train & held_out
+    for number in range(12, 24):
+        ask(platform, f"question {number}")
+    more, more_held_out = split()
+    assert more > train
+    assert more_held_out > held_out
+    for number in range(24):  # later turns of a conversation are on the side of its first
+        ask(platform, [*Turns.of(f"question {number}"), {"role": "user", "content": "and?"}])
+    assert split() == (more, more_held_out)
+
+
+class Turns:
+    @staticmethod
+    def of(words: str) -> list[dict[str, str]]:
+        return [{"role": "user", "content": words}, {"role": "assistant", "content": words}]
+
+
+def test_feedback_selects_rows_and_makes_pairs(platform: Platform) -> None:
+    outer = platform.traces.calls.start("app")
+    good = traced(platform, "best?", "this", parent=outer)
+    for call, up in ((outer, True), (traced(platform, "best?", "that"), False), (traced(platform, "alone", "x"), True)):
+        platform.traces.feedback.add(call.ref, "thumbs", {"up": up})
+    stored = ask(platform, "plain")
+    found = platform.traffic.collect("good", score="up", at_least=1)
+    assert answers(platform, found.url) == ["x", "this"]
+    assert found.left_out == {"no score": 1, "score": 1}
+    platform.traces.feedback.add(stored, "thumbs", {"up": 1})
+    assert answers(platform, platform.traffic.collect("good", score="up", at_least=1).url) == ["plain", "x", "this"]
+    found = platform.traffic.collect("pairs", score="up", pairs=True)
+    (pair,) = rows(platform, found.url)
+    assert isinstance(pair, Preference)
+    assert (pair.chosen.text, pair.rejected.text, pair.sources[0]) == ("this", "that", good.ref)
+    assert found.left_out["not paired"] == 2
+    assert platform.traffic.collect("pairs", score=lambda row: len(row.answer.text) == 9, pairs=True).train is None
+    for wrong in ({"pairs": True}, {"at_least": 1}, {"holdout": 1}, {"limit": 0}, {"sources": ["chats"]}):
+        with pytest.raises(InvalidInput):
+            platform.traffic.collect("wrong", **wrong)
+
+
+def test_a_judge_scores_rows() -> None:
+    def judge(request: Any) -> str:
+        return "yes" if "good" in request.messages[-1].text else "no"
+
+    with open_platform(backend=ScriptedBackend(judge, models=["m"])) as platform:
+        for words in ("good", "bad"):
+            ask(platform, words, model="m")
+        rule = {"type": "llm_judge", "model": "m", "prompt": "Is it well? {prompt} {output}"}
+        found = platform.traffic.collect("judged", score=rule, at_least=1)
+        assert [row.messages[0].text for row in rows(platform, found.url)] == ["good"]
+
+
+def test_a_checkpoint_leads_back_to_every_row(platform: Platform) -> None:
+    platform.models.create("support", project="desk", base_model="tabular-mini")
+    ids = [ask(platform, f"ping {number}") for number in range(3)]
+    checkpoint = platform.training.sft("desk/support", platform.traffic.collect("pings", limit=2).url).result()
+    back = [*platform.traffic.lineage("desk/support", checkpoint.step)]
+    assert [(row.step, row.row, row.sources) for row in back] == [(1, 0, (ids[2],)), (1, 1, (ids[1],))]
+    assert platform.chat.get(back[0].sources[0]).request["messages"][0]["content"] == "ping 2"
+    with pytest.raises(InvalidInput, match="another model 3"):
+        assert platform.traffic.collect("none", model="nothing").url
+
+
+def test_what_fails_half_way_leaves_nothing(platform: Platform) -> None:
+    for number in range(8):
+        ask(platform, f"ping {number}")
+    before = {*platform._runtime.artifacts.names()}
+
+    def fails(row: Any) -> bool:
+        if row.messages[0].text == "ping 0":
+            raise RuntimeError("a fault")
+        return True
+
+    with pytest.raises(RuntimeError, match="a fault"):
+        platform.traffic.collect("half", where=fails, holdout=0.5)
+    assert {*platform._runtime.artifacts.names()} == before
+    assert platform.uploads.find("half:latest", project="default") is None
+
+
+def test_a_row_says_what_it_was_made_from_and_other_words_of_that_name_are_nothing() -> None:
+    row = Example((Message(Role.USER, "a"), Message(Role.ASSISTANT, "b")), (), ("x", "y"))
+    assert example_of(json.loads(dump_example(row))) == row
+    for other in ("web", 3, {"a": 1}, [1], None):
+        assert example_of({**json.loads(dump_example(row)), "sources": other}).sources == ()
