@@ -96,6 +96,19 @@ def test_trl_samples_and_scores_without_a_key(yard: Any, logprobs: Any, monkeypa
     assert [len(ids) for ids in paired["completion_ids"]] == [3, 3]
 
 
+def test_trl_chats_by_token_ids(yard: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trl.generation import vllm_client
+
+    monkeypatch.setattr(vllm_client, "is_vllm_available", lambda *_, **__: True)
+    client = vllm_client.VLLMClient(base_url=yard[0])
+    client.model = "tiny"
+    made = client.chat([[{"role": "user", "content": text}] for text in ("hi", "there")], n=2, max_tokens=4, logprobs=2)
+    assert [len(ids) > 2 for ids in made["prompt_ids"]] == [True, True]
+    assert [len(ids) for ids in made["completion_ids"]] == [len(ids) for ids in made["logprob_token_ids"]]
+    for answer, tokens in zip(made["completion_ids"], made["logprob_token_ids"], strict=True):
+        assert all(sampled in among for sampled, among in zip(answer, tokens, strict=True))
+
+
 def test_verifiers_generates_from_token_ids(yard: Any, folder: Path) -> None:
     from renderers import create_renderer
     from renderers.base import load_tokenizer

@@ -264,6 +264,7 @@ def test_a_value_means_what_its_json_means() -> None:
     [
         ({"stream": True}, "stream: is not a parameter here"),
         ({"stream_options": {}}, "stream_options: is not a parameter here"),
+        ({"return_tokens_as_token_ids": True}, "return_tokens_as_token_ids: is not a parameter here"),
         ({"metadata": {1, 2}}, "metadata: cannot be written as JSON: set is not a JSON value"),
         ({"tempratur": 1}, "tempratur: is not a parameter of a chat completion"),
     ],

@@ -278,6 +278,38 @@ def test_a_stream_says_what_the_whole_answer_says(client: Any) -> None:
     assert len({(event["id"], event["created"], event["model"]) for event in events[:-1]}) == 1
 
 
+@pytest.mark.parametrize("base", ["/v1", "/inference/v1"])
+def test_tokens_of_log_probabilities_may_be_named_by_their_ids(client: Any, base: str) -> None:
+    body = {
+        "model": "tabular-mini",
+        "messages": [{"role": "user", "content": "hi"}],
+        "max_tokens": 4,
+        "seed": 1,
+        "logprobs": True,
+        "top_logprobs": 2,
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
+    }
+    whole = client.send("POST", f"{base}/chat/completions", body).json
+    (choice,) = whole["choices"]
+    assert whole["prompt_token_ids"] == choice["prompt_token_ids"] != []
+    named = [f"token_id:{id_}" for id_ in choice["token_ids"]]
+    entries = choice["logprobs"]["content"]
+    assert [entry["token"] for entry in entries] == named
+    assert all(other["token"].startswith("token_id:") for entry in entries for other in entry["top_logprobs"])
+    *chunks, done = client.send("POST", f"{base}/chat/completions", {**body, "stream": True}).events
+    streamed = [
+        entry["token"] for chunk in chunks for entry in (chunk["choices"][0]["logprobs"] or {"content": []})["content"]
+    ]
+    assert (streamed, done) == (named, "[DONE]")
+    usual = client.send("POST", f"{base}/chat/completions", {**body, "return_tokens_as_token_ids": False}).json
+    shown = usual["choices"][0]["logprobs"]["content"]
+    assert [entry["bytes"] for entry in shown] == [entry["bytes"] for entry in entries]
+    assert not any(entry["token"].startswith("token_id:") for entry in shown)
+    del body["return_token_ids"]
+    assert "prompt_token_ids" not in client.send("POST", f"{base}/chat/completions", body).json
+
+
 def test_the_deprecation_header_depends_on_the_requested_name(client_for: Any) -> None:
     with open_platform() as platform:
         old = attrs.evolve(platform.catalogue.get("echo"), id="old-echo", deprecation_date=date(2020, 1, 2))

@@ -47,6 +47,7 @@ class ParsedRequest:
     with_logprobs: bool
     with_ids: bool
     with_usage: bool
+    as_ids: bool = False
 
 
 def read_plain(body: object, details: bool = False) -> ParsedRequest | None:

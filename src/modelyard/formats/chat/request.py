@@ -118,6 +118,7 @@ class ChatRequest(GenerationBody):
     max_completion_tokens: int | None = attrs.field(default=None, validator=_bounds("max_completion_tokens"))
     logprobs: bool | None = None
     top_logprobs: int | None = attrs.field(default=None, validator=Within(0, 20))
+    return_tokens_as_token_ids: bool | None = None
     tools: tuple[FunctionTool, ...] | None = attrs.field(default=None, validator=Length(1, 1024))
     tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
@@ -179,7 +180,8 @@ def read_request(body: object, *loc: str | int, details: bool = False) -> Parsed
     if problems:
         raise InvalidInput(problems).below(*loc)
     with_usage = parsed.stream_options is not None and parsed.stream_options.include_usage
-    return ParsedRequest(request, with_logprobs, details or bool(parsed.return_token_ids), with_usage)
+    with_ids, as_ids = details or bool(parsed.return_token_ids), bool(parsed.return_tokens_as_token_ids)
+    return ParsedRequest(request, with_logprobs, with_ids, with_usage, as_ids)
 
 
 def unknown_parameter(name: str) -> Problem:

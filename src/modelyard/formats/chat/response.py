@@ -80,7 +80,7 @@ class AnsweredUsage:
 
 @attrs.frozen
 class ChatCompletion:
-    """A finished completion (specification 2.2)."""
+    """A finished completion (specification 2.2). With `return_token_ids` it has the prompt's ids, too, as in vLLM."""
 
     id: str
     object: Literal["chat.completion"]
@@ -88,31 +88,38 @@ class ChatCompletion:
     model: str
     choices: tuple[AnsweredChoice, ...]
     usage: AnsweredUsage
+    prompt_token_ids: tuple[int, ...] | None = None
 
 
 # ---- written -----------------------------------------------------------------------------------------------------
 
 
-def completion_json(completion: Completion, with_logprobs: bool, with_ids: bool) -> bytes:
+def completion_json(
+    completion: Completion, with_logprobs: bool, with_ids: bool, as_ids: bool = False, prompt_ids: bool = False
+) -> bytes:
     """Write the answer of a request that does not stream.
+
+    With `as_ids` the tokens of log-probabilities are named by their ids; with `prompt_ids` those of the prompt stand
+    next to the choices, too.
 
     The members that every answer has are formatted as text: that costs a third of making dicts and encoding them.
     """
     choices = completion.choices
     if len(choices) == 1:
-        written = _choice(choices[0], with_logprobs, with_ids)
+        written = _choice(choices[0], with_logprobs, with_ids, as_ids)
     else:
-        written = ",".join([_choice(choice, with_logprobs, with_ids) for choice in choices])
+        written = ",".join([_choice(choice, with_logprobs, with_ids, as_ids) for choice in choices])
+    more = f',"prompt_token_ids":{json_text(choices[0].prompt_token_ids or None)}' if prompt_ids else ""
     return (
         f'{{"id":{quoted(completion.id)},"object":"chat.completion","created":{completion.created},'
-        f'"model":{quoted(completion.model)},"choices":[{written}],"usage":{usage_text(completion.usage)}}}'
+        f'"model":{quoted(completion.model)},"choices":[{written}],"usage":{usage_text(completion.usage)}{more}}}'
     ).encode("ascii")
 
 
-def _choice(choice: Choice, with_logprobs: bool, with_ids: bool) -> str:
+def _choice(choice: Choice, with_logprobs: bool, with_ids: bool, as_ids: bool) -> str:
     message, logprobs, ids = choice.message, "null", ""
     if with_logprobs and choice.logprobs is not None:
-        logprobs = json_text(logprobs_object(choice.logprobs))
+        logprobs = json_text(logprobs_object(choice.logprobs, as_ids))
     if with_ids:
         ids = _ids(choice)
     content = quoted(message.content) if type(message.content) is str else _content(message)
@@ -150,14 +157,19 @@ def json_text(value: object) -> str:
     return dumps(value).decode("ascii")
 
 
-def logprobs_object(entries: Sequence[TokenLogprob]) -> Mapping[str, Any]:
-    """Return the JSON of log-probabilities, token by token."""
-    return {"content": [{**_token(entry), "top_logprobs": [_token(other) for other in entry.top]} for entry in entries]}
-
-
-def _token(entry: TokenLogprob) -> dict[str, Any]:
+def logprobs_object(entries: Sequence[TokenLogprob], as_ids: bool = False) -> Mapping[str, Any]:
+    """Return the JSON of log-probabilities, token by token; with `as_ids` tokens are named by their ids."""
     return {
-        "token": entry.token,
+        "content": [
+            {**_token(entry, as_ids), "top_logprobs": [_token(other, as_ids) for other in entry.top]}
+            for entry in entries
+        ]
+    }
+
+
+def _token(entry: TokenLogprob, as_ids: bool) -> dict[str, Any]:
+    return {
+        "token": f"token_id:{entry.id}" if as_ids and entry.id is not None else entry.token,
         "logprob": entry.logprob,
         "bytes": None if entry.bytes is None else list(entry.bytes),
     }

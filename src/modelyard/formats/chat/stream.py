@@ -82,10 +82,12 @@ class Chunks:
         with_usage: bool = False,
         with_logprobs: bool = False,
         with_ids: bool = False,
+        as_ids: bool = False,
     ) -> None:
         self._head = {"id": id, "object": "chat.completion.chunk", "created": created, "model": model}
         self._tail = {"usage": None} if with_usage else {}
         self._with_usage, self._with_logprobs, self._with_ids = with_usage, with_logprobs, with_ids
+        self._as_ids = as_ids
         self._halves: dict[int, tuple[str, str]] = {}
 
     def of_all(self, deltas: Iterable[Delta]) -> bytes:
@@ -140,7 +142,7 @@ class Chunks:
             content["tool_calls"] = [tool_call_piece(delta.tool_call)]
         choice = _choice_chunk(delta.index, content)
         if self._with_logprobs and delta.logprobs:
-            choice["logprobs"] = logprobs_object(delta.logprobs)
+            choice["logprobs"] = logprobs_object(delta.logprobs, self._as_ids)
         if self._with_ids and delta.token_ids:
             choice["token_ids"] = list(delta.token_ids)
         return self._event(choice)

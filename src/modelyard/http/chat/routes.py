@@ -27,7 +27,8 @@ def complete(call: RouteCall, training: bool) -> Flow[Response | None]:
         yield from stream_answer(completion, AnswerEvents(partial(_chunks, parsed=parsed), clock))
         return None
     result = yield from completion
-    write = partial(completion_json, result.completion, parsed.with_logprobs, parsed.with_ids)
+    shown = parsed.with_logprobs, parsed.with_ids, parsed.as_ids, parsed.request.return_token_ids
+    write = partial(completion_json, result.completion, *shown)
     long = (parsed.with_logprobs or parsed.with_ids) and result.completion.usage.completion_tokens > LONG
     body = (yield Call(write, threads=call.threads)) if long else write()
     return Response(200, [JSON_HEADER, *deprecation(result.entry, clock)], body)
@@ -41,6 +42,7 @@ def _chunks(started: StreamStarted, parsed: ParsedRequest) -> Chunks:
         with_usage=parsed.with_usage,
         with_logprobs=parsed.with_logprobs,
         with_ids=parsed.with_ids,
+        as_ids=parsed.as_ids,
     )
 
 

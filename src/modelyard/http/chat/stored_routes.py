@@ -35,7 +35,8 @@ class StoredChatCompletionPage:
 def _shown(stored: StoredCompletion) -> bytes:
     completion = structure(Completion, loads(dumps(stored.answer)))
     with_ids = any(choice.token_ids for choice in completion.choices)
-    answered = completion_json(completion, with_logprobs=True, with_ids=with_ids)
+    prompt_ids = bool(stored.request.get("return_token_ids"))
+    answered = completion_json(completion, with_logprobs=True, with_ids=with_ids, prompt_ids=prompt_ids)
     return answered[:-1] + b',"metadata":' + dumps(stored.metadata) + b"}"
 
 

@@ -52,7 +52,8 @@ def _chat(asked: Asked) -> LineAnswer:
         raise InvalidInput.at("stream", msg=WHOLE)
     flow = CompletionPipeline(asked.runtime, asked.principal, parsed.request, asked.attribution).flow()
     completion = run(flow).completion
-    return LineAnswer(completion.id, completion_json(completion, parsed.with_logprobs, parsed.with_ids))
+    shown = parsed.with_logprobs, parsed.with_ids, parsed.as_ids, parsed.request.return_token_ids
+    return LineAnswer(completion.id, completion_json(completion, *shown))
 
 
 def _respond(asked: Asked) -> LineAnswer:

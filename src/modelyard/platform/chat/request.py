@@ -70,8 +70,12 @@ class ChatOptions(CompletionOptions, total=False):
     project: str | None
 
 
-_METHODS = "stream", "stream_options"
-"""Parameters of the format that are methods here."""
+_OF_HTTP: Mapping[str, str] = {
+    "stream": "call stream or astream",
+    "stream_options": "call stream or astream",
+    "return_tokens_as_token_ids": "log-probabilities have the ids of their tokens",
+}
+"""Parameters of the format that are methods here, or say how an answer is written."""
 
 
 def build_request(options: CompletionOptions, streamed: bool, details: bool = False) -> CompletionRequest:
@@ -80,9 +84,9 @@ def build_request(options: CompletionOptions, streamed: bool, details: bool = Fa
     `details` says that log-probabilities are shown unless they are declined.
     """
     body: dict[str, Any] = {**options, "stream": streamed}
-    for name in _METHODS:
-        if name in options:
-            raise InvalidInput.at(name, msg="is not a parameter here: call stream or astream")
+    if not _OF_HTTP.keys().isdisjoint(options):
+        name = next(name for name in _OF_HTTP if name in options)
+        raise InvalidInput.at(name, msg=f"is not a parameter here: {_OF_HTTP[name]}")
     if "messages" in body and type(body["messages"]) is not list:
         body["messages"] = _listed(body["messages"])
     return plain_request(body) or values.read_values(body, details)
