@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -181,3 +182,25 @@ def test_an_evaluation_that_is_logged(client: Any) -> None:
     (run,) = client.get_calls(filter={"trace_roots_only": True})
     assert "mean" in str(plain(run.output))
     assert len(list(client.get_calls())) > 4
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_conversation_is_calls_of_one_thread(client: Any, served: Any, fails: bool) -> None:
+    from opentelemetry import trace
+
+    with suppress(ValueError), weave.start_conversation(conversation_id="conv-1", agent_name="helper") as conversation:
+        with conversation.start_turn(user_message="where is it?", model="echo") as turn:
+            with turn.start_llm(model="echo", provider_name="here") as llm:
+                llm.usage = weave.Usage(input_tokens=4, output_tokens=2)
+            with weave.start_tool(name="look", arguments='{"id": 7}') as tool:
+                tool.result = '{"found": true}'
+                if fails:
+                    raise ValueError("no tool")
+    trace.get_tracer_provider().force_flush()  # type: ignore[attr-defined]
+    found = {call.op_name: call for call in client.get_calls()}
+    agent, chat, used = found["invoke_agent"], found["chat"], found["execute_tool"]
+    assert {call.thread_id for call in found.values()} == {"conv-1"}
+    assert (chat.parent_id, used.parent_id, used.trace_id) == (agent.id, agent.id, agent.trace_id)
+    assert (plain(used.inputs), plain(used.output)) == ({"arguments": {"id": 7}}, {"found": True})
+    assert chat.summary["usage"]["echo"]["total_tokens"] == 6
+    assert (used.exception is not None) is fails

@@ -61,7 +61,7 @@ def test_a_route_takes_its_own_scheme_alone(client: Any) -> None:
         status = 403 if route.auth is Auth.ADDRESS else 401
         assert client.send(route.method, sample(route.path), raw=b"{}", auth=other).status == status
 
-    check_each({f"{route.method} {route.path}": route for route in GUARDED}, check)
+    check_each({f"{route.method} {route.path}": route for route in GUARDED if route.auth is not Auth.EITHER}, check)
 
 
 @pytest.mark.parametrize(

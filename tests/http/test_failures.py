@@ -49,10 +49,9 @@ def test_every_class_has_a_status_and_a_body(error_format: ErrorFormat) -> None:
             assert 400 <= response.status < 500
         else:
             assert response.status >= 500
-        member = {ErrorFormat.ERROR: "error", ErrorFormat.ERRORS: "errors", ErrorFormat.MESSAGES: "error"}.get(
-            error_format, "detail"
-        )
-        assert "message" in str(body[member]) if member != "detail" else body[member]
+        members = {ErrorFormat.ERROR: "error", ErrorFormat.ERRORS: "errors", ErrorFormat.MESSAGES: "error"}
+        member = (members | {ErrorFormat.STATUS: "message"}).get(error_format, "detail")
+        assert body[member] if member in ("detail", "message") else "message" in str(body[member])
         assert ("retry-after" in dict(response.headers)) is (response.status in (429, 503))
 
     check_each({cls.__name__: cls for cls in CLASSES}, check)
@@ -61,14 +60,14 @@ def test_every_class_has_a_status_and_a_body(error_format: ErrorFormat) -> None:
 @pytest.mark.parametrize(
     ("failure", "statuses"),
     [
-        (errors.InvalidInput(PROBLEM), (400, 422, 422, 400, 400)),
-        (errors.Conflict("taken"), (409, 409, 400, 409, 409)),
-        (errors.RunAlreadyFinished("frozen"), (400, 400, 400, 400, 400)),
-        (errors.BudgetExceeded("spent"), (402, 402, 402, 402, 402)),
-        (errors.NoWorker("start one"), (503, 503, 503, 503, 503)),
-        (errors.Overloaded("full"), (503, 503, 503, 503, 503)),
-        (errors.QueueFull("full"), (429, 429, 429, 429, 429)),
-        (ValueError("ours"), (500, 500, 500, 500, 500)),
+        (errors.InvalidInput(PROBLEM), (400, 422, 422, 400, 400, 400)),
+        (errors.Conflict("taken"), (409, 409, 400, 409, 409, 409)),
+        (errors.RunAlreadyFinished("frozen"), (400, 400, 400, 400, 400, 400)),
+        (errors.BudgetExceeded("spent"), (402, 402, 402, 402, 402, 402)),
+        (errors.NoWorker("start one"), (503, 503, 503, 503, 503, 503)),
+        (errors.Overloaded("full"), (503, 503, 503, 503, 503, 503)),
+        (errors.QueueFull("full"), (429, 429, 429, 429, 429, 429)),
+        (ValueError("ours"), (500, 500, 500, 500, 500, 500)),
     ],
 )
 def test_statuses_by_error_format(failure: Exception, statuses: tuple[int, ...]) -> None:

@@ -24,7 +24,7 @@ TAKING_JSON = [
     for route in mounted_routes(Interface)
     if route.body in (Body.CONTROL, Body.CHAT) and route.auth is not Auth.ADDRESS
 ]
-TAKING_DATA = [route for route in ROUTES if route.body is Body.DATA]
+TAKING_DATA = [route for route in ROUTES if route.body in (Body.DATA, Body.EXPORT)]
 
 NO_JSON = {
     "nothing at all": b"",
@@ -147,7 +147,7 @@ def sample(route: Route) -> str:
 
 
 def credentials(route: Route) -> dict[str, str]:
-    schemes = {Auth.BASIC: "basic", Auth.BEARER: "bearer", Auth.API_KEY: "bearer"}
+    schemes = {Auth.BASIC: "basic", Auth.BEARER: "bearer", Auth.API_KEY: "bearer", Auth.EITHER: "bearer"}
     return {"auth": schemes[route.auth]} if route.auth in schemes else {"key": ""}
 
 

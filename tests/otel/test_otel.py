@@ -2,10 +2,12 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -196,3 +198,27 @@ def test_a_tenant_cannot_trace() -> None:
     with open_platform() as platform:
         with pytest.raises(Forbidden):
             instrument(platform.acting_as(platform.keys.create("acme").key.principal()))
+
+
+def test_the_exporter_sends_to_a_platform_what_its_calls_show() -> None:
+    with open_platform() as platform:
+        key = platform.keys.create("acme").secret
+        with asgi_server(asgi_app(platform)) as server:
+            headers = {"authorization": f"Bearer {key}", "compat-project": "acme/support"}
+            tracers = TracerProvider()
+            exporter = OTLPSpanExporter(f"{server.url}/v1/traces", headers=headers, compression=Compression.Gzip)
+            tracers.add_span_processor(SimpleSpanProcessor(exporter))
+            tracer = tracers.get_tracer("app")
+            with suppress(ValueError), tracer.start_as_current_span("ask", attributes={"n": 1, "all": ["a", "b"]}):
+                with tracer.start_as_current_span("chat echo") as inner:
+                    inner.set_attribute("gen_ai.operation.name", "chat")
+                    inner.set_attribute("gen_ai.request.model", "echo")
+                raise ValueError("bad")
+            tracers.shutdown()
+        chat, ask = platform.traces.calls.list(entity="acme", project="support")
+    context = inner.get_span_context()
+    assert (chat.id, chat.trace_id) == (f"{context.span_id:016x}", f"{context.trace_id:032x}")
+    assert (chat.op, chat.display_name, chat.parent_id, chat.inputs) == ("chat", "chat echo", ask.id, {"model": "echo"})
+    assert (ask.op, ask.parent_id, ask.attributes) == ("ask", None, {"n": 1, "all": ("a", "b")})
+    assert (chat.exception, ask.status) == (None, "error")
+    assert "ValueError: bad" in str(ask.exception)

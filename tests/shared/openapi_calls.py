@@ -47,6 +47,21 @@ BASES = ("/v1", "/inference/v1")
 OBJECT = "weave:///acme/support/object/"
 
 
+SPAN = {
+    "traceId": "0af7651916cd43dd8448eb211c80319c",
+    "spanId": "b7ad6b7169203331",
+    "name": "chat echo",
+    "startTimeUnixNano": "1772443800000000000",
+    "endTimeUnixNano": "1772443801000000000",
+    "attributes": [
+        {"key": "gen_ai.operation.name", "value": {"stringValue": "chat"}},
+        {"key": "gen_ai.request.model", "value": {"stringValue": "echo"}},
+        {"key": "gen_ai.usage.input_tokens", "value": {"intValue": "4"}},
+    ],
+}
+EXPORT = {"resourceSpans": [{"scopeSpans": [{"spans": [SPAN, {**SPAN, "spanId": ""}]}]}]}
+
+
 @attrs.define
 class Recorder:
     """Sends requests that must succeed, and keeps the first exchange of each operation as its example."""
@@ -394,6 +409,8 @@ def _traces(yard: Recorder) -> None:
     yard.send("POST", "/table/update", {**place, "base_digest": table["digest"], "updates": [{"pop": {"index": 0}}]})
     yard.send("POST", "/table/query", {**place, "digest": table["digest"], "limit": 1})
     yard.send("POST", "/table/query_stats", {**place, "digest": table["digest"]})
+    for path in ("/v1/traces", "/agents/otel/v1/traces"):
+        yard.send("POST", path, EXPORT)
     file = yard.send("POST", "/file/create", {**place, "file": "def answer(text): ..."})
     yard.send("POST", "/file/content", {**place, "digest": file["digest"]})
 

@@ -70,7 +70,7 @@ class TracedCall:
             summary=end.summary,
             exception=end.exception,
             ended_at=end.ended_at,
-            completion_id=completion_of(end.output),
+            completion_id=completion_of(end.output, self.attributes),
         )
 
     def merged(self, known: "TracedCall") -> "TracedCall":
@@ -112,11 +112,12 @@ def op_of(op_name: str) -> str:
     return op_name if ref is None else ref.name
 
 
-def completion_of(output: Any) -> str | None:
-    """Return the id of the completion that an output is, as the clients of models return it; None for another."""
-    if not isinstance(output, Mapping) or output.get("object") not in ANSWERS:
-        return None
-    found = output.get("id")
+def completion_of(output: Any, attributes: Mapping[str, Any] = EMPTY) -> str | None:
+    """Return the id of the completion that an output is, as the clients of models return it, or that the attributes
+    name by the conventions of OpenTelemetry; None for another.
+    """
+    is_answer = isinstance(output, Mapping) and output.get("object") in ANSWERS
+    found = output.get("id") if is_answer else attributes.get("gen_ai.response.id")
     return found if isinstance(found, str) and 0 < len(found) <= 128 else None
 
 

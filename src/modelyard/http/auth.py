@@ -24,6 +24,7 @@ MAX_REMEMBERED = 4096
 CHALLENGES: Mapping[Auth, tuple[str, str]] = {
     Auth.BEARER: ("www-authenticate", "Bearer"),
     Auth.API_KEY: ("www-authenticate", "Bearer"),
+    Auth.EITHER: ("www-authenticate", "Bearer"),
     Auth.BASIC: ("www-authenticate", 'Basic realm="modelyard", charset="UTF-8"'),
 }
 _CREDENTIALS = re.compile(r"([A-Za-z]+) ([A-Za-z0-9._~+/-]+={0,2})")
@@ -35,6 +36,9 @@ def credentials(auth: Auth, headers: Headers) -> tuple[Auth, str | None]:
     if auth is Auth.API_KEY:
         key = headers.get("x-api-key")
         return Auth.BEARER, headers.get("authorization") if key is None else f"Bearer {key}"
+    if auth is Auth.EITHER:
+        given = headers.get("authorization")
+        return Auth.BASIC if given is not None and given[:6].lower() == "basic " else Auth.BEARER, given
     return auth, headers.get("authorization")
 
 

@@ -37,9 +37,9 @@ from modelyard.http.models import routes as models
 from modelyard.http.openapi import document_route, page_route
 from modelyard.http.response_bodies import offloaded
 from modelyard.http.responses import routes as responses
-from modelyard.http.route import STANDARD, Body, Interface, Route
+from modelyard.http.route import MAX_EXPORT, STANDARD, Body, Interface, Route
 from modelyard.http.router import HttpRouter
-from modelyard.http.traces import feedback_routes, object_routes
+from modelyard.http.traces import feedback_routes, object_routes, otlp_routes
 from modelyard.http.traces import routes as traces
 from modelyard.http.training import routes as training
 from modelyard.http.uploads import routes as upload
@@ -50,7 +50,7 @@ from modelyard.protocols import Authenticator
 
 def routes() -> tuple[Route, ...]:
     """Return the routes of all interfaces."""
-    traced = (*traces.ROUTES, *object_routes.ROUTES, *feedback_routes.ROUTES)
+    traced = (*traces.ROUTES, *object_routes.ROUTES, *feedback_routes.ROUTES, *otlp_routes.ROUTES)
     trained = (*traced, *models.ROUTES, *training.ROUTES)
     judged = (*runs.ROUTES, *results.ROUTES, *comparison.ROUTES)
     judging = (*judged, *evaluation_jobs.ROUTES, *predictions.ROUTES, *objects.ROUTES)
@@ -114,6 +114,7 @@ class Endpoint:
                 Body.CHAT: settings.max_chat_body,
                 Body.DATA: settings.max_data_body,
                 Body.FORM: settings.max_form,
+                Body.EXPORT: MAX_EXPORT,
             },
             AllowedOrigins(origins) if (origins := tuple(cors_origins)) else None,
             EndedRequests(platform, platform.metrics.count() if Interface.OPERATIONS in mounted else None),

@@ -12,9 +12,10 @@ import attrs
 from modelyard import errors
 from modelyard.errors import Problem
 from modelyard.formats.converter import unstructure
+from modelyard.formats.otlp import numbered
 from modelyard.http import errors as http_errors
 from modelyard.http.message import Header, Response, json_response
-from modelyard.http.route import ErrorFormat
+from modelyard.http.route import PROTOBUF, ErrorFormat
 
 _PLACES = ("body", "query", "path", "header")
 
@@ -108,6 +109,14 @@ class GraphQLErrorsBody:
     data: None
 
 
+@attrs.frozen
+class RpcStatus:
+    """The error body of exports of spans: `google.rpc.Status`, whose codes are those of gRPC."""
+
+    code: int
+    message: str
+
+
 def place(problem: Problem) -> str:
     """Write where a problem is: `messages[0].role`; "" for the whole body."""
     steps = problem.loc[1:] if problem.loc and problem.loc[0] in _PLACES else problem.loc
@@ -141,6 +150,7 @@ OWN_STATUS: Mapping[ErrorFormat, Mapping[type[BaseException], int]] = {
     ErrorFormat.REASON: {errors.Conflict: 400},
     ErrorFormat.ERRORS: {errors.InvalidInput: 400},
     ErrorFormat.MESSAGES: {errors.InvalidInput: 400},
+    ErrorFormat.STATUS: {errors.InvalidInput: 400},
 }
 """Where an interface has another status than the exception's own."""
 
@@ -167,12 +177,18 @@ def _status(failure: BaseException) -> int:
     return failure.status if isinstance(failure, errors.ModelyardError) else errors.ModelyardError.status
 
 
-def failed(failure: Exception, error_format: ErrorFormat, request_id: str) -> Response:
-    """Return the response to a request that raised `failure`, which is logged unless the caller is at fault."""
+def failed(failure: Exception, error_format: ErrorFormat, request_id: str, media: str | None = None) -> Response:
+    """Return the response to a request that raised `failure`, which is logged unless the caller is at fault.
+
+    `media` is the declared type of the request, which that of the response follows where an interface says so.
+    """
     status = error_status(failure, error_format)
     if status >= 500:
         report(failure, request_id)
-    return json_response(_BODIES[error_format](failure, status), status, _headers(failure))
+    body = _BODIES[error_format](failure, status)
+    if isinstance(body, RpcStatus) and media is not None and media.lower().startswith(PROTOBUF):
+        return Response(status, [("content-type", PROTOBUF), *_headers(failure)], numbered(body.code, body.message))
+    return json_response(body, status, _headers(failure))
 
 
 def report(failure: Exception, request_id: str) -> None:
@@ -293,10 +309,20 @@ def messages_body(failure: Exception, status: int) -> Mapping[str, Any]:
     return data
 
 
+RPC_CODES: Mapping[int, int] = {401: 16, 402: 8, 403: 7, 404: 5, 408: 4, 409: 10, 429: 8, 503: 14}
+"""The codes of gRPC by status, where they are not 3 (invalid) or 13 (internal)."""
+
+
+def _status_body(failure: Exception, status: int) -> RpcStatus:
+    message = sentence(failure.problems) if isinstance(failure, errors.InvalidInput) else _words(failure)
+    return RpcStatus(RPC_CODES.get(status, 13 if status >= 500 else 3), message)
+
+
 _BODIES: Mapping[ErrorFormat, Callable[[Exception, int], object]] = {
     ErrorFormat.ERROR: chat_body,
     ErrorFormat.DETAIL: _detail_body,
     ErrorFormat.REASON: _reason_body,
     ErrorFormat.ERRORS: _errors_body,
     ErrorFormat.MESSAGES: messages_body,
+    ErrorFormat.STATUS: _status_body,
 }

@@ -146,7 +146,7 @@ class HttpExchange:
         return response
 
     def _failed(self, failure: Exception) -> Response:
-        response = failed(failure, self.match.error_format, self.id)
+        response = failed(failure, self.match.error_format, self.id, self.headers.get("content-type"))
         if isinstance(failure, Unauthenticated) and self.match.auth in CHALLENGES:
             response.headers.append(CHALLENGES[self.match.auth])
         return response
@@ -217,9 +217,10 @@ class HttpExchange:
         """Read the body as the route takes it, and put it into the call."""
         body, files, clock = self.request.body, self.served.spool, self.served.clock
         limit = self.served.limits[route.body]
-        check_media(self.headers, route.body is Body.DATA, route.body is Body.FORM)
+        if route.body is not Body.EXPORT:
+            check_media(self.headers, route.body is Body.DATA, route.body is Body.FORM)
         check_length(self.headers, limit)
-        if route.body in (Body.DATA, Body.FORM):
+        if route.body in (Body.DATA, Body.FORM, Body.EXPORT):
             files.require_room()
             call.data = yield Await(
                 lambda: aspool(body, limit, files, call.threads),

@@ -55,6 +55,7 @@ SINGULAR = frozenset(
         "openai-project",
         "compat-project",
         "idempotency-key",
+        "project_id",
     }
 )
 """Headers that decide something, and so must not come twice."""

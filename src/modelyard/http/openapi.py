@@ -20,9 +20,10 @@ from modelyard.http.error_responses import (
     MessagesErrorBody,
     ProblemsBody,
     ReasonBody,
+    RpcStatus,
 )
 from modelyard.http.message import HTML_HEADER, JSON_HEADER, Response, dump
-from modelyard.http.route import Auth, Body, ErrorFormat, Interface, Parameter, Route, RouteCall
+from modelyard.http.route import PROTOBUF, Auth, Body, ErrorFormat, Interface, Parameter, Route, RouteCall
 from modelyard.http.router import MAX_SEGMENT
 from modelyard.report.operations import operations_page
 
@@ -108,12 +109,14 @@ _FAILURES: Mapping[ErrorFormat, Any] = {
     ErrorFormat.REASON: ReasonBody | ProblemsBody,
     ErrorFormat.ERRORS: GraphQLErrorsBody,
     ErrorFormat.MESSAGES: MessagesErrorBody,
+    ErrorFormat.STATUS: RpcStatus,
 }
 _SECURITY: Mapping[Auth, list[Mapping[str, list[str]]]] = {
     Auth.PUBLIC: [],
     Auth.BEARER: [{"bearer": []}],
     Auth.BASIC: [{"basic": []}],
     Auth.API_KEY: [{"api_key": []}, {"bearer": []}],
+    Auth.EITHER: [{"bearer": []}, {"basic": []}],
     Auth.ADDRESS: [],
 }
 
@@ -169,8 +172,13 @@ def _taken(route: Route, schemas: Schemas, example: Mapping[str, Any]) -> JsonSc
     if route.body is Body.FORM and route.request is not None:
         return {"multipart/form-data": {"schema": schemas.of(route.request), **shown}}
     if route.request is not None:
-        return {"application/json": {"schema": schemas.of(route.request), **shown}}
+        return {"application/json": {"schema": schemas.of(route.request), **shown}, **_coded(route)}
     return {"application/jsonl": {"schema": {"type": "string"}, **shown}}
+
+
+def _coded(route: Route) -> JsonSchema:
+    """Return the content in protobuf, which an export and its answers may be in."""
+    return {PROTOBUF: {"schema": _BYTES}} if route.body is Body.EXPORT else {}
 
 
 _NAMED: JsonSchema = {"type": "string", "pattern": NAME.schema["pattern"]}
@@ -229,14 +237,14 @@ def _links(route: Route, routes: Iterable[Route]) -> JsonSchema:
 def _responses(route: Route, schemas: Schemas, example: Mapping[str, Any]) -> JsonSchema:
     schema = schemas.of(route.response) if route.response else _UNNAMED.get(route.media, _BYTES)
     shown_example = {"example": example["response"]} if "response" in example else {}
-    content: JsonSchema = {route.media: {"schema": schema, **shown_example}}
+    content: JsonSchema = {route.media: {"schema": schema, **shown_example}, **_coded(route)}
     if route.events is not None:
         content["text/event-stream"] = {"schema": schemas.of(route.events)}
     shown: JsonSchema = {
         str(status): {"description": route.summary, "content": content} if status != 304 else _NOT_MODIFIED
         for status in route.statuses
     }
-    content = {"application/json": {"schema": schemas.of(_FAILURES[route.error_format])}}
+    content = {"application/json": {"schema": schemas.of(_FAILURES[route.error_format])}, **_coded(route)}
     refusals = {str(status): {"description": _REFUSED[status], "content": content} for status in _refusals(route)}
     return refusals | shown | {"default": {"description": "What went wrong.", "content": content}}
 
@@ -264,9 +272,10 @@ def _refusals(route: Route) -> Sequence[int]:
     queues = "training-jobs" in route.path or route.path.endswith("/batches") or route.path.startswith("/evaluations/")
     enqueues = route.method == "POST" and queues
     changes = route.method in ("POST", "PUT", "PATCH", "DELETE") and not chat
-    found = [400, 503, *[401, 403] * (route.auth in (Auth.BEARER, Auth.BASIC, Auth.API_KEY)), *[404] * named]
+    found = [400, 503, *[401, 403] * (route.auth not in (Auth.PUBLIC, Auth.ADDRESS)), *[404] * named]
     found += [402, 429] * (chat or enqueues) + [409] * changes + [408, 413, 415] * (route.body is not Body.NONE)
-    return sorted(found if route.error_format in (ErrorFormat.ERROR, ErrorFormat.MESSAGES) else [*found, 422])
+    strict = route.error_format in (ErrorFormat.ERROR, ErrorFormat.MESSAGES, ErrorFormat.STATUS)
+    return sorted(found if strict else [*found, 422])
 
 
 _NOT_MODIFIED: JsonSchema = {"description": "The client's copy is the newest."}

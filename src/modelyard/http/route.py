@@ -43,19 +43,20 @@ class Auth(StrEnum):
     """How callers identify themselves. Each route accepts exactly one scheme.
 
     With ADDRESS the path is the credential: its one parameter is a secret, named after what it gives access to. With
-    API_KEY the header `x-api-key` is, or without one that of BEARER.
+    API_KEY the header `x-api-key` is, or without one that of BEARER. EITHER is BEARER or BASIC, as the header says.
     """
 
     PUBLIC = "public"
     BEARER = "bearer"
     API_KEY = "api_key"
+    EITHER = "either"
     BASIC = "basic"
     ADDRESS = "address"
 
 
 class Body(StrEnum):
     """What a route takes: nothing, a small JSON object, a chat request, or data of any size (kept as an artifact), as
-    they are or in a form.
+    they are or in a form. An export is protobuf or JSON, perhaps compressed, whose type the handler checks.
     """
 
     NONE = "none"
@@ -63,16 +64,25 @@ class Body(StrEnum):
     CHAT = "chat"
     DATA = "data"
     FORM = "form"
+    EXPORT = "export"
+
+
+PROTOBUF = "application/x-protobuf"
+"""The media type of an export, besides JSON."""
+
+MAX_EXPORT = 16 * 2**20
+"""Bytes of an export, as it is sent and decompressed."""
 
 
 class ErrorFormat(StrEnum):
-    """The shape of an interface's errors: an object with one of these members."""
+    """The shape of an interface's errors: an object with one of these members. STATUS is `google.rpc.Status`."""
 
     ERROR = "error"
     DETAIL = "detail"
     REASON = "reason"
     ERRORS = "errors"
     MESSAGES = "type"
+    STATUS = "code"
 
 
 ERROR_FORMATS = {
@@ -107,8 +117,8 @@ class RouteCall:
     """A request that was matched, authenticated and read.
 
     `platform` acts as the `principal` who calls. `params` are the path's, decoded. `body` is parsed JSON (None when
-    absent); where a route takes data or a form, `data` are the raw bytes as a file, which is closed when the handler
-    has returned. `client` is what a completion reports to.
+    absent); where a route takes data, a form or an export, `data` are the raw bytes as a file, which is closed when the
+    handler has returned. `client` is what a completion reports to.
     """
 
     principal: Principal
@@ -129,7 +139,7 @@ class RouteCall:
 
     @property
     def file(self) -> BinaryIO:
-        """The raw bytes of a route that takes data or a form, from their beginning."""
+        """The raw bytes of a route that takes data, a form or an export, from their beginning."""
         assert self.data is not None
         return self.data
 

@@ -253,7 +253,7 @@ def _checked(item: TracedCall | CallEnd, at: int) -> TracedCall | CallEnd:
     if isinstance(item, CallEnd):
         return item
     output = item.output.get("value")
-    return attrs.evolve(item, op=op_of(item.op_name)[:LONGEST_ID], completion_id=completion_of(output))
+    return attrs.evolve(item, op=op_of(item.op_name)[:LONGEST_ID], completion_id=completion_of(output, item.attributes))
 
 
 def _remove_one(place: Place, call_id: str, tx: Tx) -> tuple[bool, Sequence[str]]:
