@@ -1,11 +1,13 @@
 """Four servers and four workers, each a process, over one store and one place for artifacts."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from http.client import HTTPConnection
 from pathlib import Path
@@ -36,9 +38,10 @@ class Reply:
 class Fleet:
     """The processes, and a platform of this process on their store. The clock of the last server is an hour ahead."""
 
-    def __init__(self, store: str, artifacts: Path) -> None:
+    def __init__(self, store: str, artifacts: Path | str) -> None:
         self.platform: Platform = open_platform(store, artifacts=artifacts)
         self._store, self._artifacts = store, str(artifacts)
+        self._folder = tempfile.TemporaryDirectory(prefix="fleet-")
         self._sockets = [socket.create_server(("127.0.0.1", 0), backlog=512) for _ in range(SIZE)]
         self.servers = [self._serve(number) for number in range(SIZE)]
         self.workers = [self._work() for _ in range(SIZE)]
@@ -47,11 +50,21 @@ class Fleet:
     def _serve(self, number: int) -> "subprocess.Popen[bytes]":
         descriptor, off = self._sockets[number].fileno(), AN_HOUR if number == SIZE - 1 else 0.0
         words = ["serve", self._store, self._artifacts, str(off), str(descriptor)]
-        return subprocess.Popen([sys.executable, node, *words], pass_fds=[descriptor], stdin=subprocess.DEVNULL)
+        return self._process(words, pass_fds=[descriptor])
 
     def _work(self) -> "subprocess.Popen[bytes]":
-        words = [sys.executable, node, "work", self._store, self._artifacts, "0"]
-        return subprocess.Popen(words, stdin=subprocess.DEVNULL)
+        return self._process(["work", self._store, self._artifacts, "0"])
+
+    def _process(self, words: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
+        """Start a process with a temporary folder of its own, as on a machine of its own."""
+        environment = {**os.environ, "TMPDIR": tempfile.mkdtemp(dir=self._folder.name)}
+        return subprocess.Popen([sys.executable, node, *words], env=environment, stdin=subprocess.DEVNULL, **options)
+
+    def replace_worker(self, number: int) -> None:
+        """Kill a worker and start another."""
+        self.workers[number].kill()
+        self.workers[number].wait()
+        self.workers[number] = self._work()
 
     def send(self, number: int, method: str, path: str, body: Any = None, **headers: str) -> Reply:
         """Send one request to a server, on a connection of its own."""
@@ -95,6 +108,7 @@ class Fleet:
         for listening in self._sockets:
             listening.close()
         self.platform.close()
+        self._folder.cleanup()
 
 
 def _workers(snapshot: Any) -> Any:

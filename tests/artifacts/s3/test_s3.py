@@ -11,8 +11,8 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
-from disturbed_server import KEY, SECRET, Server, artifacts_in
 
+from disturbed_server import Server, artifacts_in, uploads
 from modelyard import Example, Message, Role, open_platform
 from modelyard.artifacts.objects import direct
 from modelyard.artifacts.objects.store import ObjectArtifacts
@@ -32,10 +32,6 @@ class TestS3(ArtifactStoreContract):
 @pytest.fixture
 def artifacts(server: Server, bucket: str, tmp_path: Path) -> ObjectArtifacts:
     return artifacts_in(server, bucket, tmp_path)
-
-
-def uploads(server: Server, bucket: str) -> list[str]:
-    return [one["Key"] for one in server.client().list_multipart_uploads(Bucket=bucket).get("Uploads", ())]
 
 
 def test_a_large_artifact_goes_in_parts_and_comes_back(artifacts: ObjectArtifacts, server: Server, bucket: str) -> None:
@@ -106,22 +102,6 @@ def chunks():
     os.kill(os.getpid(), signal.SIGKILL)
 open_artifacts(sys.argv[1], os.urandom).put(chunks())
 """
-
-
-@pytest.fixture
-def address(server: Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The address of a bucket whose credentials are in the environment."""
-    given = {
-        "AWS_ENDPOINT_URL": server.url,
-        "AWS_ACCESS_KEY_ID": KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-        "AWS_REGION": "us-east-1",
-        "TMPDIR": str(tmp_path),
-    }
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    return f"s3://{bucket}/yard"
 
 
 def test_the_parts_of_a_killed_writer_are_swept_when_they_are_old(server: Server, bucket: str, address: str) -> None:

@@ -38,6 +38,9 @@ class Server:
     """Returns "busy", "none", "cut" or "half" for a request that is to fail so."""
 
     ahead: timedelta = timedelta()
+    age: timedelta = timedelta()
+    """How long ago it says that the uploads which are not finished began."""
+
     asked: list[str] = attrs.field(factory=list)
     owner: Any = None
 
@@ -60,12 +63,12 @@ class Server:
         )
 
     def _dated(self, environ: dict[str, Any], start: Any) -> list[bytes]:
-        """Have uploads begin now, which by moto all began in 2010."""
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z").encode()
+        """Have uploads begin now, or as long ago as `age`; by moto all began in 2010."""
+        began = (datetime.now(UTC) - self.age).strftime("%Y-%m-%dT%H:%M:%S.000Z").encode()
         heads: list[Any] = []
         answer = b"".join(self.app(environ, lambda *head: heads.append(head)))
         start(*heads[0])
-        return [re.sub(rb"(?<=<Initiated>)[^<]{24}(?=</Initiated>)", now, answer)]
+        return [re.sub(rb"(?<=<Initiated>)[^<]{24}(?=</Initiated>)", began, answer)]
 
     def _half(self, environ: dict[str, Any], start: Any) -> Iterator[bytes]:
         """Send the head of the answer, half of the bytes, and nothing more."""
@@ -119,7 +122,7 @@ def _running() -> Iterator[Server]:
 @pytest.fixture
 def server(_running: Server) -> Iterator[Server]:
     yield _running
-    _running.fault, _running.ahead = (lambda environ: None), timedelta()
+    _running.fault, _running.ahead, _running.age = (lambda environ: None), timedelta(), timedelta()
     _running.asked.clear()
 
 
@@ -129,6 +132,27 @@ def bucket(server: Server) -> str:
     name = f"yard-{next(NUMBERS)}"
     server.client().create_bucket(Bucket=name)
     return name
+
+
+@pytest.fixture
+def address(server: Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of a bucket whose credentials are in the environment."""
+    given = {
+        "AWS_ENDPOINT_URL": server.url,
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_REGION": "us-east-1",
+        "TMPDIR": str(tmp_path),
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return f"s3://{bucket}/yard"
+
+
+def uploads(server: Server, bucket: str) -> list[str]:
+    """The keys of the uploads that are not finished."""
+    return [one["Key"] for one in server.client().list_multipart_uploads(Bucket=bucket).get("Uploads", ())]
 
 
 def store_of(server: Server, bucket: str, **options: Any) -> S3Store:
