@@ -259,3 +259,19 @@ def test_a_watched_job_ends_with_its_last_numbers(here: Path) -> None:
     assert re.search(r"^loss +\d", trained, re.MULTILINE)
     (run, *_) = rows("runs", "list")
     assert re.search(r"^mean +\d", call("jobs", "watch", run["run"]).stdout, re.MULTILINE)
+
+
+def test_what_was_asked_is_collected_and_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with open_platform(tmp_path / "yard.db") as platform:
+        platform.models.create("bot", project="support", base_model="tabular-mini")
+        for words in ("one", "two, 1234", "three"):
+            platform.chat.complete(model="echo", messages=words, store=True, metadata={"team": words[:3]})
+    words = ["collect", "asked", "--redact", "email", "--redact-pattern", r"\d{4}", "--since", "2020-01-01"]
+    found = json.loads(call(*words, "--metadata", "team=two", "--train", "support/bot", "--json").stdout)
+    assert (found["rows"], found["step"], found["left_out"]) == (1, 1, "other metadata 2")
+    with open_platform(tmp_path / "yard.db") as platform:
+        (row,) = platform.traffic.lineage("support/bot", 1)
+        assert row.dataset == found["train"]
+    assert "is not a pattern" in call("collect", "x", "--redact-pattern", "(", status=2).stderr
+    assert "'email'" in call("collect", "x", "--redact", "emial", status=1).stderr

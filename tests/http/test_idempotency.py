@@ -315,6 +315,7 @@ NOT_CREATING = {
     "tokenize": "nothing is kept",
     "/embeddings": "nothing is kept",
     "/v1/messages": "the answer of a model is another one each time",
+    "/traffic-datasets": "equal rows are one version, and one job until that has ended",
     "/cancel": "again, it changes nothing",
     "/fail": "again, it changes nothing",
     "/revoke": "again, it changes nothing",

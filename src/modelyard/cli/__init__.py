@@ -25,6 +25,7 @@ SECTIONS = {
     },
     "Work": {
         "train": ("training:train", "Train a model: sft, rl, dpo."),
+        "collect": ("traffic:collect", "Collect stored answers into training data, and train on them."),
         "evaluate": ("evaluations:evaluate", "Evaluate models, and print their scores."),
         "runs": ("evaluations:runs", "List, show, compare, report and export evaluation runs."),
         "annotate": ("annotations:annotate", "Tag a job, a run, a model or a checkpoint, or write a note on it."),

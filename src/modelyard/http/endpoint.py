@@ -41,6 +41,7 @@ from modelyard.http.route import MAX_EXPORT, STANDARD, Body, Interface, Route
 from modelyard.http.router import HttpRouter
 from modelyard.http.traces import feedback_routes, object_routes, otlp_routes
 from modelyard.http.traces import routes as traces
+from modelyard.http.traffic import routes as traffic
 from modelyard.http.training import routes as training
 from modelyard.http.uploads import routes as upload
 from modelyard.http.usage import routes as usage
@@ -51,7 +52,7 @@ from modelyard.protocols import Authenticator
 def routes() -> tuple[Route, ...]:
     """Return the routes of all interfaces."""
     traced = (*traces.ROUTES, *object_routes.ROUTES, *feedback_routes.ROUTES, *otlp_routes.ROUTES)
-    trained = (*traced, *models.ROUTES, *training.ROUTES)
+    trained = (*traced, *models.ROUTES, *training.ROUTES, *traffic.ROUTES)
     judged = (*runs.ROUTES, *results.ROUTES, *comparison.ROUTES)
     judging = (*judged, *evaluation_jobs.ROUTES, *predictions.ROUTES, *objects.ROUTES)
     chats = (*completion.ROUTES, *stored.ROUTES, *responses.ROUTES, *messages.ROUTES)

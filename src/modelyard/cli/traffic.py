@@ -1,0 +1,93 @@
+"""The command that makes training data of what was asked and answered."""
+
+import re
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from modelyard.cli.terminal import StoreName, json_option, opened, show_fields, store_option
+from modelyard.domain.job import JobKind
+from modelyard.errors import JobFailed
+
+
+def _pair(text: str) -> tuple[str, str]:
+    """Parse KEY=VALUE."""
+    key, found, value = text.partition("=")
+    if not found:
+        raise ValueError(f"{text!r} is not like team=desk")
+    return key, value
+
+
+def _moment(text: str) -> datetime:
+    """Parse a date or a time, which is in UTC unless it says otherwise."""
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """Parse a regular expression."""
+    try:
+        return re.compile(text)
+    except re.error as wrong:
+        raise ValueError(f"{text!r} is not a pattern: {wrong}") from None
+
+
+@click.command()
+@store_option
+@click.argument("name")
+@click.option("--model", help="Only what this answered: a model, or project/name, also with :prod or :step3.")
+@click.option("--source", "sources", multiple=True, help="chat, responses or traces; repeat for more. All by default.")
+@click.option("--since", type=_moment, metavar="TIME", help="Only from this time on, such as 2026-11-23.")
+@click.option("--until", type=_moment, metavar="TIME", help="Only before this time.")
+@click.option("--metadata", type=_pair, multiple=True, metavar="KEY=VALUE", help="Only with these metadata.")
+@click.option("--score", metavar="PATH", help="Where feedback has a value, such as up; what has none is left out.")
+@click.option("--at-least", type=float, help="Only with a score of at least this.")
+@click.option("--pairs", is_flag=True, help="Make preferences of the best and the worst answer to the same messages.")
+@click.option(
+    "--redact", multiple=True, metavar="KIND", help="Replace email, secret, card, ip or phone; repeat for more."
+)
+@click.option("--redact-pattern", "patterns", type=_pattern, multiple=True, help="Replace what this matches.")
+@click.option("--holdout", type=float, default=0.0, help="Keep this part of the conversations apart, such as 0.1.")
+@click.option("--limit", type=int, help="At most so many rows, the newest.")
+@click.option("--project", help="Only of this project; the dataset is in it, else in the default one.")
+@click.option("--entity", help="Of this entity.")
+@click.option("--train", metavar="MODEL", help="Train MODEL on them: by SFT, with --pairs by DPO.")
+@click.option("--no-wait", is_flag=True, help="Leave the training to a worker.")
+@json_option
+def collect(
+    store: StoreName,
+    name: str,
+    sources: tuple[Any, ...],
+    metadata: tuple[tuple[str, str], ...],
+    redact: tuple[str, ...],
+    patterns: tuple[re.Pattern[str], ...],
+    train: str | None,
+    no_wait: bool,
+    as_json: bool,
+    **conditions: Any,
+) -> None:
+    """Collect stored answers into the dataset NAME: chat completions (store), responses and traced calls."""
+    if sources:
+        conditions["sources"] = sources
+    with opened(store) as platform:
+        if train is not None:
+            platform.models.get(train)
+        found = platform.traffic.collect(name, metadata=dict(metadata), redact=(*redact, *patterns), **conditions)
+        shown: dict[str, Any] = {
+            "train": found.train and found.train.url,
+            "rows": found.train.rows if found.train else 0,
+            "held_out": found.held_out and found.held_out.url,
+            "held_out_rows": found.held_out.rows if found.held_out else 0,
+            "left_out": ", ".join(f"{reason} {count}" for reason, count in found.left_out.items()),
+        }
+        if train is not None:
+            kind = JobKind.DPO if conditions["pairs"] else JobKind.SFT
+            job = platform.training.submit(kind, train, found.url)
+            shown["job"] = job.id
+            try:
+                shown |= {} if no_wait else {"step": job.result(progress=sys.stderr.isatty()).step}
+            except JobFailed as failed:
+                raise click.ClickException(f"{failed}; modelyard jobs show {job.id} shows all") from failed
+    show_fields(shown.items(), as_json)
