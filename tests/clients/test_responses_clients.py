@@ -6,6 +6,8 @@ from functools import partial
 from typing import Any
 
 import pytest
+
+pytest.importorskip("agents", reason="these clients have a lane of their own: tests/clients/lanes.py responses")
 from agents import Agent, ModelSettings, RunConfig, Runner, function_tool, set_tracing_disabled
 from agents.models.openai_provider import OpenAIProvider
 from haystack.components.generators.chat import OpenAIResponsesChatGenerator

@@ -12,6 +12,8 @@ import pytest
 from modelyard import open_platform
 from modelyard.platform.training.metrics import MetricRows
 
+pytest.importorskip("tensorboard", reason="it has a lane of its own: tests/clients/lanes.py trackers")
+
 ROWS = [{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}] * 3
 
 
