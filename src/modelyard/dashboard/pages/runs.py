@@ -183,8 +183,8 @@ def _report(view: View, run: EvaluationRun) -> Html:
 
 def size_of(view: View, *runs: EvaluationRun) -> int:
     """Return how many trials runs have: what their jobs say, or else counted, as for runs that clients made."""
-    found = view.platform.evaluations
-    return sum(found.runs.status(run.id).completed_rows or len(found.result(run.id).rows) for run in runs)
+    evaluations = view.platform.evaluations
+    return sum(evaluations.runs.status(run.id).completed_rows or len(evaluations.result(run.id).rows) for run in runs)
 
 
 def _stored(run: EvaluationRun) -> Html:
