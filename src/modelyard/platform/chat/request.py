@@ -84,12 +84,17 @@ def build_request(options: CompletionOptions, streamed: bool, details: bool = Fa
     `details` says that log-probabilities are shown unless they are declined.
     """
     body: dict[str, Any] = {**options, "stream": streamed}
-    if not _OF_HTTP.keys().isdisjoint(options):
-        name = next(name for name in _OF_HTTP if name in options)
-        raise InvalidInput.at(name, msg=f"is not a parameter here: {_OF_HTTP[name]}")
     if "messages" in body and type(body["messages"]) is not list:
         body["messages"] = _listed(body["messages"])
-    return plain_request(body) or values.read_values(body, details)
+    plain = None if "stream" in options else plain_request(body)
+    return plain or _read(options, body, details)
+
+
+def _read(options: CompletionOptions, body: dict[str, Any], details: bool) -> CompletionRequest:
+    for name, instead in _OF_HTTP.items():
+        if name in options:
+            raise InvalidInput.at(name, msg=f"is not a parameter here: {instead}")
+    return values.read_values(body, details)
 
 
 def build_messages(messages: Messages) -> tuple[Message, ...]:
