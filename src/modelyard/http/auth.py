@@ -27,19 +27,22 @@ CHALLENGES: Mapping[Auth, tuple[str, str]] = {
     Auth.EITHER: ("www-authenticate", "Bearer"),
     Auth.BASIC: ("www-authenticate", 'Basic realm="modelyard", charset="UTF-8"'),
 }
+_OPEN = Auth.API_KEY, Auth.EITHER
+"""The schemes that leave another one to the caller."""
+
 _CREDENTIALS = re.compile(r"([A-Za-z]+) ([A-Za-z0-9._~+/-]+={0,2})")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def credentials(auth: Auth, headers: Headers) -> tuple[Auth, str | None]:
     """Return the scheme by which a route identifies callers, and their Authorization header, or what stands for it."""
+    given = headers.get("authorization")
+    if auth not in _OPEN:
+        return auth, given
     if auth is Auth.API_KEY:
         key = headers.get("x-api-key")
-        return Auth.BEARER, headers.get("authorization") if key is None else f"Bearer {key}"
-    if auth is Auth.EITHER:
-        given = headers.get("authorization")
-        return Auth.BASIC if given is not None and given[:6].lower() == "basic " else Auth.BEARER, given
-    return auth, headers.get("authorization")
+        return Auth.BEARER, given if key is None else f"Bearer {key}"
+    return Auth.BASIC if given is not None and given[:6].lower() == "basic " else Auth.BEARER, given
 
 
 def secret_in(header: str | None, auth: Auth, longest: int) -> str:

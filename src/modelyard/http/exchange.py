@@ -48,6 +48,7 @@ ANYONE = Principal("anyone", "", Scope(""))
 LARGE = 2**18
 """Bytes of JSON from which parsing is kept off the event loop."""
 
+_DATA, _FORM, _EXPORT = _AS_FILE = Body.DATA, Body.FORM, Body.EXPORT
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _NO_STORE: Header = ("cache-control", "no-store")
 _MAX_QUERY_FIELDS = 1000
@@ -217,10 +218,11 @@ class HttpExchange:
         """Read the body as the route takes it, and put it into the call."""
         body, files, clock = self.request.body, self.served.spool, self.served.clock
         limit = self.served.limits[route.body]
-        if route.body is not Body.EXPORT:
-            check_media(self.headers, route.body is Body.DATA, route.body is Body.FORM)
+        taken = route.body
+        if taken is not _EXPORT:
+            check_media(self.headers, taken is _DATA, taken is _FORM)
         check_length(self.headers, limit)
-        if route.body in (Body.DATA, Body.FORM, Body.EXPORT):
+        if taken in _AS_FILE:
             files.require_room()
             call.data = yield Await(
                 lambda: aspool(body, limit, files, call.threads),

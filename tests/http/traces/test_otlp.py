@@ -16,7 +16,7 @@ from http_client import Answer, Client
 from modelyard.domain.canonical import canonical_json
 from modelyard.errors import StoreBusy
 from modelyard.http.route import MAX_EXPORT
-from modelyard.http.traces.spans import MAX_ATTRIBUTES, MAX_SPANS
+from modelyard.http.traces.spans import MAX_ATTRIBUTES, MAX_ORIGIN, MAX_SPANS
 
 PATH, OTHER = "/v1/traces", "/agents/otel/v1/traces"
 TRACE, SPAN, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", "00f067aa0ba902b7"
@@ -204,6 +204,12 @@ def test_a_span_that_cannot_be_kept_is_rejected_and_the_others_are_not(client: A
     assert said["rejectedSpans"] == "1"
     assert why in said["errorMessage"]
     assert [one.id for one in calls(client)] == ["1" * 16]
+
+
+def test_a_large_resource_is_not_kept_with_every_span_of_it(client: Any) -> None:
+    answer = client.send("POST", PATH, export(span(), resource={"a": "x" * MAX_ORIGIN}))
+    assert "resource" in answer.json["partialSuccess"]["errorMessage"]
+    assert calls(client) == []
 
 
 def test_what_is_no_export_is_refused_in_the_encoding_that_was_asked_for(client: Any) -> None:

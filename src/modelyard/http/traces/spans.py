@@ -16,6 +16,9 @@ MAX_SPANS = 10_000
 MAX_ATTRIBUTES = 1000
 """How many attributes a span may have, and how many events and links each."""
 
+MAX_ORIGIN = 2**15
+"""Bytes of a resource and of a scope in JSON: each call keeps those of its span."""
+
 LONGEST_NAME = 1000
 
 _SPAN_ID = re.compile("(?!0*$)[0-9a-f]{16}")
@@ -45,19 +48,31 @@ class RejectedSpan(Exception):
     """The reason why a span cannot be kept."""
 
 
-def spans_in(export: Message) -> Iterator[tuple[Message, Message]]:
-    """Yield the spans of an export, each with what it came from: the attributes of the resource, and the scope."""
+def spans_in(export: Message) -> Iterator[tuple[Message, Message | None]]:
+    """Yield the spans of an export, each with what it came from: the attributes of the resource, and the scope; None
+    where these are too large.
+    """
     for resource in export.get("resourceSpans", ()):
         about = attributes_of(resource.get("resource", {}))
+        is_small = _is_small(about)
         for scoped in resource.get("scopeSpans", ()):
-            scope = scoped.get("scope", {})
-            origin = {"resource": about, "scope": {**scope, "attributes": attributes_of(scope)}}
+            scope = {**scoped.get("scope", {}), "attributes": attributes_of(scoped.get("scope", {}))}
+            origin = {"resource": about, "scope": scope} if is_small and _is_small(scope) else None
             for span in scoped.get("spans", ()):
                 yield span, origin
 
 
-def call_of(span: Message, origin: Message) -> TracedCall:
+def _is_small(value: Message) -> bool:
+    try:
+        return len(checked_dumps(value)) <= MAX_ORIGIN
+    except InvalidInput:
+        return False
+
+
+def call_of(span: Message, origin: Message | None) -> TracedCall:
     """Return the call that a span is; its id is that of the span. Raises `RejectedSpan`."""
+    if origin is None:
+        raise RejectedSpan(f"the resource and the scope of a span may have {MAX_ORIGIN} bytes each")
     for name in ("attributes", "events", "links"):
         if len(span.get(name, ())) > MAX_ATTRIBUTES:
             raise RejectedSpan(f"a span has at most {MAX_ATTRIBUTES} {name}")
