@@ -176,6 +176,7 @@ def test_feedback_selects_rows_and_makes_pairs(platform: Platform) -> None:
     assert found.left_out == {"no score": 1, "score": 1}
     platform.traces.feedback.add(stored, "thumbs", {"up": 1})
     assert answers(platform, platform.traffic.collect("good", score="up", at_least=1).url) == ["plain", "x", "this"]
+    assert answers(platform, platform.traffic.collect("last", score="up", at_least=1, limit=2).url) == ["plain", "x"]
     found = platform.traffic.collect("pairs", score="up", pairs=True)
     (pair,) = rows(platform, found.url)
     assert isinstance(pair, Preference)
@@ -231,3 +232,23 @@ def test_a_row_says_what_it_was_made_from_and_other_words_of_that_name_are_nothi
     assert example_of(json.loads(dump_example(row))) == row
     for other in ("web", 3, {"a": 1}, [1], None):
         assert example_of({**json.loads(dump_example(row)), "sources": other}).sources == ()
+
+
+def test_calls_that_no_client_of_models_sends_are_left_out(platform: Platform) -> None:
+    message = {"role": "assistant", "content": "yes"}
+    for inputs, choices in (
+        ({}, [{"message": message}]),
+        ({"messages": "hello"}, [{"message": message}]),
+        ({"messages": [{"role": "user", "content": {"a": 1}}]}, [{"message": message}]),
+        ({"messages": [{"role": "user", "content": "q"}]}, "yes"),
+        ({"messages": [{"role": "user", "content": "q"}]}, [{"text": "yes"}]),
+        ({"messages": [{"role": "user", "content": "q"}]}, [{"message": {"role": "user", "content": "no"}}]),
+        ({"messages": [{"role": "user", "content": "q"}]}, [{"message": message, "finish_reason": "length"}]),
+        ({"messages": [{"role": "user", "content": "q"}], "tools": 3}, [{"message": message}]),
+    ):
+        call = platform.traces.calls.start("ask", inputs)
+        platform.traces.calls.end(call.id, {"id": "x", "object": "chat.completion", "choices": choices})
+    platform.traces.calls.end(platform.traces.calls.start("other").id, {"id": 3})
+    found = platform.traffic.collect("calls")
+    assert found.train is None
+    assert found.left_out == {"no answer": 1, "not finished": 1, "unreadable": 4, "no messages": 2}

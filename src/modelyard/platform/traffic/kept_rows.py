@@ -67,9 +67,8 @@ class KeptRows:
                 yield KeptRow(prompt, example_of(loads(line)), share, score)  # type: ignore[arg-type]
 
     def prompts(self) -> Iterator[list[KeptRow]]:
-        """Yield the answers to each prompt, the best first and the worst last. Those without a score are left out."""
-        scored = (row for row in self.rows("prompt, number") if row.score is not None)
-        for _, answers in groupby(scored, lambda row: row.prompt):
+        """Yield the scored answers to each prompt, the best first and the worst last."""
+        for _, answers in groupby(self.rows("prompt, number"), lambda row: row.prompt):
             yield sorted(answers, key=lambda row: -(row.score or 0.0))
 
     @property

@@ -18,7 +18,7 @@ from modelyard.formats.training_data import DATASETS, read_dataset
 from modelyard.platform.models.service import Models
 from modelyard.platform.paging import named_place
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.traffic.kept_rows import KeptRow, KeptRows, preference_between
+from modelyard.platform.traffic.kept_rows import KeptRows, preference_between
 from modelyard.platform.traffic.redaction import Redaction, TextRedaction
 from modelyard.platform.traffic.rows import SOURCES, LeftOut, Source, TrafficReader, TrafficRow
 from modelyard.platform.traffic.selection import AnsweredBy, Score, Selection
@@ -95,10 +95,11 @@ class Traffic:
         of the answers to the same messages the best, if it is good enough, against the worst. `redact` is applied to
         every text before rows are compared; what is not text is left out then. Equal rows are one, which names the
         source of the newest. About the part `holdout` of the conversations becomes the dataset `<name>-held-out`; on
-        which side one is depends on how it begins, and on nothing else. At most `limit` rows are collected. Without a
-        `project`, completions and responses are those of every project of the entity, calls those of the default
-        project, where the datasets are, too. Nothing is written before all is read; a dataset is written whole or not
-        at all. Raises `InvalidInput`, `NotFound`, `Forbidden`, `StorageFull`, and what a function or judge raises.
+        which side one is depends on how it begins, and on nothing else. Reading ends when `limit` different answers are
+        found that are good enough. Without a `project`, completions and responses are those of every project of the
+        entity, calls those of the default project, where the datasets are, too. Nothing is written before all is read;
+        a dataset is written whole or not at all. Raises `InvalidInput`, `NotFound`, `Forbidden`, `StorageFull`, and
+        what a function or judge raises.
         """
         owner, at = named_place(self._runtime, self._principal, entity, project)
         check_name(name, "name")
@@ -110,18 +111,24 @@ class Traffic:
         reader = TrafficReader(self._runtime, self._principal, owner, project)
         redaction, left_out = TextRedaction.of(redact), Counter[str]()
         with KeptRows() as kept:
+            good = 0
             for row in _chosen(reader, selection, sources, left_out):
+                value = None if score is None else selection.value_of(row)
                 if redaction.steps and any(_has_files(message) for message in row.messages):
                     left_out["not only text"] += 1
-                elif not kept.add(_example(row, redaction), selection.value_of(row) if score is not None else None):
+                elif score is not None and value is None:
+                    left_out["no score"] += 1
+                elif not kept.add(_example(row, redaction), value):
                     left_out["equal"] += 1
-                elif limit is not None and kept.count >= limit:
-                    break
+                else:
+                    good += _is_good(value, at_least)
+                    if limit is not None and good >= limit:
+                        break
             sides = [
-                self._keep((owner, at, name + suffix), _rows(kept, score is not None, at_least, pairs, part, left_out))
+                self._keep((owner, at, name + suffix), _rows(kept, at_least, pairs, part, left_out))
                 for part, suffix in (((0.0, holdout), HELD_OUT), ((holdout, 1.0), ""))
             ]
-        return Collected(sides[1], sides[0], dict(left_out))
+        return Collected(sides[1], sides[0], {reason: count for reason, count in left_out.items() if count})
 
     def lineage(self, model: Model | str, step: int) -> Iterator[TrainedRow]:
         """Yield the rows of the datasets that a checkpoint, and those before it, were trained on, the nearest first.
@@ -190,31 +197,26 @@ def _example(row: TrafficRow, redaction: TextRedaction) -> Example:
     return Example(messages, tools, (row.id,))
 
 
+def _is_good(score: float | None, at_least: float | None) -> bool:
+    return at_least is None or (score is not None and score >= at_least)
+
+
 def _rows(
-    kept: KeptRows,
-    scored: bool,
-    at_least: float | None,
-    pairs: bool,
-    part: tuple[float, float],
-    left_out: Counter[str],
+    kept: KeptRows, at_least: float | None, pairs: bool, part: tuple[float, float], left_out: Counter[str]
 ) -> Iterator[Example | Preference]:
     """Yield the rows of one part of the conversations, and count what is left out of it."""
-
-    def worth(row: KeptRow) -> bool:
-        return row.score is not None and (at_least is None or row.score >= at_least)
-
     if not pairs:
         for row in kept.rows():
             if part[0] <= row.share < part[1]:
-                if not scored or worth(row):
+                if _is_good(row.score, at_least):
                     yield row.example
                 else:
-                    left_out["no score" if row.score is None else "score"] += 1
+                    left_out["score"] += 1
         return
     for answers in kept.prompts():
         best, worst = answers[0], answers[-1]
         if part[0] <= best.share < part[1]:
-            if worth(best) and best.score != worst.score:
+            if _is_good(best.score, at_least) and best.score != worst.score:
                 yield preference_between(best, worst)
                 left_out["between"] += len(answers) - 2
             else:
