@@ -211,10 +211,13 @@ def test_a_checkpoint_leads_back_to_every_row(platform: Platform) -> None:
         assert platform.traffic.collect("none", model="nothing").url
 
 
-def test_what_fails_half_way_leaves_nothing(platform: Platform) -> None:
+def test_what_fails_half_way_leaves_nothing(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(8):
         ask(platform, f"ping {number}")
     before = {*platform._runtime.artifacts.names()}
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a fault")
 
     def fails(row: Any) -> bool:
         if row.messages[0].text == "ping 0":
@@ -223,6 +226,10 @@ def test_what_fails_half_way_leaves_nothing(platform: Platform) -> None:
 
     with pytest.raises(RuntimeError, match="a fault"):
         platform.traffic.collect("half", where=fails, holdout=0.5)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(platform._runtime.store), "transact", broken)
+        with pytest.raises(RuntimeError, match="a fault"):
+            platform.traffic.collect("half")
     assert {*platform._runtime.artifacts.names()} == before
     assert platform.uploads.find("half:latest", project="default") is None
 
