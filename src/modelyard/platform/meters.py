@@ -6,11 +6,14 @@ Labels are bounded: models and routes beyond `MOST` are counted together.
 from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from functools import partial
 from threading import RLock
 from typing import TypeVar
 
 import attrs
+
+from modelyard.domain.usage import LedgerEntry
 
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """The upper bounds of a histogram's buckets, in seconds."""
@@ -48,7 +51,7 @@ class ModelMeter:
     requests: defaultdict[int, int] = attrs.field(factory=partial(defaultdict, int))
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    cost: float = 0.0
+    cost: Decimal = Decimal(0)
     seconds: TimeHistogram = attrs.field(factory=TimeHistogram)
     first_token: TimeHistogram = attrs.field(factory=TimeHistogram)
 
@@ -75,7 +78,7 @@ class Meters:
         self.lost_leases: int = 0
         self._models: dict[str, ModelMeter] = {}
         self._routes: dict[tuple[str, str], RouteMeter] = {}
-        self._booked: deque[tuple[str, int, int, float, float, float | None]] = deque()
+        self._booked: deque[tuple[LedgerEntry, float, float | None]] = deque()
         self._answered: deque[tuple[str, str, int, float]] = deque()
 
     @property
@@ -90,11 +93,9 @@ class Meters:
         self._count()
         return self._routes
 
-    def booked(
-        self, model: str, prompt_tokens: int, completion_tokens: int, cost: float, seconds: float, first: float | None
-    ) -> None:
+    def booked(self, entry: LedgerEntry, seconds: float, first: float | None) -> None:
         """Count what a completion has used, and how long a whole one took; `seconds` is negative for a part."""
-        self._booked.append((model, prompt_tokens, completion_tokens, cost, seconds, first))
+        self._booked.append((entry, seconds, first))
         if len(self._booked) >= NOTED:
             self._count()
 
@@ -121,11 +122,12 @@ class Meters:
         """Count what was noted. Others may note more meanwhile, which is counted as well or later."""
         with self.lock:
             while self._booked:
-                model, prompt_tokens, completion_tokens, cost, seconds, first = self._booked.popleft()
-                meter = self._models.get(model) or _meter(self._models, model, OTHER, ModelMeter)
-                meter.prompt_tokens += prompt_tokens
-                meter.completion_tokens += completion_tokens
-                meter.cost += cost
+                entry, seconds, first = self._booked.popleft()
+                meter = self._models.get(entry.model) or _meter(self._models, entry.model, OTHER, ModelMeter)
+                meter.prompt_tokens += entry.prompt_tokens
+                meter.completion_tokens += entry.completion_tokens
+                if entry.cost:
+                    meter.cost += entry.cost
                 if seconds >= 0:
                     meter.requests[200] += 1
                     meter.seconds.add(seconds)

@@ -168,9 +168,7 @@ def report_booked(completion: BookedRequest, entry: LedgerEntry) -> None:
     runtime, client, meters = completion.runtime, completion.client, completion.runtime.cache.meters
     seconds = runtime.clock.monotonic() - completion.began
     if meters is not None:
-        spent = float(entry.cost) if entry.cost else 0.0
-        whole = seconds if completion.whole else -1.0
-        meters.booked(entry.model, entry.prompt_tokens, entry.completion_tokens, spent, whole, completion.first_token)
+        meters.booked(entry, seconds if completion.whole else -1.0, completion.first_token)
         if not completion.whole and completion.failure is None:
             meters.ended(entry.model, events.CALLER_LEFT, None)
     if runtime.observer is not None:

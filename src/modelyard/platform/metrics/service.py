@@ -93,7 +93,7 @@ def _completions(meters: Meters) -> Iterator[MetricFamily]:
     yield _counter("completions_failed", "Completions that failed, by the code of the error.", refused)
     yield _counter("prompt_tokens", "Tokens of prompts.", each(lambda meter: meter.prompt_tokens))
     yield _counter("completion_tokens", "Tokens of answers.", each(lambda meter: meter.completion_tokens))
-    yield _counter("cost_usd", "Cost in USD, rounded; the ledger is exact.", each(lambda meter: meter.cost))
+    yield _counter("cost_usd", "Cost in USD, rounded; the ledger is exact.", each(lambda meter: float(meter.cost)))
     yield _times("completion_seconds", "How long whole answers took.", times(lambda meter: meter.seconds))
     yield _times("first_token_seconds", "Time to first token of streams.", times(lambda meter: meter.first_token))
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
+import attrs
 import pytest
 
 from backends import FixedAnswer
@@ -96,8 +97,11 @@ def test_names_that_no_model_has_share_one_label() -> None:
 
 def test_models_beyond_the_most_are_counted_together() -> None:
     meters = Meters()
+    with open_platform() as platform:
+        platform.chat.complete(model="echo", messages="x")
+        (entry,) = platform.usage.list()
     for number in range(MOST + 3):
-        meters.booked(f"model-{number}", 1, 1, 0.5, 1.0, None)
+        meters.booked(attrs.evolve(entry, model=f"model-{number}"), 1.0, None)
         meters.answered("GET", f"/{number}", 200, 1.0)
     assert (len(meters.models), meters.models[OTHER].prompt_tokens) == (MOST + 1, 3)
     assert (len(meters.routes), meters.routes[OTHER, OTHER].requests) == (MOST + 1, {200: 3})
