@@ -9,11 +9,9 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from functools import partial
 from threading import RLock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
-
-from modelyard.domain.usage import LedgerEntry
 
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """The upper bounds of a histogram's buckets, in seconds."""
@@ -78,7 +76,7 @@ class Meters:
         self.lost_leases: int = 0
         self._models: dict[str, ModelMeter] = {}
         self._routes: dict[tuple[str, str], RouteMeter] = {}
-        self._booked: deque[tuple[LedgerEntry, float, float | None]] = deque()
+        self._booked: deque[tuple[Any, float, float | None]] = deque()
         self._answered: deque[tuple[str, str, int, float]] = deque()
 
     @property
@@ -93,8 +91,8 @@ class Meters:
         self._count()
         return self._routes
 
-    def booked(self, entry: LedgerEntry, seconds: float, first: float | None) -> None:
-        """Count what a completion has used, and how long a whole one took; `seconds` is negative for a part."""
+    def booked(self, entry: Any, seconds: float, first: float | None) -> None:
+        """Count the ledger entry of a completion, and how long a whole one took; `seconds` is negative for a part."""
         self._booked.append((entry, seconds, first))
         if len(self._booked) >= NOTED:
             self._count()
