@@ -266,9 +266,9 @@ def _revise(tx: Tx) -> None:
         tx.add(revision)
 
 
-def booked_name(requested: str, entry: CatalogueEntry) -> str:
+def booked_name(requested: str, entry: CatalogueEntry, principal: Principal) -> str:
     """Return the catalogue id, or `entity/project/name` of a trained model without its step or alias."""
-    parts = None if requested == entry.id else models.ModelName.parse(requested)
+    parts = None if requested == entry.id else _trained_name(requested, principal)
     return entry.id if parts is None else f"{parts.entity}/{parts.project}/{parts.name}"
 
 

@@ -114,7 +114,7 @@ def make_plan(runtime: Runtime, principal: Principal, attribution: Attribution, 
     backend = backend_of(runtime.backend, found.base_model)
     waits = getattr(backend, "blocking", True) or hasattr(backend, "astream")
     in_thread = getattr(backend, "blocking", False) and not getattr(backend, "counts_in_place", False)
-    name = booked_name(model, found.entry)
+    name = booked_name(model, found.entry, principal)
     same = entries if type(entries) is tuple and offered(runtime) is offers else None
     plan = CompletionPlan(principal, found, backend, name, limited, waits, in_thread, offers, same, version)
     if version is not None:  # the plan holds the principal, so that no other one gets its id
