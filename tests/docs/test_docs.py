@@ -131,7 +131,10 @@ def ended_with_the_page() -> Iterator[list[subprocess.Popen[str]]]:
             sys.stderr.write(process.communicate(timeout=WITHIN)[1])
 
 
-EXAMPLES = sorted(set((ROOT / "examples").glob("*.py")) - set((ROOT / "examples").glob("*_local.py")))
+OF_LANES = {*(ROOT / "examples").glob("*_local.py"), *(ROOT / "examples").glob("*_on_ray.py")}
+"""Examples that need torch or Ray: lanes of their own run them."""
+
+EXAMPLES = sorted(set((ROOT / "examples").glob("*.py")) - OF_LANES)
 """Those of local models run where torch is, in `tests/engines/torch`."""
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from disturbed_server import KEY, RETRIES, SECRET, Server, artifacts_in
 from moto.core import set_initial_no_auth_action_count
 
+from disturbed_server import KEY, RETRIES, SECRET, Server, artifacts_in
 from modelyard.artifacts.objects.store import ObjectArtifacts
 from modelyard.errors import ArtifactMissing, StoreBusy, StoreError
 
