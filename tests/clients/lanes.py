@@ -30,6 +30,9 @@ ROOT = HERE.parent.parent
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 """For the small models of tests, processes that each compute on every core are twice as slow."""
 
+LONGEST_FIRST = ("art", "torch", "ray", "objects", "browser")
+"""So that no long one is left alone at the end."""
+
 ONE_AT_A_TIME = threading.Lock()
 """Two lanes may want the same environment."""
 
@@ -108,7 +111,8 @@ def main() -> int:
     if requested.list:
         print("\n".join(f"{name}: {' '.join(named(pins, 'tests'))}" for name, pins in known.items()))
         return 0
-    lanes = [known[name] for name in requested.lanes or known]
+    first = [name for name in LONGEST_FIRST if name in known]
+    lanes = [known[name] for name in requested.lanes or dict.fromkeys([*first, *known])]
     with ThreadPoolExecutor(2) as pool:
         return 0 if all(list(pool.map(run, lanes))) else 1
 

@@ -4,7 +4,7 @@ Two releases run it, each in a lane of its own: the newer takes plain mappings, 
 """
 
 import os
-import runpy
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -307,11 +307,19 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.skipif(OLD, reason="the page speaks as the newer release does")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 def test_the_page_about_this_client_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lane has no installed modelyard, so its command is made here."""
+    """The lane has no installed modelyard, so its command is made here. The page has a process of its own: the first
+    address of the SDK in a process is where the spans of its conversations go.
+    """
     command = tmp_path / "bin" / "modelyard"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m modelyard.cli "$@"\n')
     command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{command.parent}{os.pathsep}{os.environ['PATH']}")
-    docs = runpy.run_path(str(ROOT / "tests" / "docs" / "test_docs.py"))
-    docs["run_page"](ROOT / "docs" / "how-to" / "use-the-trace-client.md", tmp_path, monkeypatch)
+    run = (
+        "import runpy, sys; from pathlib import Path; import pytest; run, page, folder = sys.argv[1:]; "
+        "runpy.run_path(run)['run_page'](Path(page), Path(folder), pytest.MonkeyPatch())"
+    )
+    page = ROOT / "docs" / "how-to" / "use-the-trace-client.md"
+    asked = [sys.executable, "-c", run, str(ROOT / "tests" / "docs" / "test_docs.py"), str(page), str(tmp_path)]
+    done = subprocess.run(asked, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -117,7 +117,8 @@ class Only:
     @property
     def schema(self) -> Mapping[str, Any]:
         """This constraint in JSON Schema."""
-        return {"enum": [None, *self.values]}
+        known = [{"type": "array", "items": {}, "maxItems": 0} if one == [] else {"const": one} for one in self.values]
+        return {"anyOf": [*known, {"type": "null"}]}
 
 
 NAME = Matching(r"(?!\.+$)[A-Za-z0-9._-]{1,128}", "must be 1 to 128 characters of A-Z a-z 0-9 . _ - and not dots only")
