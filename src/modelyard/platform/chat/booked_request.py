@@ -61,7 +61,7 @@ class Tracing(Protocol):
 
 
 class BookedRequest:
-    """A request to a model: what is measured of it, and how its usage is recorded, once, whoever ends it.
+    """A request to a model: what is measured of it, and how its usage is recorded, once, however it ends.
 
     `plan` is None until the model was found. `began` and `first_token` are seconds of the monotonic clock. `entry` is
     what was booked, and `whole` is whether that is a whole answer. `failure` is what it ended with.

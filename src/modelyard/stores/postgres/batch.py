@@ -39,7 +39,7 @@ class Known:
 class _Write:
     """A write that was not sent yet. `row` is that of an added record; `changes` are those of one that is replaced.
 
-    `sums` is a record whose sums are added to what is there, which nobody here has read.
+    `sums` is a record whose sums are added to what is there, which was not read here.
     """
 
     __slots__ = ("changes", "key", "row", "step", "sums")
