@@ -117,7 +117,8 @@ class Only:
     @property
     def schema(self) -> Mapping[str, Any]:
         """This constraint in JSON Schema."""
-        known = [{"type": "array", "items": {}, "maxItems": 0} if one == [] else {"const": one} for one in self.values]
+        empty = {"type": "array", "items": {"type": "string"}, "maxItems": 0}
+        known = [empty if one == [] else {"const": one} for one in self.values]
         return {"anyOf": [*known, {"type": "null"}]}
 
 
