@@ -1,8 +1,8 @@
 """`platform.chat`: completions, whole and streamed, and those that were stored (specification 2.2, 4.2, 4.3)."""
 
-from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Self, Unpack
+from typing import Unpack
 
 import attrs
 
@@ -21,6 +21,7 @@ from modelyard.platform.chat.booked_request import RequestInProgress
 from modelyard.platform.chat.pipeline import CompletionPipeline
 from modelyard.platform.chat.plan import known_plan, make_plan
 from modelyard.platform.chat.request import ChatOptions, build_request
+from modelyard.platform.chat.streams import AnswerStream, AsyncAnswerStream
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
@@ -152,65 +153,21 @@ class Chat:
         return {**options, "model": requested_name(self._runtime, given)}
 
 
-class CompletionStream:
+class CompletionStream(AnswerStream[Delta]):
     """The deltas of an answer. `completion` is set after the last one. Closing the stream early stops the work."""
 
-    def __init__(self, items: Generator[Any, None, None]) -> None:
-        self._items = items
-        self._ready: Iterator[Delta] = iter(())
-        self.completion: Completion | None = None
+    completion: Completion | None = None
 
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Delta:
-        while True:
-            for delta in self._ready:
-                return delta
-            item = next(self._items)
-            if type(item) is list:
-                self._ready = iter(item)
-            elif type(item) is Completion:
-                self.completion = item
-
-    def close(self) -> None:
-        """Stop, and record the usage of what was produced."""
-        self._items.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _note(self, item: object) -> None:
+        if type(item) is Completion:
+            self.completion = item
 
 
-class AsyncCompletionStream:
+class AsyncCompletionStream(AsyncAnswerStream[Delta]):
     """The deltas of an answer, on an event loop. See `CompletionStream`."""
 
-    def __init__(self, items: AsyncGenerator[Any, None]) -> None:
-        self._items = items
-        self._ready: Iterator[Delta] = iter(())
-        self.completion: Completion | None = None
+    completion: Completion | None = None
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Delta:
-        while True:
-            for delta in self._ready:
-                return delta
-            item = await anext(self._items)
-            if type(item) is list:
-                self._ready = iter(item)
-            elif type(item) is Completion:
-                self.completion = item
-
-    async def aclose(self) -> None:
-        """Stop, and record the usage of what was produced."""
-        await self._items.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
+    def _note(self, item: object) -> None:
+        if type(item) is Completion:
+            self.completion = item

@@ -13,7 +13,7 @@ from modelyard.errors import BackendError, InvalidInput, ModelyardError, Problem
 from modelyard.flow import Call, CallerDisconnected, Flow
 from modelyard.platform.catalogue.offered_models import registered
 from modelyard.platform.catalogue.service import offered
-from modelyard.platform.chat.backend_stream import Close, GiveWay, Open, Pull
+from modelyard.platform.chat.backend_stream import Close, GiveWay, Open, Pull, backend_failed
 from modelyard.platform.chat.booked_request import BookedRequest, RequestInProgress, report_failed
 from modelyard.platform.chat.plan import CompletionPlan, known_plan, make_plan
 from modelyard.platform.embeddings.batches import BatchCollector, as_streaming, most_tokens
@@ -130,7 +130,7 @@ class EmbeddingPipeline(BookedRequest):
             except (ModelyardError, CallerDisconnected):
                 raise
             except Exception as error:
-                raise BackendError(f"the backend failed with {type(error).__name__}") from error
+                raise backend_failed(error) from error
             yield GiveWay()
         yield Close(stream)
         if not collected.complete:

@@ -1,8 +1,8 @@
 """`platform.responses`: answers that the platform keeps, so that the next request can continue after one."""
 
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 from modelyard.domain.completion import Message
 from modelyard.domain.identity import Attribution, Principal
@@ -17,6 +17,7 @@ from modelyard.formats.responses.request import ParsedResponse
 from modelyard.formats.responses.stream import ResponseEvent
 from modelyard.platform import paging
 from modelyard.platform.chat.booked_request import RequestInProgress
+from modelyard.platform.chat.streams import AnswerStream, AsyncAnswerStream
 from modelyard.platform.jobs.queue import announce, request_cancel
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.responses.background import cancel_response, queue_response
@@ -183,59 +184,9 @@ class Responses:
         return cancel_response(self._runtime, self._principal, response)
 
 
-class ResponseStream:
+class ResponseStream(AnswerStream[ResponseEvent]):
     """The events of a response; the last has the whole of it. Closing the stream early stops the work."""
 
-    def __init__(self, items: Generator[Any, None, None]) -> None:
-        self._items = items
-        self._ready: Iterator[ResponseEvent] = iter(())
 
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> ResponseEvent:
-        while True:
-            for event in self._ready:
-                return event
-            item = next(self._items)
-            if type(item) is list:
-                self._ready = iter(item)
-
-    def close(self) -> None:
-        """Stop, and record the usage of what was produced."""
-        self._items.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class AsyncResponseStream:
+class AsyncResponseStream(AsyncAnswerStream[ResponseEvent]):
     """The events of a response, on an event loop. See `ResponseStream`."""
-
-    def __init__(self, items: AsyncGenerator[Any, None]) -> None:
-        self._items = items
-        self._ready: Iterator[ResponseEvent] = iter(())
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> ResponseEvent:
-        while True:
-            for event in self._ready:
-                return event
-            item = await anext(self._items)
-            if type(item) is list:
-                self._ready = iter(item)
-
-    async def aclose(self) -> None:
-        """Stop, and record the usage of what was produced."""
-        await self._items.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
