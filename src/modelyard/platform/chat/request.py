@@ -16,8 +16,8 @@ from modelyard.formats.chat.plain import plain_request
 Messages = str | Sequence[Message | Mapping[str, Any]]
 
 
-class GenerationOptions(TypedDict, total=False):
-    """The parameters of a completion, besides model and messages. None means the default."""
+class SamplingOptions(TypedDict, total=False):
+    """How tokens are sampled, whatever is continued. None means the default."""
 
     temperature: float | None
     top_p: float | None
@@ -31,6 +31,11 @@ class GenerationOptions(TypedDict, total=False):
     min_tokens: int | None
     ignore_eos: bool | None
     stop_token_ids: Sequence[int] | None
+
+
+class GenerationOptions(SamplingOptions, total=False):
+    """The parameters of a completion, besides model and messages. None means the default."""
+
     n: int | None
     max_tokens: int | None
     max_completion_tokens: int | None

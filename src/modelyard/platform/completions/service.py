@@ -1,7 +1,7 @@
 """`platform.completions`: prompts continued as they are, without a chat template, and the tokens of a model."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict, Unpack, cast
+from typing import Any, Unpack, cast
 
 from modelyard.domain.completion import Completion, CompletionRequest, ResponseFormat
 from modelyard.domain.identity import Principal
@@ -12,29 +12,17 @@ from modelyard.formats.chat import values
 from modelyard.formats.completions import request as prompts
 from modelyard.platform.chat.backend_stream import CompletionResult
 from modelyard.platform.chat.plan import CompletionPlan, known_plan, make_plan
-from modelyard.platform.chat.request import Messages, build_messages
+from modelyard.platform.chat.request import Messages, SamplingOptions, build_messages
 from modelyard.platform.chat.service import AsyncCompletionStream, Chat, CompletionStream
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import ServedModel, Tokenizing
 
 
-class PromptOptions(TypedDict, total=False):
+class PromptOptions(SamplingOptions, total=False):
     """The keywords of the completion of a prompt. None means the default, as leaving it out does."""
 
     model: "str | Model | Checkpoint"
     prompt: str | Sequence[int]
-    temperature: float | None
-    top_p: float | None
-    top_k: int | None
-    min_p: float | None
-    frequency_penalty: float | None
-    presence_penalty: float | None
-    repetition_penalty: float | None
-    logit_bias: Mapping[int, float] | Mapping[str, float] | None
-    seed: int | None
-    min_tokens: int | None
-    ignore_eos: bool | None
-    stop_token_ids: Sequence[int] | None
     n: int | None
     max_tokens: int | None
     stop: str | Sequence[str] | None
