@@ -539,7 +539,7 @@ class Tokenizing(Protocol):
         ...
 
     def token_bytes(self, ids: Sequence[int], model: ServedModel) -> Sequence[bytes]:
-        """Return the bytes that each token stands for in a prompt. Raises `InvalidInput` for an id that is no token."""
+        """Return the bytes that each token stands for in a prompt. Raises `InvalidInput` for an unknown id."""
         ...
 
 

@@ -80,7 +80,7 @@ def checked_note(note: str) -> str:
 
 
 def _is_lone(text: str) -> bool:
-    """Return whether a text has half a character, which is no UTF-8."""
+    """Return whether a text has half a character, which is not UTF-8."""
     return any("\ud800" <= character <= "\udfff" for character in text)
 
 

@@ -60,7 +60,7 @@ class TabularBackend:
     def tokens(self, request: CompletionRequest, model: ServedModel) -> Sequence[int]:
         """Return the tokens of the conversation, or of the prompt.
 
-        Raises `InvalidInput` if it is not valid Unicode, or has an id that is no token.
+        Raises `InvalidInput` if it is not valid Unicode, or has an id that is not a token.
         """
         if type(request.prompt) is tuple:
             self.token_bytes(request.prompt, model)
@@ -68,7 +68,7 @@ class TabularBackend:
         return _encoded(request)
 
     def token_bytes(self, ids: Sequence[int], model: ServedModel) -> Sequence[bytes]:
-        """Return the bytes of tokens; none for the end of a turn. Raises `InvalidInput` for an id that is no token."""
+        """Return the bytes of tokens; none for the end of a turn. Raises `InvalidInput` for an unknown id."""
         if unknown := [id_ for id_ in ids if not 0 <= id_ < VOCABULARY_SIZE]:
             raise InvalidInput.at("prompt", msg=f"{unknown[0]} is not a token id of this model: it has 0 to 511")
         return list(map(token_bytes, ids))

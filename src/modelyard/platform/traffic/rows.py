@@ -67,7 +67,7 @@ class TrafficRow:
 
 @attrs.frozen
 class LeftOut:
-    """Something that was stored and is no conversation to learn from, and why."""
+    """Something that was stored, but is not a conversation to learn from, and why."""
 
     reason: str
 

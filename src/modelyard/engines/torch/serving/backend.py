@@ -63,7 +63,7 @@ class LocalBackend:
     def tokens(self, request: CompletionRequest, model: ServedModel) -> Sequence[int]:
         """Return the tokens of the conversation, or of the prompt.
 
-        Raises `InvalidInput` if the chat template refuses it, or for an id that is no token.
+        Raises `InvalidInput` if the chat template refuses it, or for an id that is not a token.
         """
         return self._model(model).prompt(request)
 
