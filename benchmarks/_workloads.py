@@ -71,11 +71,14 @@ def opened(cleanup: ExitStack, on_disk: bool = False, **options: Any) -> Any:
 # ---- chat completions --------------------------------------------------------------------------------------------
 
 
-def completion(on_disk: bool) -> Callable[[ExitStack], Call]:
-    """Answers of the echo model in process, priced and booked."""
+def completion(on_disk: bool, budget: bool = False) -> Callable[[ExitStack], Call]:
+    """Answers of the echo model in process, priced and booked, and admitted by a budget where there is one."""
 
     def prepared(cleanup: ExitStack) -> Call:
-        complete = opened(cleanup, on_disk).chat.complete
+        platform = opened(cleanup, on_disk)
+        if budget:
+            platform.usage.set_budget(1000)
+        complete = platform.chat.complete
         return lambda calls: [complete(model="echo", messages=MESSAGES) for _ in range(calls)]
 
     return prepared
@@ -216,18 +219,22 @@ def comparison(on_disk: bool) -> Callable[[ExitStack], Call]:
     return prepared
 
 
-def events(cleanup: ExitStack) -> Call:
-    """Steps of a training run in SQLite, each in a commit of its own, if the claim holds: event and progress."""
-    from store import Run, fill
+def events(size: int) -> Callable[[ExitStack], Call]:
+    """Steps of a training run in SQLite, so many in a commit, if the claim holds: events and progress."""
 
-    from modelyard.domain.schema import RECORDS
-    from modelyard.stores.sqlite import SqliteStore
+    def prepared(cleanup: ExitStack) -> Call:
+        from store import Run, fill
 
-    folder = cleanup.enter_context(tempfile.TemporaryDirectory())
-    store = cleanup.enter_context(closing(SqliteStore(Path(folder) / "yard.db", RECORDS, "process")))
-    fill(store, 1)
-    run = Run(store)
-    return lambda calls: [run.append() for _ in range(calls)]
+        from modelyard.domain.schema import RECORDS
+        from modelyard.stores.sqlite import SqliteStore
+
+        folder = cleanup.enter_context(tempfile.TemporaryDirectory())
+        store = cleanup.enter_context(closing(SqliteStore(Path(folder) / "yard.db", RECORDS, "process")))
+        fill(store, 1)
+        run = Run(store)
+        return lambda calls: [run.append(size) for _ in range(calls)]
+
+    return prepared
 
 
 def tabular_sft(cleanup: ExitStack) -> Call:
@@ -246,6 +253,8 @@ def tabular_sft(cleanup: ExitStack) -> Call:
 WORKLOADS: dict[str, Callable[[ExitStack], Call]] = {
     "completion": completion(on_disk=False),
     "completion-sqlite": completion(on_disk=True),
+    "completion-budget": completion(on_disk=False, budget=True),
+    "completion-sqlite-budget": completion(on_disk=True, budget=True),
     "stream": stream,
     "asgi": asgi(streamed=False, on_disk=False),
     "asgi-sqlite": asgi(streamed=False, on_disk=True),
@@ -262,13 +271,25 @@ WORKLOADS: dict[str, Callable[[ExitStack], Call]] = {
     "evaluation-sqlite-64": evaluation(64, on_disk=True),
     "comparison": comparison(on_disk=False),
     "comparison-sqlite": comparison(on_disk=True),
-    "events-sqlite": events,
+    "events-sqlite": events(1),
+    "events-sqlite-100": events(100),
     "tabular-sft": tabular_sft,
 }
 WARM = 10
 """Calls before those that are counted."""
-REPEATABLE = ("completion", "stream", "asgi", "asgi-stream")
-"""Those that start no thread and open no socket: their instructions are the same each time."""
+REPEATABLE = (
+    "completion",
+    "completion-budget",
+    "completion-sqlite",
+    "completion-sqlite-budget",
+    "stream",
+    "asgi",
+    "asgi-sqlite",
+    "asgi-stream",
+    "events-sqlite",
+    "events-sqlite-100",
+)
+"""Those that open no socket and hardly wait for a thread: their instructions are the same each time, to a percent."""
 
 
 def answer_requests(name: str) -> None:
@@ -297,9 +318,10 @@ def forked(name: str, calls: int) -> int:
     if pid := os.fork():
         assert os.waitpid(pid, 0)[1] == 0, name
         return pid
-    call = WORKLOADS[name](ExitStack())
-    call(WARM)
-    call(calls)
+    with ExitStack() as cleanup:  # held: a platform whose folder is removed has no file
+        call = WORKLOADS[name](cleanup)
+        call(WARM)
+        call(calls)
     os._exit(0)
 
 

@@ -33,7 +33,7 @@ ROWS = 100_000
 NOW = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
 MODEL = "weave:///local/bench/object/support:step1"
 SCORER = "weave:///local/bench/object/tone:v0"
-TARGET = 2.0
+TARGET = "0.6 s in memory, 2.5 times as much out of SQLite"
 ADDITIONS = 10_000_000
 
 

@@ -15,7 +15,10 @@ BOOKING, EVENT, CLAIM, LOOK, BEAT = 0.00017, 0.0006, 0.0025, 0.0002, 0.0003
 """Seconds of the database for a booking in a group, an event, a claim, a look at the queue, and a heartbeat."""
 
 WORKERS_POLL, BEATS = 0.5, 3 / 30
-"""Seconds between two looks of an idle worker without notices, and heartbeats a second of each."""
+"""Seconds between two looks of an idle process without notices, and heartbeats a second of each."""
+
+WATCHING = 3 * 2 / 0.5
+"""Looks a second at the dead by the three processes that watch over all."""
 
 Rates = Mapping[float, float]
 """How many steps a second, by the seconds that each takes."""
@@ -25,8 +28,9 @@ GOALS: Mapping[str, Rates] = {
     "1,000 requests a second": {BOOKING: 1_000},
     "100,000 jobs a day of 1,000 events": {CLAIM: 1.2, EVENT: 1_160, BEAT: 12},
     "the same in batches of 100 events": {CLAIM: 1.2, EVENT: 11.6, BEAT: 12},
-    "1,000 idle workers that poll": {LOOK: 1_000 / WORKERS_POLL, BEAT: 1_000 * BEATS},
-    "1,000 idle workers that are woken": {LOOK: 1_000 / 30, BEAT: 1_000 * BEATS},
+    "1,000 idle processes of workers that poll": {LOOK: 1_000 / WORKERS_POLL, BEAT: 1_000 * BEATS},
+    "1,000 idle processes of workers that are woken": {LOOK: 2 * 1_000 / 30 + WATCHING, BEAT: 1_000 * BEATS},
+    "1,000 idle workers of 4 processes": {LOOK: 2 * 4 / 30 + WATCHING, BEAT: 4 * BEATS},
 }
 
 

@@ -121,8 +121,8 @@ def _decoded(rows: int, engine: Any, plain: Any, continuous: Any, rounds: int) -
 
 
 def own_caches(model: Path, folder: Path, rounds: int) -> dict[str, Any]:
-    """The same with a model most of whose layers keep a state in the place of keys: each sequence has a cache of
-    its own: with a pass for all, as is usual, and with a pass for each.
+    """The same with a model most of whose layers keep a state in the place of keys: with the caches of all sequences
+    joined and a pass for all, as is usual, and with a cache and a pass for each.
     """
     from _answering import answered, engine_of, generated, in_turns, prompts
     from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM

@@ -28,15 +28,16 @@ from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.engines.torch.lora import LoraShape
 from modelyard.engines.torch.network import Network
 from modelyard.engines.torch.training.examples import TokenRow
-from modelyard.engines.torch.training.learner import BETAS, MAX_GRAD_NORM, WEIGHT_DECAY, LocalLearner
+from modelyard.engines.torch.training.learner import MAX_GRAD_NORM, LocalLearner
+from modelyard.engines.torch.training.row_learner import BETAS, WEIGHT_DECAY
 from modelyard.engines.torch.training.trainable import attach_adapter
 from modelyard.engines.torch.training.trainer import LocalTrainer
 from modelyard.formats.model_folder import read_base_folder
 from modelyard.protocols import TrainContext, Trained
 from modelyard.testing.tiny_model import build_tiny_model
+from modelyard.trainers import Loss, Objective
 from modelyard.trainers.credits import Credit
-from modelyard.trainers.loop import Objective
-from modelyard.trainers.losses import Loss, TrainedSequence, policy_loss, supervised_loss
+from modelyard.trainers.losses import TrainedSequence, policy_loss, supervised_loss
 
 try:
     from datasets import Dataset

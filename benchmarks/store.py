@@ -19,8 +19,7 @@ from typing import Any
 
 from modelyard.domain.job import Claim, Job, JobKind, JobProgress, NewEvent
 from modelyard.domain.schema import RECORDS
-from modelyard.platform.jobs.events import record_events
-from modelyard.platform.jobs.leases import Claimant, claim, claim_of, ready_needs, take_ready
+from modelyard.platform.jobs.claims import Claimant, claim, claim_of, ready_needs, record_events, take_ready
 from modelyard.platform.jobs.queue import enqueue
 from modelyard.protocols import Store, Tx
 from modelyard.stores.memory import MemoryStore
@@ -32,9 +31,9 @@ MANY = 10**6
 _next = count().__next__
 
 
-def fill(store: Store, size: int) -> None:
+def fill(store: Store, size: int, name: str = "job") -> None:
     """Queue jobs, each of a model of its own."""
-    jobs = [Job(f"job-{number:012d}", JobKind.RL, "t", "p", f"model-{number}", NOW) for number in range(size)]
+    jobs = [Job(f"{name}-{number:012d}", JobKind.RL, "t", "p", f"{name}-{number}", NOW) for number in range(size)]
 
     def step(tx: Tx) -> None:
         for job in jobs:

@@ -15,6 +15,7 @@ from modelyard.asgi import dashboard_app
 from modelyard.compose import open_platform
 from modelyard.domain.identity import host
 from modelyard.domain.job import JobKind
+from modelyard.platform.platform import Platform
 from modelyard.testing.clients.server import asgi_server
 
 PICTURES = Path(__file__).parent / "pictures"
@@ -35,6 +36,7 @@ def main(folder: Path) -> None:
         runs = list(platform.evaluations.runs.list_all(order="desc"))
         after, before = runs[0], runs[1]  # the reward that tempted, and the one that helped
         for name, path in (
+            ("trace", f"traces/{'/'.join(traced(platform, f'{model.project}/{model.name}'))}"),
             ("home", ""),
             ("job", f"jobs/{jobs[JobKind.SFT].id}"),
             *([("loop", f"jobs/{jobs[JobKind.LOOP].id}")] if JobKind.LOOP in jobs else []),
@@ -47,6 +49,24 @@ def main(folder: Path) -> None:
         ):
             shoot(page, f"{server.url}/dashboard/{path}", PICTURES / f"{name}.png")
         browser.close()
+
+
+def traced(platform: Platform, model: str) -> tuple[str, str, str]:
+    """Trace a program that asks a model, and return where its call is."""
+    calls, question = platform.traces.calls, "Where is my parcel?"
+    outer = calls.start("answer", {"question": question})
+    found = calls.start("search", {"words": ["parcel"], "most": 3}, parent=outer)
+    calls.end(found.id, ["It arrives on Friday.", "Parcels are brought to the door."])
+    messages = [{"role": "user", "content": question}]
+    asked = calls.start("chat", {"model": model, "messages": messages}, parent=outer)
+    answer = platform.chat.complete(model=model, messages=question)
+    usage = {"prompt_tokens": answer.usage.prompt_tokens, "completion_tokens": answer.usage.completion_tokens}
+    message = {"role": "assistant", "content": answer.text}
+    output = {"object": "chat.completion", "id": answer.id, "choices": [{"index": 0, "message": message}]}
+    calls.end(asked.id, output, summary={"usage": {model: usage}})
+    calls.end(outer.id, answer.text)
+    platform.traces.feedback.add(asked.ref, "thumbs", {"up": True}, creator="ann")
+    return asked.entity, asked.project, asked.id
 
 
 def shoot(page: Page, address: str, to: Path) -> None:

@@ -24,8 +24,8 @@ SOURCE = ROOT / "src" / "modelyard"
 SHARED = {"checkpoints", "operations"}
 """Folders of `platform/` that are not attributes: rules of training and models, and what a host does with all."""
 
-SHAPES = {"messages"}
-"""Folders of `http/` that are another shape of an attribute's requests and answers: here of `platform.chat`."""
+SHAPES = {"messages", "tinker"}
+"""Folders of `http/` that are another shape of an attribute's requests and answers: `chat`'s, `training_runs`'."""
 
 LONG = {
     "protocols.py": "everything that a third party may implement, on one page",

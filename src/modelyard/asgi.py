@@ -104,9 +104,10 @@ async def _exchange(answer: Answering, scope: Scope, receive: Receive, send: Sen
 
 
 def _request(scope: Scope, incoming: "RequestReceiver") -> Request:
-    raw = scope.get("raw_path")
-    root = scope.get("root_path", "")
-    path = mounted_path(raw and raw.decode("latin-1"), scope["path"], root)
+    raw, path, root = scope.get("raw_path"), scope["path"], scope.get("root_path", "")
+    sent = raw and raw.decode("latin-1")
+    if root or sent != path:
+        path = mounted_path(sent, path, root)
     headers = [(_header_name(name), value.decode("latin-1")) for name, value in scope["headers"]]
     query = scope["query_string"].decode("latin-1")
     return Request(scope["method"], path, query, headers, incoming, scope.get("scheme", "http"), root)
@@ -120,7 +121,7 @@ def _header_name(raw: bytes) -> str:
 async def _answer(response: Response, incoming: "RequestReceiver", send: Send) -> None:
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
     start = {"type": "http.response.start", "status": response.status, "headers": headers}
-    if isinstance(response.body, bytes):
+    if type(response.body) is bytes:
         await _send(send, start, {"type": "http.response.body", "body": response.body})
         return
     incoming.watch()
@@ -199,7 +200,7 @@ class RequestReceiver:
         """Return the next chunk. Raises `BodyTimeout`, `ClientDisconnected`."""
         if self.complete:
             raise StopAsyncIteration
-        self._reader = asyncio.current_task()
+        self._reader = self._task
         try:
             message = await self._receive()
         except asyncio.CancelledError:
@@ -208,15 +209,16 @@ class RequestReceiver:
             raise
         finally:
             self._reader = None
-        return self._taken(message)
-
-    def _taken(self, message: Message) -> bytes:
         if message["type"] != "http.request":
             self.gone = True
             raise ClientDisconnected("the client disconnected while it was sending")
         chunk: bytes = message.get("body", b"")
         self._size += len(chunk)
-        if not message.get("more_body", False):
+        if message.get("more_body", False):
+            return chunk
+        if self._began is None:
+            self.complete = True
+        else:
             self.watch()
         return chunk
 

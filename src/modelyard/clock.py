@@ -16,9 +16,8 @@ class SystemClock:
         """Return the wall-clock time in UTC."""
         return datetime.now(UTC)
 
-    def monotonic(self) -> float:
-        """Return seconds that never go back."""
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)
+    """Return seconds that never go back."""
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
         """Wait for the event for at most `seconds`. Returns whether it was set."""

@@ -1,6 +1,7 @@
 """`open_platform`: the one place where concrete adapters are named."""
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Literal, Never
@@ -23,8 +24,9 @@ from modelyard.executors import thread
 from modelyard.lazy import deferred
 from modelyard.platform import job_types
 from modelyard.platform.artifacts import artifacts_folder
+from modelyard.platform.opened_with import Lifetime
 from modelyard.platform.platform import Platform
-from modelyard.platform.runtime import Lifetime, Runtime, Settings
+from modelyard.platform.runtime import Runtime, Settings
 from modelyard.platform.usage import booking
 from modelyard.protocols import (
     ArtifactStore,
@@ -107,6 +109,8 @@ def open_platform(
         if runtime.cache.running or runtime.cache.bookings or runtime.cache.presence is not None:
             booking.close_requests(runtime)
         runtime.cache.closed = True
+        for held in runtime.cache.held_runs.values():
+            held.state.close()
         close_networks()
         close_store()
 
@@ -124,8 +128,16 @@ def ids_by(clock: Clock, randomness: Randomness = os.urandom) -> Ids:
 
 
 def is_address(path: str | os.PathLike[str] | None) -> bool:
-    """Return whether this is the address of a database, and not the path of a file."""
-    return isinstance(path, str) and path.startswith(_ADDRESSES)
+    """Return whether this is the address of a database, and not the path of a file.
+
+    Raises `InvalidInput` for an address of another kind, which would be taken for a file.
+    """
+    scheme = re.match(r"[a-z][a-z0-9+.-]*://", path) if isinstance(path, str) else None
+    if scheme is None or scheme[0] in _ADDRESSES:
+        return scheme is not None
+    raise InvalidInput.at(
+        "store", msg=f"no store has addresses that begin with {scheme[0]}; name a file, or postgresql://host/database"
+    )
 
 
 def open_store(

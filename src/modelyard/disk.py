@@ -16,6 +16,9 @@ HAS_LOCKS = fcntl is not None
 """Whether this system has locks of files that end with their process."""
 
 _FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)
+_AT_ONCE = fcntl.LOCK_EX | fcntl.LOCK_NB if HAS_LOCKS else 0
+_RELEASED = fcntl.LOCK_UN if HAS_LOCKS else 0
+_flock = fcntl.flock if HAS_LOCKS else (lambda file, how: None)
 
 
 def sync(file: int) -> None:
@@ -46,9 +49,12 @@ def sync_folder(path: str) -> None:
 
 
 def lock(file: int) -> bool:
-    """Lock an open file for this process; return False if another one has locked it."""
+    """Lock an open file for this process; return False if another one has locked it.
+
+    On a system without such locks this does nothing.
+    """
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _flock(file, _AT_ONCE)
     except BlockingIOError:
         return False
     return True
@@ -65,4 +71,4 @@ def wait_for_lock(file: int, *, shared: bool = False) -> None:
 
 def unlock(file: int) -> None:
     """Release the lock of an open file."""
-    fcntl.flock(file, fcntl.LOCK_UN)
+    _flock(file, _RELEASED)

@@ -267,11 +267,11 @@ class AsyncDriver(Driver[T]):
     async def begin(self) -> Any:
         """Return the first item that the flow emits. Then read `items(begun=True)`, or `finish` if there are none."""
         try:
-            effect = self.resume()
+            effect: Any = self.resume()
             while type(effect) is not Emit and effect is not None and self.cancelled is None:
                 effect = await self.aperform(effect) if effect.waits else self.perform(effect)
             if self.cancelled is None:
-                return cast(Emit, effect).item
+                return effect.item
             raise self.cancelled
         except BaseException:
             await self.finish()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import asyncio
     import logging
 
-__all__ = ["asyncio", "defer_modules", "deferred", "log"]
+__all__ = ["asyncio", "calls", "defer_modules", "deferred", "log"]
 
 T = TypeVar("T")
 
@@ -44,20 +44,31 @@ def lazy_exports(
 class _Deferred:
     """Stands in for what `make` returns, the same object each time: its attributes are that object's."""
 
-    __slots__ = ("_known", "_make")
+    __slots__ = ("_known", "_made", "_make")
 
     def __init__(self, make: Callable[[], object], known: Mapping[str, object]) -> None:
         object.__setattr__(self, "_make", make)
         object.__setattr__(self, "_known", known)
+        object.__setattr__(self, "_made", None)
 
     def __getattr__(self, name: str) -> Any:
-        return self._known[name] if name in self._known else getattr(self._make(), name)
+        if name in self._known:
+            return self._known[name]
+        return getattr(self._made or _made_by(self), name)
 
     def __getitem__(self, key: object) -> Any:
-        return cast(Any, self._make())[key]
+        return _made_by(self)[key]
 
     def __setattr__(self, name: str, value: object) -> None:
-        setattr(self._make(), name, value)
+        setattr(_made_by(self), name, value)
+
+
+def _made_by(stand_in: _Deferred) -> Any:
+    made = stand_in._made
+    if made is None:
+        made = stand_in._make()
+        object.__setattr__(stand_in, "_made", made)
+    return made
 
 
 def defer_modules(package: str, *names: str) -> None:
@@ -86,6 +97,15 @@ def deferred(make: Callable[[], T], **known: object) -> T:
         return made[0]
 
     return cast(T, _Deferred(once, known))
+
+
+def calls(module: Any, name: str) -> Callable[..., Any]:
+    """Return a function that calls this one of a module whose loading may wait until then (`defer_modules`)."""
+
+    def call(*arguments: Any) -> Any:
+        return getattr(module, name)(*arguments)
+
+    return call
 
 
 def _logger() -> "logging.Logger":

@@ -13,12 +13,19 @@ PROC = Path("/proc")
 
 
 def machine() -> str:
-    """Where process numbers mean the same: this boot of this machine, this container. Empty where that is unknown."""
+    """Where names of processes mean the same: this boot of this machine, this container. Empty where that is unknown.
+
+    Another time namespace is another machine: the starts of processes read differently there.
+    """
+    spaces = PROC / "self/ns"
     try:
         boot = (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot}-{(PROC / 'self/ns/pid').stat().st_ino}"
+        found = [boot, (spaces / "pid").stat().st_ino]
+        if (spaces / "time").exists():
+            found.append((spaces / "time").stat().st_ino)
     except OSError:
         return ""
+    return "-".join(map(str, found))
 
 
 @attrs.frozen

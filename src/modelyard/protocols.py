@@ -13,6 +13,7 @@ from modelyard.domain import embedding, job, models
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.domain.identity import Principal
+from modelyard.domain.training_run import AdamParams, AdapterConfig, Loss, Objective, Rows, TargetRow
 from modelyard.threads import TenantThreads
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Capabilities",
     "Clock",
     "Deltas",
+    "Detokenizing",
     "DirectUpload",
     "Domain",
     "DomainStep",
@@ -33,6 +35,7 @@ __all__ = [
     "ExecutorState",
     "Ids",
     "Observer",
+    "OpenRun",
     "Randomness",
     "Running",
     "SavedState",
@@ -40,9 +43,11 @@ __all__ = [
     "Snapshot",
     "Started",
     "Step",
+    "StepTrainer",
     "Store",
     "StoredArtifact",
     "Subscription",
+    "TokenReading",
     "Tokenizing",
     "TrainContext",
     "TrainItem",
@@ -532,14 +537,29 @@ class AsyncEmbedder(Protocol):
 
 
 class Tokenizing(Protocol):
-    """What a backend of either kind adds if it has the tokenizers of its models. Both methods may block."""
+    """What a backend of either kind adds if it knows the tokens of its models' prompts. It may block.
+
+    One that has the tokenizers itself is `TokenReading`, one that asks a server `Detokenizing`.
+    """
 
     def tokens(self, request: CompletionRequest, model: ServedModel) -> Sequence[int]:
         """Return the ids of the prompt's tokens, as many as `prompt_tokens` counts. Raises `InvalidInput`."""
         ...
 
+
+class TokenReading(Tokenizing, Protocol):
+    """What a backend adds if it knows what each token stands for. It may block."""
+
     def token_bytes(self, ids: Sequence[int], model: ServedModel) -> Sequence[bytes]:
         """Return the bytes that each token stands for in a prompt. Raises `InvalidInput` for an unknown id."""
+        ...
+
+
+class Detokenizing(Tokenizing, Protocol):
+    """What a backend adds if it knows the text of tokens, though not of each alone. It may block."""
+
+    def text_of_tokens(self, ids: Sequence[int], model: ServedModel) -> str:
+        """Return the text that tokens stand for in a prompt. Raises `InvalidInput` for an unknown id."""
         ...
 
 
@@ -586,7 +606,8 @@ class TrainContext:
 
     `parent` opens files of the checkpoint to start from (`parent_files` are their names; empty for the untouched base).
     `resume_step` is 0, or the step after which to resume, and `resume` opens the saved files. `reference` opens the
-    files of the checkpoint that a KL penalty refers to.
+    files of the checkpoint that a KL penalty refers to. `held_out` are rows of the method that are not trained on: a
+    trainer that can reports their loss, as `valid_loss` of a part of them and `full_valid_loss` of all, on some steps.
     """
 
     base_model: str
@@ -598,6 +619,7 @@ class TrainContext:
     resume: Callable[[str], BinaryIO] | None = None
     reference_files: frozenset[str] = frozenset()
     reference: Callable[[str], BinaryIO] | None = None
+    held_out: Iterable[Any] = ()
 
 
 class Trainer(Protocol):
@@ -622,6 +644,64 @@ class Trainer(Protocol):
         "sft" takes an `SFTConfig` and `Example`s, which it imitates in file order, one optimizer step per batch.
         "rl" takes an `RLConfig` and `TrajectoryGroup`s, one optimizer step per packed sequence.
         "dpo" takes a `DPOConfig` and `Preference`s, one optimizer step per batch, against the parent's probabilities.
+        """
+        ...
+
+
+class OpenRun(Protocol):
+    """An adapter in training: its weights, the optimizer's state, and the gradients of calls since its last step.
+
+    Laws: rows add up: two calls of `accumulate` give the gradients of one with the rows of both.
+    What `score` returns is what `accumulate` would. Equal calls on equal states give equal results and files, digest
+    for digest, also after resuming from `state`. A call that raises `InvalidInput` changes nothing. Runs do not notice
+    each other: calls of different runs may come from different threads at once, those of one run come one at a time.
+    """
+
+    def score(self, rows: Sequence[TargetRow]) -> Rows:
+        """Return the log-probability (nats) of each target, row by row. Changes nothing.
+
+        Raises `InvalidInput` at (number of the row, "inputs" or "targets", place) for what the model cannot read.
+        """
+        ...
+
+    def accumulate(self, rows: Sequence[TargetRow], objective: Objective) -> tuple[Rows, Loss]:
+        """Score the rows, and add the derivatives of the objective to the gradients. Returns scores and loss.
+
+        Raises `InvalidInput` as `score` does, and `TrainingError` for rows that need more memory than there is.
+        """
+        ...
+
+    def optim_step(self, params: AdamParams) -> Mapping[str, float]:
+        """Make one step of AdamW with the gradients so far, which are 0 afterwards. Returns `grad_norm`, unclipped.
+
+        Raises `TrainingError` for a gradient that is not finite; the step is then left out.
+        """
+        ...
+
+    def files(self) -> Mapping[str, Iterable[bytes]]:
+        """Return a checkpoint's files, as the trainer's jobs write them. They do not change later."""
+        ...
+
+    def state(self) -> Mapping[str, Iterable[bytes]]:
+        """Return a checkpoint's files and the optimizer's state, without the gradients since its last step."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the run holds. It is not used again. Idempotent."""
+        ...
+
+
+class StepTrainer(Protocol):
+    """What a `Trainer` adds that also trains as its caller says, call by call."""
+
+    def open_run(
+        self, base_model: str, adapter: AdapterConfig, files: frozenset[str], open_file: Callable[[str], BinaryIO]
+    ) -> OpenRun:
+        """Open a run on a base model that `methods` knows: from the untouched base, or from the files named.
+
+        They are those of a checkpoint, or of a `state`, whose optimizer continues; either has the rank and the layers
+        of its own adapter. Raises `TrainingError`, and `UnsupportedParameter` for a configuration that the base model
+        cannot have, at "rank", "train_mlp", "train_attn" or "train_unembed".
         """
         ...
 

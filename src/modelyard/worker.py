@@ -25,7 +25,7 @@ from typing import Any, TextIO
 
 from modelyard.errors import InvalidInput, RecordNotFound
 from modelyard.executors.fork_server import serve_forks
-from modelyard.platform.jobs.claimed_job import ClaimedJob
+from modelyard.platform.jobs.claims import ClaimedJob
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.platform import Platform
 

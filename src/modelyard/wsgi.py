@@ -76,8 +76,9 @@ def _text(path: str) -> str:
 
 
 def _headers(environ: Environ) -> Iterator[Header]:
+    """Yield the headers but `Connection`: it is the server's, and applications may not answer with one (PEP 3333)."""
     for name, value in environ.items():
-        if name.startswith("HTTP_"):
+        if name.startswith("HTTP_") and name != "HTTP_CONNECTION":
             yield name[5:].replace("_", "-").lower(), value
         elif name in ("CONTENT_TYPE", "CONTENT_LENGTH") and value:
             yield name.replace("_", "-").lower(), value

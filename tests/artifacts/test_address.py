@@ -6,12 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from modelyard import open_platform
 from modelyard.artifacts.address import open_artifacts
 from modelyard.artifacts.folder import FolderArtifacts
 from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.artifacts.objects.store import ObjectArtifacts
+from modelyard.cli import main
 from modelyard.errors import InvalidInput, StoreError
 
 
@@ -48,6 +50,25 @@ def test_what_the_object_store_lacks_is_said(address: str) -> None:
 def test_other_addresses_are_refused(address: str) -> None:
     with pytest.raises(InvalidInput, match="must be a folder"):
         open_artifacts(address, os.urandom)
+
+
+def test_an_endpoint_that_is_none_is_said_to_be(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"):
+        monkeypatch.setenv(name, "nonsense")
+    with pytest.raises(StoreError, match="endpoint of the object store of bucket 'bucket' is malformed"):
+        open_artifacts("s3://bucket/prefix", os.urandom).check()
+
+
+@pytest.mark.parametrize("address", ["mysql://host/yard", "sqlite:///yard.db"])
+def test_a_store_with_another_address_is_refused_and_not_taken_for_a_file(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput, match="name a file, or postgresql"):
+        open_platform(address)
+    ran = CliRunner().invoke(main, ["jobs", "list", "--store", address])
+    assert (ran.exit_code, "no store has addresses that begin with" in ran.output) == (2, True)
+    assert [*tmp_path.iterdir()] == []
 
 
 @pytest.mark.parametrize("address", ["s3://k:hidden@bucket", "s3://bucket?secret=hidden", "s3://bucket#hidden"])

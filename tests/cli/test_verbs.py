@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -261,6 +262,40 @@ def test_a_watched_job_ends_with_its_last_numbers(here: Path) -> None:
     assert re.search(r"^mean +\d", call("jobs", "watch", run["run"]).stdout, re.MULTILINE)
 
 
+@pytest.mark.parametrize("shape", ["one", "list", "page", "lines"])
+def test_jobs_of_another_service_are_repeated(shape: str, tmp_path: Path) -> None:
+    record = {
+        "id": "ftjob-1",
+        "training_file": "file-a",
+        "validation_file": "file-b",
+        "fine_tuned_model": "ft:gpt-4o-mini:acme:greeter:7p4",
+        "method": {"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": 2}}},
+        "seed": 3,
+    }
+    forms: dict[str, Any] = {"one": record, "list": [record], "page": {"object": "list", "data": [record]}}
+    both = "\n".join([json.dumps(record), "", json.dumps({**record, "id": "ftjob-2", "validation_file": None})])
+    (tmp_path / "jobs").write_text(both if shape == "lines" else json.dumps(forms[shape]))
+    row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    words = ("train", "import", tmp_path / "jobs", "--files", tmp_path, "--base-model", "tabular-mini")
+    words = (*words, "--store", tmp_path / "new.db", "--project", "moved")
+    (tmp_path / "file-a.jsonl").write_text(json.dumps(row))
+    assert "file-b" in call(*words, status=1).stderr
+    (tmp_path / "file-b").write_text(json.dumps(row))
+    lines = [line.split() for line in call(*words).stdout.splitlines()]
+    assert [line[0] for line in lines] == (["ftjob-1", "ftjob-2"] if shape == "lines" else ["ftjob-1"])
+    assert "/moved/ft-tabular-mini-greeter-" in lines[0][2]
+    (tmp_path / "file-a.jsonl").write_text("{}")
+    assert "ftjob-1: training_file.row.0" in call(*words, status=1).stderr
+
+
+@pytest.mark.parametrize("text", ["", "[]", "5", '{"id": "x"}', "not json", '{"training_file": "../x"}'])
+def test_what_is_no_record_of_a_job_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "jobs").write_text(text)
+    words = ("train", "import", tmp_path / "jobs", "--files", tmp_path, "--base-model", "tabular-mini")
+    call(*words, "--store", tmp_path / "new.db", status=1)
+    assert not (tmp_path / "new.db").exists()
+
+
 def test_what_was_asked_is_collected_and_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with open_platform(tmp_path / "yard.db") as platform:
@@ -273,5 +308,17 @@ def test_what_was_asked_is_collected_and_trained_on(tmp_path: Path, monkeypatch:
     with open_platform(tmp_path / "yard.db") as platform:
         (row,) = platform.traffic.lineage("support/bot", 1)
         assert row.dataset == found["train"]
+    shown = json.loads(call("jobs", "show", found["collection"], "--json").stdout)
+    assert (shown["status"], shown["train"]["url"], shown["training_job_id"]) == (
+        "succeeded",
+        found["train"],
+        found["job"],
+    )
+    judge = ["--judge", "echo", "--judge-prompt", "{output}", "--judge-scale", "number", "--at-least", "1000"]
+    judged = json.loads(call("collect", "judged", *judge, "--json").stdout)
+    assert (judged["rows"], judged["left_out"]) == (1, "no score 2")
+    queued = json.loads(call("collect", "later", "--no-wait", "--json").stdout)
+    assert json.loads(call("jobs", "show", queued["collection"], "--json").stdout)["status"] == "queued"
+    assert "not both" in call("collect", "x", "--judge", "echo", "--score", "up", status=2).stderr
     assert "is not a pattern" in call("collect", "x", "--redact-pattern", "(", status=2).stderr
     assert "'email'" in call("collect", "x", "--redact", "emial", status=1).stderr

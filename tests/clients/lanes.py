@@ -30,7 +30,7 @@ ROOT = HERE.parent.parent
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 """For the small models of tests, processes that each compute on every core are twice as slow."""
 
-LONGEST_FIRST = ("art", "torch", "ray", "objects", "browser")
+LONGEST_FIRST = ("art", "torch", "tinker", "ray", "objects", "browser")
 """So that no long one is left alone at the end."""
 
 ONE_AT_A_TIME = threading.Lock()

@@ -1,4 +1,4 @@
-"""Unmodified clients make embeddings: openai, LangChain, Haystack, LiteLLM, and the AI SDK of JavaScript."""
+"""Unmodified clients make embeddings: LangChain, Haystack, LiteLLM, and the AI SDK of JavaScript."""
 
 import asyncio
 import json
@@ -28,33 +28,6 @@ def own(served: Any, text: str, dimensions: int | None = None) -> list[float]:
 
 def near(one: list[float], other: list[float]) -> bool:
     return len(one) == len(other) and all(abs(a - b) < 1e-6 for a, b in zip(one, other, strict=True))
-
-
-@pytest.mark.parametrize("base", ["/v1", "/inference/v1"])
-def test_openai(served: Any, base: str) -> None:
-    import openai
-
-    with openai.OpenAI(base_url=served.root + base, api_key=served.key) as client:
-        made = client.embeddings.create(model="echo", input=TEXTS)  # asks for base64 by itself
-        assert all(near(one.embedding, own(served, text)) for one, text in zip(made.data, TEXTS, strict=True))
-        assert made.usage.total_tokens == 8
-        plain = client.embeddings.create(model="echo", input=[[5, 6], [7]], encoding_format="float", dimensions=16)
-        assert [len(one.embedding) for one in plain.data] == [16, 16]
-        with pytest.raises(openai.BadRequestError, match=REFUSED):
-            client.embeddings.create(model="tabular-mini", input="a")
-        with pytest.raises(openai.NotFoundError):
-            client.embeddings.create(model="nothing", input="a")
-
-
-def test_openai_on_an_event_loop(served: Any) -> None:
-    import openai
-
-    async def main() -> Any:
-        async with openai.AsyncOpenAI(base_url=f"{served.root}/v1", api_key=served.key) as client:
-            return await asyncio.gather(*(client.embeddings.create(model="echo", input=text) for text in TEXTS))
-
-    for made, text in zip(asyncio.run(main()), TEXTS, strict=True):
-        assert near(made.data[0].embedding, own(served, text))
 
 
 def test_langchain(served: Any) -> None:

@@ -270,3 +270,11 @@ def test_a_queued_response_is_cancelled_or_answered(client: Any) -> None:
     queued = client.responses.create(model="echo", input="later", background=True)
     assert queued.status in ("queued", "in_progress", "completed")
     assert client.responses.cancel(queued.id).status in ("cancelled", "completed")
+
+
+def test_a_response_in_the_background_is_streamed_and_continued_after_an_event(client: Any) -> None:
+    events = list(client.responses.create(model="echo", input="one two", background=True, stream=True))
+    assert (events[0].type, events[-1].type) == ("response.created", "response.completed")
+    for event in events:
+        rest = client.responses.retrieve(events[0].response.id, stream=True, starting_after=event.sequence_number)
+        assert [one.type for one in rest] == [one.type for one in events[events.index(event) + 1 :]]

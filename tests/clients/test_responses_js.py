@@ -1,4 +1,4 @@
-"""Unmodified JavaScript clients of responses, with their defaults, against a served platform."""
+"""Unmodified JavaScript clients of responses, of fine-tuning and batches, against a served platform."""
 
 import json
 import shutil
@@ -15,12 +15,24 @@ pytest.importorskip("agents", reason="these clients have a lane of their own: te
 HERE = Path(__file__).parent / "responses_js"
 
 
+def run(program: str, served: Any, base: str, folder: Path) -> str:
+    shutil.copy(HERE / program, folder)
+    (folder / "node_modules").symlink_to(node_modules(HERE / "package.json"))
+    command = ["node", program, served.root + base, served.key]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("base", ["/v1", "/inference/v1"])
 def test_javascript_clients_answer_stream_and_call(served: Any, tmp_path: Path, base: str) -> None:
-    shutil.copy(HERE / "client.mjs", tmp_path)
-    (tmp_path / "node_modules").symlink_to(node_modules(HERE / "package.json"))
-    command = ["node", "client.mjs", served.root + base, served.key]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads(done.stdout) == ["openai", "openai streams", "ai", "ai streams", "LangChain"]
+    found = json.loads(run("client.mjs", served, base, tmp_path))
+    assert found == ["openai", "openai streams", "ai", "ai streams", "LangChain"]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("base", ["/v1", "/inference/v1"])
+def test_the_openai_client_tunes_a_model_and_answers_batches(served: Any, tmp_path: Path, base: str) -> None:
+    with served.platform.worker():
+        assert run("tuning.mjs", served, base, tmp_path) == "done\n"

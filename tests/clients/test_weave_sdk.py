@@ -204,3 +204,22 @@ def test_a_conversation_is_calls_of_one_thread(client: Any, served: Any, fails: 
     assert (plain(used.inputs), plain(used.output)) == ({"arguments": {"id": 7}}, {"found": True})
     assert chat.summary["usage"]["echo"]["total_tokens"] == 6
     assert (used.exception is not None) is fails
+
+
+def test_what_is_not_offered_is_refused_by_name(client: Any) -> None:
+    ref = weave.publish({"text": "hi"}, name="thing")
+    refused = [
+        (lambda: client.add_cost("echo", 0.1, 0.2), "the ledger"),
+        (lambda: client.query_costs("echo"), "the ledger"),
+        (lambda: client.add_tags(ref, ["x"]), "tags"),
+        (lambda: client.create_annotation_queue(name="q", description="", scorer_refs=[]), "feedback"),
+    ]
+    for action, words in refused:
+        try:
+            action()
+        except AttributeError:  # a client before it could
+            continue
+        except Exception as error:
+            assert words in str(error), error
+        else:
+            raise AssertionError(words)

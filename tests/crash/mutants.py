@@ -9,14 +9,14 @@ import attrs
 from moments import Moments
 
 from modelyard.domain.job import Claim, JobEvent
-from modelyard.platform.jobs import leases
+from modelyard.platform.jobs import claims
 from modelyard.protocols import Store, TrainContext, Trainer, TrainItem, Tx
-from modelyard.stores.sqlite.writer import Writer
+from modelyard.stores.sqlite.store import SqliteStore
 
 
 def no_fence(store: Store, trainer: Trainer, _: Moments) -> tuple[Any, Any]:
     """Every claim is as good as the newest."""
-    look = leases.fenced
+    look = claims.fenced
 
     def fenced(tx: Tx, claim: Claim) -> Any:
         return look(tx, Claim(claim.job_id, ANY, ANY))
@@ -29,7 +29,8 @@ def no_fence(store: Store, trainer: Trainer, _: Moments) -> tuple[Any, Any]:
 
 def no_immediate_transaction(store: Store, trainer: Trainer, _: Moments) -> tuple[Any, Any]:
     """Transactions begin as readers, and ask for the right to write when they write."""
-    Writer._begin = lambda writer: writer._execute("BEGIN DEFERRED")  # type: ignore[method-assign]
+    assert isinstance(store, SqliteStore)
+    store._writer._begin = lambda: store._writer._execute("BEGIN DEFERRED")
     return store, trainer
 
 

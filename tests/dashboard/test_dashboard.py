@@ -30,7 +30,7 @@ from modelyard.report.html import Html
 from modelyard.testing.clock import ManualClock
 
 HOSTILE = "<script>alert('x')</script>\"&\u202e" + "n" * 60
-PAGES = ("", "jobs", "models", "runs", "usage", "keys", "catalogue", "catalogue/echo", "api")
+PAGES = ("", "jobs", "models", "runs", "traces", "usage", "keys", "catalogue", "catalogue/echo", "api")
 
 
 @attrs.define
@@ -93,6 +93,9 @@ def platform() -> Iterator[Platform]:
         for name in ("echo", "tabular-mini"):
             platform.evaluations.run("spelling", name, questions, project="bots", entity="acme")
         platform.usage.set_budget("5", entity="acme")
+        call = platform.traces.calls.start(HOSTILE, {HOSTILE: [HOSTILE]}, project="bots", entity="acme")
+        platform.traces.calls.end(call.id, HOSTILE, exception=HOSTILE, project="bots", entity="acme")
+        platform.traces.feedback.add(call.ref, "rating", {"said": HOSTILE}, creator="ann")
         yield platform
 
 
@@ -215,7 +218,7 @@ def test_the_store_holds_neither_the_token_nor_the_key(tmp_path: Any) -> None:
 
 def test_every_page_answers_and_escapes_what_is_stored(browser: Browser) -> None:
     paths = paths_of(browser)
-    assert {path.split("/")[0] for path in paths} >= {"jobs", "models", "runs", "catalogue"}
+    assert {path.split("/")[0] for path in paths} >= {"jobs", "models", "runs", "traces", "catalogue"}
     assert len(paths) > 15
     for path in paths:
         path, _, query = path.partition("?")
@@ -268,7 +271,7 @@ def test_what_a_key_may_not_see_is_absent(platform: Platform, dashboard: Dashboa
 def test_a_key_of_one_project_sees_that_project_only(platform: Platform, dashboard: Dashboard) -> None:
     narrow = Browser(dashboard)
     narrow.log_in(platform.keys.create("acme", ["else"]).secret)
-    for path in ("jobs", "models", "runs"):
+    for path in ("jobs", "models", "runs", "traces"):
         assert "helpdesk" not in narrow.get(path)[1]
         assert "spelling" not in narrow.get(path)[1]
 

@@ -66,7 +66,7 @@ def test_a_route_takes_its_own_scheme_alone(client: Any) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/v1/fine_tuning/jobs/x/pause", "/inference/v1", "/inference/v1/nothing", "/v2/x", "/evaluations/x", "/v1/"],
+    ["/v1/fine_tuning/jobs/x/other", "/inference/v1", "/inference/v1/nothing", "/v2/x", "/evaluations/x", "/v1/"],
 )
 def test_below_a_guarded_prefix_only_known_callers_see_what_does_not_exist(client: Any, path: str) -> None:
     auth = "Basic" if path.startswith(("/v2", "/eval")) else "Bearer"
@@ -289,15 +289,14 @@ def test_an_error_of_ours_is_one_line_and_the_traceback_of_its_cause(
     assert sum("Traceback" in line for line in others) == 1
 
 
-@pytest.mark.parametrize("path", ["/v1/fine_tuning/jobs/x/pause", "/v1/chat/other"])
+@pytest.mark.parametrize("path", ["/v1/fine_tuning/jobs/x/other", "/v1/chat/other"])
 def test_a_path_without_a_route_is_reported_in_both_formats_with_what_there_is(path: str, client_for: Any) -> None:
-    hint = {"/v1/fine_tuning/jobs/x/pause": "cannot be paused"}
     with open_platform() as platform:
         answer = client_for(platform).send("POST", path, {})
     assert answer.status == 404
     assert answer.json["error"]["message"] == answer.json["detail"]
     assert answer.json["error"]["code"] == "unknown_route"
-    assert hint.get(path, "/openapi.json") in answer.json["detail"]
+    assert "/openapi.json" in answer.json["detail"]
 
 
 @pytest.mark.parametrize("path", ["/uploads/files/%FF", "/uploads/nothing", "/graphql/x"])
@@ -407,6 +406,7 @@ def test_each_interface_can_be_mounted_alone(interface: Interface, client_for: A
             Interface.COMPLETIONS: client.send("POST", "/v1/completions", {"model": "echo", "prompt": "a"}).status,
             Interface.BATCHES: client.send("GET", "/v1/batches").status,
             Interface.FINE_TUNING: client.send("GET", "/v1/fine_tuning/jobs").status,
+            Interface.TINKER: client.send("GET", "/api/v1/training_runs").status,
             Interface.TRACES: 200 if client.send("GET", "/server_info", key="").status == 401 else 404,
         }
         assert there == {each: 200 if each is interface else 404 for each in Interface}

@@ -302,6 +302,7 @@ def test_a_deleted_entity_leaves_no_answers(make: Callable[[str], Creator]) -> N
 
 JOB_ROUTES = (
     *("training-jobs", "sft-training-jobs", "dpo-training-jobs", "training-loops", "evaluate_model", "rescore"),
+    "traffic-datasets",
     *("/v1/batches", "/inference/v1/batches"),
     *("/v1/fine_tuning/jobs", "/inference/v1/fine_tuning/jobs"),
 )
@@ -316,12 +317,12 @@ NOT_CREATING = {
     "tokenize": "nothing is kept",
     "/embeddings": "nothing is kept",
     "/v1/messages": "the answer of a model is another one each time",
-    "/traffic-datasets": "equal rows are one version, and one job until that has ended",
     "/cancel": "again, it changes nothing",
     "/fail": "again, it changes nothing",
     "/revoke": "again, it changes nothing",
     "/admin/keys": "its answer has the key's secret, which is never stored",
     "/finish": "again, it changes nothing",
+    "/pause": "again, it changes nothing",
     "/resume": "what is resumed cannot be resumed again",
     "eval_results": "it only reads",
     "evaluations/status": "it only reads",
@@ -333,6 +334,7 @@ NOT_CREATING = {
     "/table/": "equal rows are the table that is there",
     "/file/": "equal bytes are the file that is there",
     "/refs/read_batch": "it only reads",
+    "/api/v1/": "its client numbers what it creates: the same number again is the same thing",
 }
 
 

@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modelyard.http.endpoint import route_table
 from modelyard.http.errors import MethodNotAllowed, UnknownRoute
 from modelyard.http.message import Response
+from modelyard.http.not_offered import NOT_OFFERED
 from modelyard.http.route import Auth, ErrorFormat, Interface, Route, RouteCall
 from modelyard.http.router import HttpRouter, mounted_path
 
@@ -154,3 +156,18 @@ def test_no_path_breaks_the_table(raw: str) -> None:
 )
 def test_the_path_below_the_mount_point(raw: str | None, path: str, root: str, mounted: str) -> None:
     assert mounted_path(raw, path, root) == mounted
+
+
+def test_what_the_trace_client_may_ask_for_in_vain_is_refused_by_name() -> None:
+    table = route_table(frozenset(Interface))
+    for path, words in (
+        ("/cost/create", "the ledger"),
+        ("/objs/prompt/aliases", "aliases"),
+        ("/annotation_queues/x/items", "feedback"),
+        ("/calls/usage", "usage"),
+        ("/nothing", "openapi.json"),
+    ):
+        with pytest.raises(UnknownRoute, match=words):
+            table.match(path).route("POST")
+    for first in NOT_OFFERED:
+        assert not table.match("/" + "/".join(first)).routes

@@ -25,7 +25,7 @@ from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.jobs.service import Jobs
 from modelyard.platform.jobs.worker import Worker
 from modelyard.platform.models.service import Models
-from modelyard.platform.runtime import Settings
+from modelyard.platform.runtime import ProcessCache, Runtime, Settings
 from modelyard.platform.training.handle import JobHandle
 from modelyard.platform.training.service import Training
 from modelyard.protocols import Randomness, SavedState, Started, Step, Store, TrainContext, Trained, TrainItem
@@ -178,7 +178,11 @@ class Yard:
         return Runner(self.runtime)
 
     def worker(self) -> Worker:
-        return Worker(self.runtime, InlineExecutor())
+        return Worker(self.process(), InlineExecutor())
+
+    def process(self) -> Runtime:
+        """Return what another process on the same store would run on."""
+        return attrs.evolve(self.runtime, cache=ProcessCache())
 
     def claim(self, runner: Runner | None = None) -> Any:
         hold = (runner or self.runner()).claim()

@@ -50,6 +50,14 @@ def yard() -> Iterator[Yard]:
         for name in ("echo", "tabular-mini"):
             platform.evaluations.run("quiz", name, questions, project="bots", entity="acme")
         platform.usage.set_budget("5", entity="acme")
+        traces, place = platform.traces, {"project": "bots", "entity": "acme"}
+        asked = {"model": "echo", "messages": [{"role": "user", "content": HOSTILE}], "long": LONG}
+        outer = traces.calls.start("answer", asked, **place)  # type: ignore[arg-type]
+        for at in range(4):
+            inner = traces.calls.start(HOSTILE if at else "search", asked, parent=outer)
+            traces.calls.end(inner.id, LONG, exception=LONG if at == 3 else None, **place)  # type: ignore[arg-type]
+        traces.calls.end(outer.id, {HOSTILE: LONG}, summary={"usage": {"echo": {"total_tokens": 7}}}, **place)  # type: ignore[arg-type]
+        traces.feedback.add(outer.ref, "rating", {"said": HOSTILE}, creator="ann")
         with asgi_server(asgi_app(platform, dashboard=True), log_level="warning") as server:
             yield Yard(platform, server.url, platform.keys.create("acme", name="ann").secret)
 

@@ -36,35 +36,45 @@ class Reply:
 
 
 class Fleet:
-    """The processes, and a platform of this process on their store. The clock of the last server is an hour ahead."""
+    """The processes, and a platform of this process on their store. The clock of the last server is an hour ahead.
 
-    def __init__(self, store: str, artifacts: Path | str) -> None:
+    `booted` are words before the command of the last server and the last worker: `in_time_namespace`, for example.
+    """
+
+    def __init__(self, store: str, artifacts: Path | str, booted: Sequence[str] = ()) -> None:
+        self._booted = booted
         self.platform: Platform = open_platform(store, artifacts=artifacts)
         self._store, self._artifacts = store, str(artifacts)
         self._folder = tempfile.TemporaryDirectory(prefix="fleet-")
         self._sockets = [socket.create_server(("127.0.0.1", 0), backlog=512) for _ in range(SIZE)]
         self.servers = [self._serve(number) for number in range(SIZE)]
-        self.workers = [self._work() for _ in range(SIZE)]
-        until(lambda: sum(1 for _ in self.platform._runtime.store.read(_workers)) == SIZE)
+        self.workers = [self._work(number) for number in range(SIZE)]
+        try:
+            until(lambda: len(self.platform._runtime.store.read(_workers)) == SIZE)
+        except BaseException:
+            self.__exit__()
+            raise
 
     def _serve(self, number: int) -> "subprocess.Popen[bytes]":
         descriptor, off = self._sockets[number].fileno(), AN_HOUR if number == SIZE - 1 else 0.0
         words = ["serve", self._store, self._artifacts, str(off), str(descriptor)]
-        return self._process(words, pass_fds=[descriptor])
+        return self._process(number, words, pass_fds=[descriptor])
 
-    def _work(self) -> "subprocess.Popen[bytes]":
-        return self._process(["work", self._store, self._artifacts, "0"])
+    def _work(self, number: int) -> "subprocess.Popen[bytes]":
+        return self._process(number, ["work", self._store, self._artifacts, "0"])
 
-    def _process(self, words: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
+    def _process(self, number: int, words: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
         """Start a process with a temporary folder of its own, as on a machine of its own."""
         environment = {**os.environ, "TMPDIR": tempfile.mkdtemp(dir=self._folder.name)}
-        return subprocess.Popen([sys.executable, node, *words], env=environment, stdin=subprocess.DEVNULL, **options)
+        before = self._booted if number == SIZE - 1 else ()
+        command = [*before, sys.executable, node, *words]
+        return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, **options)
 
     def replace_worker(self, number: int) -> None:
         """Kill a worker and start another."""
         self.workers[number].kill()
         self.workers[number].wait()
-        self.workers[number] = self._work()
+        self.workers[number] = self._work(number)
 
     def send(self, number: int, method: str, path: str, body: Any = None, **headers: str) -> Reply:
         """Send one request to a server, on a connection of its own."""
@@ -91,7 +101,7 @@ class Fleet:
             process.send_signal(how)
         for process in (server, worker):
             process.wait(timeout=120)
-        self.servers[number], self.workers[number] = self._serve(number), self._work()
+        self.servers[number], self.workers[number] = self._serve(number), self._work(number)
 
     def __enter__(self) -> Self:
         return self

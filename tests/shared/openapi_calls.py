@@ -19,9 +19,10 @@ from http_client import Answer, Client, client_of
 from modelyard import open_platform
 from modelyard.domain.catalogue import Pricing
 from modelyard.http import openapi
-from modelyard.http.route import Auth, Body, Parameter, Route
+from modelyard.http.route import PROTOBUF, Auth, Body, Parameter, Route
 from modelyard.platform.platform import Platform
 from modelyard.testing import ManualClock
+from tinker_messages import forward_backward
 
 FILE = Path(openapi.__file__).with_name("openapi_examples.json")
 JSON, LINES = "application/json", "application/jsonl"
@@ -78,7 +79,9 @@ class Recorder:
         text = urlencode(query, doseq=True)
         auth = "Basic" if route.auth is Auth.BASIC else "Bearer"
         headers = [("host", "yard.example")]
-        shown = body if raw is None else raw.decode()
+        coded = route.body is Body.MESSAGE
+        headers += [("content-type", PROTOBUF)] * coded
+        shown = body if raw is None or coded else raw.decode()
         if route.body is Body.FORM:
             raw = form({name: value for name, value in body.items() if name != "file"}, body["file"].encode())
             headers.append(HEADER)
@@ -133,7 +136,11 @@ def record() -> dict[str, Any]:
         _traces(recorder)
         _responses(recorder)
         traffic = {"name": "asked", "model": "echo", "redact": ["email"], "train": "support/replies"}
-        recorder.send("POST", f"{V1}/traffic-datasets", traffic)
+        collection = recorder.send("POST", f"{V1}/traffic-datasets", traffic)["id"]
+        recorder.send("GET", f"{V1}/traffic-datasets/{collection}")
+        recorder.send("POST", f"{V1}/traffic-datasets/{collection}/cancel")
+        recorder.send("GET", f"{V1}/traffic-datasets")
+        _commands(recorder, platform)
     return dict(sorted(recorder.examples.items()))
 
 
@@ -186,6 +193,51 @@ def _responses(yard: Recorder) -> None:
         yard.send("DELETE", f"{base}/responses/{made}")
         later = yard.send("POST", f"{base}/responses", {**asked, "background": True})["id"]
         yard.send("POST", f"{base}/responses/{later}/cancel")
+
+
+def _commands(yard: Recorder, platform: Platform) -> None:
+    """A run that its client drives, as Tinker's client does."""
+    base = "/api/v1"
+    for path in ("healthz", "get_server_capabilities"):
+        yard.send("GET", f"{base}/{path}")
+    for path in ("client/config", "client/dynamic_config"):
+        yard.send("POST", f"{base}/{path}", {"sdk_version": "0.38.0"})
+    session = yard.send("POST", f"{base}/create_session", {"tags": ["demo"], "sdk_version": "0.38.0"})["session_id"]
+    yard.send("POST", f"{base}/session_heartbeat", {"session_id": session})
+    yard.send("POST", f"{base}/telemetry", {"events": [], "session_id": session, "platform": "Linux"})
+
+    def send(to: str, **body: Any) -> Any:
+        promise = yard.send("POST", f"{base}/{to}", body)
+        platform.worker().run_until_idle()
+        return yard.send("POST", f"{base}/retrieve_future", {"request_id": promise["request_id"]})
+
+    place = {"session_id": session, "model_seq_id": 0, "base_model": "tabular-mini"}
+    run = send("create_model", **place, lora_config={"rank": 8, "seed": 1})["model_id"]
+    named = {"model_id": run}
+    yard.send("POST", f"{base}/get_info", named)
+    yard.send("POST", f"{base}/forward_backward", raw=forward_backward(run, 1, [([65, 66], [66, 67], [1.0, 1.0])]))
+    send("optim_step", **named, seq_id=2, adam_params={"learning_rate": 0.0001})
+    path = send("save_weights", **named, seq_id=3, path="first")["path"]
+    sampler = send("save_weights_for_sampler", **named, seq_id=4, sampling_session_seq_id=0)["sampling_session_id"]
+    send("save_weights_for_sampler", **named, seq_id=5, path="good")
+    send("save_weights_external", **named, seq_id=6)
+    send("load_weights", session_id=session, model_seq_id=1, path=path, optimizer=True)
+    asked = {"session_id": session, "sampling_session_seq_id": 1, "base_model": "tabular-mini"}
+    yard.send("POST", f"{base}/create_sampling_session", asked)
+    yard.send("POST", f"{base}/join_sampling_session", {"sampling_session_id": sampler})
+    yard.send("GET", f"{base}/samplers/{sampler}")
+    prompt = {"chunks": [{"type": "encoded_text", "tokens": [65, 66]}]}
+    sampled = {"prompt": prompt, "sampling_params": {"max_tokens": 2, "seed": 1}}
+    sample = yard.send("POST", f"{base}/asample", {"sampling_session_id": sampler, "seq_id": 0, **sampled})
+    yard.send("POST", f"{base}/cancel_future", {"request_id": sample["request_id"]})
+    yard.send("POST", f"{base}/weights_info", {"tinker_path": path})
+    for where in ("sessions", f"sessions/{session}", "training_runs", f"training_runs/{run}", "checkpoints"):
+        yard.send("GET", f"{base}/{where}")
+    yard.send("GET", f"{base}/training_runs/{run}/checkpoints")
+    yard.send("PUT", f"{base}/training_runs/{run}/checkpoints/weights/first/ttl", {"ttl_seconds": 7200})
+    yard.send("DELETE", f"{base}/training_runs/{run}/checkpoints/weights/first")
+    send("unload_model", **named)
+    yard.send("POST", f"{base}/sessions/{session}/finish", {"reason": {"type": "success"}})
 
 
 def _training(yard: Recorder, platform: Platform) -> None:
@@ -354,6 +406,8 @@ def _fine_tuning(yard: Recorder, platform: Platform) -> None:
         asked = {"model": "tabular-mini", "training_file": file, "suffix": "helpdesk", "seed": 7}
         made = yard.send("POST", f"{base}/fine_tuning/jobs", asked)["id"]
         job = f"{base}/fine_tuning/jobs/{made}"
+        yard.send("POST", f"{job}/pause")
+        yard.send("POST", f"{job}/resume")
         platform.worker().run_until_idle()
         tuned = yard.send("GET", job)["fine_tuned_model"]
         yard.send("GET", f"{base}/fine_tuning/jobs", limit=1)

@@ -41,12 +41,20 @@ def ask(backend: UpstreamBackend, **fields: Any) -> list[Delta]:
 
 def ask_on_loop(backend: UpstreamBackend, **fields: Any) -> list[Delta]:
     """The same, on an event loop of its own."""
+    return asyncio.run(_asked(backend, **fields))
 
-    async def main() -> list[Delta]:
-        requested = request_of(**fields)
-        return [delta async for delta in aone_by_one(backend.astream(requested, served(backend, requested.model)))]
 
-    return asyncio.run(main())
+def ask_on_uvloop(backend: UpstreamBackend, **fields: Any) -> list[Delta]:
+    """The same, on the event loop with which uvicorn serves; its transports are not those of asyncio."""
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_asked(backend, **fields))
+
+
+async def _asked(backend: UpstreamBackend, **fields: Any) -> list[Delta]:
+    requested = request_of(**fields)
+    return [delta async for delta in aone_by_one(backend.astream(requested, served(backend, requested.model)))]
 
 
 def text_of(deltas: Iterable[Deltas]) -> str:

@@ -11,7 +11,7 @@ import pytest
 from modelyard.domain.record import sequence_field
 from modelyard.errors import RecordConflict, StoreError, StoreTooNew
 from modelyard.protocols import Store
-from modelyard.stores import Index, Record
+from modelyard.stores import Index, Record, schema_changes
 from modelyard.stores.postgres.store import PostgresStore, migrate
 from modelyard.stores.sqlite.migrations import of_change
 from modelyard.stores.sqlite.store import SqliteStore
@@ -162,3 +162,15 @@ def test_a_change_that_fails_changes_nothing(yard_address: str) -> None:
         migrate(yard_address, NEW, changes=broken)
     with closing(PostgresStore(yard_address, OLD, changes=[])) as store:
         store.transact(lambda tx: tx.add(OldPart("a")))
+
+
+IN_FILES = (
+    *("0010_checkpoints_of_completions", "0011_answered_requests", "0012_browser_sessions", "0013_budget_periods"),
+    *("0014_host_keys", "0015_accelerators_of_jobs", "0016_jobs_by_state", "0017_comments_of_scores", "0018_files"),
+    *("0019_annotations", "0020_events_by_month", "0021_ledger_by_month", "0022_responses", "0030_traces"),
+)
+"""Changes that files of users have. A change before the last of them would make those files unreadable."""
+
+
+def test_what_files_have_is_not_reordered() -> None:
+    assert tuple(change.name for change in schema_changes.CHANGES)[: len(IN_FILES)] == IN_FILES

@@ -1,5 +1,6 @@
 """`settings_version` changes with what decides how requests are answered, and with nothing else."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from datetime import UTC, datetime
@@ -96,3 +97,33 @@ def test_a_setting_names_fields_that_are_there() -> None:
     declared = {record.cls: record.settings for record in RECORDS if record.settings}
     assert declared[Budget] == ("limit",)
     assert set(declared) >= {Model, Alias, Budget}
+
+
+def test_the_file_is_read_again_after_a_notice_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        closing(SqliteStore(tmp_path / "a.db", RECORDS)) as one,
+        closing(SqliteStore(tmp_path / "a.db", RECORDS)) as other,
+    ):
+        before, now = other.settings_version(), time.monotonic()
+        monkeypatch.setattr(time, "monotonic", lambda: now)
+        reads: list[str] = []
+        read = other._watchers.first_row
+        monkeypatch.setattr(other._watchers, "first_row", lambda sql: reads.append(sql) or read(sql))
+        one.transact(lambda tx: tx.add(UsageTotal("acme", "2026-01-01", "", "", "echo")))
+        assert (other.settings_version(), len(reads)) == (before, 0)
+        one.transact(lambda tx: tx.add(BUDGET))
+        assert (other.settings_version() != before, len(reads)) == (True, 1)
+
+
+def test_a_change_of_a_process_that_died_before_its_notice_is_seen_within_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        closing(SqliteStore(tmp_path / "a.db", RECORDS)) as one,
+        closing(SqliteStore(tmp_path / "a.db", RECORDS)) as other,
+    ):
+        before, now = other.settings_version(), time.monotonic()
+        monkeypatch.setattr(one._writer, "_post", lambda topics: None)
+        one.transact(lambda tx: tx.add(BUDGET))
+        monkeypatch.setattr(time, "monotonic", lambda: now + 1)
+        assert other.settings_version() != before

@@ -35,7 +35,7 @@ from modelyard.domain.frozen import maker
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.protocols import Capabilities, Deltas, ServedModel
 
-_whole = maker(Delta)
+_text_delta = maker(Delta)
 
 LONGEST = 1024
 """The most characters of a word that are one token, besides the space before it."""
@@ -234,7 +234,7 @@ def _answer(text: str, request: CompletionRequest) -> Iterator[Deltas]:
         return _word_by_word(text, request)
     tokens = count(text)
     if request.max_tokens is None or tokens <= request.max_tokens:
-        return iter((_whole(text, tokens, finish_reason=FinishReason.STOP),))
+        return iter((_text_delta(text, tokens, finish_reason=FinishReason.STOP),))
     return _deltas([_Piece(word) for word in split_tokens(text)], request, FinishReason.STOP)
 
 
@@ -270,7 +270,7 @@ def _deltas_of(words: Sequence[str], request: CompletionRequest, first: bool, en
         return [
             _delta(piece, request, first and at == 0, ending if at == last else None) for at, piece in enumerate(pieces)
         ]
-    deltas = [Delta(word, 1) for word in words]
+    deltas = [_text_delta(word, 1) for word in words]
     if ending is not None:
         deltas[-1] = Delta(words[-1], 1, finish_reason=ending)
     return deltas

@@ -24,7 +24,7 @@ SECTIONS = {
         "base-models": ("base_models:base_models", "Manage base models in local folders."),
     },
     "Work": {
-        "train": ("training:train", "Train a model: sft, rl, dpo."),
+        "train": ("training:train", "Train a model: sft, rl, dpo, import."),
         "collect": ("traffic:collect", "Collect stored answers into training data, and train on them."),
         "evaluate": ("evaluations:evaluate", "Evaluate models, and print their scores."),
         "runs": ("evaluations:runs", "List, show, compare, report and export evaluation runs."),

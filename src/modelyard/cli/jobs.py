@@ -21,9 +21,10 @@ from modelyard.cli.terminal import (
     store_option,
 )
 from modelyard.domain.annotation import AnnotatedKind
-from modelyard.domain.job import JobStatus
+from modelyard.domain.collection import CollectionJob
+from modelyard.domain.job import JobKind, JobStatus
 from modelyard.domain.job_summary import JobSummary
-from modelyard.domain.training import TrainingEvent
+from modelyard.domain.training import TrainingEvent, TrainingJob
 from modelyard.platform.platform import Platform
 
 SHOWN = ("loss", "reward", "score", "failed")
@@ -102,13 +103,20 @@ def show_job(store: StoreName, job: str, as_json: bool) -> None:
     """Show JOB: the id of a job or of an evaluation run, or a model (project/name), whose last training job it is."""
     with opened(store) as platform:
         found = _found(platform, job)
-        face = found if found.kind in EVALUATIONS | ANSWERS else platform.training.get(found.id)
+        face = _shown(platform, found)
         words = platform.annotations.get(found.id)
         fields = {**attrs.asdict(face, value_serializer=_plain), "tags": list(words.tags), "note": words.note}
     if as_json:
         click.echo(json.dumps(fields, default=str))
     else:
         show_fields(_flat({**fields, "tags": ", ".join(words.tags)}))
+
+
+def _shown(platform: Platform, job: JobSummary) -> JobSummary | TrainingJob | CollectionJob:
+    """Return what is known of a job of its kind."""
+    if job.kind is JobKind.COLLECT:
+        return platform.traffic.job(job.id).refresh()
+    return job if job.kind in EVALUATIONS | ANSWERS else platform.training.get(job.id)
 
 
 def _found(platform: Platform, job: str) -> JobSummary:

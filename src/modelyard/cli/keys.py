@@ -27,14 +27,24 @@ def keys() -> None:
 @click.option("--name", default="", help="A word to recognise it by.")
 @click.option("--days", type=click.IntRange(1), help="Days until it expires.")
 @click.option("--host", is_flag=True, help="A key of the host itself: metrics, keys and budgets of every entity.")
+@click.option(
+    "--prefix", default="my_", show_default=True, help="How it begins, for clients that insist: tml- for one."
+)
 @json_option
 def create_key(
-    store: StoreName, entity: str, projects: Sequence[str], name: str, days: int | None, host: bool, as_json: bool
+    store: StoreName,
+    entity: str,
+    projects: Sequence[str],
+    name: str,
+    days: int | None,
+    host: bool,
+    prefix: str,
+    as_json: bool,
 ) -> None:
     """Create a key and show it once."""
     with opened(store, must_exist=False) as platform:
         expires = timedelta(days=days) if days else None
-        made = platform.keys.create(entity, projects or None, name=name, expires_in=expires, host=host)
+        made = platform.keys.create(entity, projects or None, name=name, expires_in=expires, host=host, prefix=prefix)
     click.echo(json.dumps({"key": made.secret, "id": made.key.id}) if as_json else made.secret)
     if not as_json:
         click.echo("Keep it now: it is stored as a digest and cannot be shown again.", err=True)

@@ -20,8 +20,8 @@ SHORTEST = 6
 
 EVALUATIONS = frozenset({JobKind.EVALUATE, JobKind.RESCORE})
 
-ANSWERS = frozenset({JobKind.BATCH, JobKind.RESPONSE})
-"""The kinds of jobs that answer requests, and have nothing to show but how far they have come."""
+ANSWERS = frozenset({JobKind.BATCH, JobKind.COLLECT, JobKind.RESPONSE})
+"""The kinds of jobs that answer requests or collect answers, and have nothing to show but how far they have come."""
 
 RUN_HELP = "RUN is an id, its last characters, an evaluation whose newest run it is, or EVALUATION@MODEL."
 

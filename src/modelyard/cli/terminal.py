@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from modelyard.compose import is_address, open_platform
+from modelyard.errors import InvalidInput
 from modelyard.platform.platform import Platform
 from modelyard.report.table import printable, text_table
 from modelyard.worker import platform_of
@@ -32,7 +33,10 @@ class StoreType(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the address as it is, or the path of the file."""
-        return value if is_address(value) else super().convert(value, param, ctx)
+        try:
+            return value if is_address(value) else super().convert(value, param, ctx)
+        except InvalidInput as error:
+            self.fail(error.problems[0].msg, param, ctx)
 
 
 STORE_HELP = "The SQLite file of the platform, or the address of its database: postgresql://host/yard"

@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from modelyard.cli.terminal import StoreName, json_option, opened, show_fields, store_option
-from modelyard.domain.job import JobKind
 from modelyard.errors import JobFailed
+
+PROMPT = "Is this a good answer? Say yes or no.\n\nQuestion: {prompt}\n\nAnswer: {output}"
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -43,6 +44,9 @@ def _pattern(text: str) -> re.Pattern[str]:
 @click.option("--until", type=_moment, metavar="TIME", help="Only before this time.")
 @click.option("--metadata", type=_pair, multiple=True, metavar="KEY=VALUE", help="Only with these metadata.")
 @click.option("--score", metavar="PATH", help="Where feedback has a value, such as up; what has none is left out.")
+@click.option("--judge", metavar="MODEL", help="A model that scores the answers, instead of --score.")
+@click.option("--judge-prompt", default=PROMPT, metavar="TEXT", help="What it is asked, with {prompt} and {output}.")
+@click.option("--judge-scale", type=click.Choice(["yes_no", "number"]), default="yes_no", help="What it answers.")
 @click.option("--at-least", type=float, help="Only with a score of at least this.")
 @click.option("--pairs", is_flag=True, help="Make preferences of the best and the worst answer to the same messages.")
 @click.option(
@@ -54,7 +58,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 @click.option("--project", help="Only of this project; the dataset is in it, else in the default one.")
 @click.option("--entity", help="Of this entity.")
 @click.option("--train", metavar="MODEL", help="Train MODEL on them: by SFT, with --pairs by DPO.")
-@click.option("--no-wait", is_flag=True, help="Leave the training to a worker.")
+@click.option("--no-wait", is_flag=True, help="Leave it to a worker, and show the id of its job.")
 @json_option
 def collect(
     store: StoreName,
@@ -63,6 +67,9 @@ def collect(
     metadata: tuple[tuple[str, str], ...],
     redact: tuple[str, ...],
     patterns: tuple[re.Pattern[str], ...],
+    judge: str | None,
+    judge_prompt: str,
+    judge_scale: str,
     train: str | None,
     no_wait: bool,
     as_json: bool,
@@ -71,23 +78,28 @@ def collect(
     """Collect stored answers into the dataset NAME: chat completions (store), responses and traced calls."""
     if sources:
         conditions["sources"] = sources
+    if judge is not None:
+        if conditions["score"] is not None:
+            raise click.UsageError("give --score or --judge, not both")
+        scale = {"prompt": judge_prompt, "scale": judge_scale}
+        conditions["score"] = {"type": "llm_judge", "model": judge, **scale}
     with opened(store) as platform:
-        if train is not None:
-            platform.models.get(train)
-        found = platform.traffic.collect(name, metadata=dict(metadata), redact=(*redact, *patterns), **conditions)
-        shown: dict[str, Any] = {
-            "train": found.train and found.train.url,
-            "rows": found.train.rows if found.train else 0,
-            "held_out": found.held_out and found.held_out.url,
-            "held_out_rows": found.held_out.rows if found.held_out else 0,
-            "left_out": ", ".join(f"{reason} {count}" for reason, count in found.left_out.items()),
-        }
-        if train is not None:
-            kind = JobKind.DPO if conditions["pairs"] else JobKind.SFT
-            job = platform.training.submit(kind, train, found.url)
-            shown["job"] = job.id
-            try:
-                shown |= {} if no_wait else {"step": job.result(progress=sys.stderr.isatty()).step}
-            except JobFailed as failed:
-                raise click.ClickException(f"{failed}; modelyard jobs show {job.id} shows all") from failed
-    show_fields(shown.items(), as_json)
+        chosen = {**conditions, "metadata": dict(metadata), "redact": (*redact, *patterns)}
+        handle = platform.traffic.submit(name, train=train, **chosen)
+        job, shown = handle.refresh(), dict[str, Any]()
+        try:
+            if not no_wait:
+                job = handle.wait(progress=sys.stderr.isatty())
+                shown = {
+                    "train": job.train and job.train.url,
+                    "rows": job.train.rows if job.train else 0,
+                    "held_out": job.held_out and job.held_out.url,
+                    "held_out_rows": job.held_out.rows if job.held_out else 0,
+                    "left_out": ", ".join(f"{reason} {count}" for reason, count in job.left_out.items()),
+                }
+                if job.training_job_id is not None:
+                    training = platform.training.job(job.training_job_id)
+                    shown |= {"job": training.id, "step": training.result(progress=sys.stderr.isatty()).step}
+        except JobFailed as failed:
+            raise click.ClickException(f"{failed}; modelyard jobs show {failed.job_id} shows all") from failed
+        show_fields({"collection": job.id, **shown}.items(), as_json)

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from modelyard.cli.fine_tuning import import_jobs
 from modelyard.cli.lazy_group import Group
 from modelyard.cli.terminal import C, StoreName, opened, store_option
 from modelyard.domain.job import JobKind
@@ -49,6 +50,9 @@ def _training(command: C) -> C:
 @click.group(cls=Group)
 def train() -> None:
     """Train MODEL ([entity/]project/name, or an id) on DATA, a JSON Lines file or the URL of a dataset."""
+
+
+train.add_command(import_jobs)
 
 
 @train.command()

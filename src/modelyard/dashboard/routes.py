@@ -2,7 +2,19 @@
 
 from collections.abc import Mapping
 
-from modelyard.dashboard.pages import annotations, catalogue, home, jobs, keys, lineage, models, rows, runs, usage
+from modelyard.dashboard.pages import (
+    annotations,
+    catalogue,
+    home,
+    jobs,
+    keys,
+    lineage,
+    models,
+    rows,
+    runs,
+    traces,
+    usage,
+)
 from modelyard.dashboard.view import Handler
 
 ROUTES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
@@ -24,6 +36,8 @@ ROUTES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
     ("GET", ("runs", "{run}", "rows"), rows.rows),
     ("POST", ("runs", "{run}", "annotate"), annotations.annotate),
     ("GET", ("compare",), runs.compared),
+    ("GET", ("traces",), traces.listed),
+    ("GET", ("traces", "{entity}", "{project}", "{call}"), traces.call),
     ("GET", ("usage",), usage.usage),
     ("GET", ("keys",), keys.listed),
     ("POST", ("keys",), keys.create),

@@ -25,6 +25,7 @@ NAVIGATION = (
     ("Jobs", "jobs"),
     ("Models", "models"),
     ("Runs", "runs"),
+    ("Traces", "traces"),
     ("Usage", "usage"),
     ("Keys", "keys"),
     ("Catalogue", "catalogue"),
@@ -35,8 +36,8 @@ AT_ONCE = 1000
 """How many trials are read at most before a page is shown."""
 
 _OF = {"compare": "runs"}
-_GOOD = frozenset({"succeeded", "completed"})
-_BAD = frozenset({"failed"})
+_GOOD = frozenset({"succeeded", "completed", "success"})
+_BAD = frozenset({"failed", "error"})
 _LIVE = frozenset({"running"})
 
 

@@ -54,3 +54,27 @@ def table_digest(row_digests: Iterable[str]) -> str:
     for row_digest in row_digests:
         table.add(row_digest)
     return table.hex()
+
+
+# ---- for people --------------------------------------------------------------------------------------------------
+
+MAX_TEXT = 400
+
+
+def shortened(value: Any, most: int = MAX_TEXT) -> str:
+    """Return a value as a short string: null as "", strings as they are, an object line by line.
+
+    >>> shortened({"question": "2 + 2?", "choices": [3, 4]})
+    'question: 2 + 2?\\nchoices: [3, 4]'
+    """
+    if value is None:
+        return ""
+    if isinstance(value, Mapping):
+        text = "\n".join(f"{name}: {_words(member)}" for name, member in value.items())
+    else:
+        text = _words(value)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _words(value: Any) -> str:
+    return value if isinstance(value, str) else canonical_json(value)

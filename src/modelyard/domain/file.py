@@ -14,6 +14,9 @@ FOR_EVER = datetime(9999, 1, 1, tzinfo=UTC)
 UPLOADED_FOR = ("fine-tune", "batch", "evals", "user_data", "assistants", "vision")
 """What a client may upload a file for."""
 
+RESULTS_PURPOSE = "fine-tune-results"
+"""The purpose of the files that fine-tuning jobs write."""
+
 BATCH_OUTPUT = "batch_output"
 """The purpose of the files that a batch writes."""
 

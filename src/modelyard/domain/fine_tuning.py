@@ -1,7 +1,7 @@
 """Training jobs as fine-tuning services show them: what was requested in their words, and the model that it made."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 
@@ -26,13 +26,18 @@ class FineTuningJob:
 
     `base_model` is what it was asked to train, `fine_tuned_model` the name of the checkpoint that it made: chat with
     it, or train it further. `requested` has `training_file`, `validation_file`, `method`, `hyperparameters`, `seed` and
-    `metadata`; it is empty for a job that was requested as a training job.
+    `metadata`; it is empty for a job that was requested as a training job. `result_files` are the ids of the files that
+    a job has written which has succeeded: its metrics step by step; `trained_tokens` is how many tokens it trained on.
+    `pausing` says that it is paused, or stops at its next step.
     """
 
     job: TrainingJob
     base_model: str
     fine_tuned_model: str | None
     requested: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
+    result_files: tuple[str, ...] = ()
+    trained_tokens: int | None = None
+    pausing: Literal["pausing", "paused"] | None = None
 
     @property
     def id(self) -> str:

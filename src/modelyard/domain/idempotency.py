@@ -3,17 +3,31 @@
 An answer is kept for a day: long enough for every client that tries again, and so that keys do not fill the store.
 """
 
+import re
+
 import attrs
 
 from modelyard.domain.canonical import digest
 from modelyard.domain.identity import Principal
 from modelyard.domain.record import Index, Record
+from modelyard.errors import InvalidInput
 
 LIFETIME = 24 * 3600.0
 """Seconds for which an answer is kept."""
 
 EXPIRED_AT_ONCE = 10
 """How many expired answers are removed with each that is added: more than one, so that they become fewer."""
+
+
+KEY_PATTERN = "[!-~]{1,255}"
+"""What an idempotency key is: visible ASCII characters."""
+
+
+def check_idempotency_key(key: str | None) -> str | None:
+    """Refuse what is not 1 to 255 visible ASCII characters; None means no key. Raises `InvalidInput`."""
+    if key is not None and not re.fullmatch(KEY_PATTERN, key):
+        raise InvalidInput.at("idempotency_key", msg="must be 1 to 255 visible ASCII characters")
+    return key
 
 
 @attrs.frozen

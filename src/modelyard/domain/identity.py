@@ -2,6 +2,7 @@
 
 import re
 from datetime import datetime
+from functools import cached_property
 
 import attrs
 
@@ -101,6 +102,11 @@ class Principal:
         """Raise `Forbidden` unless the scope covers both. The message is the same whether or not they exist."""
         if not self.scope.covers(entity, project):
             raise Forbidden(f"this key may not use {entity}/{project}" if project else f"this key may not use {entity}")
+
+    @cached_property
+    def own(self) -> Attribution:
+        """What is charged where nothing is named. Raises `Forbidden`."""
+        return self.attribution()
 
     def attribution(self, entity: str | None = None, project: str | None = None) -> Attribution:
         """Return what to charge: the named entity and project, by default the caller's entity and its only project.

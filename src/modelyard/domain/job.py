@@ -1,6 +1,5 @@
 """Jobs, the values of the queue. The rules by which they change are functions of a transaction in `platform.jobs`."""
 
-import re
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
@@ -10,7 +9,7 @@ import attrs
 
 from modelyard.domain.frozen import quick_init
 from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping, sequence_field
-from modelyard.errors import Conflict, InvalidInput
+from modelyard.errors import Conflict
 
 
 class JobKind(StrEnum):
@@ -24,6 +23,8 @@ class JobKind(StrEnum):
     RESCORE = "rescore"
     RESPONSE = "response"
     BATCH = "batch"
+    COLLECT = "collect"
+    COMMANDS = "commands"
 
 
 class JobStatus(StrEnum):
@@ -55,11 +56,15 @@ def check_transition(now: JobStatus, then: JobStatus) -> None:
 
 
 class QueueState(StrEnum):
-    """Where a job is in the queue: jobs of one lane run in order, so only a lane's first is ready."""
+    """Where a job is in the queue: jobs of one lane run in order, so only a lane's first is ready.
+
+    A paused one is in no lane: those after it continue, and when it is resumed it waits for its turn again.
+    """
 
     WAITING = "waiting"
     READY = "ready"
     CLAIMED = "claimed"
+    PAUSED = "paused"
     DONE = "done"
 
 
@@ -138,17 +143,6 @@ class Job:
         return self.status in ENDED
 
 
-KEY_PATTERN = "[!-~]{1,255}"
-"""What an idempotency key is: visible ASCII characters."""
-
-
-def check_idempotency_key(key: str | None) -> str | None:
-    """Refuse what is not 1 to 255 visible ASCII characters; None means no key. Raises `InvalidInput`."""
-    if key is not None and not re.fullmatch(KEY_PATTERN, key):
-        raise InvalidInput.at("idempotency_key", msg="must be 1 to 255 visible ASCII characters")
-    return key
-
-
 class Gain(StrEnum):
     """What a claim has stored: nothing, steps that an earlier claim had made too, or something new.
 
@@ -174,6 +168,7 @@ class JobProgress:
     nothing, `losses` that were ended from outside and stored steps again, and `faults` were given back because of a
     fault of the store. A `suspect` was in a process that died with several jobs in it, and runs alone next. `loose`
     names the artifacts, with spaces between, that the claim had stored by its last heartbeat and no other record names.
+    `paused_by` is who has requested that it stops until it is resumed.
     """
 
     job_id: str
@@ -194,6 +189,12 @@ class JobProgress:
     losses: int = 0
     faults: int = 0
     loose: str = ""
+    paused_by: str = ""
+
+    @property
+    def leaving(self) -> bool:
+        """Whether its cancellation or its pause was requested, so that its worker stops at its next write."""
+        return bool(self.cancelled_by or self.paused_by)
 
     def time(self, now: datetime) -> datetime:
         """`now`, or the job's latest time where the wall clock has gone back."""
@@ -263,11 +264,24 @@ class SupersededEvent:
 
 
 @attrs.frozen
-class WorkerRecord:
-    """A worker that has announced itself; `beat` grows while it lives.
+class WorkerProcess:
+    """A process with workers that have announced themselves; `beat` grows while it lives, for all of them.
 
-    `declines` are the needs of jobs that are ready (`str(Needs)`) and that it leaves to other workers. `process` names
-    its process, as `process_identity` does.
+    `process` names it, as `process_identity` does.
+    """
+
+    id: str
+    beat: int
+    process: str = ""
+
+
+@attrs.frozen
+class WorkerRecord:
+    """A worker that has announced itself.
+
+    `beat` grows each time it does; in between it lives as long as its process (`WorkerProcess`). `declines` are the
+    needs of jobs that are ready (`str(Needs)`) and that it leaves to other workers. `process` names its process, as
+    `process_identity` does.
     """
 
     id: str
@@ -276,12 +290,13 @@ class WorkerRecord:
     kind: str = "worker"
     declines: tuple[str, ...] = ()
     process: str = ""
+    process_id: str = ""
 
 
 JOB = "job"
 """The kind of domain to which the events and the progress of a job belong."""
 WORKER = "worker"
-"""The kind of domain to which the record of a worker belongs."""
+"""The kind of domain to which the record of a process with workers belongs, and those of its workers."""
 
 RECORDS = (
     Record(
@@ -321,5 +336,12 @@ RECORDS = (
         ("event_id", "epoch"),
         indexes={"by_event": Index(("event_id",), ("epoch",))},
     ),
-    Record(WorkerRecord, "workers", ("id",), indexes={"all": Index(("kind",))}, domain=(WORKER, "id")),
+    Record(WorkerProcess, "worker_processes", ("id",), indexes={"all": Index(())}, domain=(WORKER, "id")),
+    Record(
+        WorkerRecord,
+        "workers",
+        ("id",),
+        indexes={"all": Index(("kind",)), "by_process": Index(("process_id",))},
+        domain=(WORKER, "process_id"),
+    ),
 )

@@ -18,6 +18,7 @@ from modelyard.domain import (
     process,
     response,
     retention,
+    run_log,
     trace,
     training,
     upload,
@@ -75,4 +76,5 @@ RECORDS: Sequence[Record] = _Declarations(
     trace,
     idempotency,
     annotation,
+    run_log,
 )

@@ -21,7 +21,7 @@ class TracedCall:
     `parent_id` is the call that made this one. `op` is the name in `op_name`, which is a name or the reference of an
     op. `output` holds the output under "value", and is empty until the call ends. `exception` is what it raised.
     `completion_id` is that of the answer of a model in the output, under which the ledger has its usage. `more` holds
-    what a client sent beyond these.
+    what a client sent beyond these. `outcome` is the status as it is stored, for its index.
     """
 
     entity: str
@@ -43,6 +43,7 @@ class TracedCall:
     turn_id: str | None = None
     completion_id: str | None = None
     more: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
+    outcome: str = ""
     seq: int = sequence_field()
 
     @property
@@ -200,6 +201,7 @@ RECORDS = (
             "by_trace": Index(("entity", "project", "trace_id"), ("started_at",)),
             "by_parent": Index(("entity", "project", "parent_id"), ("started_at",)),
             "by_op": Index(("entity", "project", "op"), ("started_at",)),
+            "by_outcome": Index(("entity", "project", "outcome"), ("started_at",)),
             "by_completion": Index(("entity", "project", "completion_id")),
             "by_age": Index((), ("started_at",)),
         },

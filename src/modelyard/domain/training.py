@@ -149,6 +149,10 @@ class TrajectoryGroup:
     logs: tuple[str, ...] = ()
 
 
+HELD_OUT = "validation"
+"""The member of a training job's spec that names the file of its held-out rows, which belongs to the job."""
+
+
 # ---- what training writes ------------------------------------------------------------------------------------------
 
 TRAINING_STARTED = "training_started"

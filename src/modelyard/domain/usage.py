@@ -10,7 +10,7 @@ import attrs
 
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import Usage
-from modelyard.domain.frozen import maker, quick_init
+from modelyard.domain.frozen import copies, maker, quick_init
 from modelyard.domain.record import Index, Record, sequence_field
 
 EXACT = Context(prec=200, traps=[Inexact, InvalidOperation])
@@ -141,8 +141,8 @@ def total_of(entry: LedgerEntry) -> UsageTotal:
 
 @attrs.frozen
 class UsageSum:
-    """The sum of one group of ledger entries. A field is None if the entries were not grouped by it. `key` is the id of
-    the API key ("" for the host), `day` is YYYY-MM-DD in UTC, `cost` is in USD.
+    """The sum of one group of ledger entries, in USD. A field by which they were not grouped is None; `key` is the id
+    of an API key ("" for the host), `day` is YYYY-MM-DD in UTC.
     """
 
     entity: str | None = None
@@ -160,7 +160,6 @@ class UsageSum:
 
 
 _COUNTED = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "images", "trained_tokens")
-
 SUM_BY = {"entity": "entity", "project": "project", "model": "model", "key": "key_id", "day": "day"}
 """What sums can be grouped by, and the field of a total that holds it."""
 
@@ -242,10 +241,10 @@ class Budget:
         """Return this budget with a reservation released and its real cost spent."""
         return self._with(EXACT.subtract(self.reserved, reserved), EXACT.add(self.spent, spent))
 
+    @copies
     def _with(self, reserved: Decimal, spent: Decimal) -> "Budget":
-        """Return a copy. Written out for its speed."""
-        own = self.period, self.since, self.warn_at, self.warned
-        return Budget(self.id, self.entity, self.limit, reserved, spent, *own)
+        """Return a copy."""
+        raise NotImplementedError
 
 
 @quick_init
@@ -263,6 +262,11 @@ class Admission:
     reserved: Decimal
     created_at: datetime
     owner: str = ""
+
+    @copies
+    def held(self, budgets: tuple[str, ...], owner: str) -> "Admission":
+        """Return a copy that reserves these budgets, for a process."""
+        raise NotImplementedError
 
 
 RATE_PERIOD = 60.0

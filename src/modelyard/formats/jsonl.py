@@ -1,5 +1,6 @@
 """Rows of a dataset as JSON Lines: one object a line, read and written a row at a time. Blank lines mean nothing."""
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
@@ -12,23 +13,25 @@ MAX_ROW = 16 * 2**20
 
 def read_rows(file: BinaryIO) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of a file. Raises `InvalidInput` at ("line", <number from 1>)."""
-    return (row for _, row in read_some(file, lambda _: True))
-
-
-def read_some(file: BinaryIO, wanted: Callable[[int], bool]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield the rows of a file whose index, from 0, is `wanted`, with it, without parsing the others.
-
-    Raises `InvalidInput` as `read_rows` does.
-    """
-    index = -1
     for number, line in enumerate(iter(lambda: file.readline(MAX_ROW + 1), b""), start=1):
         if len(line) > MAX_ROW:
             raise InvalidInput.at("line", number, msg=f"must not be longer than {MAX_ROW} bytes")
-        if line.isspace():
-            continue
-        index += 1
+        if not line.isspace():
+            yield _object(loads(line, at=("line", number)), "line", number)
+
+
+def read_dumped(file: BinaryIO, wanted: Callable[[int], bool]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows whose index, from 0, is `wanted`, with it, of a file whose lines `dump_row` has made.
+
+    They were checked then. Raises `InvalidInput` for a line that is broken.
+    """
+    for index, line in enumerate(file):
         if wanted(index):
-            yield index, _object(loads(line, at=("line", number)), "line", number)
+            try:
+                row = json.loads(line)
+            except ValueError:
+                raise InvalidInput.at("line", index + 1, msg="is not valid JSON: the file was damaged") from None
+            yield index, row
 
 
 def dump_row(row: Any, number: int) -> bytes:

@@ -1,29 +1,19 @@
 """An answer of a model as the events of a response, whichever format it has."""
 
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, time
 from typing import Any, Protocol
 
-from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import Completion, Usage
 from modelyard.flow import CallerDisconnected, Emit, Flow, OnEmit
 from modelyard.formats.chat.sse import event
 from modelyard.http.error_responses import chat_body, error_status, report
-from modelyard.http.message import EVENT_STREAM, STREAMED, Header, Response
+from modelyard.http.message import EVENT_STREAM, STREAMED, Response, deprecation
 from modelyard.http.route import ErrorFormat
 from modelyard.platform.chat.backend_stream import StreamStarted
 from modelyard.protocols import Clock
 
 JOINED = 2**14
 """Bytes of events that are joined at most, where nothing has to be awaited between them."""
-
-
-def deprecation(entry: CatalogueEntry, clock: Clock) -> list[Header]:
-    """Return the header of RFC 9745 for a model that is past its date."""
-    if entry.deprecation_date is None:
-        return []
-    since = datetime.combine(entry.deprecation_date, time(), UTC)
-    return [("deprecation", f"@{int(since.timestamp())}")] if since <= clock.now() else []
 
 
 class EventWriter(Protocol):

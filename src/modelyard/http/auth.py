@@ -2,10 +2,10 @@
 
 import base64
 import binascii
-import hashlib
 import ipaddress
 import re
 from collections.abc import Mapping
+from hashlib import blake2s
 from urllib.parse import urlsplit
 
 import attrs
@@ -27,7 +27,7 @@ CHALLENGES: Mapping[Auth, tuple[str, str]] = {
     Auth.EITHER: ("www-authenticate", "Bearer"),
     Auth.BASIC: ("www-authenticate", 'Basic realm="modelyard", charset="UTF-8"'),
 }
-_OPEN = Auth.API_KEY, Auth.EITHER
+OPEN = Auth.API_KEY, Auth.EITHER
 """The schemes that leave another one to the caller."""
 
 _CREDENTIALS = re.compile(r"([A-Za-z]+) ([A-Za-z0-9._~+/-]+={0,2})")
@@ -37,7 +37,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 def credentials(auth: Auth, headers: Headers) -> tuple[Auth, str | None]:
     """Return the scheme by which a route identifies callers, and their Authorization header, or what stands for it."""
     given = headers.get("authorization")
-    if auth not in _OPEN:
+    if auth not in OPEN:
         return auth, given
     if auth is Auth.API_KEY:
         key = headers.get("x-api-key")
@@ -110,7 +110,7 @@ class CallerCache:
 
     def remembered(self, auth: Auth, header: str) -> Caller | None:
         """Return the caller that `find` returned for the same header less than a second ago."""
-        known = self._known.get((auth, _digest(header)))
+        known = self._known.get((auth, blake2s(header.encode("utf-8", "surrogatepass")).digest()))
         return known[1] if known is not None and self._now() < known[0] else None
 
     def find(self, auth: Auth, header: str | None) -> Caller:
@@ -119,7 +119,10 @@ class CallerCache:
         if len(self._known) >= MAX_REMEMBERED:
             self._known.clear()
         assert header is not None
-        self._known[auth, _digest(header)] = (self._now() + REMEMBERED_SECONDS, caller)
+        self._known[auth, blake2s(header.encode("utf-8", "surrogatepass")).digest()] = (
+            self._now() + REMEMBERED_SECONDS,
+            caller,
+        )
         return caller
 
     def at(self, address: Mapping[str, str]) -> Caller:
@@ -148,10 +151,6 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _digest(header: str) -> bytes:
-    return hashlib.blake2s(header.encode("utf-8", "surrogatepass")).digest()
-
-
 def attribution(headers: Headers, principal: Principal) -> Attribution:
     """Return whom to book usage on: `OpenAI-Project` or `Compat-Project` names `<team>/<project>`.
 
@@ -159,7 +158,7 @@ def attribution(headers: Headers, principal: Principal) -> Attribution:
     """
     one, other = headers.get("openai-project"), headers.get("compat-project")
     if one is None and other is None:
-        return principal.attribution()
+        return principal.own
     if one is not None and other is not None and one != other:
         raise MalformedRequest("the headers OpenAI-Project and Compat-Project disagree; send one of them")
     team, slash, project = (one if one is not None else other or "").partition("/")

@@ -1,11 +1,10 @@
-"""What becomes of a request that has ended: a count in the metrics, an event for the observer, a line of the log."""
+"""What becomes of a request that has ended: an event for the observer, a line of the log."""
 
 import logging
 from typing import Any
 
-from modelyard.domain.events import CALLER_LEFT, RequestAnswered
+from modelyard.domain.events import RequestAnswered
 from modelyard.domain.usage import LedgerEntry
-from modelyard.platform.meters import Meters
 from modelyard.platform.platform import Platform
 
 log: logging.Logger = logging.getLogger("modelyard.access")
@@ -13,28 +12,21 @@ if log.level == logging.NOTSET:
     log.setLevel(logging.WARNING)  # a line a request, at level INFO, is written where the host asks this logger for it
 
 
-class EndedRequests:
-    """Counts and reports the requests of an endpoint. `meters` is None where no metrics are mounted."""
-
-    def __init__(self, platform: Platform, meters: Meters | None) -> None:
-        self._platform, self._meters = platform, meters
-        self._observed, self._now = platform.observer is not None, platform.clock.monotonic
-
-    def add(
-        self, request_id: str, method: str, route: str, status: int, began: float, caller: Any, booked: Any
-    ) -> None:
-        """Add a request: of `status`, or `CALLER_LEFT` where there is none, with what was `booked` for it."""
-        seconds = self._now() - began
-        if self._meters is not None:
-            self._meters.answered(method if route else "", route, status or CALLER_LEFT, seconds)
-        logs = log.isEnabledFor(logging.INFO)
-        if not self._observed and not logs:
-            return
-        ended = RequestAnswered(request_id, method, route, status or CALLER_LEFT, *_named(caller), seconds)
-        if self._observed:
-            self._platform.observe(ended)
-        if logs:
-            _log(ended, booked)
+def report_ended(
+    platform: Platform,
+    request_id: str,
+    method: str,
+    route: str,
+    status: int,
+    seconds: float,
+    caller: Any,
+    booked: LedgerEntry | None,
+) -> None:
+    """Report a request, with what was `booked` for it, to the observer and the log."""
+    ended = RequestAnswered(request_id, method, route, status, *_named(caller), seconds)
+    platform.observe(ended)
+    if log.isEnabledFor(logging.INFO):
+        _log(ended, booked)
 
 
 def _named(caller: Any) -> tuple[str, str]:

@@ -18,7 +18,6 @@ from modelyard.http.chat import stored_routes as stored
 from modelyard.http.completions import routes as continued
 from modelyard.http.cors import AllowedOrigins
 from modelyard.http.embeddings import routes as embeddings
-from modelyard.http.ended_requests import EndedRequests
 from modelyard.http.evaluations import comparison, predictions, results, runs
 from modelyard.http.evaluations import jobs as evaluation_jobs
 from modelyard.http.evaluations import object_routes as objects
@@ -39,6 +38,8 @@ from modelyard.http.response_bodies import offloaded
 from modelyard.http.responses import routes as responses
 from modelyard.http.route import MAX_EXPORT, STANDARD, Body, Interface, Route
 from modelyard.http.router import HttpRouter
+from modelyard.http.tinker import rest_routes, session_routes
+from modelyard.http.tinker import routes as tinker
 from modelyard.http.traces import feedback_routes, object_routes, otlp_routes
 from modelyard.http.traces import routes as traces
 from modelyard.http.traffic import routes as traffic
@@ -59,7 +60,8 @@ def routes() -> tuple[Route, ...]:
     answering = (*chats, *embeddings.ROUTES)
     base = (*catalogue.ROUTES, *answering, *trained, *judging, *health.ROUTES)
     operations = (*keys.ROUTES, *usage.ROUTES, *annotations.ROUTES)
-    return (*base, *upload.ROUTES, *operations, *files.ROUTES, *continued.ROUTES, *batches.ROUTES, *fine_tuning.ROUTES)
+    tuned = (*fine_tuning.ROUTES, *session_routes.ROUTES, *tinker.ROUTES, *rest_routes.ROUTES)
+    return (*base, *upload.ROUTES, *operations, *files.ROUTES, *continued.ROUTES, *batches.ROUTES, *tuned)
 
 
 def mounted_routes(interfaces: Collection[Interface]) -> list[Route]:
@@ -101,6 +103,7 @@ class Endpoint:
         anonymous: Principal | None = None,
     ) -> None:
         self.table: HttpRouter = route_table(frozenset(interfaces))
+        self._exact = self.table.exact
         mounted = {route.interface for route in self.table.routes}
         settings, callers = platform.settings, CallerCache(platform, authenticator or platform.keys, anonymous)
         name = f"req-{platform.randomness(8).hex()}-"
@@ -116,15 +119,19 @@ class Endpoint:
                 Body.DATA: settings.max_data_body,
                 Body.FORM: settings.max_form,
                 Body.EXPORT: MAX_EXPORT,
+                Body.MESSAGE: MAX_EXPORT,
             },
             AllowedOrigins(origins) if (origins := tuple(cors_origins)) else None,
-            EndedRequests(platform, platform.metrics.count() if Interface.OPERATIONS in mounted else None),
+            platform.metrics.count() if Interface.OPERATIONS in mounted else None,
+            platform.observer is not None,
             map((name + "{}").format, count(1)).__next__,
         )
 
     def handle(self, request: Request) -> Response:
         """Answer. A body that is an iterator must be read to its end or closed."""
-        exchange = HttpExchange(self._served, request, self.table.match(request.raw_path))
+        exchange = HttpExchange(
+            self._served, request, self._exact.get(request.raw_path) or self.table.match(request.raw_path)
+        )
         items = iterate(exchange.flow())
         response = exchange.finished(next(items))
         if response.body is STREAMED:
@@ -137,7 +144,9 @@ class Endpoint:
         """Answer, on an event loop that is never blocked. A body that is an asynchronous iterator must be read to its
         end or closed.
         """
-        exchange = HttpExchange(self._served, request, self.table.match(request.raw_path))
+        exchange = HttpExchange(
+            self._served, request, self._exact.get(request.raw_path) or self.table.match(request.raw_path)
+        )
         driver = AsyncDriver(exchange.flow())
         response = exchange.finished(await driver.begin())
         if response.body is STREAMED:
@@ -147,7 +156,8 @@ class Endpoint:
             try:
                 driver.resume()
             finally:
-                await driver.finish()
+                if driver.waits or driver.opened:
+                    await driver.finish()
             if isinstance(response.body, Iterator):
                 response.body = offloaded(response.body, exchange.threads.bodies.of(exchange.tenant))
         return response

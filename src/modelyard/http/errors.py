@@ -37,6 +37,13 @@ class UnsupportedMedia(CallerError):
     status = 415
 
 
+class Gone(CallerError):
+    """What was promised is not there any more: send the request again."""
+
+    code = "gone"
+    status = 410
+
+
 class ClientDisconnected(CallerError):
     """The connection closed before the request had come in, or the response had gone out."""
 

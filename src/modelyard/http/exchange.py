@@ -4,8 +4,9 @@ what failed.
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, cast
-from urllib.parse import parse_qs
+from functools import partial
+from logging import INFO
+from typing import Any
 
 import attrs
 
@@ -13,11 +14,12 @@ from modelyard import flow
 from modelyard.domain.events import CALLER_LEFT
 from modelyard.domain.identity import Principal, RateStand, Scope
 from modelyard.domain.usage import LedgerEntry
-from modelyard.errors import InvalidInput, Unauthenticated
+from modelyard.errors import Unauthenticated
 from modelyard.flow import Await, CallerDisconnected, Emit, Flow
-from modelyard.http.auth import CHALLENGES, Caller, CallerCache, credentials
+from modelyard.http.auth import CHALLENGES, OPEN, Caller, CallerCache, credentials
 from modelyard.http.cors import AllowedOrigins
-from modelyard.http.ended_requests import EndedRequests
+from modelyard.http.ended_requests import log as access_log
+from modelyard.http.ended_requests import report_ended
 from modelyard.http.error_responses import failed, report
 from modelyard.http.message import (
     Header,
@@ -34,10 +36,12 @@ from modelyard.http.message import (
     read,
     spool,
 )
+from modelyard.http.query import parse_query
 from modelyard.http.response_bodies import close
-from modelyard.http.route import Auth, Body, FlowHandler, PlainHandler, Route, RouteCall
+from modelyard.http.route import Auth, Body, PlainHandler, Route, RouteCall
 from modelyard.http.router import RouteMatch
 from modelyard.platform.artifacts import Spool
+from modelyard.platform.meters import Meters
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Clock
 from modelyard.threads import AUTHENTICATION, Threads
@@ -48,10 +52,10 @@ ANYONE = Principal("anyone", "", Scope(""))
 LARGE = 2**18
 """Bytes of JSON from which parsing is kept off the event loop."""
 
-_DATA, _FORM, _EXPORT = _AS_FILE = Body.DATA, Body.FORM, Body.EXPORT
+_DATA, _FORM, *_CODED = _AS_FILE = Body.DATA, Body.FORM, Body.EXPORT, Body.MESSAGE
+_NO_QUERY: Mapping[str, tuple[str, ...]] = {}
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _NO_STORE: Header = ("cache-control", "no-store")
-_MAX_QUERY_FIELDS = 1000
 
 
 @attrs.frozen
@@ -65,7 +69,8 @@ class Served:
     spool: Spool
     limits: Mapping[Body, int]
     origins: AllowedOrigins | None
-    ended: EndedRequests
+    meters: Meters | None
+    observed: bool
     request_id: Callable[[], str]
 
 
@@ -102,10 +107,10 @@ class HttpExchange:
 
     def flow(self) -> Flow[None]:
         """Emit the response, and after a response whose body is `STREAMED` the pieces of that body."""
-        served = self.served
+        served, method = self.served, self.request.method
         tracing = served.platform.tracing
         if tracing is not None:
-            self.span = tracing.request_began(self.request.method, self.headers)
+            self.span = tracing.request_began(method, self.headers)
         try:
             try:
                 response = yield from self._answer()
@@ -123,11 +128,14 @@ class HttpExchange:
                 self.status = CALLER_LEFT
             raise
         finally:
-            of = self.id, self.request.method, self.route, self.status
-            served.ended.add(*of, self.began, self.principal, self.booked)
+            seconds, status = served.clock.monotonic() - self.began, self.status or CALLER_LEFT
+            if served.meters is not None:
+                served.meters.answered(method if self.route else "", self.route, status, seconds)
+            if served.observed or access_log.isEnabledFor(INFO):
+                of = self.id, method, self.route, status, seconds
+                report_ended(served.platform, *of, self.principal, self.booked)
             if tracing is not None and self.span is not None:
-                seconds = served.clock.monotonic() - self.began
-                tracing.request_ended(self.span, self.request.method, self.route, self.status or CALLER_LEFT, seconds)
+                tracing.request_ended(self.span, method, self.route, status, seconds)
 
     def finished(self, response: Response) -> Response:
         """Return the response with the headers that every answer has."""
@@ -161,7 +169,9 @@ class HttpExchange:
             if preflight is not None:
                 return preflight
         # That a path has no such method is in the OpenAPI document: callers need not be known for that.
-        route = match.route(method) if match.routes and method != "OPTIONS" else None
+        route = match.routes.get(method)
+        if route is None and match.routes and method != "OPTIONS":
+            route = match.route(method)
         self.route = "" if route is None else route.path
         caller = self._known_caller()
         if caller is None:
@@ -172,7 +182,7 @@ class HttpExchange:
         if method == "OPTIONS" and match.routes:
             return Response(204, [("allow", ", ".join(match.allowed))], b"")
         route = route or match.route(method)
-        query = _query(self.request.query) if self.request.query else _NO_QUERY
+        query = parse_query(self.request.query) if self.request.query else _NO_QUERY
         call = RouteCall(
             caller.principal,
             caller.platform,
@@ -186,8 +196,8 @@ class HttpExchange:
         if route.body is not Body.NONE:
             yield from self._read(route, call)
         if route.is_flow:
-            return (yield from cast(FlowHandler, route.handler)(call))
-        answer = cast(PlainHandler, route.handler)
+            return (yield from route.handler(call))  # type: ignore[misc, no-any-return]
+        answer: PlainHandler = route.handler  # type: ignore[assignment]
         if call.data is not None:
             with call.data:
                 return (yield flow.Call(lambda: _with_data(answer, call), True, call.threads))  # type: ignore[no-any-return]
@@ -203,7 +213,9 @@ class HttpExchange:
             return self.served.anyone
         if auth is Auth.ADDRESS:
             return None
-        auth, header = credentials(auth, self.headers)
+        header = self.headers.get("authorization")
+        if auth in OPEN:
+            auth, header = credentials(auth, self.headers)
         if header is None:
             return self.served.callers.without_key(self.headers)
         return self.served.callers.remembered(auth, header)
@@ -219,7 +231,7 @@ class HttpExchange:
         body, files, clock = self.request.body, self.served.spool, self.served.clock
         limit = self.served.limits[route.body]
         taken = route.body
-        if taken is not _EXPORT:
+        if taken not in _CODED:
             check_media(self.headers, taken is _DATA, taken is _FORM)
         check_length(self.headers, limit)
         if taken in _AS_FILE:
@@ -229,9 +241,9 @@ class HttpExchange:
                 lambda: spool(body, limit, clock, files),
             )
             return
-        raw: bytes = yield Await(lambda: aread(body, limit), lambda: read(body, limit, clock))
+        raw: bytes = yield Await(partial(aread, body, limit), partial(read, body, limit, clock))
         if len(raw) > LARGE:
-            call.body = yield flow.Call(lambda: parse(raw), True, call.threads)
+            call.body = yield flow.Call(partial(parse, raw), True, call.threads)
         elif raw:
             call.body = parse(raw)
 
@@ -250,16 +262,3 @@ def _with_data(answer: PlainHandler, call: RouteCall) -> Response:
     """Answer, and close the data in this thread, which takes a while for a large file."""
     with call.file:
         return answer(call)
-
-
-_NO_QUERY: Mapping[str, tuple[str, ...]] = {}
-
-
-def _query(text: str) -> Mapping[str, tuple[str, ...]]:
-    """Return the parameters of a query, in strict UTF-8. Raises `InvalidInput`."""
-    try:
-        text.encode("ascii")
-        fields = parse_qs(text, keep_blank_values=True, errors="strict", max_num_fields=_MAX_QUERY_FIELDS)
-        return {name: tuple(values) for name, values in fields.items()}
-    except ValueError:
-        raise InvalidInput.at("query", msg="must be percent-encoded UTF-8 with at most 1000 fields") from None

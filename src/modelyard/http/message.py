@@ -6,6 +6,7 @@ Adapters (`modelyard.asgi`, `modelyard.wsgi`) carry them and nothing more.
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime, time
 from enum import Enum
 from io import BufferedReader, BytesIO, FileIO
 from operator import attrgetter
@@ -13,6 +14,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 import attrs
 
+from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.errors import BodyTooLarge, InvalidInput
 from modelyard.formats.converter import unstructure
 from modelyard.formats.json import loads
@@ -125,6 +127,14 @@ EVENT_STREAM = ("content-type", "text/event-stream; charset=utf-8")
 def json_response(value: object, status: int = 200, headers: Iterable[Header] = ()) -> Response:
     """Return a response whose body is an instance of an answer class, or other JSON data."""
     return Response(status, [JSON_HEADER, *headers], dump(value))
+
+
+def deprecation(entry: CatalogueEntry, clock: Clock) -> list[Header]:
+    """Return the header of RFC 9745 for a model that is past its date."""
+    if entry.deprecation_date is None:
+        return []
+    since = datetime.combine(entry.deprecation_date, time(), UTC)
+    return [("deprecation", f"@{int(since.timestamp())}")] if since <= clock.now() else []
 
 
 def answering(cls: type[A], **sources: str | Callable[[Any], Any]) -> Callable[[Any], A]:
@@ -254,7 +264,7 @@ def read(body: AnyBody, limit: int, clock: Clock) -> bytes:
 async def aread(body: AnyBody, limit: int) -> bytes:
     """Read the whole body on an event loop; one that knows when it is `complete` is not read any further."""
     chunks, size = [], 0
-    async for chunk in cast(AsyncBody, body):
+    async for chunk in body:  # type: ignore[union-attr]
         size += len(chunk)
         if size > limit:
             raise BodyTooLarge(limit)

@@ -169,6 +169,8 @@ def _needs_body(route: Route) -> bool:
 
 def _taken(route: Route, schemas: Schemas, example: Mapping[str, Any]) -> JsonSchema:
     shown = {"example": example["request"]} if "request" in example else {}
+    if route.body is Body.MESSAGE:
+        return {PROTOBUF: {"schema": _BYTES}}
     if route.body is Body.FORM and route.request is not None:
         return {"multipart/form-data": {"schema": schemas.of(route.request), **shown}}
     if route.request is not None:
@@ -238,6 +240,8 @@ def _responses(route: Route, schemas: Schemas, example: Mapping[str, Any]) -> Js
     schema = schemas.of(route.response) if route.response else _UNNAMED.get(route.media, _BYTES)
     shown_example = {"example": example["response"]} if "response" in example else {}
     content: JsonSchema = {route.media: {"schema": schema, **shown_example}, **_coded(route)}
+    if route.coded:
+        content[PROTOBUF] = {"schema": _BYTES}
     if route.events is not None:
         content["text/event-stream"] = {"schema": schemas.of(route.events)}
     shown: JsonSchema = {

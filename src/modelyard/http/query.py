@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from urllib.parse import parse_qs
 
 from modelyard.errors import InvalidInput, Problem
 
@@ -9,7 +10,18 @@ MAX_VALUES = 1000
 
 MAX_WHOLE = 10**15 - 1
 
+_MAX_FIELDS = 1000
 _WHOLE = re.compile(r"-?[0-9]{1,15}")
+
+
+def parse_query(text: str) -> Mapping[str, tuple[str, ...]]:
+    """Return the parameters of a query, in strict UTF-8. Raises `InvalidInput`."""
+    try:
+        text.encode("ascii")
+        fields = parse_qs(text, keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
+        return {name: tuple(values) for name, values in fields.items()}
+    except ValueError:
+        raise InvalidInput.at("query", msg=f"must be percent-encoded UTF-8 with at most {_MAX_FIELDS} fields") from None
 
 
 class Query:

@@ -33,6 +33,7 @@ class Interface(StrEnum):
     COMPLETIONS = "completions"
     BATCHES = "batches"
     FINE_TUNING = "fine_tuning"
+    TINKER = "tinker"
 
 
 STANDARD = tuple(interface for interface in Interface if interface is not Interface.UPLOADS)
@@ -56,7 +57,8 @@ class Auth(StrEnum):
 
 class Body(StrEnum):
     """What a route takes: nothing, a small JSON object, a chat request, or data of any size (kept as an artifact), as
-    they are or in a form. An export is protobuf or JSON, perhaps compressed, whose type the handler checks.
+    they are or in a form. An export is protobuf or JSON, perhaps compressed; a message is protobuf. The handler checks
+    which.
     """
 
     NONE = "none"
@@ -65,6 +67,7 @@ class Body(StrEnum):
     DATA = "data"
     FORM = "form"
     EXPORT = "export"
+    MESSAGE = "message"
 
 
 PROTOBUF = "application/x-protobuf"
@@ -99,6 +102,7 @@ ERROR_FORMATS = {
     Interface.COMPLETIONS: ErrorFormat.ERROR,
     Interface.BATCHES: ErrorFormat.ERROR,
     Interface.FINE_TUNING: ErrorFormat.ERROR,
+    Interface.TINKER: ErrorFormat.DETAIL,
 }
 
 
@@ -179,8 +183,9 @@ class Route:
 
     A segment `{name}` of `path` takes one segment, a last one `{name...}` all that follow. `handler` returns the
     response, or is a generator function whose flow returns it. `request` and `response` are the classes of the bodies,
-    `media` is the media type of the response, and `statuses` are those that carry it. `events` is the class of what a
-    stream sends. `error_format` is that of the interface unless given. `headers` are those that only some routes read.
+    `media` is the media type of the response, which may also be protobuf where it is `coded`, and `statuses` are those
+    that carry it. `events` is the class of what a stream sends.
+    `error_format` is that of the interface unless given. `headers` are those that only some routes read.
     `links` are the parameters of other paths that members of the response name: `{"model_id": "id"}`.
     """
 
@@ -196,6 +201,7 @@ class Route:
     query: tuple[Parameter, ...] = ()
     headers: tuple[Parameter, ...] = ()
     media: str = "application/json"
+    coded: bool = False
     statuses: tuple[int, ...] = (200,)
     events: type | None = None
     links: Mapping[str, str] = attrs.field(factory=dict)

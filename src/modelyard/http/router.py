@@ -8,6 +8,7 @@ from urllib.parse import quote, unquote, unquote_to_bytes
 import attrs
 
 from modelyard.http.errors import MethodNotAllowed, UnknownRoute
+from modelyard.http.not_offered import UNKNOWN, why_missing
 from modelyard.http.route import Auth, ErrorFormat, Route
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -27,6 +28,7 @@ PREFIX_AUTH: Mapping[tuple[str, ...], tuple[Auth, ErrorFormat]] = {
     ("v1", "fine_tuning"): (Auth.BEARER, ErrorFormat.ERROR),
     ("v1",): (Auth.BEARER, ErrorFormat.DETAIL),
     ("inference", "v1"): (Auth.BEARER, ErrorFormat.ERROR),
+    ("api", "v1"): (Auth.API_KEY, ErrorFormat.DETAIL),
     ("v2",): (Auth.BASIC, ErrorFormat.REASON),
     ("evaluations",): (Auth.BASIC, ErrorFormat.REASON),
     ("uploads",): (Auth.PUBLIC, ErrorFormat.ERRORS),
@@ -38,10 +40,6 @@ Below those of the interfaces even such a path requires a caller.
 """
 
 _CHAT = "POST /inference/v1/chat/completions"
-HINTS: Mapping[str, str] = {
-    "fine_tuning": "a job cannot be paused, but cancelled; stop its worker, and the next one continues it; ",
-}
-"""What to use in the place of routes of other services, by the segment after `v1`."""
 
 
 def mounted_path(raw: str | None, path: str, root: str) -> str:
@@ -63,18 +61,21 @@ def mounted_path(raw: str | None, path: str, root: str) -> str:
 
 @attrs.frozen
 class RouteMatch:
-    """What a path matched: its methods and parameters, who may call it, and the format of errors."""
+    """What a path matched: its methods and parameters, who may call it, and the format of errors.
+
+    `missing` is what a caller is told where nothing matched.
+    """
 
     routes: Mapping[str, Route]
     params: Mapping[str, str]
     auth: Auth
     error_format: ErrorFormat
-    hint: str = ""
+    missing: str = UNKNOWN
 
     def route(self, method: str) -> Route:
         """Return the route of a method; HEAD has that of GET. Raises `UnknownRoute`, `MethodNotAllowed`."""
         if not self.routes:
-            raise UnknownRoute(f"no route has this path; {self.hint}/openapi.json lists the routes")
+            raise UnknownRoute(self.missing)
         route = self.routes.get("GET" if method == "HEAD" else method)
         if route is None:
             raise MethodNotAllowed(self.allowed)
@@ -104,18 +105,20 @@ class _Named:
 
 
 class HttpRouter:
-    """Finds the routes of a path."""
+    """Finds the routes of a path. `exact` are the matches of paths without parameters."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes: tuple[Route, ...] = tuple(routes)
         self._root = _Node()
         for route in self.routes:
             self._add(route)
-        self._exact = {route.path: self._search(route.path) for route in self.routes if "{" not in route.path}
+        self.exact: Mapping[str, RouteMatch] = {
+            route.path: self._search(route.path) for route in self.routes if "{" not in route.path
+        }
 
     def match(self, raw_path: str) -> RouteMatch:
         """Match a percent-encoded path, which is decoded once, segment by segment, strictly."""
-        return self._exact.get(raw_path) or self._search(raw_path)
+        return self.exact.get(raw_path) or self._search(raw_path)
 
     def _add(self, route: Route) -> None:
         node = self._root
@@ -129,7 +132,7 @@ class HttpRouter:
         segments = _decoded(raw_path)
         found = _walk(self._root, segments)
         if found is None:
-            return RouteMatch({}, {}, *_guard(segments), _hint(segments))
+            return RouteMatch({}, {}, *_guard(segments), why_missing(segments))
         routes, params = found
         anyone = next(iter(routes.values()))
         return RouteMatch(routes, params, anyone.auth, anyone.error_format)
@@ -201,8 +204,3 @@ def _guard(segments: Sequence[str | None]) -> tuple[Auth, ErrorFormat]:
         if tuple(segments[: len(prefix)]) == prefix:
             return guard
     return Auth.PUBLIC, ErrorFormat.REASON
-
-
-def _hint(segments: Sequence[str | None]) -> str:
-    names = [segment for segment in segments[:3] if segment != "inference"]
-    return HINTS.get(names[1] or "", "") if len(names) > 1 and names[0] == "v1" else ""

@@ -1,48 +1,30 @@
-"""The kinds of jobs, as the queue knows them."""
+"""The kinds of jobs, as the queue knows them. The work of most is loaded by the first job of the kind."""
 
-from collections.abc import Generator
 from functools import partial
 
-from modelyard.domain import batch
-from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus
+from modelyard.domain import batch, collection
+from modelyard.domain.job import Job, JobKind, JobProgress
 from modelyard.domain.training import TRAINING_ENDED, TRAINING_FAILED
+from modelyard.lazy import calls
 from modelyard.platform.batches import ends as batch_ends
 from modelyard.platform.batches import job as batch_job
 from modelyard.platform.evaluations import job as evaluation_job
-from modelyard.platform.evaluations import shard_ends
-from modelyard.platform.jobs.claimed_job import ClaimedJob
+from modelyard.platform.evaluations import shards
+from modelyard.platform.jobs.claims import latest_job
 from modelyard.platform.jobs.job_type import JobType, JobTypes
-from modelyard.platform.jobs.leases import latest_job
 from modelyard.platform.jobs.queue import request_cancel
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.responses import background
 from modelyard.platform.runtime import Runtime, Settings
+from modelyard.platform.traffic import job as collection_job
 from modelyard.platform.training import rounds
 from modelyard.platform.training.billing import book_rest, is_over_budget
 from modelyard.platform.training.methods import METHODS
 from modelyard.platform.training.run import train
 from modelyard.platform.training.submission import CHILD, RUN
+from modelyard.platform.training_runs import held_run
+from modelyard.platform.training_runs import job as run_job
 from modelyard.protocols import Tx
-
-
-def _evaluate(claimed: ClaimedJob) -> Generator[None, None, None]:
-    return evaluation_job.evaluate(claimed)  # loaded by the first evaluation
-
-
-def _end_run(tx: Tx, job: Job) -> None:
-    shard_ends.end_run(tx, job)
-
-
-def _stop_others(runtime: Runtime, job: Job) -> None:
-    shard_ends.stop_others(runtime, job)
-
-
-def _shares_files(runtime: Runtime, job: Job) -> bool:
-    return shard_ends.shares_files(runtime, job)
-
-
-def _loop(claimed: ClaimedJob) -> Generator[None, None, None]:
-    return rounds.run_loop(claimed)  # loaded by the first loop
 
 
 def _end_loop(tx: Tx, job: Job) -> None:
@@ -55,28 +37,8 @@ def _end_loop(tx: Tx, job: Job) -> None:
             request_cancel(tx, JOB_TYPES, waited.id, job.id, by, job.ended_at or job.created_at)
 
 
-def _respond(claimed: ClaimedJob) -> Generator[None, None, None]:
-    return background.respond(claimed)  # loaded by the first response in the background
-
-
-def _end_response(tx: Tx, job: Job) -> None:
-    background.end_with_job(tx, job)
-
-
-def _answer_batch(claimed: ClaimedJob) -> Generator[None, None, None]:
-    return batch_job.run_batch(claimed)  # loaded by the first batch
-
-
-def _end_batch(tx: Tx, job: Job) -> None:
-    batch_ends.end_batch(tx, job)
-
-
-def _keeps_files(runtime: Runtime, job: Job) -> bool:
-    return batch_ends.keeps_files(runtime, job)
-
-
-def _failed(job: Job) -> bool:
-    return job.status is JobStatus.FAILED
+def _trains_by_steps(runtime: Runtime, base_model: str) -> bool:
+    return held_run.step_trainer(runtime, base_model) is not None
 
 
 def _trains(kind: JobKind, runtime: Runtime, base_model: str) -> bool:
@@ -94,13 +56,13 @@ def _longest_row(settings: Settings) -> float:
 def _evaluation(kind: JobKind) -> JobType:
     return JobType(
         kind,
-        _evaluate,
+        calls(evaluation_job, "evaluate"),
         "evaluation_ended",
         "evaluation_failed",
-        _end_run,
-        after_end=_stop_others,
-        resumable=_failed,
-        shares_files=_shares_files,
+        calls(shards, "end_run"),
+        after_end=calls(shards, "stop_others"),
+        resumable=calls(shards, "has_failed"),
+        shares_files=calls(shards, "shares_files"),
         found_by_lane=True,
         can_run=_answers,
         longest_pause=_longest_row,
@@ -121,7 +83,7 @@ def _training(kind: JobKind) -> JobType:
 
 _LOOP = JobType(
     JobKind.LOOP,
-    _loop,
+    calls(rounds, "run_loop"),
     TRAINING_ENDED,
     TRAINING_FAILED,
     _end_loop,
@@ -132,10 +94,10 @@ _LOOP = JobType(
 
 _RESPONSE = JobType(
     JobKind.RESPONSE,
-    _respond,
+    calls(background, "respond"),
     "response_ended",
     "response_failed",
-    _end_response,
+    calls(background, "end_with_job"),
     found_by_lane=True,
     can_run=_answers,
     longest_pause=_longest_row,
@@ -143,12 +105,25 @@ _RESPONSE = JobType(
 
 _BATCH = JobType(
     JobKind.BATCH,
-    _answer_batch,
+    calls(batch_job, "run_batch"),
     batch.ENDED,
     batch.FAILED,
-    _end_batch,
-    shares_files=_keeps_files,
+    calls(batch_ends, "end_batch"),
+    shares_files=calls(batch_ends, "keeps_files"),
     longest_pause=_longest_row,
+)
+
+_COLLECT = JobType(
+    JobKind.COLLECT, calls(collection_job, "collect"), collection.ENDED, collection.FAILED, longest_pause=_longest_row
+)
+
+_COMMANDS = JobType(
+    JobKind.COMMANDS,
+    calls(run_job, "apply_commands"),
+    TRAINING_ENDED,
+    TRAINING_FAILED,
+    calls(run_job, "end_with_job"),
+    can_run=_trains_by_steps,
 )
 
 JOB_TYPES: JobTypes = {
@@ -158,6 +133,8 @@ JOB_TYPES: JobTypes = {
         _LOOP,
         _RESPONSE,
         _BATCH,
+        _COMMANDS,
+        _COLLECT,
         _evaluation(JobKind.EVALUATE),
         _evaluation(JobKind.RESCORE),
     )

@@ -15,6 +15,7 @@ from modelyard.domain.lineage import CheckpointLineage, CompletionLineage, RunLi
 from modelyard.domain.models import Checkpoint, Model, ModelName, Tombstone
 from modelyard.domain.promotion import Alias
 from modelyard.domain.record import EMPTY
+from modelyard.domain.response import ModelResponse
 from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import NotFound
 from modelyard.platform.paging import get_or_none, iter_index
@@ -145,6 +146,14 @@ def completion_lineage(snapshot: Snapshot, principal: Principal, id: str) -> Com
     return _lineage_of(snapshot, principal, booked, kept)
 
 
+def response_lineage(snapshot: Snapshot, principal: Principal, response: ModelResponse) -> CompletionLineage:
+    """Return the lineage of a response that is stored and may be read. Raises `NotFound` where it has no answer yet."""
+    booked = get_or_none(snapshot, LedgerEntry, response.completion_id)
+    if booked is None:
+        raise NotFound("answered response", response.id)
+    return _lineage_of(snapshot, principal, booked, response)
+
+
 def answered_lineage(snapshot: Snapshot, principal: Principal, id: str) -> CompletionLineage | None:
     """Return the lineage of a completion, stored or not; None for one that the principal may not see or that is not
     in the ledger.
@@ -156,7 +165,7 @@ def answered_lineage(snapshot: Snapshot, principal: Principal, id: str) -> Compl
 
 
 def _lineage_of(
-    snapshot: Snapshot, principal: Principal, booked: LedgerEntry, kept: StoredCompletion | None
+    snapshot: Snapshot, principal: Principal, booked: LedgerEntry, kept: StoredCompletion | ModelResponse | None
 ) -> CompletionLineage:
     return CompletionLineage(
         booked.id,
@@ -173,7 +182,7 @@ def _lineage_of(
 
 
 def _answering(
-    snapshot: Snapshot, principal: Principal, kept: StoredCompletion | None, booked: LedgerEntry
+    snapshot: Snapshot, principal: Principal, kept: StoredCompletion | ModelResponse | None, booked: LedgerEntry
 ) -> CheckpointLineage | None:
     """Return the lineage of the checkpoint that answered, if one did, it exists and the principal may see its model.
 

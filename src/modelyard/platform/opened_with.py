@@ -1,8 +1,14 @@
-"""What a platform was opened with, as its users may read it."""
+"""What a platform was opened with, as its users may read it, and whether it is open."""
 
+import os
+from collections.abc import Callable
+
+import attrs
+
+from modelyard.errors import StoreClosed, UsedAfterFork
 from modelyard.platform.chat.booked_request import Tracing
 from modelyard.platform.runtime import Runtime, Settings
-from modelyard.protocols import Clock, Observer, Randomness
+from modelyard.protocols import Clock, Executor, Observer, Randomness
 from modelyard.threads import Threads
 
 
@@ -46,3 +52,20 @@ class OpenedWith:
         """What traces its requests, if `modelyard.otel` does."""
         tracing: Tracing | None = self._runtime.cache.tracing
         return tracing
+
+
+@attrs.define(eq=False)
+class Lifetime:
+    """The state that all views of one platform share: whether it is open, in which process, and what it must close."""
+
+    pid: int
+    close: Callable[[], None]
+    executor: Callable[[int], Executor]
+    closed: bool = False
+
+    def check(self) -> None:
+        """Raise `StoreClosed` or `UsedAfterFork` unless the platform may be used."""
+        if self.closed:
+            raise StoreClosed("this platform was closed; open it again with open_platform")
+        if os.getpid() != self.pid:
+            raise UsedAfterFork("this platform was opened before a fork; open it again in the child process")

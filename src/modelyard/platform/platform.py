@@ -29,15 +29,16 @@ from modelyard.platform.listing import Listing, short_listing
 from modelyard.platform.metrics import service as metrics_service
 from modelyard.platform.models import base_models as base_model
 from modelyard.platform.models import service as model
-from modelyard.platform.opened_with import OpenedWith
+from modelyard.platform.opened_with import Lifetime, OpenedWith
 from modelyard.platform.operations import erasure, event_retention, ledger_retention, run_retention
 from modelyard.platform.operations import health as health_service
 from modelyard.platform.operations import orphans as sweep_service
 from modelyard.platform.responses import service as response_service
-from modelyard.platform.runtime import Lifetime, Runtime
+from modelyard.platform.runtime import Runtime
 from modelyard.platform.traces import service as traces_service
 from modelyard.platform.traffic import service as traffic_service
 from modelyard.platform.training import service as training_service
+from modelyard.platform.training_runs import service as training_runs_service
 from modelyard.platform.uploads import service as uploads
 from modelyard.platform.usage import service as usage_service
 from modelyard.protocols import Authenticator, Executor
@@ -51,8 +52,9 @@ class Platform(OpenedWith):
     """A model platform in one object, made by `open_platform`.
 
     Its resources are `catalogue`, `chat`, `responses`, `completions`, `embeddings`, `models`, `training`,
-    `traffic`, `evaluations`, `jobs`, `annotations`, `keys`, `usage`, `uploads`, `files`, `batches`, `fine_tuning` and
-    `health`. It is a context manager, synchronous and asynchronous; leaving it closes what `open_platform` opened.
+    `training_runs`, `traffic`, `evaluations`, `jobs`, `annotations`, `keys`, `usage`, `uploads`, `files`, `batches`,
+    `fine_tuning` and `health`. It is a context manager, synchronous and asynchronous; leaving it closes what
+    `open_platform` opened.
     """
 
     def __init__(self, runtime: Runtime, principal: Principal, life: Lifetime) -> None:
@@ -97,6 +99,11 @@ class Platform(OpenedWith):
     def training(self) -> "training_service.Training":
         """Training jobs."""
         return self._resource(training_service.Training)
+
+    @property
+    def training_runs(self) -> "training_runs_service.TrainingRuns":
+        """Models that clients train command by command."""
+        return self._resource(training_runs_service.TrainingRuns)
 
     @property
     def evaluations(self) -> "evaluation.Evaluations":

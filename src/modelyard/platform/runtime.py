@@ -1,8 +1,7 @@
 """What the use cases run on: everything comes from here, nothing is discovered."""
 
-import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -10,7 +9,7 @@ import attrs
 from modelyard.domain import base_model, job
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.usage import Admission
-from modelyard.errors import StorageFull, StoreClosed, UsedAfterFork
+from modelyard.errors import StorageFull, StoreClosed
 from modelyard.lazy import log
 from modelyard.platform.liveness import LivenessMonitor
 from modelyard.platform.meters import Meters
@@ -19,7 +18,6 @@ from modelyard.protocols import (
     AsyncBackend,
     Backend,
     Clock,
-    Executor,
     Ids,
     Observer,
     Randomness,
@@ -40,7 +38,8 @@ class Settings:
     for `longest_step`, or an evaluation that stores no row for `longest_row`, hangs, and is taken from its worker.
     `reference_mode` is how strictly evaluation references are checked (`RefMode`). `spare_room` on the disk of the
     artifacts is for what runs: a new job, or data for one, is refused before it takes any of it. `max_form` bounds the
-    form that uploads a file. A response that was stored is kept for `response_days`.
+    form that uploads a file. A response that was stored is kept for `response_days`. A training run that
+    its client drives keeps its worker for `run_idle` after its last command, unless other jobs wait.
     """
 
     lease: float = 30.0
@@ -56,14 +55,15 @@ class Settings:
     max_queued_jobs: int = 10_000
     spare_room: int = 256 * 2**20
     response_days: float = 30.0
+    run_idle: float = 10.0
     reference_mode: str = "syntax"
 
 
 class Booking(Protocol):
     """What records what a request has used."""
 
-    def step(self, tx: Tx) -> None:
-        """Record it. May run again."""
+    def step(self, tx: Tx, totals: Any = None) -> None:
+        """Record it, its total in `totals` where they are given. May run again."""
 
     def on_committed(self) -> None:
         """Note that it is recorded."""
@@ -89,9 +89,11 @@ class ProcessCache:
     `running` are the requests under way, by their ids: each is removed by the one who records its usage, itself or
     `close`. `bookings` are those that are not committed yet. `plans` are how requests are
     answered (`platform.chat.plan`). `presence` is the process as others see it
-    (`platform.usage.presence`), once it was needed. `meters` count what happens, once
+    (`platform.usage.presence`), once it was needed, and `workers` are its workers
+    (`platform.jobs.process_workers`). `meters` count what happens, once
     metrics were asked for; `tracing` is a `platform.chat.booked_request.Tracing`, once the host wants one. `places` are
-    where parts of queries ended.
+    where parts of queries ended. `held_runs` are training runs whose weights stay open between their commands, by id;
+    `sampling` are the requests to sample that this process answers (`platform.training_runs`).
     """
 
     offered: tuple[CatalogueEntry, ...] = ()
@@ -102,9 +104,12 @@ class ProcessCache:
     plans: dict[Any, Any] = attrs.field(factory=dict)
     closed: bool = False
     presence: Any = None
+    workers: Any = None
     meters: Meters | None = None
     tracing: Any = None
     places: dict[Any, Any] = attrs.field(factory=dict)
+    held_runs: dict[str, Any] = attrs.field(factory=dict)
+    sampling: dict[str, Any] = attrs.field(factory=dict)
     lock: Any = attrs.field(factory=threading.Lock)
 
     def begin(self, id: str, request: RunningRequest) -> None:
@@ -163,20 +168,3 @@ class Runtime:
             self.observer(event)
         except Exception:  # noqa: BLE001 - it is logged
             log.exception("the observer failed on %s", type(event).__name__)
-
-
-@attrs.define(eq=False)
-class Lifetime:
-    """The state that all views of one platform share: whether it is open, in which process, and what it must close."""
-
-    pid: int
-    close: Callable[[], None]
-    executor: Callable[[int], Executor]
-    closed: bool = False
-
-    def check(self) -> None:
-        """Raise `StoreClosed` or `UsedAfterFork` unless the platform may be used."""
-        if self.closed:
-            raise StoreClosed("this platform was closed; open it again with open_platform")
-        if os.getpid() != self.pid:
-            raise UsedAfterFork("this platform was opened before a fork; open it again in the child process")

@@ -171,7 +171,7 @@ def columns_of(record: Record) -> Mapping[str, Column]:
     for name in record.key:
         if columns[name].nullable:
             raise TypeError(f"{record.cls.__name__}.{name} is part of the key and cannot be None")
-    for name in _indexed(record):
+    for name in viewed_columns(record):
         if not columns[name].kind.indexable:
             raise TypeError(f"{record.cls.__name__}.{name} cannot be part of a key or an index")
         if columns[name].kind is _KINDS[str]:
@@ -179,7 +179,8 @@ def columns_of(record: Record) -> Mapping[str, Column]:
     return columns
 
 
-def _indexed(record: Record) -> set[str]:
+def viewed_columns(record: Record) -> set[str]:
+    """Return the names of the columns by which records are found and listed."""
     unique = [name for names in record.unique.values() for name in names]
     return {*record.key, *unique, *(name for i in record.indexes.values() for name in (*i.where, *i.order))}
 
@@ -206,6 +207,7 @@ class Projection:
         self._converts = {at: convert for at, convert in enumerate(converts) if convert is not None}
         self.raw: Callable[[object], tuple[Any, ...]] = _reader([column.name for column in columns])
         self._conversions: dict[tuple[type, ...], Conversion] = {}
+        self._admitted: set[tuple[int, type]] = set()
 
     def of(self, record: object) -> tuple[Any, ...]:
         """Return the converted values of a record that has been checked before."""
@@ -230,7 +232,12 @@ class Projection:
         return (self._conversions.get(types) or self._admit(types))(values)
 
     def convert_one(self, at: int, value: Any) -> Any:
-        """Convert one value for its column. Raises `ValueError`."""
+        """Convert one value for its column. Raises `TypeError` or `ValueError` for one that it cannot hold."""
+        if (at, type(value)) not in self._admitted:
+            column, type_ = self._columns[at], type(value)
+            if not column.admits(type_):
+                raise TypeError(f"{column.name} cannot be of type {type_.__name__}")
+            self._admitted.add((at, type_))
         convert = None if value is None and not self._nones else self._converts.get(at)
         return value if convert is None else convert(value)
 

@@ -88,16 +88,21 @@ def interrupts_leader(error: BaseException) -> bool:
     return not isinstance(error, Exception) and threading.current_thread() is threading.main_thread()
 
 
-class GroupCommit:
-    """The queue of calls. `run` settles a group and returns how many seconds its commit took.
+Run = Callable[[Sequence[PendingStep[Any]]], float]
+"""Settles a group, and returns how many seconds its commit took."""
 
+
+class GroupCommit:
+    """The queue of calls, and what runs a group of them.
+
+    A lone caller, who comes when no other calls and none has shared the last group, does not enter the queue.
     `try_at_once`, where there is one, settles a call that is not durable if it need not wait for anything.
     """
 
     def __init__(
         self,
-        run: Callable[[Sequence[PendingStep[Any]]], float],
-        try_at_once: Callable[[PendingStep[Any]], object] | None = None,
+        run: Run,
+        try_at_once: Run | None = None,
     ) -> None:
         self._run, self._try_at_once = run, try_at_once
         self._mutex = threading.Lock()
@@ -120,6 +125,10 @@ class GroupCommit:
 
         After the `last` call every other raises `StoreClosed`.
         """
+        if self._last_size <= 1 and not last:
+            alone = PendingStep(step, durable)
+            if self._run_alone(alone, self._run):
+                return alone.outcome()
         call = _ThreadCall(step, durable)
         try:
             self._join(call, last)
@@ -137,9 +146,10 @@ class GroupCommit:
 
     async def atransact(self, step: Callable[[Tx], T], durable: bool) -> T:
         """Run `step` for a task: at once if it is not durable and nothing is to be waited for, else in a group."""
-        tried = None if durable or self._try_at_once is None else self._run_alone(step, self._try_at_once)
-        if tried is not None:
-            return tried.outcome()
+        if self._try_at_once is not None and not durable:
+            alone = PendingStep(step, durable)
+            if self._run_alone(alone, self._try_at_once):
+                return alone.outcome()
         call = _TaskCall(step, durable)
         loop = call.loop
         with self._mutex:
@@ -177,23 +187,17 @@ class GroupCommit:
 
     # ---- leading ----
 
-    def _run_alone(
-        self, step: Callable[[Tx], T], try_at_once: Callable[[PendingStep[Any]], object]
-    ) -> PendingStep[T] | None:
-        """Run a step in this thread if no other call runs or waits. Returns None where it was not run."""
-        call = PendingStep(step, durable=False)
+    def _run_alone(self, call: PendingStep[Any], run: Run) -> bool:
+        """Run a call in this thread if no other runs or waits. Returns whether it is settled."""
         try:
             with self._mutex:
                 if self._leader is not None or self._queue or self._closed:
-                    return None
+                    return False
                 self._leader = call
-            self._running = threading.get_ident()
-            try_at_once(call)
+            self._run_group((call,), run)
         finally:
-            if self._leader is call:
-                self._running = None
-                self._step_down(call)
-        return call if call.settled else None
+            self._step_down(call)
+        return call.settled
 
     def _step_down(self, leader: object) -> None:
         """Pass on the lead, if this call has it."""
@@ -211,9 +215,12 @@ class GroupCommit:
             if self._queue[0].settled:
                 self._wake_settled()
             group = list(islice(self._queue, _MAX_GROUP))
-        self._running = threading.get_ident()
+        self._run_group(group, self._run)
+
+    def _run_group(self, group: Sequence[PendingStep[Any]], run: Run) -> None:
         try:
-            seconds = self._run(group)
+            self._running = threading.get_ident()
+            seconds = run(group)
         finally:
             self._running = None
         self._commit_seconds += (seconds - self._commit_seconds) / 8
@@ -230,6 +237,9 @@ class GroupCommit:
         May be called again if it was interrupted.
         """
         with self._mutex:
+            if not self._queue:
+                self._leader = None if self._leader is leader else self._leader
+                return
             if self._leader is leader:
                 self._wake_settled()
                 self._leader = next((call for call in self._queue if isinstance(call, _ThreadCall)), None)

@@ -39,6 +39,7 @@ def _finite(number: float) -> float:
 
 _ENCODED_SAFELY = frozenset({NoneType, bool, float, str})
 _KEYS = frozenset({str})
+_ARRAYS = (list, tuple)
 
 _SCALARS: Mapping[type, Callable[[Any], Any]] = {
     NoneType: bool,
@@ -57,10 +58,10 @@ def frozen(value: Any, depth: int = 0) -> Any:
     """
     if depth > MAX_DEPTH:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+    if isinstance(value, _ARRAYS):
+        return _frozen_array(value, depth)
     if isinstance(value, Mapping):
         return _frozen_mapping(value, depth)
-    if isinstance(value, list | tuple):
-        return _frozen_array(value, depth)
     check = _SCALARS.get(type(value))
     if check is None:
         raise ValueError(f"{type(value).__name__} is not a JSON value")

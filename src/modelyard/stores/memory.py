@@ -177,7 +177,7 @@ class _MemorySnapshot:
         return list(map(self._tables[cls].reader(columns), page))
 
     def count(self, cls: type[Any], index: str, *where: object) -> int:
-        return len(self._tables[cls].listing(index).group(where))
+        return self._tables[cls].listing(index).size(where)
 
 
 class _MemoryTx(_MemorySnapshot):
@@ -212,6 +212,10 @@ class _MemoryTx(_MemorySnapshot):
             record = table.shared(record)
         if old is None:
             raise RecordNotFound(f"no {type(record).__name__} {key}")
+        if table.keeps_place(old, record):
+            self._before.append((table, key, old))
+            table.rows[key] = record
+            return
         if table.unique:
             table.refuse_taken(record, key)
         self._put(table, key, old, record)
@@ -228,8 +232,12 @@ class _MemoryTx(_MemorySnapshot):
             table.rows[key] = old + record
 
     def remove(self, cls: type[Any], *key: object) -> None:
-        table, old = self._tables[cls], self.get(cls, *key)
-        self._put(table, table.key.of(old), old, None)
+        table = self._tables[cls]
+        found = table.key.accept(key)
+        old = table.rows.get(found)
+        if old is None:
+            raise RecordNotFound(f"no {cls.__name__} {key}")
+        self._put(table, found, old, None)
 
     def take(self, cls: type[R], index: str, *where: object) -> R | None:
         return next(iter(self.page(cls, index, *where, limit=1)), None)

@@ -1,19 +1,15 @@
 """How the memory store keeps one kind of record: rows by key, unique keys, and sorted entries for each index."""
 
-from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Sequence
-from operator import itemgetter
 from typing import Any
 
 from modelyard.domain.frozen import maker
 from modelyard.domain.record import Record
 from modelyard.errors import RecordConflict
-from modelyard.stores.columns import Column, Projection, columns_of
+from modelyard.stores.columns import Column, Projection, columns_of, viewed_columns
+from modelyard.stores.sorted_entries import SortedEntries
 
 Key = tuple[Any, ...]
-_Entry = tuple[Key, Key]
-_position: Callable[[_Entry], Key] = itemgetter(0)
-
 
 _UNLISTED = 256
 """Added records that may wait to be listed: listing many at once takes less time."""
@@ -61,23 +57,19 @@ class _Listing:
         ranks = [column.rank() for column in order]
         self._order, self._ranked = Projection(order, ranks, nones=True), any(ranks)
         self._kept = Projection(order, [column.kind.keep for column in order])
-        self._groups: dict[Key, list[_Entry]] = {}
+        self._groups: dict[Key, SortedEntries] = {}
 
-    def group(self, where: Key) -> Sequence[_Entry]:
-        """Return the entries with this prefix."""
-        return self._groups.get(self._where.accept(where), ())
+    def size(self, where: Key) -> int:
+        """Return how many entries have this prefix."""
+        return len(self._groups.get(self._where.accept(where), ()))
 
     def keys(self, where: Key, after: Key | None, limit: int, descending: bool) -> list[Key]:
         """Return up to `limit` keys after the cursor `after`."""
-        entries = self.group(where)
+        group = self._groups.get(self._where.accept(where))
         cursor = None if after is None else self._order.accept(self._kept.accept(after))
-        if descending:
-            end = len(entries) if cursor is None else bisect_left(entries, cursor, key=_position)
-            chosen = entries[max(0, end - limit) : end][::-1]
-        else:
-            start = 0 if cursor is None else bisect_right(entries, cursor, key=_position)
-            chosen = entries[start : start + limit]
-        return [key for _, key in chosen]
+        if group is None:
+            return []
+        return group.before(cursor, limit) if descending else group.after(cursor, limit)
 
     def move(self, key: Key, old: object | None, new: object | None) -> None:
         values = None if new is None else self._values(new)
@@ -92,11 +84,9 @@ class _Listing:
         entry = self._order.converted(position) if self._ranked else position, key
         group = self._groups.get(where)
         if group is None:
-            self._groups[where] = [entry]
-        elif group[-1] < entry:  # most records arrive in the order of their time, so that appending is enough
-            group.append(entry)
+            self._groups[where] = SortedEntries(entry)
         else:
-            insort(group, entry, key=_position)
+            group.add(entry)
 
     def clear(self) -> None:
         self._groups.clear()
@@ -104,7 +94,7 @@ class _Listing:
     def _drop(self, values: Key) -> None:
         where, position = values[: self._width], self._order.converted(values[self._width :])
         group = self._groups[where]
-        del group[bisect_left(group, position, key=_position)]
+        group.remove(position)
         if not group:
             del self._groups[where]
 
@@ -129,7 +119,8 @@ class Table:
             name: _Listing([columns[c] for c in index.where], [columns[c] for c in record.order_of(name)])
             for name, index in record.indexes.items()
         }
-        self._added: list[tuple[Key, Any]] = []
+        self._added: dict[Key, Any] = {}
+        self._noticed = self.reader(sorted({*viewed_columns(record), *record.settings}))
 
     def shared(self, record: Any, number: int | None = None) -> Any:
         """Return the record in a form that may be shared: itself, unless something in it is mutable.
@@ -167,7 +158,7 @@ class Table:
         self.rows[key] = new
         for unique in self.unique.values():
             unique.move(key, None, new)
-        self._added.append((key, new))
+        self._added[key] = new
         if len(self._added) > _UNLISTED:
             self._catch_up()
 
@@ -179,9 +170,11 @@ class Table:
         self.place(key, new)
         for unique in self.unique.values():
             unique.move(key, old, new)
-        self._catch_up()
-        for listing in self._listings.values():
-            listing.move(key, old, new)
+        if self._added.pop(key, None) is None:
+            for listing in self._listings.values():
+                listing.move(key, old, new)
+        elif new is not None:
+            self._added[key] = new
 
     def _catch_up(self) -> None:
         """List the records that were added since the last time."""
@@ -189,9 +182,9 @@ class Table:
             return
         try:
             for listing in self._listings.values():
-                for key, new in self._added:
+                for key, new in self._added.items():
                     listing.move(key, None, new)
-            self._added = []
+            self._added = {}
         except BaseException:
             self.rebuild()
             raise
@@ -203,6 +196,10 @@ class Table:
         else:
             self.rows[key] = new
 
+    def keeps_place(self, old: object, new: object) -> bool:
+        """Return whether `new` is found and listed as `old` is, and answers requests alike."""
+        return self._noticed(old) == self._noticed(new)
+
     def changes_settings(self, old: object | None, new: object | None) -> bool:
         """Return whether putting `new` in the place of `old` changes one of the record's `settings`."""
         if self.settings is None:
@@ -211,7 +208,7 @@ class Table:
 
     def rebuild(self) -> None:
         """Build every view again from the records."""
-        self._added = []
+        self._added = {}
         views: list[_Unique | _Listing] = [*self.unique.values(), *self._listings.values()]
         for view in views:
             view.clear()

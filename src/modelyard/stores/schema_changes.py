@@ -1,13 +1,14 @@
 """Changes of the tables between versions, which every store that keeps tables renders in its own SQL.
 
-The list only grows. A change that adds with a default leaves servers of the version before able to run until they
-restart; no change rewrites what a column means.
+The list only grows, at its end: a file remembers how far it has come. A change that adds with a default leaves servers
+of the version before able to run until they restart; no change rewrites what a column means.
 """
 
 from datetime import datetime
 
+from modelyard.stores.run_tables import TRAINING_RUNS
 from modelyard.stores.table_changes import AddColumn, AddIndex, AddTable, DropIndex, KeepByMonth, SchemaChange
-from modelyard.stores.trace_tables import TRACES
+from modelyard.stores.trace_tables import OUTCOMES, TRACES
 
 _ANSWERED = "answered_requests"
 _SESSIONS = "browser_sessions"
@@ -152,5 +153,17 @@ CHANGES: tuple[SchemaChange, ...] = (
         ],
     ),
     TRACES,
+    SchemaChange(
+        "0031_worker_processes",
+        "jobs",
+        [
+            AddTable("worker_processes", {"id": str, "beat": int, "process": str}, ["id"]),
+            AddColumn("workers", "process_id", str, ""),
+            AddIndex("workers", "workers_by_process", ["process_id", "id"]),
+        ],
+    ),
+    OUTCOMES,
+    SchemaChange("0033_paused_jobs", "job_progress", [AddColumn("job_progress", "paused_by", str, "")]),
+    TRAINING_RUNS,
 )
 """Every change since the stores share them, oldest first."""

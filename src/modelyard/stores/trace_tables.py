@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from modelyard.stores.table_changes import AddIndex, AddTable, SchemaChange
+from modelyard.stores.table_changes import AddColumn, AddIndex, AddTable, Fill, SchemaChange
 
 _CALLS, _IN_PROJECT, _BY_DIGEST = "traced_calls", ("entity", "project", "id"), ("entity", "project", "digest")
 _NAMED = dict.fromkeys((*_BY_DIGEST, "name"), str)
@@ -61,5 +61,19 @@ TRACES = SchemaChange(
             _BY_DIGEST,
         ),
         AddTable("traced_files", {**_NAMED, "size": int, "artifact": str, "created_at": datetime}, _BY_DIGEST),
+    ],
+)
+
+OUTCOMES = SchemaChange(
+    "0032_outcomes_of_calls",
+    "traced_calls",
+    [
+        AddColumn(_CALLS, "outcome", str, ""),
+        Fill(
+            _CALLS,
+            "outcome",
+            "CASE WHEN ended_at IS NULL THEN 'running' WHEN exception IS NULL THEN 'success' ELSE 'error' END",
+        ),
+        AddIndex(_CALLS, f"{_CALLS}_by_outcome", ["entity", "project", "outcome", "started_at", "seq"]),
     ],
 )

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from modelyard.testing.contracts.executor import ExecutorContract
     from modelyard.testing.contracts.executor_trials import Trials, TrialsElsewhere, TrialsHere
     from modelyard.testing.contracts.run_twice_store import RunTwiceStore
+    from modelyard.testing.contracts.step_trainer import StepTrainerContract
     from modelyard.testing.contracts.store import StoreContract
     from modelyard.testing.contracts.store_machine import StoreMachine, machine_over
     from modelyard.testing.contracts.store_values import CONTRACT_RECORDS
@@ -65,6 +66,7 @@ else:
             "testing.contracts.executor": ("ExecutorContract",),
             "testing.contracts.executor_trials": ("Trials", "TrialsElsewhere", "TrialsHere"),
             "testing.contracts.run_twice_store": ("RunTwiceStore",),
+            "testing.contracts.step_trainer": ("StepTrainerContract",),
             "testing.contracts.store": ("StoreContract",),
             "testing.contracts.store_machine": ("StoreMachine", "machine_over"),
             "testing.contracts.store_values": ("CONTRACT_RECORDS",),
@@ -129,6 +131,7 @@ __all__ = [
     "Refuse",
     "RunTwiceStore",
     "Slow",
+    "StepTrainerContract",
     "StoreContract",
     "StoreMachine",
     "TakenOver",
@@ -159,6 +162,7 @@ if "pytest" in sys.modules:
                 "authenticator",
                 "backend",
                 "executor",
+                "step_trainer",
                 "store",
                 "store_domains",
                 "store_machine",

@@ -5,7 +5,7 @@ reported, is the methods' business (`modelyard.trainers.methods`) and is shared 
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -13,13 +13,12 @@ import attrs
 
 from modelyard.domain.training import Example, Trajectory
 from modelyard.domain.training_config import AssistantTurns
+from modelyard.domain.training_run import Objective, Rows
 from modelyard.errors import InvalidInput
 from modelyard.protocols import SavedState, Started, Step, Trained, TrainItem
-from modelyard.trainers.losses import Loss
 
 Metrics = Mapping[str, float]
 Files = Mapping[str, Iterable[bytes]]
-Rows = Sequence[Sequence[float]]
 
 
 class Turn(Protocol):
@@ -46,16 +45,6 @@ class TrainableTurns:
         return sum(len(turn.logprobs) for turn in self.turns)
 
 
-@attrs.frozen
-class Objective:
-    """What a step lessens. `of` takes the log-probability of each token of the step, turn by turn, and its derivatives
-    come in the same rows; those of a `linear` one are the same for any rows.
-    """
-
-    of: Callable[[Rows], Loss]
-    linear: bool = False
-
-
 class Learner(Protocol):
     """A model in training."""
 
@@ -71,8 +60,10 @@ class Learner(Protocol):
         """
         ...
 
-    def scores(self, model: object, turns: Sequence[Turn]) -> Rows:
-        """Return the log-probability (nats) of each token of the turns, under a model that this learner knows."""
+    def scores(self, model: object | None, turns: Sequence[Turn]) -> Rows:
+        """Return the log-probability (nats) of each token of the turns, under a model that this learner knows; None
+        is the one in training, as it is now.
+        """
         ...
 
     def step(self, turns: Sequence[Turn], loss: Objective, learning_rate: float, number: int) -> Metrics:

@@ -12,18 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 
 from modelyard.domain.training_config import DPOConfig, ImportanceSamplingLevel, RLConfig
+from modelyard.domain.training_run import Loss
 from modelyard.trainers.credits import Credit
 
 MAX_LOG_RATIO = 20.0
-
-
-@attrs.frozen
-class Loss:
-    """A loss (nats), its derivative for each new log-probability (one row per sequence), and numbers to report."""
-
-    value: float
-    derivatives: tuple[tuple[float, ...], ...]
-    metrics: Mapping[str, float]
 
 
 # ---- SFT -------------------------------------------------------------------------------------------------------

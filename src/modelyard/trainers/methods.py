@@ -8,11 +8,11 @@ import attrs
 
 from modelyard.domain.training import Example, Preference
 from modelyard.domain.training_config import BatchedConfig, DPOConfig, RLConfig, SFTConfig
+from modelyard.domain.training_run import Objective
 from modelyard.errors import InvalidInput
 from modelyard.trainers.loop import (
     Learner,
     Metrics,
-    Objective,
     Plan,
     Policies,
     Turn,
@@ -22,15 +22,20 @@ from modelyard.trainers.loop import (
 )
 from modelyard.trainers.losses import preference_loss, supervised_loss
 from modelyard.trainers.rl import plan_rl
+from modelyard.trainers.validation import Criterion, Validation
 
 Row = TypeVar("Row")
 
 
 @attrs.frozen
 class LearnerMethod:
-    """How a method plans its steps, and which fields of `Policies` its loss compares with under a configuration."""
+    """How a method plans its steps, and which fields of `Policies` its loss compares with under a configuration.
 
-    plan: Callable[[Learner, Any, Iterable[Any], Policies, int], Plan]
+    `plan` takes the learner, the configuration, the rows, the policies, the step after which to resume, and rows that
+    are held out.
+    """
+
+    plan: Callable[[Learner, Any, Iterable[Any], Policies, int, Iterable[Any]], Plan]
     compares: Callable[[Any], Collection[str]] = lambda config: ()
 
 
@@ -41,30 +46,35 @@ def _plan_batches(
     learner: Learner,
     config: BatchedConfig,
     data: Iterable[Row],
-    turns_of: Callable[[Row], Sequence[Turn]],
-    objective_of: Callable[[Sequence[Turn]], Objective],
+    criterion: Criterion[Row],
     resume_step: int,
+    held_out: Iterable[Row],
 ) -> Plan:
     """Plan one optimizer step per batch, in file order. Raises `TrainingError`, `InvalidInput`.
 
     The data are read twice, so that a bad row is refused before the first step.
     """
-    overlong = [_checked(turns_of, number, row) for number, row in enumerate(data)]
+    overlong = _checked(criterion, data, "data")
     rates = config.learning_rates(len(overlong))
+    _checked(criterion, held_out, "held_out")
+    validation = Validation(learner, criterion, held_out, config.rows_per_batch, len(rates), config.epochs)
 
     def steps() -> Iterator[tuple[int, Metrics]]:
         for number, batch in _batches(data, config.rows_per_batch, resume_step):
-            turns = [turn for row in batch for turn in turns_of(row) if turn.logprobs]
-            rate = rates[number - 1]
-            yield number, {**learner.step(turns, objective_of(turns), rate, number), "learning_rate": rate}
+            turns, rate = criterion.trainable(batch), rates[number - 1]
+            found = learner.step(turns, criterion.objective_of(turns), rate, number)
+            yield number, {**found, "learning_rate": rate, **validation.after(number)}
 
     return Plan(len(rates), steps(), length_metrics(sum(overlong)))
 
 
-def _checked(turns_of: Callable[[Row], Sequence[Turn]], number: int, row: Row) -> int:
-    """Count the turns of a row that are too long. Raises `TrainingError`, and `InvalidInput` with the row's number."""
-    with located_at("data", number):
-        return count_overlong(turns_of(row))
+def _checked(criterion: Criterion[Row], rows: Iterable[Row], name: str) -> list[int]:
+    """Count, row by row, the turns that are too long. Raises `TrainingError`, `InvalidInput` with the row's number."""
+    found = []
+    for number, row in enumerate(rows):
+        with located_at(name, number):
+            found.append(count_overlong(criterion.turns_of(row)))
+    return found
 
 
 def _batches(data: Iterable[Row], size: int, skipped: int) -> Iterator[tuple[int, list[Row]]]:
@@ -80,21 +90,33 @@ def _batches(data: Iterable[Row], size: int, skipped: int) -> Iterator[tuple[int
 
 
 def _plan_sft(
-    learner: Learner, config: SFTConfig, data: Iterable[Example], policies: Policies, resume_step: int
+    learner: Learner,
+    config: SFTConfig,
+    data: Iterable[Example],
+    policies: Policies,
+    resume_step: int,
+    held_out: Iterable[Example] = (),
 ) -> Plan:
     def turns_of(example: Example) -> Sequence[Turn]:
         return learner.sft_turns(example, config.assistant_turns)
 
-    return _plan_batches(
-        learner, config, data, turns_of, lambda turns: Objective(supervised_loss, linear=True), resume_step
-    )
+    def tokens(turns: Sequence[Turn]) -> int:
+        return sum(len(turn.logprobs) for turn in turns)
+
+    criterion = Criterion(turns_of, lambda turns: Objective(supervised_loss, linear=True), tokens)
+    return _plan_batches(learner, config, data, criterion, resume_step, held_out)
 
 
 # ---- DPO ---------------------------------------------------------------------------------------------------------
 
 
 def _plan_dpo(
-    learner: Learner, config: DPOConfig, data: Iterable[Preference], policies: Policies, resume_step: int
+    learner: Learner,
+    config: DPOConfig,
+    data: Iterable[Preference],
+    policies: Policies,
+    resume_step: int,
+    held_out: Iterable[Preference] = (),
 ) -> Plan:
     """Plan steps on pairs of answers; a pair of which one is too long for the model is left out.
 
@@ -109,7 +131,8 @@ def _plan_dpo(
         reference = learner.scores(policies.parent, turns)
         return Objective(lambda new: preference_loss(new, reference, config))
 
-    return _plan_batches(learner, config, data, turns_of, objective_of, resume_step)
+    criterion = Criterion(turns_of, objective_of, lambda turns: len(turns) // 2)
+    return _plan_batches(learner, config, data, criterion, resume_step, held_out)
 
 
 def _last_turn(learner: Learner, example: Example) -> Turn:

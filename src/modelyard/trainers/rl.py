@@ -8,33 +8,38 @@ import attrs
 
 from modelyard.domain.training import Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig
+from modelyard.domain.training_run import Loss, Objective, Rows
 from modelyard.errors import TrainingError
 from modelyard.trainers.credits import Credit, credit_trajectories, group_advantages, packed
 from modelyard.trainers.loop import (
     Learner,
     Metrics,
-    Objective,
     Plan,
     Policies,
-    Rows,
     Turn,
     count_overlong,
     length_metrics,
     located_at,
     mean,
 )
-from modelyard.trainers.losses import Loss, TrainedSequence, policy_loss
+from modelyard.trainers.losses import TrainedSequence, policy_loss
 
 # ---- RL: what there is to learn ------------------------------------------------------------------------------------
 
 
 def plan_rl(
-    learner: Learner, config: RLConfig, data: Iterable[TrajectoryGroup], policies: Policies, resume_step: int
+    learner: Learner,
+    config: RLConfig,
+    data: Iterable[TrajectoryGroup],
+    policies: Policies,
+    resume_step: int,
+    held_out: Iterable[TrajectoryGroup] = (),
 ) -> Plan:
     """Plan one optimizer step per packed sequence. Raises `TrainingError`.
 
     The data are read twice: once to see what each trajectory is worth, once to learn from them, a packed sequence
-    at a time. Without any difference of rewards there are no steps, and the weights stay the parent's.
+    at a time. Without any difference of rewards there are no steps, and the weights stay the parent's. Held-out rows
+    are not looked at: a loop validates by sampling.
     """
     survey = _survey(learner, data, config)
     batches = islice(enumerate(survey.batches(learner, data), start=1), resume_step, None)

@@ -1,13 +1,13 @@
-"""Both ways of asking."""
+"""All ways of asking."""
 
 from typing import Any
 
 import pytest
 
-from upstream_asking import ask, ask_on_loop
+from upstream_asking import ask, ask_on_loop, ask_on_uvloop
 
 
-@pytest.fixture(params=[ask, ask_on_loop], ids=["blocking", "on a loop"])
+@pytest.fixture(params=[ask, ask_on_loop, ask_on_uvloop], ids=["blocking", "on a loop", "on uvloop"])
 def either(request: pytest.FixtureRequest) -> Any:
-    """Asks both ways: what holds for one holds for the other."""
+    """Asks in each way: what holds for one holds for the others."""
     return request.param

@@ -14,8 +14,7 @@ import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.domain.canonical import digest
-from modelyard.domain.evaluation import metrics as metrics_
+from modelyard.domain.canonical import MAX_TEXT, digest
 from modelyard.domain.evaluation.aggregate import MAX_METRICS, MAX_TEXTS, OTHERS, aggregate
 from modelyard.domain.evaluation.metrics import (
     Metric,
@@ -402,7 +401,7 @@ def test_the_worst_rows_come_first_up_to_the_requested_number() -> None:
 def test_what_is_kept_of_a_row_is_short() -> None:
     judged = [(prediction({"text": "x" * 10**6}, output={"value": "y" * 10**6}), [score(False)])]
     (note,) = only(aggregate(judged)).worst
-    assert len(note.inputs) == len(note.output) == metrics_.MAX_TEXT
+    assert len(note.inputs) == len(note.output) == MAX_TEXT
     assert note.output.endswith("y…")
 
 

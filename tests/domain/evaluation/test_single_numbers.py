@@ -1,4 +1,4 @@
-"""Comparing rows with one number each takes a short way, which comes to the same as the general one."""
+"""Rows with one number each take a short way, which comes to the same as the general one; so does a run's summary."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -8,11 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.domain.canonical import digest
+from modelyard.domain.evaluation import aggregate as aggregating
 from modelyard.domain.evaluation import compare as comparing
+from modelyard.domain.evaluation.aggregate import aggregate, aggregate_means
 from modelyard.domain.evaluation.compare import compare
 from modelyard.domain.evaluation.comparison import Comparison
 from modelyard.domain.evaluation.metrics import ScoredPrediction
 from modelyard.domain.evaluation.prediction import Prediction, Score
+from modelyard.domain.evaluation.summary import run_summary
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SCORERS = ("weave:///local/p/object/tone:v0", "wandb-artifact:///local/p/tone:v0", "weave:///local/p/object/facts:v0")
@@ -54,7 +57,7 @@ def compared(baseline: Any, candidate: Any) -> Comparison:
 def test_the_short_way_comes_to_the_same_as_the_general_one(baseline: Any, candidate: Any) -> None:
     short = compared(baseline, candidate)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparing, "_single_number", lambda row: None)
+        patch.setattr(comparing, "single_number", lambda row: None)
         assert repr(compared(baseline, candidate)) == repr(short)
 
 
@@ -62,3 +65,18 @@ def test_rows_with_one_number_take_the_short_way(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(comparing._Pairing, "_take", None)
     run = {number: [(None, [(SCORERS[0], number / 7)])] for number in range(6)}
     assert compared(run, run).rows == 6
+
+
+@given(runs)
+def test_the_short_way_aggregates_to_the_same_as_the_general_one(given: Any) -> None:
+    short = aggregate(scored("a", given))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(aggregating, "single_number", lambda row: None)
+        assert repr(aggregate(scored("a", given))) == repr(short)
+
+
+@given(runs)
+def test_a_summary_needs_no_more_than_means(given: Any) -> None:
+    scorers = {"tone": SCORERS[0], "facts": SCORERS[2]}
+    whole = run_summary(aggregate(scored("a", given)), scorers)
+    assert repr(run_summary(aggregate_means(scored("a", given)), scorers)) == repr(whole)

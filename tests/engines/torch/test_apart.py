@@ -12,7 +12,7 @@ import torch
 from local_models import SHAPE, TOKEN_BYTES, _loaded, adapter_weights, alone, answered, engine_of, prompts, requested
 
 from modelyard.domain.completion import Sampling
-from modelyard.engines.torch.hf_cache import SequenceCache
+from modelyard.engines.torch.hf_cache import JointCache
 from modelyard.engines.torch.serving.batching_engine import Engine
 from modelyard.engines.torch.serving.separate_caches import SeparateCaches
 from modelyard.errors import BackendError, ContextLengthExceeded
@@ -49,15 +49,15 @@ def test_answers_are_those_of_rows(apart: Any, folder: Path, joins: bool) -> Non
     assert passes[0] < tokens // 2 if joins else passes[0] == tokens
 
 
-def test_a_prompt_that_many_have_is_read_once_for_each_adapter(apart: Any, folder: Path) -> None:
-    engine, read = apart(rows=8), list[int]()
+def test_a_prompt_that_many_have_is_read_once_for_each_adapter(apart: Any, folder: Path, joins: bool) -> None:
+    engine, read = apart(rows=8), list[tuple[int, int]]()
     engine.load(1, SHAPE, adapter_weights(folder, SHAPE, seed=1))
     engine._network.body.register_forward_hook(
-        lambda _, __, given, ___: read.append(given["input_ids"].shape[1]), with_kwargs=True
+        lambda _, __, given, ___: read.append(given["input_ids"].shape), with_kwargs=True
     )
     wanted = [requested([*range(5, 45)], 6, Sampling(seed=n), slot=n % 2) for n in range(8)]
     found = answered(engine, *wanted)
-    assert [tokens for tokens in read if tokens > 1] == [40, 40]
+    assert [(rows, tokens) for rows, tokens in read if tokens > 1] == ([(2, 40)] if joins else [(1, 40), (1, 40)])
     other = engine_of(folder)
     other.load(1, SHAPE, adapter_weights(folder, SHAPE, seed=1))
     assert found == answered(other, *(requested(one.prompt, 6, one.sampling, slot=one.slot) for one in wanted))
@@ -76,18 +76,24 @@ def test_each_has_its_adapter(apart: Any, folder: Path) -> None:
     assert found == expected
 
 
-def test_caches_take_what_was_reckoned_and_go_with_their_answers(apart: Any) -> None:
+def _taken(engine: Engine) -> int:
+    """The bytes of all caches."""
+    assert isinstance(engine.rows, SeparateCaches)
+    return sum(batch.cache.nbytes for batch in set(engine.rows._batches.values()))
+
+
+def test_caches_take_what_was_reckoned_and_go_with_their_answers(apart: Any, joins: bool) -> None:
     engine = apart(ends=frozenset())
     wanted = [requested(prompt, 20) for prompt in prompts(3)]
     for one in wanted:
         engine.submit(one)
     engine.wait(wanted[0], 10)
-    taken = {one.length - 1: cache.nbytes for one, cache in engine.rows._caches.items()}
-    assert taken == {tokens: tokens * TOKEN_BYTES for tokens in taken}
-    assert len(taken) == 3
+    lengths = [one.length - 1 for one in wanted]
+    padded = len(lengths) * max(lengths)
+    assert _taken(engine) == (padded if joins else sum(lengths)) * TOKEN_BYTES
     for one in wanted:
         engine.cancel(one)
-    assert not engine.rows._caches
+    assert not engine.rows._batches
 
 
 def test_memory_is_never_exceeded_and_those_for_whom_there_is_none_wait(
@@ -95,15 +101,15 @@ def test_memory_is_never_exceeded_and_those_for_whom_there_is_none_wait(
 ) -> None:
     memory, most = TOKEN_BYTES * 100, [0]
     engine = apart(memory=memory, ends=frozenset())
-    read = SequenceCache.read
+    read = JointCache.read
 
-    def watching(cache: SequenceCache, ids: torch.Tensor) -> torch.Tensor:
+    def watching(cache: JointCache, ids: torch.Tensor) -> torch.Tensor:
         states = read(cache, ids)
-        most[0] = max(most[0], sum(one.nbytes for one in engine.rows._caches.values()))
+        most[0] = max(most[0], _taken(engine))
         return states
 
-    monkeypatch.setattr(SequenceCache, "read", watching)
-    wanted = [requested([*range(5, 25)], 40, Sampling(seed=n)) for n in range(5)]
+    monkeypatch.setattr(JointCache, "read", watching)
+    wanted = [requested([*range(5, 25 - 3 * n)], 40, Sampling(seed=n)) for n in range(5)]
     found = answered(engine, *wanted)
     assert memory // 2 < most[0] <= memory
     assert found == answered(

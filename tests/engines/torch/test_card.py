@@ -5,8 +5,10 @@ what the processor answers and learns.
 """
 
 import importlib
+import io
 import json
 import logging
+import math
 import random
 import sys
 from collections import Counter
@@ -27,10 +29,11 @@ from modelyard import open_platform
 from modelyard.domain.base_model import Tuning
 from modelyard.domain.completion import CompletionRequest, Message, ResponseFormat, ResponseType, Role, Sampling
 from modelyard.domain.training_config import RLConfig, SFTConfig
+from modelyard.domain.training_run import AdamParams, AdapterConfig
 from modelyard.engines.torch import network
 from modelyard.engines.torch import network as head
 from modelyard.engines.torch.cuda_graphs import usual_recorder
-from modelyard.engines.torch.lora import AdapterBank
+from modelyard.engines.torch.lora import WEIGHTS_FILE, AdapterBank
 from modelyard.engines.torch.network import Network
 from modelyard.engines.torch.serving.batching_engine import Engine
 from modelyard.engines.torch.serving.grammar import Grammars
@@ -41,6 +44,7 @@ from modelyard.engines.torch.training.memory_plan import free_memory
 from modelyard.engines.torch.training.token_logprobs import TokenScorer
 from modelyard.engines.torch.training.trainer import LocalTrainer
 from modelyard.errors import BackendError
+from modelyard.testing.contracts.step_trainer import cross_entropy, flat, read, target_rows
 from modelyard.testing.contracts.trainer import WORDS, Run, context_of, conversation_about, followed, rewarded
 
 pytestmark = pytest.mark.skipif(
@@ -379,6 +383,29 @@ def test_layers_are_computed_again_where_memory_is_short(
     run = followed(trainer.train("sft", SFTConfig(batch_size=2), EXAMPLES[:2], context_of("tiny")))
     assert all(asked_for) is (memory is not None)
     assert run.steps[0].metrics["loss"] == pytest.approx(5.6, abs=0.2)
+
+
+def _none(name: str) -> io.BytesIO:
+    raise AssertionError(name)
+
+
+def test_runs_that_callers_drive_learn_on_the_card_what_they_learn_on_the_processor(card: Card, folder: Path) -> None:
+    """Two side by side, with a changed head: a network of 16 bits, adapters and their optimizers of 32."""
+    rows, found = target_rows(1, count=4), {}
+    for device in ("cuda", "cpu"):
+        trainer = LocalTrainer([base_model(folder, "tiny")], device=device)
+        runs = [trainer.open_run("tiny", AdapterConfig(rank=4, seed=seed), frozenset(), _none) for seed in (1, 2)]
+        for run in [*runs, *runs]:
+            run.accumulate(rows, cross_entropy(rows))
+            run.optim_step(AdamParams(learning_rate=0.01))
+        assert all(weights.dtype is torch.float32 for weights in load(read(runs[0].files())[WEIGHTS_FILE]).values())
+        found[device] = [-math.fsum(flat(run.score(rows))) for run in runs]
+        assert found[device][0] != found[device][1]
+        again = trainer.open_run(
+            "tiny", AdapterConfig(), frozenset(state := read(runs[1].state())), lambda name: io.BytesIO(state[name])
+        )
+        assert read(again.state()) == state
+    assert found["cuda"] == pytest.approx(found["cpu"], rel=0.05)
 
 
 def test_a_platform_serves_and_trains_on_the_card_where_there_is_one(card: Card, folder: Path) -> None:

@@ -1,14 +1,18 @@
 """Answers of other servers: chunks that bring only text are read by a short way, which comes to the same."""
 
+import json
+from copy import deepcopy
 from typing import Any
 
+import attrs
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from modelyard.domain.completion import CompletionRequest, Message, Role
+from modelyard.domain.completion import CompletionRequest, Message, Role, Usage
 from modelyard.errors import BackendError, InvalidInput
 from modelyard.formats.chat.answer_reader import AnswerBrokenOff, AnswerReader
+from modelyard.formats.json import loads
 
 odd = st.sampled_from([None, "", 0, 1, True, [], {}, [1], "x"])
 logprobs = st.just({"content": [{"token": "a", "logprob": -1.0}]})
@@ -52,11 +56,52 @@ requests = st.builds(
 )
 
 
+PLAIN_ANSWER: dict[str, Any] = {
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "text"}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 2, "completion_tokens": 1, "total_tokens": 3},
+}
+CHANGES: dict[str, list[Any]] = {
+    "choices": [None, [], {}, 0, [None], [{}]],
+    "usage": [None, 0, [], {}],
+    "prompt_token_ids": [None, [], [1], 0, {}, False],
+    "error": [None],
+    "choice.index": [None, False, True, 1, -1, "0", 0.0],
+    "choice.finish_reason": [None, "length", "tool_calls", "content_filter", "abort", "later", 3, ["stop"]],
+    "choice.logprobs": [None, {}, [], 0, False, "", {"content": [{"token": "text", "logprob": -1.0}]}],
+    "choice.token_ids": [None, [], [7], 0, {}],
+    "choice.provider_specific_fields": [None, {}, [], {"token_ids": [7]}],
+    "choice.prompt_token_ids": [None, [], [1]],
+    "choice.stop_reason": [None, "text", 7],
+    "choice.message": [None, {}, [], "x"],
+    "choice.delta": [{"content": "other"}],
+    "message.content": [None, "", 0, ["text"], {}],
+    "message.tool_calls": [None, [], {}, 0, [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}]],
+    "message.refusal": [None, "no", 0],
+    "message.reasoning_content": ["hm"],
+    "usage.prompt_tokens": [None, True, -1, 2.0, "2", 0],
+    "usage.completion_tokens": [None, True, -1, 2.0, 0],
+    "usage.prompt_tokens_details": [None, {}, [], {"cached_tokens": 1}],
+}
+
+
+def changed(name: str, value: Any) -> dict[str, Any]:
+    """A plain answer with one member changed."""
+    answer: dict[str, Any] = deepcopy(PLAIN_ANSWER)
+    choice = answer["choices"][0]
+    parts = {"": answer, "choice": choice, "message": choice["message"], "usage": answer["usage"]}
+    of, _, member = name.rpartition(".")
+    parts[of][member] = value
+    return answer
+
+
 class General(AnswerReader):
     """A reader that knows no short way."""
 
     def _text_only(self, chunk: Any) -> None:
         return None
+
+    def _take_plain_answer(self, chunk: Any) -> bool:
+        return False
 
 
 def read(reader: AnswerReader, given: list[Any]) -> list[Any]:
@@ -71,6 +116,24 @@ def read(reader: AnswerReader, given: list[Any]) -> list[Any]:
     return found
 
 
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_short_way_of_a_whole_answer_comes_to_the_same_as_the_general_one(name: str) -> None:
+    plain = CompletionRequest("m", (Message(Role.USER, "hello"),), max_tokens=9)
+    asked = [plain, *(attrs.evolve(plain, **more) for more in ({"n": 2}, {"stop": ("text",)}, {"streamed": True}))]
+    asked += [attrs.evolve(plain, logprobs=True), attrs.evolve(plain, return_token_ids=True)]
+    for request in asked:
+        for value in CHANGES[name]:
+            for chunks_ in ([PLAIN_ANSWER], [changed(name, value)], [changed(name, value), PLAIN_ANSWER]):
+                assert read(AnswerReader(request), chunks_) == read(General(request), chunks_), (request, value)
+
+
+def test_a_plain_answer_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("modelyard.formats.chat.answer_reader._ChoiceReader.take", None)
+    reader = AnswerReader(CompletionRequest("m", (Message(Role.USER, "hello"),)))
+    assert reader.take(PLAIN_ANSWER) == []
+    assert (reader.end().text, reader.end().usage) == ("text", Usage(2, 1))
+
+
 @given(request=requests, given=st.lists(text | text | chunks | odd, max_size=6))
 def test_the_short_way_of_text_comes_to_the_same_as_the_general_one(
     request: CompletionRequest, given: list[Any]
@@ -83,3 +146,72 @@ def test_text_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = AnswerReader(CompletionRequest("m", (Message(Role.USER, "hello"),), streamed=True))
     (delta,) = reader.take({"choices": [{"index": 0, "delta": {"content": "text"}, "finish_reason": None}]})
     assert delta.text == "text"
+
+
+contents = st.sampled_from(["a", "b", "a", "b", " word", "é", "\u2028", 'a"b', "\n", "\\", "\x7f", "content"])
+members = st.sampled_from([{}, {}, {}, {"finish_reason": None}, {"finish_reason": "stop"}, {"index": 1}])
+decoys = st.sampled_from(["id", "id", "content", 'x"content', "con\\tent"])
+"""Members before the choices that may be taken for the content."""
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[bytes]:
+    """Events of one server, some of them damaged."""
+    spaces, ascii_only, decoy = draw(st.sampled_from([(",", ":"), (", ", ": ")])), draw(st.booleans()), draw(decoys)
+    events = []
+    for content, more, before in draw(st.lists(st.tuples(contents, members, contents), max_size=6)):
+        choice = {"index": 0, "delta": {"content": content}, **more}
+        chunk = {decoy: "c" if decoy == "id" else before, "choices": [choice]}
+        events.append(json.dumps(chunk, ensure_ascii=ascii_only, separators=spaces).encode())
+    for at in draw(st.lists(st.integers(0, max(len(events) - 1, 0)), max_size=1)) if events else ():
+        place = draw(st.integers(0, len(events[at]) - 1))
+        instead = draw(st.sampled_from([b"", b"\xff", b'"', b"\\", b"\n", b"}", b'a","content":"b']))
+        events[at] = events[at][:place] + instead + events[at][place + 1 :]
+    return events
+
+
+def read_events(reader: AnswerReader, events: list[bytes]) -> list[Any]:
+    """What a reader makes of these events, up to the first fault."""
+    found: list[Any] = []
+    at = 0
+    try:
+        while at < len(events):
+            texts = reader.take_texts(events, at)
+            found += texts or reader.take(loads(events[at]), events[at])
+            at += len(texts) or 1
+        found.append(reader.end())
+    except (InvalidInput, BackendError, AnswerBrokenOff) as fault:
+        found.append((type(fault), str(fault)))
+    return found
+
+
+class Parsing(AnswerReader):
+    """A reader that parses every event."""
+
+    def take_texts(self, events: Any, start: int) -> list[Any]:
+        return []
+
+
+def chunk_of(content: str, before: str = "", after: str = "") -> bytes:
+    """An event with this text, and more members before and after it."""
+    return f'{{{before}"choices":[{{"index":0,"delta":{{"content":"{content}"}}{after}}}]}}'.encode()
+
+
+PLAIN = CompletionRequest("m", (Message(Role.USER, "hello"),), streamed=True)
+
+
+@given(request=requests, events=streams())
+@example(PLAIN, [chunk_of("a", after=',"finish_reason":null'), chunk_of("b", after=',"finish_reason":"stop"')])
+@example(PLAIN, [chunk_of("a"), chunk_of("b", after=',"finish_reason":"stop"'), chunk_of("c")])
+@example(PLAIN, [chunk_of("a", '"content":"a",'), chunk_of("a", '"content":"b",')])
+@example(PLAIN, [chunk_of("a", '"x\\"content":"a",'), chunk_of("a", '"x\\"content":"b",')])
+@example(PLAIN, [chunk_of("a"), chunk_of('b","role":"x'), chunk_of("\\n"), chunk_of("b")])
+def test_events_that_are_not_parsed_are_read_as_parsed_ones(request: CompletionRequest, events: list[bytes]) -> None:
+    assert read_events(AnswerReader(request), events) == read_events(Parsing(request), events)
+
+
+def test_events_that_differ_in_their_text_are_not_parsed() -> None:
+    reader = AnswerReader(PLAIN)
+    first, *others = map(chunk_of, "abc")
+    reader.take(loads(first), first)
+    assert [delta.text for delta in reader.take_texts(others, 0)] == ["b", "c"]

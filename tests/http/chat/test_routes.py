@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import date
 from typing import Any
 
@@ -433,6 +433,33 @@ def test_an_unwritable_delta_ends_the_stream_with_an_error_event_and_is_booked(
     assert backend.closed == 1
     assert b"[DONE]" not in answer.raw
     assert entry.completion_tokens == 2
+
+
+class Wrong(Saying):
+    """Gives, on an event loop, a delta with a wrong count."""
+
+    async def astream(self, request: Any, model: Any) -> AsyncIterator[Delta]:
+        try:
+            for piece in self.pieces:
+                yield Delta(piece, -1)
+        finally:
+            self.closed += 1
+
+
+def test_a_backend_is_closed_before_a_failed_answer_is_sent() -> None:
+    backend = Wrong(["a ", "b "])
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b'{"model": "sayer", "messages": [{"role": "user", "content": "x"}]}'
+
+    async def status_and_closed(platform: Any) -> tuple[int, int]:
+        headers = [("authorization", f"Bearer {platform.keys.create('acme').secret}")]
+        request = Request("POST", "/v1/chat/completions", "", headers, body())
+        response = await Endpoint(platform).ahandle(request)
+        return response.status, backend.closed
+
+    with open_platform(backend=backend) as platform:
+        assert asyncio.run(status_and_closed(platform)) == (502, 1)
 
 
 def pieces_of(platform: Any, asynchronous: bool, stop_after: int | None = None) -> list[bytes]:

@@ -45,6 +45,30 @@ def by(method: str, **hyperparameters: Any) -> dict[str, Any]:
     return {"method": {"type": method, method: {"hyperparameters": hyperparameters, **grader}}}
 
 
+JUDGE = {
+    "type": "score_model",
+    "name": "judge",
+    "model": "echo",
+    "input": [{"role": "user", "content": "{{sample.output_text}} 7"}],
+}
+LABEL = {**JUDGE, "type": "label_model", "labels": ["good", "bad"], "passing_labels": ["good"]}
+MULTI: dict[str, Any] = {
+    "type": "multi",
+    "name": "both",
+    "graders": {
+        "same": GRADER,
+        "other": {**GRADER, "operation": "ne"},
+        "judge": {**JUDGE, "range": [0, 5]},
+        "label": LABEL,
+    },
+    "calculate_output": "0.1 * same + other + judge + 10 * label",
+}
+
+
+def graded(grader: Any) -> dict[str, Any]:
+    return {"method": {"type": "reinforcement", "reinforcement": {"grader": grader}}}
+
+
 def ended(client: Any, made: Any) -> Any:
     assert made.status == 200, made.raw
     client.platform.worker().run_until_idle()
@@ -105,6 +129,44 @@ def test_preferences_are_trained_by_dpo(client: Any) -> None:
     }
 
 
+@pytest.mark.parametrize(("method", "row"), [("supervised", EXAMPLE), ("dpo", PAIR)])
+def test_held_out_rows_are_measured_while_it_trains(client: Any, method: str, row: Any) -> None:
+    before = set(client.platform._runtime.artifacts.names())
+    held_out = uploaded(client, row, row)
+    made = create(client, *[row] * 6, validation_file=held_out, **by(method, n_epochs=2, batch_size=2))
+    job = ended(client, made)
+    assert (job["status"], job["validation_file"]) == ("succeeded", held_out), job["error"]
+    steps = client.ok("GET", f"{PATH}/{job['id']}/events")["data"][1:-1][::-1]
+    assert all(step["data"]["valid_loss"] > 0 for step in steps)
+    assert [step["data"]["step"] for step in steps if "full_valid_loss" in step["data"]] == [3, 6]
+    assert "valid_loss=" in steps[0]["message"]
+    (checkpoint,) = client.ok("GET", f"{PATH}/{job['id']}/checkpoints")["data"]
+    assert checkpoint["metrics"]["full_valid_loss"] == steps[-1]["data"]["full_valid_loss"]
+    (results,) = job["result_files"]
+    assert client.ok("GET", "/v1/files", query="purpose=fine-tune-results&limit=1")["data"][0]["id"] == results
+    lines = client.send("GET", f"/v1/files/{results}/content").raw.decode().splitlines()
+    assert lines[0] == "step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy,full_valid_loss"
+    first = steps[0]["data"]
+    assert lines[1].split(",")[:4] == [
+        "1",
+        str(first["train_loss"]),
+        str(first.get("accuracy", "")),
+        str(first["valid_loss"]),
+    ]
+    assert [line.split(",")[0] for line in lines[1:]] == list("123456")
+    assert job["trained_tokens"] == sum(step["data"]["num_trainable_tokens"] for step in steps)
+    left = len(set(client.platform._runtime.artifacts.names()) - before)
+    assert left == 4  # two uploads, the result file and the checkpoint
+
+
+def test_rows_that_are_held_out_are_checked(client: Any) -> None:
+    before = set(client.platform._runtime.artifacts.names())
+    answer = create(client, validation_file=uploaded(client, EXAMPLE, {"messages": [USER]}))
+    assert (answer.status, answer.json["error"]["param"]) == (400, "validation_file.row[1].messages")
+    assert create(client, validation_file="nothing").status == 404
+    assert len(set(client.platform._runtime.artifacts.names()) - before) == 3  # three uploads
+
+
 def test_tasks_are_trained_by_reinforcement(client: Any) -> None:
     held_out = uploaded(client, TASK)
     made = create(client, TASK, TASK, validation_file=held_out, **by("reinforcement", n_epochs=2, batch_size=2))
@@ -113,6 +175,24 @@ def test_tasks_are_trained_by_reinforcement(client: Any) -> None:
     assert len(client.ok("GET", f"{PATH}/{job['id']}/checkpoints")["data"]) == 2
     assert [each["id"] for each in client.ok("GET", PATH, query="limit=1")["data"]] == [job["id"]]
     assert client.ok("GET", f"{PATH}/{job['id']}/events")["data"][1]["data"]["step"] == 2
+    assert "held_out" in client.ok("GET", f"{PATH}/{job['id']}/events")["data"][1]["data"]
+    results = client.send("GET", f"/v1/files/{job['result_files'][0]}/content").raw.decode().splitlines()
+    assert [line.split(",")[0] for line in results] == ["step", "1", "2"]
+    assert results[0] == "step,train_reward,valid_reward,train_loss"
+
+
+@pytest.mark.parametrize(
+    ("grader", "reward"),
+    [
+        ({**GRADER, "operation": "ne"}, 1.0),
+        ({**JUDGE, "range": [0, 5]}, 5.0),
+        (MULTI, 6.0),  # not the same (1), at most 5, and the judge that repeats its question ends with "bad"
+    ],
+)
+def test_graders_are_the_reward(client: Any, grader: Any, reward: float) -> None:
+    job = ended(client, create(client, TASK, **graded(grader)))
+    assert (job["status"], job["method"]["reinforcement"]["grader"]) == ("succeeded", grader), job["error"]
+    assert client.ok("GET", f"{PATH}/{job['id']}/events")["data"][1]["data"]["reward"] == pytest.approx(reward)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +200,6 @@ def test_tasks_are_trained_by_reinforcement(client: Any) -> None:
     [
         ({"model": "gpt-4o-mini"}, "model"),
         ({"integrations": [{"type": "wandb", "wandb": {"project": "p"}}]}, "integrations"),
-        ({"validation_file": "x"}, "validation_file"),
         ({"suffix": "a b"}, "suffix"),
         ({"seed": "x"}, "seed"),
         ({"colour": "red"}, "colour"),
@@ -133,7 +212,13 @@ def test_tasks_are_trained_by_reinforcement(client: Any) -> None:
         ({"method": {"type": "dpo", "supervised": {}}}, "supervised"),
         ({"method": {"type": "reinforcement"}}, "grader"),
         (by("reinforcement", eval_samples=3), "hyperparameters.eval_samples"),
-        ({"method": {"type": "reinforcement", "reinforcement": {"grader": {"type": "python"}}}}, "grader.type"),
+        (graded({"type": "python", "source": "def grade(sample, item): return 1"}), "grader.type"),
+        (graded({"type": "label_model"}), "grader.type"),
+        (graded({"type": "multi", "graders": [GRADER], "calculate_output": "a"}), "grader.graders"),
+        (graded(MULTI | {"calculate_output": "same"}), "grader.formula"),
+        (graded(MULTI | {"graders": {"a": {"type": "python"}}}), "grader.graders.a.type"),
+        (graded(JUDGE | {"range": [0]}), "grader.range"),
+        (graded(JUDGE | {"sampling_params": {"seed": 1}}), "grader.sampling_params"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(client: Any, members: dict[str, Any], param: str) -> None:
@@ -166,10 +251,23 @@ def test_a_file_of_another_purpose_is_refused(client: Any) -> None:
     assert client.send("POST", PATH, {**body, "training_file": "nothing"}).status == 404
 
 
-def test_a_job_is_cancelled_and_cannot_be_paused(client: Any) -> None:
+def test_a_job_is_paused_and_resumed(client: Any) -> None:
     job = create(client).json["id"]
-    refused = client.send("POST", f"{PATH}/{job}/pause")
-    assert (refused.status, "cannot be paused" in refused.json["error"]["message"]) == (404, True)
+    for _ in range(2):
+        assert client.ok("POST", f"{PATH}/{job}/pause")["status"] == "paused"
+    client.platform.worker().run_until_idle()
+    assert client.ok("GET", f"{PATH}/{job}")["status"] == "paused"
+    shown = client.ok("GET", f"/v1/preview/training-jobs/{job}")
+    assert (shown["status"], shown["waiting_for"]) == ("queued", "its resumption: it is paused")
+    assert client.ok("POST", f"{PATH}/{job}/resume")["id"] == job
+    client.platform.worker().run_until_idle()
+    assert client.ok("GET", f"{PATH}/{job}")["status"] == "succeeded"
+    for action in ("pause", "resume"):
+        assert client.send("POST", f"{PATH}/{job}/{action}").status == 409
+
+
+def test_a_job_is_cancelled(client: Any) -> None:
+    job = create(client).json["id"]
     assert client.ok("POST", f"{PATH}/{job}/cancel")["status"] == "cancelled"
     assert client.ok("GET", f"{PATH}/{job}/events")["data"][0]["level"] == "error"
     assert client.send("POST", f"{PATH}/{job}/resume").status == 409
@@ -194,6 +292,8 @@ def test_each_tenant_sees_its_own(client: Any) -> None:
         ("GET", "/events"),
         ("GET", "/checkpoints"),
         ("POST", "/cancel"),
+        ("POST", "/pause"),
+        ("POST", "/resume"),
     ):
         assert other.send(method, f"{PATH}/{job['id']}{path}").status == 404
     assert other.send("DELETE", f"/v1/models/{job['fine_tuned_model']}").status == 403

@@ -10,16 +10,19 @@ from hypothesis import strategies as st
 
 from example_counts import examples
 from http_client import Answer, Client, client_of
-from modelyard import ScriptedBackend, open_platform
-from modelyard.backends import call, say
+from modelyard import Pricing, ScriptedBackend, open_platform
+from modelyard.asgi import asgi_app
+from modelyard.backends import UpstreamBackend, call, offer, say
 from modelyard.domain.completion import Message, Part, Role, ToolCall, ToolMode
 from modelyard.errors import BackendError
 from modelyard.formats.messages.request import read_messages_request
 from modelyard.http.route import Interface
+from modelyard.testing.clients.server import asgi_server
 
 PATH, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 HELLO = {"role": "user", "content": "hello there friend"}
 TOOL = {"name": "look", "description": "looks", "input_schema": {"type": "object", "properties": {}}}
+DOCUMENT = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "a b"}, "title": "T"}
 PIXEL = {"type": "base64", "media_type": "image/png", "data": "aGk="}
 
 
@@ -229,8 +232,16 @@ def test_it_can_be_left_out(client_for: Any) -> None:
         ({"messages": []}, "messages: must not be empty"),
         ({"messages": [{"role": "system", "content": "a"}]}, "messages[0].role: must be 'user' or 'assistant'"),
         (
-            {"messages": [{"role": "user", "content": [{"type": "document", "source": {}}]}]},
-            "messages[0].content[0].type: must be 'text', 'image' or 'tool_result'",
+            {"messages": [{"role": "user", "content": [{"type": "search_result", "source": ""}]}]},
+            "messages[0].content[0].type: must be 'text', 'image', 'document' or 'tool_result'",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "document", "source": {**PIXEL, "type": "base64"}}]}]},
+            "messages[0].content[0].source.type: must be 'text' or 'content'",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{**DOCUMENT, "citations": {"enabled": True}}]}]},
+            "messages[0].content[0].citations.enabled: must be False",
         ),
         ({"tools": [{"type": "web_search_20250305", "name": "w", "input_schema": {}}]}, "must be 'custom'"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "other"}}, "tool_choice: must be the name"),
@@ -272,6 +283,40 @@ def test_errors_have_the_types_of_the_format(client: Client, path: str, members:
 
 def text(given_text: str) -> Any:
     return {"type": "text", "text": given_text}
+
+
+def test_documents_and_the_images_of_tools_become_messages() -> None:
+    part = {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "c"}]}}
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "t1",
+        "content": [{"type": "text", "text": "seen: "}, {"type": "image", "source": PIXEL}, part],
+    }
+    turns = [
+        {"role": "user", "content": [DOCUMENT, {"type": "text", "text": "sum it up"}]},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "look", "input": {}}]},
+        {"role": "user", "content": [{"type": "text", "text": "so?"}, result]},
+    ]
+    image = Part("image_url", data={"url": "data:image/png;base64,aGk=", "detail": "auto"})
+    assert read_messages_request({"model": "m", "max_tokens": 9, "messages": turns}).messages == (
+        Message(Role.USER, "T\n\na b\n\nsum it up"),
+        Message(Role.ASSISTANT, None, tool_calls=(ToolCall("t1", "look", "{}"),)),
+        Message(Role.TOOL, "seen: c\n\n", tool_call_id="t1"),
+        Message(Role.USER, (image, Part("text", "so?"))),
+    )
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_behind_another_platform_the_stop_sequence_is_named(stream: bool) -> None:
+    with open_platform() as inner, asgi_server(asgi_app(inner, [Interface.INFERENCE]), log_level="warning") as server:
+        secret = inner.keys.create("acme").secret
+        backend = UpstreamBackend(
+            f"{server.url}/inference/v1", secret, models=[offer("echo", context_length=1000, pricing=Pricing())]
+        )
+        with open_platform(backend=backend) as outer:
+            answer = ask(client_of(outer), stop_sequences=["friend"], stream=stream)
+            ended = events(answer)[-2]["delta"] if stream else answer.json
+            assert (ended["stop_reason"], ended["stop_sequence"]) == ("stop_sequence", "friend")
 
 
 def test_a_conversation_with_tools_and_images_becomes_messages() -> None:

@@ -248,7 +248,6 @@ def test_responses_of_others_are_not_there(client: Any) -> None:
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
         ({"text": {"format": {"type": "grammar"}}}, "text.format.type"),
         ({"stream_options": {"include_obfuscation": True}}, "stream_options"),
-        ({"background": True, "stream": True}, "stream"),
         ({"background": True, "store": False}, "background"),
         ({"metadata": {"k": "v" * 513}}, "metadata"),
         ({"input": []}, "input"),
@@ -264,7 +263,7 @@ def test_what_cannot_be_honoured_is_refused_by_its_name(client: Any, members: An
     assert (answer.status, answer.json["error"]["param"]) == (400, param)
 
 
-def test_reading_a_stored_response_as_a_stream_is_refused(client: Any) -> None:
+def test_reading_a_response_as_a_stream_needs_the_background(client: Any) -> None:
     response = made(client)
     answer = client.send("GET", f"/v1/responses/{response['id']}", query="stream=true", check=False)
     assert (answer.status, answer.json["error"]["param"]) == (400, "stream")
@@ -308,6 +307,45 @@ def test_a_response_in_the_background_is_queued_answered_and_booked_once(client:
     assert client.ok("POST", f"{path}/cancel") == ended
     told = platform.responses.messages(queued["id"])
     assert [message.text for message in told] == ["first", "first", "later", "later"]
+
+
+TYPES = [
+    *("created", "queued", "in_progress", "output_item.added", "content_part.added", "output_text.delta"),
+    *("output_text.done", "content_part.done", "output_item.done", "completed"),
+]
+
+
+def test_a_response_in_the_background_is_streamed_after_any_event(client: Any) -> None:
+    queued = made(client, "one two", background=True)
+    path = f"/v1/responses/{queued['id']}"
+    client.platform.worker().run_until_idle()
+    events = client.send("GET", path, query="stream=true").events
+    assert [event["type"].removeprefix("response.") for event in events] == TYPES
+    assert events[-1]["response"] == client.ok("GET", path)
+    numbers = [event["sequence_number"] for event in events]
+    assert numbers == sorted(set(numbers))
+    for number, event in zip(numbers, events, strict=True):
+        rest = client.send("GET", path, query=f"stream=true&starting_after={number}").events
+        assert rest == events[events.index(event) + 1 :]
+    middle = client.send("GET", path, query=f"stream=true&starting_after={numbers[4] + 3}").events
+    assert (middle[0]["delta"], middle[1:]) == (" two", events[6:])
+    assert client.send("GET", path, query="stream=true&starting_after=x", check=False).status == 400
+    assert client.another("globex").send("GET", path, query="stream=true").status == 404
+
+
+def test_a_response_in_the_background_is_streamed_as_it_is_answered(client: Any) -> None:
+    with client.platform.worker():
+        events = asked(client, "one two", background=True, stream=True).events
+    assert [event["type"].removeprefix("response.") for event in events] == TYPES
+    assert client.ok("GET", f"/v1/responses/{events[0]['response']['id']}") == events[-1]["response"]
+
+
+def test_a_stream_of_a_response_that_was_cancelled_ends_with_its_failure(client: Any) -> None:
+    queued = made(client, "later", background=True)
+    client.ok("POST", f"/v1/responses/{queued['id']}/cancel")
+    events = client.send("GET", f"/v1/responses/{queued['id']}", query="stream=true").events
+    assert [event["type"] for event in events][-1] == "response.failed"
+    assert events[-1]["response"]["status"] == "cancelled"
 
 
 def test_a_queued_response_is_cancelled_at_once_and_a_deleted_one_too(client: Any) -> None:

@@ -44,7 +44,7 @@ from modelyard.errors import (
 from modelyard.executors.inline import InlineExecutor
 from modelyard.platform.evaluations.result import EvaluationResult
 from modelyard.platform.evaluations.service import Evaluations
-from modelyard.platform.jobs.requester import requester_principal
+from modelyard.platform.jobs.claims import requester_principal
 from modelyard.platform.jobs.worker import Worker
 from modelyard.protocols import Capabilities, ServedModel, Store
 from modelyard.stores.memory import MemoryStore

@@ -16,9 +16,8 @@ from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.domain.job import Job, JobStatus
 from modelyard.errors import Conflict, InvalidInput, JobFailed, NotFound, RateLimited, RunAlreadyFinished
 from modelyard.platform.evaluations import job as job_module
-from modelyard.platform.evaluations import shard_ends
-from modelyard.platform.evaluations.shard_ends import ANOTHER
-from modelyard.platform.evaluations.shards import last_jobs
+from modelyard.platform.evaluations import shards
+from modelyard.platform.evaluations.shards import ANOTHER, last_jobs
 from modelyard.platform.jobs.runner import Runner
 from modelyard.testing.clock import ManualClock
 
@@ -332,7 +331,7 @@ def test_a_run_that_failed_by_its_error_budget_resumes_in_all_its_shards(site: S
 def test_a_sibling_that_ends_after_another_shard_has_failed_ends_the_run(site: Site, monkeypatch: Any) -> None:
     """Where the process that ended the first died before it could cancel the others."""
     run = site.submit(2)
-    monkeypatch.setattr(shard_ends, "stop_others", lambda *_: None)
+    monkeypatch.setattr(shards, "stop_others", lambda *_: None)
     for _ in range(site.platform._runtime.settings.max_crashes):
         site.begin(run, 0, 0)
         site.lose()

@@ -10,7 +10,7 @@ from modelyard.domain.job import Claim, Job, JobStatus, Needs, QueueState, Super
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import LeaseLost, RecordNotFound, StoreBusy
 from modelyard.platform.jobs import process_monitor
-from modelyard.platform.jobs.leases import heartbeat
+from modelyard.platform.jobs.claims import heartbeat
 from modelyard.platform.jobs.process_monitor import LEASES_TO_BEGIN
 from modelyard.platform.jobs.queue import LOSSES_PER_CRASH
 from modelyard.platform.jobs.runner import Runner
@@ -513,7 +513,7 @@ def test_stopping_while_the_store_is_busy_stops_all_the_same(build: Any) -> None
 
 def restarted(site: Site) -> Worker:
     """Another worker on the same machine, after the first was killed."""
-    worker = Worker(site.yard.runtime, site.engine)
+    worker = Worker(site.yard.process(), site.engine)
     worker._watcher.reattach()
     return worker
 
@@ -593,7 +593,7 @@ def cluster(yard: Any) -> Site:
 def successor(site: Site) -> Worker:
     """The worker of the next deployment, with an executor of its own."""
     site.engine.own.clear()
-    worker = Worker(site.yard.runtime, site.engine)
+    worker = Worker(site.yard.process(), site.engine)
     worker.beat()
     worker.look()
     return worker

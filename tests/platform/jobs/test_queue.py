@@ -19,18 +19,18 @@ from modelyard.domain.job import (
 from modelyard.errors import Conflict, LeaseLost, RateLimited
 from modelyard.platform.job_types import JOB_TYPES
 from modelyard.platform.jobs.attempts import end_attempt
-from modelyard.platform.jobs.events import record_events
-from modelyard.platform.jobs.expired_claims import expire
-from modelyard.platform.jobs.leases import (
+from modelyard.platform.jobs.claims import (
     Claimant,
     claim,
     claim_of,
     heartbeat,
     ready_in_lane,
     ready_needs,
+    record_events,
     require_claim,
     take_ready,
 )
+from modelyard.platform.jobs.expired_claims import expire
 from modelyard.platform.jobs.queue import (
     LOSSES_PER_CRASH,
     WorkerLoss,
@@ -40,7 +40,9 @@ from modelyard.platform.jobs.queue import (
     enqueue,
     fail,
     request_cancel,
+    request_pause,
     requeue,
+    resume_paused,
     save_resume,
     succeed,
 )
@@ -337,6 +339,61 @@ def test_cancelling_after_the_end_changes_nothing(yard: Any) -> None:
     put(yard)
     done = settle(yard, take(yard), succeed)
     assert ask_to_cancel(yard, done) == done
+
+
+# ---- paused and resumed ----------------------------------------------------------------------------------------
+
+
+def pause(yard: Any, job: Job) -> Job:
+    return yard.runtime.store.transact(lambda tx: request_pause(tx, job.id, "me"))
+
+
+def resume(yard: Any, job: Job) -> Job | None:
+    return yard.runtime.store.transact(lambda tx: resume_paused(tx, tx.get(Job, job.id)))
+
+
+def test_a_job_that_waits_is_paused_at_once_and_the_lane_continues(yard: Any) -> None:
+    first, second, third = (put(yard) for _ in range(3))
+    pause(yard, second)
+    pause(yard, first)
+    assert places(yard, first, second, third) == [QueueState.PAUSED, QueueState.PAUSED, QueueState.READY]
+    assert pause(yard, first) == yard.job(first.id)
+    resume(yard, first)
+    assert places(yard, first, second, third) == [QueueState.WAITING, QueueState.PAUSED, QueueState.READY]
+    settle(yard, take(yard), succeed)
+    assert places(yard, first, second) == [QueueState.READY, QueueState.PAUSED]
+    assert resume(yard, yard.job(third.id)) is None
+    with pytest.raises(Conflict):
+        pause(yard, third)
+
+
+@pytest.mark.parametrize("how", [requeue, crash])
+def test_a_running_job_is_paused_however_its_worker_leaves_it(yard: Any, how: Any) -> None:
+    put(yard)
+    behind = put(yard)
+    job = take(yard)
+    assert pause(yard, job).status is JobStatus.RUNNING
+    assert step(yard, job, 1).leaving
+    now = yard.clock.now()
+    rest = (now,) if how is requeue else (now, 3, WorkerLoss())
+    yard.runtime.store.transact(lambda tx: how(tx, JOB_TYPES, tx.get(Job, job.id), "e", *rest))
+    assert places(yard, job, behind) == [QueueState.PAUSED, QueueState.READY]
+    assert resume(yard, job).status is JobStatus.QUEUED
+
+
+def test_a_job_that_has_not_stopped_yet_is_resumed_in_place(yard: Any) -> None:
+    put(yard)
+    job = take(yard)
+    pause(yard, job)
+    assert resume(yard, job).place is QueueState.CLAIMED
+    assert not step(yard, job, 1).leaving
+
+
+def test_a_paused_job_is_cancelled(yard: Any) -> None:
+    first, second = put(yard), put(yard)
+    pause(yard, first)
+    assert ask_to_cancel(yard, first).status is JobStatus.CANCELLED
+    assert places(yard, first, second) == [QueueState.DONE, QueueState.READY]
 
 
 # ---- lost workers ------------------------------------------------------------------------------------------------

@@ -11,21 +11,30 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from modelyard.domain.job import Claim, Gain, Job, JobEvent, JobKind, JobProgress, NewEvent, QueueState
 from modelyard.domain.schema import RECORDS
-from modelyard.errors import LeaseLost
+from modelyard.errors import Conflict, LeaseLost
 from modelyard.platform.job_types import JOB_TYPES
-from modelyard.platform.jobs.events import record_events
-from modelyard.platform.jobs.expired_claims import expire
-from modelyard.platform.jobs.leases import (
+from modelyard.platform.jobs.claims import (
     Claimant,
     claim,
     claim_of,
     heartbeat,
     ready_in_lane,
     ready_needs,
+    record_events,
     require_claim,
     take_ready,
 )
-from modelyard.platform.jobs.queue import LOSSES_PER_CRASH, enqueue, fail, request_cancel, requeue, succeed
+from modelyard.platform.jobs.expired_claims import expire
+from modelyard.platform.jobs.queue import (
+    LOSSES_PER_CRASH,
+    enqueue,
+    fail,
+    request_cancel,
+    request_pause,
+    requeue,
+    resume_paused,
+    succeed,
+)
 from modelyard.protocols import Tx
 from modelyard.stores.memory import MemoryStore
 from modelyard.testing.clock import ManualClock
@@ -56,6 +65,7 @@ class Expected:
     suspect: bool = False
     gain: Gain = Gain.NOTHING
     cancelled: bool = False
+    paused: bool = False
     story: list[tuple[str, int]] = attrs.field(factory=list)
 
     def over(self, status: str, event: str) -> None:
@@ -87,6 +97,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.jobs: dict[str, Expected] = {}
         self.claims: list[Claim] = []
         self.numbers = iter(range(1_000_000))
+        self.first: dict[str, str] = {}
 
     def id(self) -> str:
         return f"id-{next(self.numbers):06d}"
@@ -203,6 +214,28 @@ class QueueMachine(RuleBasedStateMachine):
         elif job.status == "running":
             job.cancelled = True
 
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data())
+    def pause(self, data: st.DataObject) -> None:
+        job_id = data.draw(st.sampled_from(sorted(self.jobs)))
+        job = self.jobs[job_id]
+        try:
+            self.transact(request_pause, job_id, "me")
+        except Conflict:
+            assert not self.alive(job)
+        else:
+            assert self.alive(job)
+            job.paused = job.paused or not job.cancelled
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data())
+    def resume(self, data: st.DataObject) -> None:
+        job_id = data.draw(st.sampled_from(sorted(self.jobs)))
+        resumed = self.transact(lambda tx: resume_paused(tx, tx.get(Job, job_id)))
+        job = self.jobs[job_id]
+        assert (resumed is not None) == (job.paused and self.alive(job))
+        job.paused = job.paused and not self.alive(job)
+
     @rule(seconds=st.sampled_from((-100, 0, 1)))
     def clock_jumps(self, seconds: int) -> None:
         self.clock.jump(seconds)
@@ -210,9 +243,15 @@ class QueueMachine(RuleBasedStateMachine):
     # ---- what must hold
 
     def heads(self) -> list[str]:
-        """The first job of each lane that has not ended."""
-        left = {lane: [id for id, job in self.jobs.items() if job.lane == lane and self.alive(job)] for lane in LANES}
-        return [ids[0] for ids in left.values() if ids]
+        """The first job of each lane: as long as it has not ended and is not paused, then the oldest that waits."""
+        for lane in LANES:
+            left = [id for id, job in self.jobs.items() if job.lane == lane and self.in_lane(job)]
+            if self.first.get(lane) not in left:
+                self.first[lane] = left[0] if left else ""
+        return [first for first in self.first.values() if first]
+
+    def in_lane(self, job: Expected) -> bool:
+        return job.status == "running" or (job.status == "queued" and not job.paused)
 
     def alive(self, job: Expected) -> bool:
         return job.status in ("queued", "running")
@@ -234,6 +273,8 @@ class QueueMachine(RuleBasedStateMachine):
             return QueueState.DONE
         if expected.status == "running":
             return QueueState.CLAIMED
+        if expected.paused:
+            return QueueState.PAUSED
         return QueueState.READY if job_id in heads else QueueState.WAITING
 
     @invariant()

@@ -10,7 +10,7 @@ import pytest
 
 from modelyard.clock import SystemClock
 from modelyard.domain.events import JobChanged, JobEventRecorded, LeaseTaken
-from modelyard.domain.job import JobKind, JobStatus, Needs, QueueState, SupersededEvent, WorkerRecord
+from modelyard.domain.job import JobKind, JobStatus, Needs, QueueState, SupersededEvent, WorkerProcess, WorkerRecord
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.training import GRADIENT_STEP
 from modelyard.errors import StoreBusy, TrainingError
@@ -18,9 +18,9 @@ from modelyard.executors.inline import InlineExecutor
 from modelyard.executors.thread import ThreadExecutor
 from modelyard.platform.job_types import JOB_TYPES
 from modelyard.platform.jobs.announced import alive
-from modelyard.platform.jobs.leases import ready_needs
+from modelyard.platform.jobs.claims import ready_needs
 from modelyard.platform.jobs.queue import enqueue
-from modelyard.platform.jobs.runner import Runner
+from modelyard.platform.jobs.runner import BEATS_PER_LEASE, Runner
 from modelyard.platform.jobs.worker import Worker
 from modelyard.platform.liveness import LivenessMonitor
 from modelyard.protocols import SavedState, Started, Step, Store, Trained, Tx
@@ -445,7 +445,7 @@ def test_a_waiting_job_names_the_workers_that_could_run_it_or_that_none_can(yard
     assert yard.jobs.get(job.id).waiting_for == none
     assert [one.waiting_for for one in yard.jobs.list()] == [none]
     able = yard.worker()
-    yard.runtime.store.transact(able._announce)
+    able.beat()
     assert job.refresh().waiting_for == f"one of the workers that can run sft of 'base-model': {able.id}"
     able.run_until_idle()
     unable.look()
@@ -667,8 +667,10 @@ def test_a_worker_counts_as_alive_until_it_has_stood_still_for_the_lease(yard: A
 
 
 def records(yard: Any) -> Mapping[str, int]:
+    """Return the workers that are announced, and the beats of their processes."""
     found = yard.runtime.store.read(lambda s: s.page(WorkerRecord, "all", "worker"))
-    return {record.id: record.beat for record in found}
+    beats = {one.id: one.beat for one in yard.runtime.store.read(lambda s: s.page(WorkerProcess, "all"))}
+    return {record.id: beats[record.process_id] for record in found}
 
 
 def test_the_record_of_a_dead_worker_is_removed_and_one_that_wakes_up_announces_itself_again(yard: Any) -> None:
@@ -734,14 +736,14 @@ def announced(yard: Any, number: int) -> list[Worker]:
     return workers
 
 
-def test_the_first_of_many_workers_watch_over_the_others_and_the_rest_sleep(yard: Any) -> None:
-    lease, poll = yard.runtime.settings.lease, yard.runtime.settings.poll
+def test_the_first_of_many_processes_watch_over_the_others_and_the_rest_sleep(yard: Any) -> None:
+    beat, poll = yard.runtime.settings.lease / BEATS_PER_LEASE, yard.runtime.settings.poll
     workers = announced(yard, 5)
     assert [worker._watches_others for worker in workers] == [True, True, True, False, False]
-    assert [worker._until_next_look() for worker in workers] == [poll] * 5  # they do not hear of jobs yet
+    assert [worker._until_next_turn() for worker in workers] == [poll] * 5  # they do not hear of jobs yet
     for worker in workers:
-        worker._ready = yard.runtime.store.subscribe("jobs/ready", lambda: None)
-    assert [worker._until_next_look() for worker in workers] == [poll, poll, poll, lease, lease]
+        worker._process._ready = yard.runtime.store.subscribe("jobs/ready", lambda: None)
+    assert [worker._until_next_turn() for worker in workers] == [poll, poll, poll, beat, beat]
 
 
 def test_when_the_first_workers_are_gone_others_take_their_place_and_their_jobs(yard: Any) -> None:

@@ -10,6 +10,7 @@ import pytest
 from modelyard import Platform, Settings, open_platform
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.completion import CompletionRequest, Delta, Message, Role
+from modelyard.domain.identity import Principal, Scope
 from modelyard.domain.response import ModelResponse
 from modelyard.errors import BackendError, ContextLengthExceeded, InvalidInput, NotFound
 from modelyard.platform.responses import conversation
@@ -192,3 +193,24 @@ def test_all_of_an_entity_is_deleted_with_it(platform: Platform) -> None:
     platform.responses.create(model="echo", input="x", entity="acme", background=True)
     platform.delete_entity("acme")
     assert list(platform.responses.list(entity="acme")) == []
+
+
+def test_a_response_leads_to_its_ledger_row_checkpoint_and_training_job(platform: Platform) -> None:
+    model = platform.models.create("support", project="desk", base_model="tabular-mini")
+    row = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]}
+    job = platform.training.sft(model.id, [row])
+    job.wait()
+    for background in (False, True):
+        asked: Any = {"model": "local/desk/support:step1", "input": "hi", "background": background}
+        response = platform.responses.create(max_output_tokens=3, **asked)
+        if background:
+            with pytest.raises(NotFound):
+                platform.responses.lineage(response.id)
+            platform.worker().run_until_idle()
+        found = platform.responses.lineage(response.id)
+        assert found.id in [entry.id for entry in platform.usage.list()]
+        assert (found.model, found.checkpoint_step) == ("local/desk/support", 1)
+        assert found.checkpoint is not None
+        assert found.checkpoint.job_id == job.id
+    with pytest.raises(NotFound):
+        platform.acting_as(Principal("other", "globex", Scope("globex"))).responses.lineage(response.id)

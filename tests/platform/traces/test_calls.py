@@ -12,7 +12,8 @@ from modelyard.domain.evaluation.filters import field
 from modelyard.domain.trace import CallEnd, Feedback, TracedCall
 from modelyard.errors import Conflict, Forbidden, InvalidInput, NotFound, ObjectDeleted
 from modelyard.platform.traces import call_query
-from modelyard.platform.traces.call_query import CallFilter, CallOrder, CallQuery
+from modelyard.platform.traces.call_filter import CallFilter
+from modelyard.platform.traces.call_query import CallOrder, CallQuery
 from modelyard.testing import ManualClock
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

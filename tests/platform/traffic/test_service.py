@@ -259,3 +259,75 @@ def test_calls_that_no_client_of_models_sends_are_left_out(platform: Platform) -
     found = platform.traffic.collect("calls")
     assert found.train is None
     assert found.left_out == {"no answer": 1, "not finished": 1, "unreadable": 4, "no messages": 2}
+
+
+ASKED = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+SPOKEN = {"role": "user", "parts": [{"type": "text", "content": "hi"}]}
+WEATHER = {"type": "tool_call", "id": "1", "name": "weather", "arguments": {"in": "Rome"}}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "output", "said"),
+    [
+        (
+            {"model": "m", "input": "hi", "instructions": "Be short."},
+            {"object": "response", "output": [{"type": "message", "role": "assistant", "content": "yes"}]},
+            ["Be short.", "hi", "yes"],
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}], "tools": [{"name": "f"}]},
+            {
+                "object": "response",
+                "status": "completed",
+                "output": [
+                    {"type": "reasoning", "id": "r", "summary": []},
+                    {
+                        "type": "message",
+                        "id": "m",
+                        "status": "completed",
+                        "role": "assistant",
+                        "content": [{"type": "output_text", "text": "yes", "annotations": [], "logprobs": []}],
+                    },
+                ],
+            },
+            ["hi", "yes"],
+        ),
+        ({"input": "hi", "previous_response_id": "x"}, {"object": "response", "output": []}, None),
+        ({"input": 3}, {"object": "response", "output": []}, None),
+        (
+            {"messages": [SPOKEN], "system_instructions": [{"type": "text", "content": "Be short."}]},
+            {
+                "messages": [
+                    {"role": "assistant", "parts": [{"type": "text", "content": "yes"}], "finish_reason": "stop"}
+                ]
+            },
+            ["Be short.", "hi", "yes"],
+        ),
+        (
+            {
+                "messages": [
+                    SPOKEN,
+                    {"role": "assistant", "parts": [WEATHER]},
+                    {"role": "tool", "parts": [{"type": "tool_call_response", "id": "1", "response": "sun"}]},
+                ],
+                "tools": [{"type": "function", "name": "weather", "description": "Of a town"}],
+            },
+            {"messages": [{"role": "assistant", "parts": [{"type": "text", "content": "sun"}]}]},
+            ["hi", "", "sun", "sun"],
+        ),
+        ({"messages": [SPOKEN]}, {"messages": [{**SPOKEN, "role": "assistant", "finish_reason": "length"}]}, None),
+        ({"messages": 3}, {"messages": [3]}, None),
+        ({"messages": [SPOKEN]}, {"messages": [{"role": "assistant", "parts": [{"type": "blob"}]}]}, None),
+    ],
+)
+def test_calls_of_responses_and_spans_are_conversations(
+    platform: Platform, inputs: Any, output: Any, said: list[str] | None
+) -> None:
+    call = platform.traces.calls.start("ask", inputs, attributes={"gen_ai.response.id": "x"})
+    platform.traces.calls.end(call.id, {"id": "x", **output})
+    found = platform.traffic.collect("calls", sources=["traces"])
+    assert (found.train is None) is (said is None), found
+    if said is not None:
+        (row,) = rows(platform, found.url)
+        assert [message.text for message in row.messages] == said
+        assert row.sources == (call.ref,)

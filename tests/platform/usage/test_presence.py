@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard import Platform, open_platform
+from modelyard import Platform, open_platform, process_identity
 from modelyard.backends.deltas import one_by_one
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.catalogue import Pricing
@@ -177,6 +177,22 @@ def test_what_a_killed_process_held_comes_back_at_once(fleet: Fleet) -> None:
         assert admitted(platform)
     assert budget(platform) == (0, 5)
     assert [record.process.partition("-")[0] for record in processes(platform)] == [str(os.getpid())]
+
+
+@pytest.mark.parametrize("space", ["pid", "time"])
+def test_processes_in_other_namespaces_are_elsewhere(
+    space: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("self/ns", "sys/kernel/random"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("self/ns/pid", "self/ns/time", "sys/kernel/random/boot_id"):
+        (tmp_path / name).write_text("1")
+    monkeypatch.setattr(process_identity, "PROC", tmp_path)
+    here = machine()
+    (tmp_path / "self/ns" / space).rename(tmp_path / "kept")  # so that the other has a number of its own
+    assert machine() != here
+    (tmp_path / "self/ns" / space).write_text("2")
+    assert machine() not in ("", here)
 
 
 @pytest.mark.skipif(not machine(), reason="processes cannot be named here")

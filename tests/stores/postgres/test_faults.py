@@ -15,6 +15,7 @@ from modelyard.protocols import Tx
 from modelyard.stores.postgres import PostgresStore
 from modelyard.stores.postgres.locks import lock_key
 from modelyard.stores.postgres.pages import Row, Statement
+from modelyard.stores.postgres.round_trips import PipelinedConnection
 from modelyard.stores.postgres.wire import Abandoned, Wire
 from modelyard.testing import CONTRACT_RECORDS
 from modelyard.testing.contracts.store_records import all_items
@@ -210,7 +211,7 @@ def test_a_server_killed_under_load_loses_nothing_that_was_acknowledged(own_serv
 def test_a_connection_that_is_lost_as_soon_as_it_was_opened_is_opened_again(
     store: PostgresStore, yard_address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connect, opened = psycopg.connect, []
+    connect, opened = PipelinedConnection.connect, []
 
     def losing(*arguments: Any, **options: Any) -> Any:
         connection = connect(*arguments, **options)
@@ -221,7 +222,7 @@ def test_a_connection_that_is_lost_as_soon_as_it_was_opened_is_opened_again(
         return connection
 
     end_backend(store, yard_address)
-    monkeypatch.setattr(psycopg, "connect", losing)
+    monkeypatch.setattr(PipelinedConnection, "connect", losing)
     assert store.transact(increment) == 1
     assert len(opened) == 2
 

@@ -15,6 +15,7 @@ from modelyard.errors import RecordConflict, RecordNotFound
 from modelyard.protocols import Tx
 from modelyard.stores.group_commit import PendingStep
 from modelyard.stores.postgres import PostgresStore
+from modelyard.stores.postgres.round_trips import PipelinedConnection
 from modelyard.stores.postgres.wire import Wire
 from modelyard.testing import CONTRACT_RECORDS
 from modelyard.testing.contracts.store_machine import (
@@ -198,11 +199,11 @@ def test_a_group_travels_in_as_many_round_trips_as_one_step(
 def test_replacements_of_one_record_are_one_statement(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.transact(lambda tx: tx.add(Counter("c")))
     sent: list[str] = []
-    execute = Wire._execute
+    round_trip = PipelinedConnection.round_trip
     monkeypatch.setattr(
-        Wire,
-        "_execute",
-        lambda self, statements: (sent.extend(sql for sql, _ in statements), execute(self, statements))[1],
+        PipelinedConnection,
+        "round_trip",
+        lambda self, statements: (sent.extend(sql for sql, _ in statements), round_trip(self, statements))[1],
     )
 
     def increment(tx: Tx) -> int:

@@ -34,7 +34,7 @@ def numbers(store: SqliteStore) -> list[int]:
 
 
 class Crowd:
-    """Threads that call a store, what came of each by name, and how many calls stand in line."""
+    """Threads that call a store, what came of each by name, and how many calls run or stand in line."""
 
     def __init__(self, store: SqliteStore) -> None:
         self.store = store
@@ -42,10 +42,11 @@ class Crowd:
         self._threads: list[threading.Thread] = []
 
     def waiting(self) -> int:
-        return len(self.store._group._queue)
+        queue, leader = self.store._group._queue, self.store._group._leader
+        return len(queue) + (leader is not None and leader not in queue)
 
     def call(self, name: str, step: Callable[[Tx], object]) -> None:
-        """Start a call, and return once it stands in line."""
+        """Start a call, and return once it runs or stands in line."""
 
         def run() -> None:
             try:

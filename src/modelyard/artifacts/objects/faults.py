@@ -81,6 +81,10 @@ class Border:
             if isinstance(fault, FileNotFoundError) and not _NO_BUCKET.search(str(fault)):
                 raise missing(name) from None
             raise to_store_error(fault, self._place) from None
+        except BaseException as fault:
+            if type(fault).__name__ != "PanicException":  # of obstore's language: it gives no other sign
+                raise
+            raise StoreError(f"the endpoint of the object store of {self._place} is malformed; correct it") from None
 
     def ask(self, name: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Call a function of obstore. Raises `ArtifactMissing`, `StoreError`."""

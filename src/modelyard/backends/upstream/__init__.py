@@ -2,4 +2,4 @@
 
 from modelyard.lazy import defer_modules
 
-defer_modules(__name__, "address", "embedding_exchange", "prompt_exchange", "transport")
+defer_modules(__name__, "address", "embedding_exchange", "prompt_exchange", "tokenizing", "transport")

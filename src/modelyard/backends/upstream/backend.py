@@ -6,7 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
-from modelyard.backends.upstream import address, embedding_exchange, prompt_exchange, transport
+from modelyard.backends.upstream import address, embedding_exchange, prompt_exchange, tokenizing, transport
 from modelyard.backends.upstream.concurrency import ConcurrencyLimiter
 from modelyard.backends.upstream.errors import RetryableError, refusal
 from modelyard.backends.upstream.exchange import MAX_ANSWER, Adapters, Exchange, Transport, Upstream
@@ -130,10 +130,27 @@ class UpstreamBackend:
         known = self._model(model.base_model)
         return embedding_exchange.EmbeddingExchange(self._upstream, through, known, request, model)
 
+    # ---- tokens
+
+    def tokens(self, request: CompletionRequest, model: ServedModel) -> Sequence[int]:
+        """Return the tokens of a prompt or of messages, as the server knows them. Checkpoints have those of their base.
+
+        Raises `InvalidInput`, `UnsupportedParameter` where the server has no tokenizer, `BackendError`.
+        """
+        return self._tokenizer.tokens(request, self._model(model.base_model).served_as)
+
+    def text_of_tokens(self, ids: Sequence[int], model: ServedModel) -> str:
+        """Return the text of tokens. Raises as `tokens`."""
+        return self._tokenizer.text(ids, self._model(model.base_model).served_as)
+
+    @property
+    def _tokenizer(self) -> "tokenizing.TokenizerRoutes":
+        return tokenizing.TokenizerRoutes(self._address, self._upstream.timeouts.first_token)
+
     # ---- connections
 
     def _new_state(self) -> "transport.ProcessState":
-        clients = transport.Clients(self._address, self._concurrency)
+        clients = transport.Clients(self._address, self._concurrency, self._upstream.clock)
         return transport.ProcessState(clients, ConcurrencyLimiter(self._concurrency, self._queue))
 
     def _process_state(self) -> "transport.ProcessState":
@@ -180,8 +197,9 @@ def discover(
     price is refused; `Pricing()` is free. `context_length` is for models whose length the server does not report.
     Raises `InvalidInput`, `BackendError`.
     """
-    state = transport.ProcessState(transport.Clients(address.Address(url, api_key), 1), ConcurrencyLimiter(1, 0))
     upstream = Upstream(api_key, timeouts, SystemClock(), random.random, None)
+    clients = transport.Clients(address.Address(url, api_key), 1, upstream.clock)
+    state = transport.ProcessState(clients, ConcurrencyLimiter(1, 0))
     try:
         body = loads(_listed(transport.BlockingTransport(state, upstream), upstream))
     except InvalidInput as wrong:

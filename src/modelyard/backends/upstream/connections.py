@@ -1,15 +1,18 @@
 """Connections to one server, of threads, which block, and of an event loop. Idle ones are kept for a while."""
 
 import asyncio
+import math
 import select
 import socket
 import threading
 import time
 from collections import deque
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, cast
 
 from modelyard.backends.upstream.address import Address
+from modelyard.backends.upstream.deadlines import Deadlines
 from modelyard.backends.upstream.response import ConnectionBroken, UpstreamResponse
+from modelyard.protocols import Clock
 from modelyard.threads import FairPool, PooledCall
 
 KEPT = 3.0
@@ -128,13 +131,14 @@ class BlockingConnection:
 
 
 class AsyncConnection(asyncio.Protocol):
-    """A connection of an event loop. What waits raises `ConnectionBroken`."""
+    """A connection of an event loop. What waits raises `ConnectionBroken`, and `TimeoutError` once it is `due`."""
 
     def __init__(self) -> None:
         self.response: UpstreamResponse = UpstreamResponse()
         self._transport: asyncio.Transport | None = None
         self._broken: Exception | None = None
         self._ended = self._paused = False
+        self.due: float = math.inf
         self._waiter: asyncio.Future[None] | None = None
 
     def send(self, request: bytes) -> None:
@@ -187,6 +191,11 @@ class AsyncConnection(asyncio.Protocol):
         finally:
             self._waiter = None
 
+    def expire(self) -> None:
+        """End what waits with a `TimeoutError`."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(TimeoutError())
+
     def is_stale(self) -> bool:
         """Return whether the connection has ended, or something came that was not requested."""
         return self._ended or not self.response.reusable
@@ -201,8 +210,7 @@ class AsyncConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # that of uvloop has the methods, not the class
 
     def data_received(self, data: bytes) -> None:
         """Take bytes of the answer."""
@@ -250,8 +258,9 @@ class LoopConnections:
     the event loop's threads nor those of other servers.
     """
 
-    def __init__(self, address: Address, kept: int) -> None:
+    def __init__(self, address: Address, kept: int, clock: Clock) -> None:
         self.idle: IdleConnections[AsyncConnection] = IdleConnections(kept)
+        self.deadlines: Deadlines = Deadlines(clock)
         self._address = address
         self._threads = FairPool("modelyard-resolver", 1)
         self._look_up: PooledCall[list[str]] | None = None
@@ -266,6 +275,7 @@ class LoopConnections:
     def close(self) -> None:
         """Close what is idle, and end the thread."""
         self.idle.close()
+        self.deadlines.close()
         self._threads.close()
 
     async def _found(self) -> list[str]:

@@ -256,9 +256,12 @@ class Exchange(Attempts):
         try:
             while raw := (yield from self._timed(self._transport.read)):
                 ready: list[Delta] = []
+                found, at = events.take(raw), 0
                 try:
-                    for event in events.take(raw):
-                        ready += self._deltas(event, reader)
+                    while at < len(found):
+                        texts = reader.take_texts(found, at)
+                        ready += self._shown(texts) if texts else self._deltas(found[at], reader)
+                        at += len(texts) or 1
                 finally:
                     if ready:
                         yield Emit(ready)
@@ -272,9 +275,12 @@ class Exchange(Attempts):
         if event == _DONE:
             self._done, self._limit, self._waited = True, _LAST_READ, 0.0
             return ()
-        deltas = reader.take(self._json(event))
-        if deltas:
-            self._begun, self._limit, self._waited = True, self._timeouts.between_tokens, 0.0
+        deltas = reader.take(self._json(event), event)
+        return self._shown(deltas) if deltas else ()
+
+    def _shown(self, deltas: Sequence[Delta]) -> Sequence[Delta]:
+        """Return what the caller gets of deltas that have come, and note that the answer has begun."""
+        self._begun, self._limit, self._waited = True, self._timeouts.between_tokens, 0.0
         return [shown for delta in deltas for shown in self._choices_of(delta)] if self._greedy else deltas
 
     def _document(self) -> Flow[None]:

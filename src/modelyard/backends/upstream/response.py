@@ -83,8 +83,8 @@ class UpstreamResponse:
         if status < 200:
             self._headers.clear()
             return
-        named = (self._headers.get(name, b"") for name in (b"content-type", b"content-encoding", b"retry-after"))
-        self.head = Head(status, *(value.decode("latin-1") for value in named))
+        named = map(self._headers.get, (b"content-type", b"content-encoding", b"retry-after"))
+        self.head = Head(status, *["" if value is None else value.decode("latin-1") for value in named])
 
     def on_body(self, piece: bytes) -> None:
         """Take bytes of the body."""

@@ -1,7 +1,6 @@
 """The transports of a request: by blocking calls or on an event loop."""
 
 import asyncio
-import math
 import os
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Mapping
@@ -11,7 +10,7 @@ from typing import TypeVar
 import attrs
 
 from modelyard.backends.upstream.address import Address
-from modelyard.backends.upstream.concurrency import ConcurrencyLimiter
+from modelyard.backends.upstream.concurrency import ConcurrencyLimiter, Place
 from modelyard.backends.upstream.connections import (
     AsyncConnection,
     BlockingConnection,
@@ -23,7 +22,7 @@ from modelyard.backends.upstream.exchange import Adapters, Upstream
 from modelyard.backends.upstream.response import ConnectionBroken
 from modelyard.domain.record import EMPTY
 from modelyard.errors import BackendError, Overloaded
-from modelyard.protocols import ServedModel
+from modelyard.protocols import Clock, ServedModel
 
 T = TypeVar("T")
 
@@ -35,9 +34,9 @@ class Clients:
     them holds the pool.
     """
 
-    def __init__(self, address: Address, kept: int) -> None:
+    def __init__(self, address: Address, kept: int, clock: Clock) -> None:
         self.address: Address = address
-        self._kept = kept
+        self._kept, self._clock = kept, clock
         self._lock = threading.Lock()
         self.idle: IdleConnections[BlockingConnection] = IdleConnections(kept)
         self._on_loops: dict[asyncio.AbstractEventLoop, tuple[LoopConnections, AsyncGenerator[None, None]]] = {}
@@ -55,7 +54,7 @@ class Clients:
             self._check()
             if loop in self._on_loops:
                 return self._on_loops[loop][0]
-            pool = LoopConnections(self.address, self._kept)
+            pool = LoopConnections(self.address, self._kept, self._clock)
             keeper = self._kept_open(pool, loop)
             self._on_loops[loop] = pool, keeper
         await anext(keeper)
@@ -176,25 +175,19 @@ class BlockingTransport:
 
 
 class AsyncTransport:
-    """Carries one request on an event loop: an `exchange.Transport`.
-
-    The time is kept by the clock: a task ends a wait that takes too long.
-    """
+    """Carries one request on an event loop: an `exchange.Transport`. The time is kept by the clock."""
 
     def __init__(self, state: ProcessState, upstream: Upstream, headers: Mapping[str, str] = EMPTY) -> None:
         self._state, self._upstream, self._headers = state, upstream, headers
-        self._stack = AsyncExitStack()
+        self._place: Place | None = None
+        self._borrowed: AsyncExitStack | None = None
         self._pool: LoopConnections | None = None
         self._connection: AsyncConnection | None = None
-        self._watching: asyncio.Task[None] | None = None
-        self._wait: asyncio.Timeout | None = None
-        self._due, self._looks = 0.0, math.inf
 
     async def enter(self, seconds: float) -> None:
         """Wait for a place among the concurrent requests."""
         woken, loop = asyncio.Event(), asyncio.get_running_loop()
-        place = self._state.limiter.acquire(lambda: loop.call_soon_threadsafe(woken.set))
-        self._stack.callback(self._state.limiter.release, place)
+        place = self._place = self._state.limiter.acquire(lambda: loop.call_soon_threadsafe(woken.set))
         if not place.inside:
             try:
                 await self._within(seconds, woken.wait())
@@ -203,7 +196,9 @@ class AsyncTransport:
 
     async def borrow(self, adapters: Adapters, model: ServedModel) -> str:
         """Have an adapter loaded until the transport is closed."""
-        return await self._stack.enter_async_context(adapters.aserving(model))
+        if self._borrowed is None:
+            self._borrowed = AsyncExitStack()
+        return await self._borrowed.enter_async_context(adapters.aserving(model))
 
     async def send(self, method: str, path: str, body: bytes, seconds: float) -> Head:
         """Send the request and return the head of the answer."""
@@ -212,23 +207,29 @@ class AsyncTransport:
         request = self._state.clients.address.request(method, path, body, self._headers)
         head: Head | None = None
         while head is None:
-            head = await self._within(seconds, self._send(self._pool, request))
+            head = await self._send(self._pool, request, self._upstream.clock.monotonic() + seconds)
         return head
 
-    async def _send(self, pool: LoopConnections, request: bytes) -> Head | None:
+    async def _send(self, pool: LoopConnections, request: bytes, due: float) -> Head | None:
         """Send the request once. Return None where the server had closed a kept connection: it is not counted."""
         kept = pool.idle.take()
-        connection = self._connection = kept or await self._connect(pool)
+        connection = self._connection = kept or await self._connect(pool, due)
         connection.send(request)
+        pool.deadlines.begin(connection, due)
         try:
             await connection.head()
         except ConnectionBroken as error:
             if kept is None:
                 raise _broken_off() from error
             self._hang_up()
+        finally:
+            pool.deadlines.end(connection)
         return connection.response.head
 
-    async def _connect(self, pool: LoopConnections) -> AsyncConnection:
+    async def _connect(self, pool: LoopConnections, due: float) -> AsyncConnection:
+        return await self._within(due - self._upstream.clock.monotonic(), self._opened(pool))
+
+    async def _opened(self, pool: LoopConnections) -> AsyncConnection:
         try:
             return await pool.open(self._upstream.timeouts.connect)
         except OSError as error:
@@ -236,10 +237,15 @@ class AsyncTransport:
 
     async def read(self, seconds: float) -> bytes:
         """Return the next bytes of the answer."""
-        connection = self._connection
+        connection, pool = self._connection, self._pool
         assert connection is not None
+        assert pool is not None
         if not connection.has_news:
-            await self._within(seconds, connection.news())
+            pool.deadlines.begin(connection, self._upstream.clock.monotonic() + seconds)
+            try:
+                await connection.news()
+            finally:
+                pool.deadlines.end(connection)
         try:
             return connection.take()
         except ConnectionBroken as error:
@@ -251,43 +257,35 @@ class AsyncTransport:
 
     async def aclose(self) -> None:
         """Break off, and give everything back. Idempotent."""
-        self._stop_watching()
-        async with self._stack:
-            self._hang_up()
+        self._hang_up()
+        place, borrowed = self._place, self._borrowed
+        self._place = self._borrowed = None
+        try:
+            if borrowed is not None:
+                await borrowed.aclose()
+        finally:
+            if place is not None:
+                self._state.limiter.release(place)
 
     def _hang_up(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None and self._pool is not None:
             self._pool.idle.give_back(connection)
 
-    # ---- time
-
     async def _within(self, seconds: float, work: Awaitable[T]) -> T:
-        """Return the result of the work. Raises `TimeoutError` when the clock has moved on so far before."""
-        self._due = self._upstream.clock.monotonic() + seconds
-        if self._due < self._looks:
-            self._looks = self._due
-            self._stop_watching()
-            self._watching = asyncio.create_task(self._watch())
-        try:
-            async with asyncio.timeout(None) as self._wait:
+        """Return the result of what rarely has to be waited for. Raises `TimeoutError` when the clock moves on so far
+        before.
+        """
+        async with asyncio.timeout(None) as wait:
+            ending = asyncio.create_task(self._end(wait, seconds))
+            try:
                 return await work
-        finally:
-            self._wait = None
+            finally:
+                ending.cancel()
 
-    async def _watch(self) -> None:
-        """End the wait that is overdue. Sleeps through those that are not, so that a token costs nothing here."""
-        clock = self._upstream.clock
-        while (left := self._due - clock.monotonic()) > 0:
-            self._looks = self._due
-            await clock.asleep(left)
-        self._looks = math.inf
-        if self._wait is not None:
-            self._wait.reschedule(asyncio.get_running_loop().time())
-
-    def _stop_watching(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
+    async def _end(self, wait: asyncio.Timeout, seconds: float) -> None:
+        await self._upstream.clock.asleep(seconds)
+        wait.reschedule(asyncio.get_running_loop().time())
 
 
 # ---- errors: what a fault of the connection says may name hosts, and stays in the log -----------------------------

@@ -96,7 +96,7 @@ def _name(view: View, job: JobSummary) -> Html:
 
 def subject(view: View, job: JobSummary) -> Html:
     """Return a link to what a job works on."""
-    if job.kind in (JobKind.BATCH, JobKind.RESPONSE):
+    if job.kind in (JobKind.BATCH, JobKind.COLLECT, JobKind.RESPONSE):
         return short_id(job.subject)
     if job.kind not in TRAINING_KINDS:
         return view.link(joined(["run ", short_id(job.subject)]), "runs", job.subject)
@@ -140,6 +140,8 @@ def _left(job: TrainingJob, view: View) -> str:
 def job(view: View) -> HtmlPage:
     """Show one job: its curves, how it stands, its configuration and its events."""
     found = view.platform.jobs.get(view.params["job"])
+    if found.kind is JobKind.COLLECT:
+        return HtmlPage("Collection", _summary(view, found, _collected(view, found.id)), live=found.ended_at is None)
     if found.kind not in TRAINING_KINDS:
         content = joined([_summary(view, found, []), tag("p", view.link("To the run", "runs", found.subject))])
         return HtmlPage(f"{found.kind} job", content, live=found.ended_at is None)
@@ -158,6 +160,20 @@ def job(view: View) -> HtmlPage:
     )
     title = "Training loop" if loop else f"{found.kind.upper()} job"
     return HtmlPage(title, content, live=found.ended_at is None)
+
+
+def _collected(view: View, job_id: str) -> Iterator[tuple[str, object]]:
+    """Yield what a collection has made, and the job that trains on it."""
+    made = view.platform.traffic.job(job_id).refresh()
+    yield "dataset", f"{made.entity}/{made.project}/{made.name}"
+    for name, side in (("to train on", made.train), ("held out", made.held_out)):
+        if side is not None:
+            yield name, shortened(f"{side.url}, {count_text(side.rows)} rows", side.digest)
+    if made.left_out:
+        yield "left out", ", ".join(f"{reason} {count_text(count)}" for reason, count in made.left_out.items())
+    if made.training_job_id is not None:
+        trained = joined(["job ", short_id(made.training_job_id)])
+        yield "trained by", view.link(trained, "jobs", made.training_job_id)
 
 
 def _settings(config: Mapping[str, object], within: str = "") -> Iterator[tuple[str, object]]:

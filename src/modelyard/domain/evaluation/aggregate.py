@@ -2,11 +2,12 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Unpack
 
 import attrs
 
+from modelyard.domain.canonical import shortened
 from modelyard.domain.evaluation.metrics import (
     Metric,
     MetricColumn,
@@ -18,11 +19,11 @@ from modelyard.domain.evaluation.metrics import (
     is_lower_better,
     metric_names,
     rows,
-    shortened,
+    single_number,
 )
 from modelyard.domain.evaluation.reducers import Reducer
 from modelyard.domain.evaluation.run import Outcome
-from modelyard.domain.evaluation.running_totals import NSmallest, UsageSummary
+from modelyard.domain.evaluation.running_totals import Latency, NSmallest, UsageSummary
 from modelyard.domain.evaluation.statistics import (
     Distribution,
     Interval,
@@ -54,20 +55,15 @@ def aggregate(scored: Iterable[ScoredPrediction], *, keep: int = KEEP, **options
     for row in rows(scored):
         found.add(row)
     check_lower_is_better(found.options.lower_is_better, found.leaves)
-    return Aggregate(
-        found.rows,
-        found.trials,
-        found.model_errors,
-        found.options,
-        found.summaries(),
-        found.spending.latency,
-        found.spending.usage,
-        found.failed,
-        tuple(found.failures),
-        found.possibly_repeated,
-        found.omitted,
-        found.equal_rows,
-    )
+    return found.result(found.summaries(found.with_numbers), found.spending.latency)
+
+
+def aggregate_means(scored: Iterable[ScoredPrediction]) -> Aggregate:
+    """Aggregate scored predictions as `aggregate` does, to what is stored with a run: of numbers, only their means."""
+    found = _Aggregation(ReportOptions(), 0)
+    for row in rows(scored):
+        found.add(row)
+    return found.result(found.summaries(found.with_mean), None)
 
 
 # ---- counting ----------------------------------------------------------------------------------------------------
@@ -87,10 +83,11 @@ class _Leaf:
 
     def take(self, number: int, row: RunRow, kind: MetricKind, values: Sequence[float]) -> None:
         """Take the numbers of one kind that the trials of a row have."""
-        if kind not in self.columns:
-            column = MetricColumn(self.reduce, self.lower_is_better)
-            self.columns[kind], self.worst[kind] = column, NSmallest(self.keep)
-        value = self.columns[kind].put(number, values, len(row.trials) - len(values))
+        column = self.columns.get(kind)
+        if column is None:
+            column = self.columns[kind] = MetricColumn(self.reduce, self.lower_is_better)
+            self.worst[kind] = NSmallest(self.keep)
+        value = column.put(number, values, len(row.trials) - len(values))
         self.worst[kind].offer(-value if self.lower_is_better else value, (row, value))
 
     def take_text(self, text: str) -> None:
@@ -105,6 +102,9 @@ class _Leaf:
         counts[MetricKind.TEXT] = self.texts.total()
         found = sorted((kind for kind in MetricKind if counts.get(kind)), key=lambda kind: -counts[kind])
         return {kind: counts[kind] for kind in found}
+
+
+_WithNumbers = Callable[[MetricSummary, _Leaf, MetricKind], MetricSummary]
 
 
 @attrs.define
@@ -126,13 +126,30 @@ class _Aggregation:
 
     def add(self, row: RunRow) -> None:
         """Count a row."""
-        self.trials += len(row.trials)
-        self.equal_rows += row.copies
         if self.options.cluster_by is not None:
             self.clusters.append(row.cluster(self.options.cluster_by))
         for prediction, scores in row.trials:
             self.spending.add(prediction, scores)
             self.possibly_repeated += prediction.possibly_repeated
+        self.trials += len(row.trials)
+        if not self._took_single(row):
+            self._take_any(row)
+        self.rows += 1
+
+    def _took_single(self, row: RunRow) -> bool:
+        """Take a row that has one number. Returns whether it is one."""
+        found = single_number(row)
+        if found is None:
+            return False
+        leaf = self._leaf(found[0])
+        if leaf is None:
+            self.omitted += 1
+        else:
+            leaf.take(self.rows, row, found[1], found[2:])
+        return True
+
+    def _take_any(self, row: RunRow) -> None:
+        self.equal_rows += row.copies
         errors = [f"model: {error}" for error in row.failures]
         self.model_errors += len(errors)
         numbers: dict[tuple[Metric, MetricKind], list[float]] = {}
@@ -141,7 +158,6 @@ class _Aggregation:
         for (metric, kind), values in numbers.items():
             self.leaves[metric].take(self.rows, row, kind, values)
         self._note_errors(row, errors)
-        self.rows += 1
 
     def _take(self, reading: Reading, numbers: dict[tuple[Metric, MetricKind], list[float]], errors: list[str]) -> None:
         if reading.outcome is Outcome.SCORER_ERROR:
@@ -177,14 +193,31 @@ class _Aggregation:
 
     # ---- the numbers
 
-    def summaries(self) -> tuple[MetricSummary, ...]:
+    def result(self, metrics: tuple[MetricSummary, ...], latency: Latency | None) -> Aggregate:
+        """Return all counts, with these summaries."""
+        return Aggregate(
+            self.rows,
+            self.trials,
+            self.model_errors,
+            self.options,
+            metrics,
+            latency,
+            self.spending.usage,
+            self.failed,
+            tuple(self.failures),
+            self.possibly_repeated,
+            self.omitted,
+            self.equal_rows,
+        )
+
+    def summaries(self, with_numbers: _WithNumbers) -> tuple[MetricSummary, ...]:
         """Return the summary of each metric, by name; a metric without a value has no numbers."""
         self._drop_empty()
         for scorer in self.scorer_errors.keys() - {metric.scorer for metric in self.leaves}:
             self._new_leaf(Metric(scorer))
         names = metric_names(self.leaves)
         ordered = sorted(self.leaves, key=lambda metric: names[metric])
-        return tuple(self._summary(metric, names[metric]) for metric in ordered)
+        return tuple(self._summary(metric, names[metric], with_numbers) for metric in ordered)
 
     def _drop_empty(self) -> None:
         """Drop the leaves without any value that have leaves below them; their missing values count for those.
@@ -198,7 +231,7 @@ class _Aggregation:
             if below:
                 del self.leaves[empty]
 
-    def _summary(self, metric: Metric, name: str) -> MetricSummary:
+    def _summary(self, metric: Metric, name: str, with_numbers: _WithNumbers) -> MetricSummary:
         leaf, kinds = self.leaves[metric], self.leaves[metric].kinds
         kind = next(iter(kinds), None)
         scored = 0 if kind is None else kinds[kind]
@@ -210,9 +243,15 @@ class _Aggregation:
             return MetricSummary(metric, name, None, *counts, reasons=reasons)
         if kind is MetricKind.TEXT:
             return MetricSummary(metric, name, kind, *counts, texts=dict(leaf.texts.most_common()), reasons=reasons)
-        return self._numeric(MetricSummary(metric, name, kind, *counts, reasons=reasons), leaf, kind)
+        return with_numbers(MetricSummary(metric, name, kind, *counts, reasons=reasons), leaf, kind)
 
-    def _numeric(self, summary: MetricSummary, leaf: _Leaf, kind: MetricKind) -> MetricSummary:
+    def with_mean(self, summary: MetricSummary, leaf: _Leaf, kind: MetricKind) -> MetricSummary:
+        """Return a summary with the mean of its values."""
+        values = leaf.columns[kind].present
+        return attrs.evolve(summary, numbers=Numbers(len(values), math.fsum(values) / len(values)))
+
+    def with_numbers(self, summary: MetricSummary, leaf: _Leaf, kind: MetricKind) -> MetricSummary:
+        """Return a summary with all that is known of its values."""
         column, confidence = leaf.columns[kind], self.options.confidence
         column.fill(self.rows)
         values = column.present

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 import attrs
 
+from modelyard.domain.canonical import shortened
 from modelyard.domain.evaluation.aggregate import KEEP, MAX_METRICS
 from modelyard.domain.evaluation.comparison import (
     ONLY_BASELINE,
@@ -26,12 +27,10 @@ from modelyard.domain.evaluation.metrics import (
     ScoredPrediction,
     check_lower_is_better,
     is_lower_better,
-    kind_of,
     merged,
     metric_names,
-    metric_of,
     rows,
-    shortened,
+    single_number,
 )
 from modelyard.domain.evaluation.running_totals import NSmallest
 from modelyard.domain.evaluation.statistics import Distribution, Paired
@@ -95,11 +94,6 @@ class _Both:
     lost: NSmallest[tuple[Pair, float]]
     lower_is_better: bool
 
-    @property
-    def complete(self) -> bool:
-        """Whether each trial of each row has a value, once both columns are filled."""
-        return not any(column.incomplete or any(value != value for value in column.values) for column in self.columns)
-
     def _put(self, side: int, number: int, row: RunRow, values: Sequence[float]) -> float | None:
         return self.columns[side].put(number, values, len(row.trials) - len(values)) if values else None
 
@@ -111,31 +105,19 @@ class _Both:
         """Take the one number of each row of a pair."""
         self.columns[0].put_single(number, before)
         self.columns[1].put_single(number, after)
-        self._rank(pair, before, after)
+        self._rank_both(pair, before, after)
 
     def _rank(self, pair: Pair, before: float | None, after: float | None) -> None:
         """Keep the pair if it is among those that differ most."""
         if before is not None and after is None:
             self.lost.offer(before if self.lower_is_better else -before, (pair, float(before)))
-        if before is None or after is None or before == after:
-            return
-        side = self.best if (after < before) is self.lower_is_better else self.worst
-        side.offer(-abs(after - before), (pair, float(before), float(after)))
+        if before is not None and after is not None:
+            self._rank_both(pair, before, after)
 
-
-def _single_number(row: RunRow) -> tuple[Metric, MetricKind, float] | None:
-    """Return the metric, kind and number of a row that has one trial with one score, as most have; None for another.
-
-    It is what `readings` returns for the row, without a list of them.
-    """
-    if len(row.trials) != 1:
-        return None
-    prediction, scores = row.trials[0]
-    if prediction.error is not None or len(scores) != 1:
-        return None
-    value: Any = scores[0].value.get("value")
-    kind = kind_of(value)
-    return None if kind is None or kind is MetricKind.TEXT else (metric_of(scores[0].scorer), kind, value)
+    def _rank_both(self, pair: Pair, before: float, after: float) -> None:
+        if before != after:
+            side = self.best if (after < before) is self.lower_is_better else self.worst
+            side.offer(-abs(after - before), (pair, float(before), float(after)))
 
 
 @attrs.define
@@ -147,6 +129,7 @@ class _Pairing:
     failed: list[int] = attrs.field(factory=lambda: [0, 0])
     seen: tuple[set[Metric], set[Metric]] = attrs.field(factory=lambda: (set(), set()))
     both: dict[tuple[Metric, MetricKind], _Both] = attrs.field(factory=dict)
+    singles: dict[tuple[Metric, MetricKind], _Both] = attrs.field(factory=dict)
     clusters: list[str] = attrs.field(factory=list)
     failures: list[RowDifference] = attrs.field(factory=list)
 
@@ -164,14 +147,18 @@ class _Pairing:
 
     def _took_single(self, pair: Pair) -> bool:
         """Take a pair of rows of which each has one number, of the same metric and kind. Returns whether it is one."""
-        one, other = map(_single_number, pair)
-        if one is None or other is None or one[:2] != other[:2]:
+        one, other = single_number(pair[0]), single_number(pair[1])
+        if one is None or other is None or one[1] is not other[1] or one[0] != other[0]:
             return False
-        for seen in self.seen:
-            seen.add(one[0])
         key = one[:2]
-        if key in self.both or len(self.both) < MAX_METRICS:
-            self._both(key).take_single(self.rows, pair, one[2], other[2])
+        both = self.singles.get(key)
+        if both is None:
+            for seen in self.seen:
+                seen.add(one[0])
+            if key not in self.both and len(self.both) >= MAX_METRICS:
+                return True
+            both = self.singles[key] = self._both(key)
+        both.take_single(self.rows, pair, one[2], other[2])
         return True
 
     def _take(self, pair: Pair) -> None:
@@ -247,8 +234,10 @@ class _Pairing:
             column.fill(self.rows)
         one, other = (column.values for column in both.columns)
         missing = [{at for at, value in enumerate(column) if value != value} for column in (one, other)]
-        there = [at for at in range(self.rows) if at not in missing[0] and at not in missing[1]]
+        either = missing[0] | missing[1]
+        there = [at for at in range(self.rows) if at not in either] if either else range(self.rows)
         before, after = [one[at] for at in there], [other[at] for at in there]
+        complete = not either and not any(column.incomplete for column in both.columns)
         differences = [b - a for a, b in zip(before, after, strict=True)]
         found = self._paired(before, after, there, both.lower_is_better)
         return MetricComparison(
@@ -256,7 +245,7 @@ class _Pairing:
             name,
             kind,
             found,
-            found if both.complete else self._everywhere(both),
+            found if complete else self._everywhere(both),
             _mean(before),
             _mean(after),
             len(missing[1] - missing[0]),

@@ -5,12 +5,8 @@ from enum import StrEnum
 
 import attrs
 
-from modelyard.domain.evaluation.metrics import (
-    Metric,
-    MetricKind,
-    RunRow,
-    shortened,
-)
+from modelyard.domain.canonical import shortened
+from modelyard.domain.evaluation.metrics import Metric, MetricKind, RunRow
 from modelyard.domain.evaluation.statistics import (
     Distribution,
     Interval,

@@ -5,7 +5,7 @@ from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
-from itertools import chain, groupby
+from itertools import chain
 from typing import Any, NamedTuple
 
 import attrs
@@ -15,6 +15,7 @@ from modelyard.domain.evaluation.prediction import Prediction, PredictionView, S
 from modelyard.domain.evaluation.reducers import Reducer
 from modelyard.domain.evaluation.references import ObjectRef, same_scheme
 from modelyard.domain.evaluation.run import Outcome
+from modelyard.domain.frozen import maker, quick_init
 from modelyard.errors import InvalidInput
 
 LARGEST = 1e150
@@ -107,18 +108,12 @@ def readings(scores: Sequence[Score | ScoreView]) -> list[Reading]:
         whole, value = metric_of(score.scorer), score.value.get("value")
         kind = kind_of(value)
         if kind is not None:
-            found.append(_new(Reading, (whole, _SCORED, kind, value, "")))
+            found.append(Reading(whole, Outcome.SCORED, kind, value))
         elif score.error is not None and "value" not in score.value:
             found.append(Reading(whole, Outcome.SCORER_ERROR, None, None, score.error))
         else:
             found += [_reading(Metric(whole.scorer, path), leaf, score.error) for path, leaf in leaves(value)]
     return found
-
-
-_new = tuple.__new__
-"""Makes a named tuple without looking at its names, which takes half the time; there is one for every score."""
-
-_SCORED = Outcome.SCORED
 
 
 def _last_of_each(scores: Sequence[Score | ScoreView]) -> Iterable[Score | ScoreView]:
@@ -129,6 +124,28 @@ def _last_of_each(scores: Sequence[Score | ScoreView]) -> Iterable[Score | Score
 def metric_of(scorer: str) -> Metric:
     """Return the metric of a scorer as a whole, under the one scheme of its reference."""
     return Metric(same_scheme(scorer))
+
+
+_KINDS = {bool: MetricKind.BINARY, int: MetricKind.CONTINUOUS, float: MetricKind.CONTINUOUS, str: MetricKind.TEXT}
+_NUMBERS = {kind: of for kind, of in _KINDS.items() if of is not MetricKind.TEXT}
+
+
+def single_number(row: "RunRow") -> tuple[Metric, MetricKind, float] | None:
+    """Return the metric, kind and number of a row that has one trial with one score, as most have; None for another.
+
+    It is what `readings` returns for the row, without a list of them.
+    """
+    if len(row.trials) != 1:
+        return None
+    prediction, scores = row.trials[0]
+    if prediction.error is not None or len(scores) != 1:
+        return None
+    score = scores[0]
+    value: Any = score.value.get("value")
+    kind = _NUMBERS.get(type(value))
+    if kind is None or not -LARGEST <= value <= LARGEST:
+        return None
+    return metric_of(score.scorer), kind, value
 
 
 def trial_readings(scored: ScoredPrediction) -> list[Reading]:
@@ -156,9 +173,6 @@ def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         yield path, value
 
 
-_KINDS = {bool: MetricKind.BINARY, int: MetricKind.CONTINUOUS, float: MetricKind.CONTINUOUS, str: MetricKind.TEXT}
-
-
 def kind_of(value: Any) -> MetricKind | None:
     """Return the kind of a JSON value; None for one that is not a score, such as null, NaN or a list."""
     kind = _KINDS.get(type(value))
@@ -179,7 +193,8 @@ def unscored_reason(value: Any) -> str:
 # ---- rows --------------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class RunRow:
     """A row of a run: its trials, of which there is at least one."""
 
@@ -226,15 +241,22 @@ def rows(scored: Iterable[ScoredPrediction]) -> Iterator[RunRow]:
     needs no more room than its longest row. Raises `ValueError` where it does not.
     """
     last = ""
-    for digest, trials in groupby(scored, key=_row_digest):
+    trials: tuple[ScoredPrediction, ...] = ()
+    for one in scored:
+        digest = one[0].row_digest
+        if digest == last and trials:
+            trials = (*trials, one)
+            continue
+        if trials:
+            yield _row(last, trials)
         if digest < last:
             raise ValueError("scored predictions must be in the order of the row digests")
-        last = digest
-        yield RunRow(digest, tuple(trials))
+        last, trials = digest, (one,)
+    if trials:
+        yield _row(last, trials)
 
 
-def _row_digest(scored: ScoredPrediction) -> str:
-    return scored[0].row_digest
+_row = maker(RunRow)
 
 
 def merged(baseline: Iterator[RunRow], candidate: Iterator[RunRow]) -> Iterator[tuple[RunRow | None, RunRow | None]]:
@@ -291,7 +313,8 @@ class MetricColumn:
 
     def put_single(self, row: int, value: float) -> float:
         """Take the value of the one trial of a row, in the order of the rows, and return it."""
-        self.fill(row)
+        if row > len(self.values):
+            self.fill(row)
         self.values.append(value)
         self.trials += 1
         return value
@@ -322,27 +345,3 @@ class MetricColumn:
         for row, (values, missing) in self.incomplete.items():
             found[row] = self.reduce([*values, *[worst] * missing])
         return found
-
-
-# ---- for people --------------------------------------------------------------------------------------------------
-
-MAX_TEXT = 400
-
-
-def shortened(value: Any, most: int = MAX_TEXT) -> str:
-    """Return a value as a short string: null as "", strings as they are, an object line by line.
-
-    >>> shortened({"question": "2 + 2?", "choices": [3, 4]})
-    'question: 2 + 2?\\nchoices: [3, 4]'
-    """
-    if value is None:
-        return ""
-    if isinstance(value, Mapping):
-        text = "\n".join(f"{name}: {_plain(member)}" for name, member in value.items())
-    else:
-        text = _plain(value)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else canonical_json(value)

@@ -198,6 +198,9 @@ def total_cost(usage: Iterable[RoleUsage]) -> Decimal | None:
     return money.add(known) if known else None
 
 
+_NOTHING = (None, None, None)
+
+
 @attrs.define
 class UsageSummary:
     """What predictions and scores took, added up one by one."""
@@ -217,7 +220,7 @@ class UsageSummary:
         )
         for score in scores:
             used = (score.prompt_tokens, score.completion_tokens, score.judge_cost)
-            if used != (None, None, None):
+            if used != _NOTHING:
                 self._sum("judge", score.scorer, False).add(*used)
 
     def _sum(self, role: str, name: str, inherited: bool) -> "_Sum":
@@ -259,7 +262,7 @@ class _Sum:
         if completion_tokens is not None:
             self.completion_tokens = (self.completion_tokens or 0) + completion_tokens
         if cost is not None:
-            self.cost = money.add((self.cost or Decimal(0), cost))
+            self.cost = cost if self.cost is None else money.EXACT.add(self.cost, cost)
 
     def usage(self, role: str, name: str, inherited: bool) -> RoleUsage:
         return RoleUsage(role, name, inherited, self.calls, self.prompt_tokens, self.completion_tokens, self.cost)

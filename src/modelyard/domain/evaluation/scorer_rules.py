@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 
+from modelyard.domain.evaluation.formula import FormulaError, read_formula
 from modelyard.domain.evaluation.scorers import (
     Contains,
     DeclarativeScorer,
@@ -18,7 +19,60 @@ from modelyard.domain.evaluation.scorers import (
 )
 from modelyard.domain.evaluation.structure_scorers import JsonPath, ToolCalls
 from modelyard.domain.evaluation.text_scorers import Fuzzy, OneOf, RougeL, TokenF1
+from modelyard.domain.record import frozen_mapping
 from modelyard.errors import InvalidInput, Problem
+
+MAX_PARTS = 20
+
+
+@attrs.frozen
+class Combined(DeclarativeScorer):
+    """A number that a formula makes of the scores of others; true counts as 1, false as 0.
+
+    `scorers` are declarative ones, as data, by the names that stand in `formula`: `0.8 * right + 0.2 * (1 - long)`. It
+    has `+ - * /`, `^`, brackets, and `min max abs floor ceil exp sqrt log`. There is no score where one of them gives
+    none, or where the formula does not come to a number.
+    """
+
+    type = "combined"
+    scorers: Mapping[str, Any] = attrs.field(converter=frozen_mapping)
+    formula: str
+
+    def __attrs_post_init__(self) -> None:
+        parts = self.parts
+        try:
+            used = read_formula(self.formula).names
+        except FormulaError as error:
+            raise InvalidInput.at("formula", msg=str(error)) from None
+        if used != parts.keys():
+            strange = sorted(used ^ parts.keys())
+            raise InvalidInput.at(
+                "formula", msg=f"must use each of the scorers, and nothing else: {', '.join(strange)}"
+            )
+
+    @property
+    def parts(self) -> Mapping[str, DeclarativeScorer]:
+        """The scorers. Raises `InvalidInput`."""
+        if not 0 < len(self.scorers) <= MAX_PARTS:
+            raise InvalidInput.at("scorers", msg=f"must be from 1 to {MAX_PARTS}")
+        return {name: _part(name, plain) for name, plain in self.scorers.items()}
+
+
+def _is_combined(plain: Any) -> bool:
+    return isinstance(plain, Mapping) and plain.get("type") == Combined.type
+
+
+def _part(name: str, plain: Any) -> DeclarativeScorer:
+    if not isinstance(plain, Mapping):
+        raise InvalidInput.at("scorers", name, msg="must be a declarative scorer, as data")
+    below = plain.get("scorers") if _is_combined(plain) else None
+    if isinstance(below, Mapping) and any(map(_is_combined, below.values())):
+        raise InvalidInput.at("scorers", name, msg="combines what is combined itself; combine it in one formula")
+    try:
+        return rule_of(plain)
+    except InvalidInput as wrong:
+        raise wrong.below("scorers", name) from None
+
 
 RULES: Mapping[str, type[DeclarativeScorer]] = {
     rule.type: rule
@@ -35,6 +89,7 @@ RULES: Mapping[str, type[DeclarativeScorer]] = {
         TokenF1,
         RougeL,
         LlmJudge,
+        Combined,
     )
 }
 """Every declarative scorer, by the name of its type."""

@@ -163,6 +163,7 @@ class JsonEqual(OwnRule):
 class LlmJudge(DeclarativeScorer):
     """The judgement of a model of the platform: a bool for yes or no, or with `scale` "number" a number.
 
+    With `scale` "labels" it is the value that `labels` gives to the label in the answer, such as `{"good": true}`.
     `{output}` and the names of row fields in `prompt` are replaced by their texts. `options` are those of a completion.
     The judge's usage is recorded apart from that of the model under test.
     """
@@ -170,12 +171,18 @@ class LlmJudge(DeclarativeScorer):
     type = "llm_judge"
     model: str
     prompt: str
-    scale: str = attrs.field(default="yes_no", metadata={"schema": {"enum": ["yes_no", "number"]}})
+    scale: str = attrs.field(default="yes_no", metadata={"schema": {"enum": ["yes_no", "number", "labels"]}})
     options: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
+    labels: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
 
     def __attrs_post_init__(self) -> None:
-        if self.scale not in ("yes_no", "number"):
-            raise InvalidInput.at("scale", msg='must be "yes_no" or "number"')
+        if self.scale not in ("yes_no", "number", "labels"):
+            raise InvalidInput.at("scale", msg='must be "yes_no", "number" or "labels"')
+        if bool(self.labels) is not (self.scale == "labels"):
+            raise InvalidInput.at("labels", msg='must name the labels with the scale "labels", and only with it')
+        for label, value in self.labels.items():
+            if not label.strip() or not isinstance(value, int | float) or not math.isfinite(value):
+                raise InvalidInput.at("labels", label, msg="must be true, false or a number, under a label with words")
 
     def asks(self, output: Any, row: Mapping[str, Any]) -> str:
         """Return the question for the judge. Placeholders inside an output or a row are not replaced."""
@@ -185,8 +192,11 @@ class LlmJudge(DeclarativeScorer):
     def read(self, answer: str) -> bool | float:
         """Read the score from a judge's answer. Raises `Unscored`.
 
-        It is the last number (7 of "7/10"), or the first word that is a verdict, which a "not" before it negates.
+        It is the last number (7 of "7/10"), or the first word that is a verdict, which a "not" before it negates, or
+        the value of the label that stands last.
         """
+        if self.scale == "labels":
+            return self._labelled(answer)
         if self.scale == "number":
             number = number_in(_OUT_OF.sub("", answer))
             if number is not None:
@@ -194,6 +204,26 @@ class LlmJudge(DeclarativeScorer):
         elif verdict := _VERDICT.search(answer[:MAX_OUTPUT]):
             return (verdict[1] is None) is (verdict[2] is not None)
         raise Unscored(f"the judge gave no {'number' if self.scale == 'number' else 'yes or no'}: {answer[:100]!r}")
+
+    def _labelled(self, answer: str) -> bool | float:
+        words = answer[-MAX_OUTPUT:].casefold()
+        ends = {label: _end_of(label.casefold(), words) for label in self.labels}
+        last = max(ends, key=lambda label: (ends[label], len(label)))
+        if ends[last] < 0:
+            raise Unscored(f"the judge gave none of the labels: {answer[:100]!r}")
+        value: bool | float = self.labels[last]
+        return value
+
+
+def _end_of(label: str, words: str) -> int:
+    """Return where a label ends that stands in a text as a word of its own, for the last time; -1 where it does not."""
+    at = words.rfind(label)
+    while at >= 0:
+        around = words[max(at - 1, 0) : at], words[at + len(label) : at + len(label) + 1]
+        if not any(letter.isalnum() or letter == "_" for letter in around):
+            return at + len(label)
+        at = words.rfind(label, 0, at + len(label) - 1)
+    return -1
 
 
 # ---- values --------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ Pure functions over plain numbers. Fewer than two values have no spread: a resul
 
 import math
 import statistics
-from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from statistics import NormalDist
 
@@ -201,12 +200,12 @@ class Paired:
 def paired(pairs: Sequence[tuple[float, float]], confidence: float = CONFIDENCE) -> Paired:
     """Compare pairs (of A, of B). The interval is Student's; None for fewer than two pairs, as is `p` for numbers."""
     differences = [b - a for a, b in pairs]
-    signs = Counter((difference > 0) - (difference < 0) for difference in differences)
-    counts = (len(pairs), signs[1], signs[0], signs[-1])
+    wins, losses = sum(difference > 0 for difference in differences), sum(difference < 0 for difference in differences)
+    counts = (len(pairs), wins, len(pairs) - wins - losses, losses)
     if not differences:
         return Paired(*counts)
     if all(type(value) is bool for pair in pairs for value in pair):
-        p: float | None = mcnemar(signs[1], signs[-1])
+        p: float | None = mcnemar(wins, losses)
     else:
         p = t_test(differences)
     return Paired(*counts, math.fsum(differences) / len(differences), t_interval(differences, confidence), p)

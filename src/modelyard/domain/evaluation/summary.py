@@ -7,7 +7,8 @@ from typing import Any, TypedDict
 import attrs
 
 from modelyard.domain import usage as money
-from modelyard.domain.evaluation.metrics import Metric, MetricKind, RunRow, shortened
+from modelyard.domain.canonical import shortened
+from modelyard.domain.evaluation.metrics import Metric, MetricKind, RunRow
 from modelyard.domain.evaluation.reducers import Reducer, reducer_of
 from modelyard.domain.evaluation.references import same_scheme
 from modelyard.domain.evaluation.running_totals import Latency, RoleUsage, total_cost

@@ -8,6 +8,7 @@ for bit (no result depends on the order in which weights were loaded: sums over 
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from operator import add
 
 import attrs
@@ -16,6 +17,7 @@ from modelyard.engines.tabular.model import (
     NO_WEIGHTS,
     WEIGHT_LIMIT,
     Adapter,
+    Context,
     PromptFeatures,
     PromptScorer,
     Row,
@@ -23,9 +25,12 @@ from modelyard.engines.tabular.model import (
     contexts,
     habit,
 )
-from modelyard.engines.tabular.tokenizer import VOCABULARY_SIZE
+from modelyard.engines.tabular.tokenizer import TOKENS, VOCABULARY_SIZE
 from modelyard.engines.tabular.trace import Occurrence, Prompt, Successors, Trace, Weights
 from modelyard.errors import TrainingError
+
+_new = tuple.__new__
+"""Makes a named tuple without counting its values (see `trace`)."""
 
 LOGITS_PER_RATE = 40_000.0
 """The factor on learning rates, so that the rates of large models (SFT 5e-5, RL 5e-6) also suit this one."""
@@ -40,6 +45,19 @@ class TargetAnswer:
 
     features: PromptFeatures
     ids: tuple[int, ...]
+
+    @property
+    def contexts(self) -> Sequence[Context]:
+        """Its tokens, each in its context."""
+        return list(contexts(self.features, self.ids))
+
+
+@attrs.frozen
+class TargetTokens:
+    """Tokens to learn from, each in a context of its own, of answers to one prompt."""
+
+    features: PromptFeatures
+    contexts: Sequence[Context]
 
 
 Part = tuple[Weights, float, Sequence[float], int]
@@ -134,6 +152,16 @@ class WorkingCopy:
         constant = {feature: row.copy() for feature, row in self._constant.items()}
         return {**self._start, **constant, **dict(self._learnt())}
 
+    def by_token(self, gradient: Gradient) -> dict[int, dict[int, float]]:
+        """Return the derivative for each weight, by feature and token as in `rows`."""
+        found: dict[int, dict[int, float]] = {}
+        every = [(TOKENS, self._constant), *((one.tokens, one) for one in self._successors.values())]
+        for tokens, features in every:
+            for feature in features.keys() & gradient.parts:
+                row, value, errors, _ = gradient.parts[feature]
+                found[feature] = {tokens[at]: value * errors[at] for at in row}
+        return found
+
     def _learnt(self) -> Iterator[tuple[int, Row]]:
         for successors in self._successors.values():
             tokens = successors.tokens
@@ -144,7 +172,7 @@ class WorkingCopy:
         """Return a copy of the current model, which later steps do not change."""
         return TabularModel(self._seed, Adapter(self.rows))
 
-    def trace(self, answers: Sequence[TargetAnswer]) -> list[Trace]:
+    def trace(self, answers: Sequence[TargetAnswer | TargetTokens]) -> list[Trace]:
         """Score the answers under the current weights."""
         occurrences = [self._occurrences(answer) for answer in answers]
         prompts = {
@@ -158,21 +186,21 @@ class WorkingCopy:
     def _prompt(self, features: PromptFeatures) -> Prompt:
         return Prompt(PromptScorer(self._seed, self._constant, features), features)
 
-    def _occurrences(self, answer: TargetAnswer) -> list[Occurrence]:
+    def _occurrences(self, answer: TargetAnswer | TargetTokens) -> list[Occurrence]:
         """Prepare every position of an answer. Its tokens get slots, and weights for constant features."""
-        self._add_constant(answer)
+        targets = answer.contexts
+        self._add_constant(answer.features, {target for target, _, _ in targets})
         positions = []
-        for target, last, features in contexts(answer.features, answer.ids):
+        for target, last, features in targets:
             successors = self._successors.get(last)
             if successors is None:
                 successors = self._successors[last] = Successors(self._start, habit(self._seed, last))
             rows = list(map(successors.find, features))
-            positions.append(Occurrence(successors, successors.slot(target), features, rows))
+            positions.append(_new(Occurrence, (successors, successors.slot(target), features, rows)))
         return positions
 
-    def _add_constant(self, answer: TargetAnswer) -> None:
-        tokens = set(answer.ids)
-        for feature, _ in answer.features.constant:
+    def _add_constant(self, features: PromptFeatures, tokens: AbstractSet[int]) -> None:
+        for feature, _ in features.constant:
             row = self._constant.get(feature)
             if row is None:
                 row = self._constant[feature] = dict(self._start.get(feature, NO_WEIGHTS))

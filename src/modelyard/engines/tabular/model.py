@@ -150,32 +150,42 @@ class Adapter:
         """Return two columns for a file: ascending parameter ids (feature id x 512 + token; int64) and weights
         (float64).
         """
-        ids, weights = array("q"), array("d")
-        for feature in sorted(self.rows, key=float):  # exact for ids of features, and sorted faster than integers
-            row, first = self.rows[feature], feature << TOKEN_BITS
-            for token in sorted(row):
-                ids.append(first | token)
-                weights.append(row[token])
-        return ids, weights
+        return parameter_columns(self.rows)
 
     @classmethod
     def from_parameters(cls, ids: Sequence[int], weights: Sequence[float]) -> "Adapter":
         """Build the adapter of these columns. Raises ValueError if `parameters` could not have returned them."""
-        if len(ids) != len(weights) or any(map(ge, ids, islice(ids, 1, None))):
-            raise ValueError("an adapter needs one weight for each parameter id, and ids in ascending order")
-        if ids and not 0 <= ids[0] <= ids[-1] < _FEATURES << TOKEN_BITS:
-            raise ValueError("an adapter's ids start at 0 and belong to features of this model")
         if not all(map(WEIGHT_LIMIT.__ge__, map(abs, weights))):
             raise ValueError(f"an adapter's weights must be within +-{WEIGHT_LIMIT:g}")
-        rows: dict[int, dict[int, float]] = {}
-        found = -1
-        for parameter, weight in zip(ids, weights, strict=True):
-            feature = parameter >> TOKEN_BITS
-            if feature != found:
-                row = rows[feature] = {}
-                found = feature
-            row[TOKENS[parameter % VOCABULARY_SIZE]] = weight
-        return cls(rows)
+        return cls(parameter_rows(ids, weights))
+
+
+def parameter_columns(rows: Mapping[int, Row]) -> tuple["array[int]", "array[float]"]:
+    """Return numbers by feature and token as two columns: ascending parameter ids, and the numbers."""
+    ids, numbers = array("q"), array("d")
+    for feature in sorted(rows, key=float):  # exact for ids of features, and sorted faster than integers
+        row, first = rows[feature], feature << TOKEN_BITS
+        for token in sorted(row):
+            ids.append(first | token)
+            numbers.append(row[token])
+    return ids, numbers
+
+
+def parameter_rows(ids: Sequence[int], numbers: Sequence[float]) -> dict[int, dict[int, float]]:
+    """Return by feature and token what these columns have. Raises ValueError if they cannot be such columns."""
+    if len(ids) != len(numbers) or any(map(ge, ids, islice(ids, 1, None))):
+        raise ValueError("an adapter needs one weight for each parameter id, and ids in ascending order")
+    if ids and not 0 <= ids[0] <= ids[-1] < _FEATURES << TOKEN_BITS:
+        raise ValueError("an adapter's ids start at 0 and belong to features of this model")
+    rows: dict[int, dict[int, float]] = {}
+    found = -1
+    for parameter, number in zip(ids, numbers, strict=True):
+        feature = parameter >> TOKEN_BITS
+        if feature != found:
+            row = rows[feature] = {}
+            found = feature
+        row[TOKENS[parameter % VOCABULARY_SIZE]] = number
+    return rows
 
 
 # ---- the untrained model -----------------------------------------------------------------------------------------
@@ -287,8 +297,11 @@ class PromptScorer:
 
     def score(self, ids: Sequence[int]) -> list[float]:
         """Return the log-probability (nats, temperature 1) of each token of an answer."""
-        every = contexts(self._features, ids)
-        return [self._odds(last, features).logprob(target) for target, last, features in every]
+        return self.score_in(contexts(self._features, ids))
+
+    def score_in(self, targets: Iterable[Context]) -> list[float]:
+        """Return the log-probability of each token in its context."""
+        return [self._odds(last, features).logprob(target) for target, last, features in targets]
 
     def _odds(self, last: int, features: Iterable[int]) -> Odds:
         logits, preferred = self.logits.copy(), habit(self._seed, last)

@@ -10,7 +10,9 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from modelyard.domain.completion import Message, Role
-from modelyard.engines.tabular.model import Odds, PromptFeatures, TabularModel, prompt_features
+from modelyard.domain.training_run import TargetRow
+from modelyard.engines.tabular.learning import TargetTokens
+from modelyard.engines.tabular.model import Odds, PromptFeatures, TabularModel, contexts, prompt_features
 from modelyard.engines.tabular.tokenizer import END_OF_TURN, decode, encode
 
 _ANNOUNCED = encode("assistant: ")
@@ -44,6 +46,25 @@ def prompt_odds(model: TabularModel, ids: Sequence[int]) -> Iterator[tuple[int, 
         for place in range(at == 0, len(piece)):
             yield piece[place], scorer.odds(_answer(piece[:place]))
         turns.append(_message(piece))
+
+
+def read_row(row: TargetRow) -> list[TargetTokens]:
+    """Read a row: after each token its targets, turn by turn, as many in all as the row has and in their order."""
+    turns: list[Message] = []
+    read, place = [], 0
+    for piece in _pieces([*row.inputs, 0]):  # the last one stands for what comes next, whatever it is
+        features = prompt_features(turns)
+        answer = _answer(piece)
+        announced = contexts(features, piece[: len(piece) - len(answer)])
+        after = [*announced, *contexts(features, answer)]
+        if not turns:
+            after = after[1:]  # nothing comes before the first token
+        targets = row.targets[place : place + row.k * len(after)]
+        place += len(targets)
+        each = [(last, active) for _, last, active in after for _ in range(row.k)]
+        read.append(TargetTokens(features, [(token, *where) for token, where in zip(targets, each, strict=True)]))
+        turns.append(_message(piece))
+    return read
 
 
 def _pieces(ids: Sequence[int]) -> list[list[int]]:

@@ -2,22 +2,33 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 from modelyard.domain.training import Example, Trajectory
 from modelyard.domain.training_config import AssistantTurns
-from modelyard.engines.tabular.adapter_file import ADAPTER_FILE, read_adapter, write_adapter
+from modelyard.domain.training_run import AdapterConfig, Objective, Rows
+from modelyard.engines.tabular.adapter_file import (
+    ADAPTER_FILE,
+    OPTIMIZER_FILE,
+    Moments,
+    read_adapter,
+    read_moments,
+    write_adapter,
+)
 from modelyard.engines.tabular.base import BASE_MODELS, base_seed
 from modelyard.engines.tabular.learning import WorkingCopy
 from modelyard.engines.tabular.model import Adapter, TabularModel
+from modelyard.engines.tabular.open_run import TabularRun
 from modelyard.engines.tabular.training_data import TabularTurn, example_turns, sampled_turns
 from modelyard.errors import TrainingError
-from modelyard.protocols import TrainContext, Trainer, TrainItem
+from modelyard.protocols import OpenRun, StepTrainer, TrainContext, Trainer, TrainItem
 from modelyard.trainers import loop
 from modelyard.trainers.methods import LEARNER_METHODS
 
-SAVE_EVERY = 100
-"""Steps between saved states: writing one costs about as much as ten steps; a hundred take a second or two."""
+T = TypeVar("T")
+
+SAVE_EVERY = 200
+"""Steps between saved states: writing one of a grown model costs as much as 25 steps, and 200 take about a second."""
 
 
 class TabularTrainer:
@@ -38,8 +49,19 @@ class TabularTrainer:
         """Train by one of `modelyard.trainers.methods`."""
         chosen, learner = LEARNER_METHODS[method], _learner(context)
         policies = _policies(chosen.compares(config), context)
-        plan = chosen.plan(learner, config, data, policies, context.resume_step)
+        plan = chosen.plan(learner, config, data, policies, context.resume_step, context.held_out)
         yield from loop.run(learner, plan, self._save_every)
+
+    def open_run(
+        self, base_model: str, adapter: AdapterConfig, files: frozenset[str], open_file: Callable[[str], BinaryIO]
+    ) -> TabularRun:
+        """Open a run. The model has no layers, and weights that start at 0: an `AdapterConfig` changes nothing."""
+        if base_model not in self._base_models:
+            raise TrainingError(f"the base model {base_model!r} is not here")
+        model = _model(base_model, files, open_file)
+        if OPTIMIZER_FILE not in files:
+            return TabularRun(model, Moments())
+        return TabularRun(model, _read(OPTIMIZER_FILE, open_file, read_moments))
 
 
 class TabularLearner:
@@ -58,12 +80,12 @@ class TabularLearner:
         length = sum(history[-1].length for history in histories if history)
         return loop.TrainableTurns([turn for turn in chain.from_iterable(histories) if turn.ids], length)
 
-    def scores(self, model: object, turns: Sequence[loop.Turn]) -> loop.Rows:
-        """Return log-probabilities under another `TabularModel`."""
-        fixed = cast(TabularModel, model)
+    def scores(self, model: object | None, turns: Sequence[loop.Turn]) -> Rows:
+        """Return log-probabilities under another `TabularModel`, or that in training."""
+        fixed = self._learner.model() if model is None else cast(TabularModel, model)
         return [fixed.score(turn.answer.features, turn.ids) for turn in cast(Sequence[TabularTurn], turns)]
 
-    def step(self, turns: Sequence[loop.Turn], loss: loop.Objective, learning_rate: float, number: int) -> loop.Metrics:
+    def step(self, turns: Sequence[loop.Turn], loss: Objective, learning_rate: float, number: int) -> loop.Metrics:
         """Trace, compute the loss, descend."""
         traces = self._learner.trace([turn.answer for turn in cast(Sequence[TabularTurn], turns)])
         found = loss.of([trace.logprobs for trace in traces])
@@ -83,30 +105,37 @@ class TabularLearner:
 def _learner(context: TrainContext) -> TabularLearner:
     """Resume from the saved state, or else start from the parent."""
     if context.resume_step and context.resume is not None:
-        return TabularLearner(_model(context, context.resume_files, context.resume))
-    return TabularLearner(_model(context, context.parent_files, context.parent))
+        return TabularLearner(_model(context.base_model, context.resume_files, context.resume))
+    return TabularLearner(_model(context.base_model, context.parent_files, context.parent))
 
 
 def _policies(compared: Collection[str], context: TrainContext) -> loop.Policies:
+    base = context.base_model
     return loop.Policies(
-        _model(context, context.parent_files, context.parent) if "parent" in compared else None,
-        _model(context, context.reference_files, context.reference) if "reference" in compared else None,
+        _model(base, context.parent_files, context.parent) if "parent" in compared else None,
+        _model(base, context.reference_files, context.reference) if "reference" in compared else None,
     )
 
 
-def _model(context: TrainContext, files: frozenset[str], open_file: Callable[[str], BinaryIO] | None) -> TabularModel:
+def _model(base_model: str, files: frozenset[str], open_file: Callable[[str], BinaryIO] | None) -> TabularModel:
     """Return the model with the adapter among these files; the base model if there is none."""
-    seed = base_seed(context.base_model)
+    seed = base_seed(base_model)
     if ADAPTER_FILE not in files or open_file is None:
         return TabularModel(seed)
+    return TabularModel(seed, _read(ADAPTER_FILE, open_file, read_adapter))
+
+
+def _read(name: str, open_file: Callable[[str], BinaryIO], read: Callable[[BinaryIO], T]) -> T:
     try:
-        with open_file(ADAPTER_FILE) as file:
-            return TabularModel(seed, read_adapter(file))
+        with open_file(name) as file:
+            return read(file)
     except ValueError as fault:
         raise TrainingError(
-            f"{ADAPTER_FILE} holds no adapter of the tabular model ({fault}); delete that checkpoint and train again"
+            f"{name} was not written for the tabular model ({fault}); delete that checkpoint and train again"
         ) from fault
 
 
 _: type[Trainer] = TabularTrainer
+_steps: type[StepTrainer] = TabularTrainer
+_runs: type[OpenRun] = TabularRun
 _learns: type[loop.Learner] = TabularLearner

@@ -1,11 +1,11 @@
-"""Caches of single sequences, in the form that transformers has for them.
+"""Caches in the form that transformers has for them, of one sequence or of several that are read side by side.
 
 They are for layers that `RowCache` does not suit: layers that keep a state instead of keys, compress keys, or weigh
-them by their distance. Prompts are read one sequence at a time; further tokens are read for many sequences at once,
-through one cache that combines theirs.
+them by their distance. Caches of sequences can be joined, so that a further token of all of them is one pass, which
+the layers do as for any batch, until a sequence comes or goes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -19,41 +19,70 @@ _OF_ATTENTION = "past_key_values"
 _CACHES = (_OF_ATTENTION, "cache_params", "state")
 """The names under which model bodies return and accept their caches."""
 
+_OF_TOKENS = ("keys", "values")
+"""The attributes of layers that have an entry for each token (rows x heads x tokens x size): they are left-padded."""
+
 _DEEPEST = 8
 
 
-class SequenceCache:
-    """The cache of one sequence.
+class JointCache:
+    """The cache of `rows` sequences of equal length, or of joined ones.
 
     If `keeps` is false or the network has no cache, nothing is stored, and all tokens are read again each time.
     """
 
-    def __init__(self, body: Any, keeps: bool = True) -> None:
-        self._body, self._keeps = body, keeps
+    def __init__(self, body: Any, config: Any, rows: int = 1, keeps: bool = True) -> None:
+        self._body, self._config, self._keeps = body, config, keeps
+        self._aligned = True  # all rows had the same length ever since: then the model's own positions are right
         self.kept: dict[str, Any] = {}
         """What the body returned, by the name under which it accepts it."""
-        self.seen: int = 0
-        """The number of tokens that need not be read again."""
+        self.seen: list[int] = [0] * rows
+        """The number of tokens of each sequence that need not be read again."""
         self.last: Tensor | None = None
-        """The hidden state (size) of the last token that was read."""
-
-    def copy(self) -> "SequenceCache":
-        """Return an independent copy."""
-        other = SequenceCache(self._body, self._keeps)
-        other.kept, other.seen, other.last = deepcopy(self.kept), self.seen, self.last
-        return other
+        """The hidden states (rows x size) of the last tokens that were read."""
 
     def read(self, ids: Tensor) -> Tensor:
-        """Return the hidden states (1 x tokens x size) of the tokens that are new.
+        """Return the hidden states (rows x tokens x size) of the tokens that are new.
 
         The first call reads all tokens at once, later ones one token at a time, which every kind of cache supports.
         """
-        output = self._body(input_ids=ids, use_cache=self._keeps, **self.kept)
+        output = self._body(input_ids=ids, use_cache=self._keeps, **self.kept, **self._places(ids.device))
         self.kept = {name: output[name] for name in _CACHES if self._keeps and output.get(name) is not None}
-        self.seen = self.seen + ids.shape[1] if self.kept else 0
+        self.seen = [seen + ids.shape[1] if self.kept else 0 for seen in self.seen]
         states: Tensor = output.last_hidden_state
-        self.last = states[0, -1].clone()  # a copy, so that it does not keep the whole tensor alive
+        self.last = states[:, -1].clone()  # a copy, so that it does not keep the whole tensor alive
         return states
+
+    def join(self, others: Sequence["JointCache"]) -> None:
+        """Append the rows of the others, which are used up; each has read at least a token."""
+        caches = [self, *others]
+        self._aligned = all(cache._aligned for cache in caches) and len({cache.seen[0] for cache in caches}) == 1
+        self.kept = _changed([cache.kept for cache in caches], _joined, _DEEPEST)
+        self.seen = [seen for cache in caches for seen in cache.seen]
+        self.last = torch.cat([cache.last for cache in caches if cache.last is not None])
+
+    def keep(self, rows: list[int]) -> None:
+        """Forget all rows but these."""
+        self.seen = [self.seen[row] for row in rows]
+        longest = max(self.seen)
+
+        def kept(name: str, values: Sequence[Tensor]) -> Tensor:
+            own = values[0][:, :, -longest:] if name in _OF_TOKENS else values[0]
+            return own[rows]
+
+        self.kept = _changed([self.kept], kept, _DEEPEST)
+        self.last = None if self.last is None else self.last[rows]
+
+    def copy(self, row: int) -> "JointCache":
+        """Return an independent cache of one row."""
+        other = JointCache(self._body, self._config, keeps=self._keeps)
+        alone = len(self.seen) == 1
+        shared = {} if alone else {id(tensor): tensor for tensor in _tensors(self.kept, _DEEPEST)}
+        other.kept, other.seen, other.last = deepcopy(self.kept, shared), [*self.seen], self.last
+        other._aligned = self._aligned
+        if not alone:
+            other.keep([row])
+        return other
 
     @property
     def nbytes(self) -> int:
@@ -61,88 +90,59 @@ class SequenceCache:
         storages = [tensor.untyped_storage() for tensor in _tensors(self.kept, _DEEPEST)]
         return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
+    def _places(self, device: torch.device) -> dict[str, Any]:
+        """Return the positions and the mask of a token more, where the model's own are not right."""
+        if self._aligned or _OF_ATTENTION not in self.kept:
+            return {}
+        positions = torch.tensor(self.seen, device=device)[:, None]
+        return {"position_ids": positions, "attention_mask": self._mask(device)}
 
-class BatchCache:
-    """The caches of many sequences as that of one batch, for a pass of one token each. Keys are left-padded."""
-
-    def __init__(self, caches: Sequence[Any], lengths: Sequence[int]) -> None:
-        self._caches, self._lengths = caches, lengths
-        self._lent: dict[tuple[str, int, int], tuple[Tensor, list[Tensor]]] = {}
-
-    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *more: Any, **options: Any) -> tuple[Tensor, Tensor]:
-        """Store the new keys and values (rows x heads x 1 x size) by sequence; return those of all, padded."""
-        rows = zip(self._caches, keys.split(1), values.split(1), strict=True)
-        found = [cache.update(key, value, layer_idx, *more, **options) for cache, key, value in rows]
-        all_keys, all_values = zip(*found, strict=True)
-        return _padded(all_keys), _padded(all_values)
-
-    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor:
-        """Return the last inputs of a convolution, which the layer may change in place."""
-        return self._lend("conv", layer_idx, state_idx)
-
-    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor:
-        """Return the state that a layer has instead of keys, which it may change in place."""
-        return self._lend("recurrent", layer_idx, state_idx)
-
-    def update_conv_state(self, states: Tensor, layer_idx: int, state_idx: int = 0, **options: Any) -> Tensor:
-        """Store new inputs of a convolution."""
-        return self._replace("conv", states, layer_idx, state_idx, options)
-
-    def update_recurrent_state(self, states: Tensor, layer_idx: int, state_idx: int = 0, **options: Any) -> Tensor:
-        """Store a new state."""
-        return self._replace("recurrent", states, layer_idx, state_idx, options)
-
-    def get_seq_length(self, *_: Any) -> int:
-        """Return the length of the longest sequence."""
-        return max(self._lengths)
-
-    def finish(self) -> None:
-        """Write what the layers have changed in place back to the caches of the sequences."""
-        for joint, own in self._lent.values():
-            for state, row in zip(own, joint.split(1), strict=True):
-                state.copy_(row)
-
-    def mask(self, config: Any, dtype: torch.dtype, device: torch.device) -> Mask:
-        """Return the attention mask that hides padding; a window shows only its last tokens."""
-        kept = {
-            kind: [min(size + 1, most or size + 1) for size in self._lengths] for kind, most in windows(config).items()
+    def _mask(self, device: torch.device) -> Mask:
+        """Return the mask that hides padding; a window shows only its last tokens."""
+        counts = {
+            kind: [min(seen + 1, window or seen + 1) for seen in self.seen]
+            for kind, window in windows(self._config).items()
         }
-        return mask_of(kept, lambda counts: _padding_mask(counts, dtype, device))
-
-    def __getattr__(self, name: str) -> Any:
-        """Take other attributes from the first cache; the check at loading detects a network for which they differ."""
-        return getattr(self._caches[0], name)
-
-    def _lend(self, kind: str, layer: int, state: int) -> Tensor:
-        own = [getattr(cache, f"get_{kind}_state")(layer, state) for cache in self._caches]
-        self._lent[kind, layer, state] = joint, _ = torch.cat(own), own
-        return joint
-
-    def _replace(self, kind: str, states: Tensor, layer: int, state: int, options: Any) -> Tensor:
-        self._lent.pop((kind, layer, state), None)
-        rows = zip(self._caches, states.split(1), strict=True)
-        return torch.cat([getattr(cache, f"update_{kind}_state")(row, layer, state, **options) for cache, row in rows])
+        return mask_of(counts, lambda counted: _padding_mask(counted, self._body.dtype, device))
 
 
-def read_batch(body: Any, config: Any, caches: Sequence[SequenceCache], ids: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the hidden states (rows x 1 x size) of one further token (rows x 1) for each of the caches."""
-    (name,) = caches[0].kept
-    lengths = [cache.seen for cache in caches]
-    joint = BatchCache([cache.kept[name] for cache in caches], lengths)
-    given: dict[str, Any] = {name: joint}
-    if name == _OF_ATTENTION:
-        given["position_ids"] = torch.tensor(lengths, device=ids.device)[:, None]
-        given["attention_mask"] = joint.mask(config, dtype, ids.device)
-    states: Tensor = body(input_ids=ids, use_cache=True, **given).last_hidden_state
-    joint.finish()
-    for cache, row in zip(caches, states, strict=True):
-        cache.seen, cache.last = cache.seen + 1, row[-1]
-    return states
+Change = Callable[[str, Sequence[Tensor]], Tensor]
 
 
-def _padded(rows: Sequence[Tensor]) -> Tensor:
-    longest = max(row.shape[2] for row in rows)
-    return torch.cat([functional.pad(row, (0, 0, longest - row.shape[2], 0)) for row in rows])
+def _changed(values: Sequence[Any], change: Change, depth: int, name: str = "") -> Any:
+    """Return the first of these alike values with its tensors changed, by the name of the attribute that has them.
+
+    Lists, mappings and objects are changed in place, and lose what they had: so there is memory for little more than
+    one tensor twice.
+    """
+    first = values[0]
+    if isinstance(first, Tensor):
+        return change(name, values) if first.ndim else first
+    if isinstance(first, tuple):
+        return tuple(_changed(parts, change, depth - 1, name) for parts in zip(*values, strict=True))
+    fields = [_fields(value) for value in values]
+    if not depth or not fields[0] or any(value is first for value in values[1:]):
+        return first
+    for key in range(len(first)) if isinstance(first, list) else [*fields[0]]:
+        parts = [field[key] for field in fields]
+        for field in fields:
+            field[key] = None
+        fields[0][key] = _changed(parts, change, depth - 1, str(key))
+        del parts
+    return first
+
+
+def _fields(value: Any) -> Any:
+    if isinstance(value, list | dict):
+        return value
+    return None if isinstance(value, type) or callable(value) else getattr(value, "__dict__", None)
+
+
+def _joined(name: str, values: Sequence[Tensor]) -> Tensor:
+    if name in _OF_TOKENS:
+        longest = max(value.shape[2] for value in values)
+        values = [functional.pad(value, (0, 0, longest - value.shape[2], 0)) for value in values]
+    return torch.cat([*values])
 
 
 def _padding_mask(counts: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -35,7 +35,8 @@ PREFIX = "base_model.model."
 class LoraShape:
     """The rank of an adapter, the numerator of its scale (alpha / rank), and the layers it changes.
 
-    If no layers are named: those with names in `TARGETS`, or all linear layers if the model has none of these.
+    If no layers are named: those with names in `TARGETS`, or all linear layers if the model has none of these. The head
+    is changed only where it is named.
     """
 
     rank: int = 16
@@ -44,9 +45,9 @@ class LoraShape:
 
     def resolve(self, model: nn.Module) -> "LoraShape":
         """Return this shape with the names of the layers that the model really has."""
-        named = {name.rpartition(".")[2] for name, _ in linear_layers(model)}
+        named = {_leaf(name) for name, _ in linear_layers(model)}
         if self.targets:
-            named &= set(self.targets)
+            named = (named | {_leaf(name) for name, _ in head_layer(model)}) & set(self.targets)
         else:
             named -= _fused_expert_names(model) | _PASSED_OVER
             named = named & set(TARGETS) or named
@@ -54,7 +55,8 @@ class LoraShape:
 
     def layers(self, model: nn.Module) -> "list[tuple[str, nn.Linear]]":
         """Return the layers of a model that it changes, with their names."""
-        return [(name, layer) for name, layer in linear_layers(model) if name.rpartition(".")[2] in self.targets]
+        every = [*linear_layers(model), *head_layer(model)]
+        return [(name, layer) for name, layer in every if _leaf(name) in self.targets]
 
     def config(self, base_model: str) -> bytes:
         """Return the adapter's configuration file: equal adapters give equal bytes."""
@@ -91,6 +93,10 @@ class LoraShape:
         return shape
 
 
+def _leaf(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
 def _fused_expert_names(model: nn.Module) -> set[str]:
     """Return module names that peft would wrongly match if experts are stacked in one weight; they are skipped."""
     stacked = any(
@@ -116,12 +122,33 @@ _LINEAR = (nn.Linear, Conv1D)
 
 
 def linear_layers(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
-    """Yield the layers that an adapter may change, with their names: all linear ones of the text model but the head."""
+    """Yield the layers that an adapter may change, with their names: all linear ones of the text model but the head.
+
+    They are those of the base model, also where LoRA versions have replaced them.
+    """
     reading = set(getattr(model, "get_decoder", lambda: model)().modules())
-    head = getattr(model, "get_output_embeddings", lambda: None)()
+    head, inner = _head(model), set()
     for name, module in model.named_modules():
-        if isinstance(module, _LINEAR) and module in reading and module is not head:
-            yield name, module
+        plain = _plain(module)
+        if isinstance(plain, _LINEAR) and module in reading and plain is not head and module not in inner:
+            inner.add(plain)
+            yield name, plain
+
+
+def head_layer(model: nn.Module) -> list[tuple[str, nn.Linear]]:
+    """Return the layer that makes logits, with its name; an empty list if it is not a linear layer of the model's."""
+    head = _head(model)
+    found = [name for name, module in model.named_modules() if head is not None and _plain(module) is head]
+    return [(found[0], head)] if isinstance(head, nn.Linear) and found else []
+
+
+def _head(model: nn.Module) -> nn.Module | None:
+    head: nn.Module | None = getattr(model, "get_output_embeddings", lambda: None)()
+    return None if head is None else _plain(head)
+
+
+def _plain(module: nn.Module) -> nn.Module:
+    return module.base if isinstance(module, LoraLinear) else module
 
 
 def _sizes(layer: nn.Linear) -> tuple[int, int]:
@@ -131,7 +158,10 @@ def _sizes(layer: nn.Linear) -> tuple[int, int]:
 
 
 class LoraLinear(nn.Module):
-    """Replaces a linear layer; it shows that layer's weights, as some layers read the weights of others."""
+    """Replaces a linear layer, to whose results it adds what `added` returns.
+
+    It shows that layer's weights, as some layers read the weights of others.
+    """
 
     def __init__(self, base: nn.Linear) -> None:
         super().__init__()
@@ -139,6 +169,15 @@ class LoraLinear(nn.Module):
         self.in_features: int
         self.out_features: int
         self.in_features, self.out_features = _sizes(base)
+
+    def added(self, x: Tensor) -> Tensor | None:
+        """Return what to add to the layer's results, or None for nothing."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the layer to rows x tokens x features, or tokens x features."""
+        found, more = self.base(x), self.added(x)
+        return found if more is None else found + more.to(found.dtype)
 
     @property
     def weight(self) -> Tensor:
@@ -174,16 +213,17 @@ class BankedLinear(LoraLinear):
             self.down, self.up = wider
         return more > 0
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer to rows x tokens x features."""
-        y, selection = self.base(x), self.selection
+    def added(self, x: Tensor) -> Tensor | None:
+        """Return what each row's adapter adds; a row may be one token."""
+        selection = self.selection
         if selection.rows is not None:
-            inner = torch.einsum("bqi,bri->bqr", x, self.down[selection.rows])
-            return y + torch.einsum("bqr,bor->bqo", inner, self.up[selection.rows])
+            each = x[:, None] if x.ndim == 2 else x
+            inner = torch.einsum("bqi,bri->bqr", each, self.down[selection.rows])
+            return torch.einsum("bqr,bor->bqo", inner, self.up[selection.rows]).reshape(*x.shape[:-1], -1)
         if selection.uniform == 0:
-            return y
+            return None
         inner = functional.linear(x, self.down[selection.uniform])
-        return y + functional.linear(inner, self.up[selection.uniform])
+        return functional.linear(inner, self.up[selection.uniform])
 
 
 class AdapterBank:
@@ -198,7 +238,8 @@ class AdapterBank:
         self.rank: int = rank
         self.version: int = 0
         """Incremented when adapters move to other addresses."""
-        self._model, self._plain = model, dict(linear_layers(model))
+        self._model, self._plain = model, dict([*linear_layers(model), *head_layer(model)])
+        self._head, self._of_head = {name for name, _ in head_layer(model)}, SlotSelection()
         self._device = next(model.parameters()).device
         self._layers: dict[str, BankedLinear] = {}
 
@@ -233,17 +274,26 @@ class AdapterBank:
         """Return the layer of this name with room for an adapter; layers without adapters are not replaced."""
         layer = self._layers.get(name)
         if layer is None:
-            layer = self._layers[name] = BankedLinear(self._plain[name], self.slots, self.selection)
+            selection = self._of_head if name in self._head else self.selection
+            layer = self._layers[name] = BankedLinear(self._plain[name], self.slots, selection)
             put_in(self._model, name, layer)
         self.version += layer.widen(rank)
         return layer
 
     def select(self, slots: Sequence[int]) -> None:
         """Set the slot that each row of the next pass uses."""
+        self._select(self.selection, slots)
+
+    def select_of_head(self, slots: Sequence[int]) -> None:
+        """Set the slot that each row of the next logits uses: one for all rows, or one for each."""
+        if not self._head.isdisjoint(self._layers):
+            self._select(self._of_head, slots)
+
+    def _select(self, selection: SlotSelection, slots: Sequence[int]) -> None:
         if len(set(slots)) == 1:
-            self.selection.uniform, self.selection.rows = slots[0], None
+            selection.uniform, selection.rows = slots[0], None
         else:
-            self.selection.rows = torch.tensor(slots, device=self._device)
+            selection.rows = torch.tensor(slots, device=self._device)
 
     def look_up(self, slots: Tensor) -> None:
         """Set the tensor that holds the slots of the next pass: one for all rows, one for each, or none."""

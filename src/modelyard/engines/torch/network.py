@@ -12,8 +12,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_outputs import MoeModelOutputWithPast
 from transformers.utils import logging as transformers_logging
 
-from modelyard.engines.torch.hf_cache import SequenceCache, read_batch
+from modelyard.engines.torch.hf_cache import JointCache
 from modelyard.engines.torch.kv_cache import Mask, RowCache, narrower, suits
+from modelyard.engines.torch.lora import LoraLinear
 from modelyard.errors import BackendError, Overloaded
 from modelyard.formats.model_config import context_length
 
@@ -25,6 +26,9 @@ def logits(head: nn.Module, hidden: Tensor) -> Tensor:
 
     Weights in training should have 32 bits: others are used as they are, and their sums are rounded.
     """
+    if isinstance(head, LoraLinear):
+        found, more = logits(head.base, hidden), head.added(hidden)
+        return found if more is None else found + more.float()
     weight = head.weight if type(head) is nn.Linear else None
     if weight is None or weight.dtype is torch.float32 or weight.requires_grad:
         return head(hidden).float()
@@ -48,7 +52,7 @@ class ModelHead(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         head, own = model.get_output_embeddings(), copy.copy(model)
-        wide = {name: _Float32Head(head) for name, module in model._modules.items() if module is head}
+        wide = {name: _Float32Head(model) for name, module in model._modules.items() if module is head}
         own._modules = {**model._modules, **wide, body_name(model): _IdentityBody()}
         self.model = own
 
@@ -66,12 +70,14 @@ class _IdentityBody(nn.Module):
 
 
 class _Float32Head(nn.Module):
-    def __init__(self, head: nn.Module) -> None:
+    """The head that the model has at the time: an adapter may replace it."""
+
+    def __init__(self, model: Any) -> None:
         super().__init__()
-        self.head = head
+        self.head = model.get_output_embeddings
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return logits(self.head, hidden)
+        return logits(self.head(), hidden)
 
 
 class _Logits(torch.autograd.Function):
@@ -163,13 +169,9 @@ class Network:
         found: Tensor = self.body(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
         return found
 
-    def new_cache(self) -> SequenceCache:
-        """Create a cache for one sequence."""
-        return SequenceCache(self.body, self.has_cache)
-
-    def read_batch(self, caches: Sequence[SequenceCache], ids: Tensor) -> Tensor:
-        """Return the hidden states of one further token (rows x 1) for each of these caches."""
-        return read_batch(self.body, self.config, caches, ids, self.dtype)
+    def new_cache(self, rows: int = 1) -> JointCache:
+        """Create a cache for so many sequences of equal length."""
+        return JointCache(self.body, self.config, rows, self.has_cache)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Compute logits in 32-bit floats, for weights of any type."""
@@ -230,21 +232,27 @@ class Network:
 
     def _in_separate_cache(self, ids: Tensor) -> tuple[Tensor, list[int]]:
         """Read the same two tokens with a cache of one sequence, the last by itself."""
-        cache = SequenceCache(self.body)
+        cache = JointCache(self.body, self.config)
         first = cache.read(ids[:, :-1])[0, :1]
-        return self.logits(torch.cat([first, cache.read(ids[:, cache.seen :])[0, -1:]])), [0, -1]
+        return self.logits(torch.cat([first, cache.read(ids[:, cache.seen[0] :])[0, -1:]])), [0, -1]
 
     def _as_batch(self, ids: Tensor) -> tuple[Tensor, list[int]]:
-        """Read two further tokens of three prefixes as a batch; the first prefix is neither the longest nor the
-        shortest.
+        """Read two further tokens of prefixes as a batch, and leave the longest out of the second pass.
+
+        Two are of one length and are read together; in the first pass they are neither the longest nor the shortest.
         """
-        places = [ids.shape[1] // 2, ids.shape[1] - 1, 3]
-        caches = [self.new_cache() for _ in places]
-        for place, cache in zip(places, caches, strict=True):
-            cache.read(ids[:, : place - 1])
-        for back in (1, 0):
-            states = self.read_batch(caches, torch.stack([ids[0, [place - back]] for place in places]))
-        return self.logits(states)[:, 0], places
+        middle, longest, shortest = ids.shape[1] // 2, ids.shape[1] - 1, 3
+        cache, *others = [self.new_cache(rows) for rows in (2, 1, 1)]
+        cache.read(ids[:, : middle - 1].expand(2, -1))
+        for other, place in zip(others, (longest, shortest), strict=True):
+            other.read(ids[:, : place - 1])
+        cache.join(others)
+        places = [middle, middle, longest, shortest]
+        first = cache.read(ids[0, [place - 1 for place in places]][:, None])
+        cache.keep([0, 1, 3])
+        remaining = [middle, middle, shortest]
+        second = cache.read(ids[0, remaining][:, None])
+        return self.logits(torch.cat([first, second]))[:, 0], [*(place - 1 for place in places), *remaining]
 
 
 def _tried(way: Callable[[Tensor], T], given: Tensor) -> T | None:

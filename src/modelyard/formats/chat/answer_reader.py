@@ -2,14 +2,17 @@
 
 Only the shape is checked here, and leniently: what servers leave out has a default. Whether an answer makes sense is
 checked when it is assembled. Chunks are read by hand because there are many: structuring them takes thrice as long.
+Those that differ from one before in their text alone are not even parsed.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, ToolCallDelta, Usage
+from modelyard.domain.frozen import maker
 from modelyard.domain.logprobs import TokenLogprob, token_bytes, trimmed
 from modelyard.errors import BackendError
 from modelyard.formats.fields import each, mapping, natural, number, optional, refused, required, text
@@ -21,6 +24,11 @@ _REASONS: Mapping[Any, FinishReason] = {reason.value: reason for reason in Finis
 _REASONING = ("reasoning_content", "reasoning")
 _MORE = ("finish_reason", "logprobs", "token_ids", "provider_specific_fields", "prompt_token_ids")
 """Members of a choice next to its text."""
+_delta = maker(Delta)
+_CONTENT = re.compile(rb'"content": ?(?="([^"\\\x00-\x1f]+)")')
+_STRING = re.compile(rb'"([^"\\\x00-\x1f]+)"')
+_DETAILS = ("logprobs", "token_ids", "provider_specific_fields", "prompt_token_ids")
+_ENDINGS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 _BROKEN_OFF = frozenset({"abort", "error"})
 """Reasons of servers that stop before the answer is complete: vLLM and SGLang, when they shut down or are paused."""
 
@@ -44,15 +52,50 @@ class AnswerReader:
         self._choices = [_ChoiceReader(index, request) for index in range(request.n)]
         self._usage: Usage | None = None
         self._held: Delta | None = None
+        self._around: tuple[bytes, bytes, _ChoiceReader] | None = None
 
-    def take(self, chunk: Any) -> list[Delta]:
-        """Return the deltas of a chunk, or of a whole answer.
+    def take_texts(self, events: Sequence[bytes], start: int) -> list[Delta]:
+        """Return the deltas of the events from `start` on that differ from the last text in their text alone.
+
+        All that stands around it was parsed and checked then, byte by byte. The first other event ends them.
+        """
+        if self._around is None or self._around[2].reason is not None:
+            return []
+        before, after, choice = self._around
+        size, index, deltas = len(before), choice.index, []
+        for at in range(start, len(events)):
+            event = events[at]
+            if not (event.startswith(before) and event.endswith(after)):
+                break
+            found = _STRING.fullmatch(event, size, len(event) - len(after))
+            if found is None:
+                break
+            try:
+                deltas.append(_delta(found[1].decode(), 1, index))
+            except UnicodeDecodeError:
+                break
+        choice.tokens += len(deltas)
+        choice.shown += len(deltas)
+        return deltas
+
+    def _remember(self, event: bytes, delta: Delta) -> None:
+        """Note what stands around the text of an event, where that is certain: its only content, without escapes."""
+        found = _CONTENT.search(event)
+        if found is None or b"\\" in event or event.count(b'"content"') != 1 or found[1].decode() != delta.text:
+            return
+        self._around = event[: found.end()], event[found.end(1) + 1 :], self._choices[delta.index]
+
+    def take(self, chunk: Any, event: bytes = b"") -> list[Delta]:
+        """Return the deltas of a chunk, or of a whole answer. `event` is what the chunk was parsed from.
 
         Raises `InvalidInput` for one of another shape, `AnswerBrokenOff`, and `BackendError` where token ids or
         log-probabilities were requested and do not come.
         """
         if (text_only := self._text_only(chunk)) is not None:
+            self._remember(event, text_only)
             return [text_only]
+        if self._take_plain_answer(chunk):
+            return []
         data = mapping(chunk)
         self._usage = optional(_usage, data, "usage", None) or self._usage
         found = optional(lambda given: each(lambda choice: self._deltas(choice, data), given), data, "choices", ())
@@ -75,6 +118,33 @@ class AnswerReader:
             return self._choices[index].take_text(content)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError):
             return None
+
+    def _take_plain_answer(self, chunk: Any) -> bool:
+        """Take a whole answer that is text of one choice, counted, if this is one and no more was requested.
+
+        Most whole answers are; the parsers would come to the same.
+        """
+        request = self._request
+        reader = self._choices[0]
+        if request.streamed or request.n > 1 or request.stop or self._wants_details or reader.reason or reader.tokens:
+            return False
+        try:
+            (choice,), usage = chunk["choices"], chunk["usage"]
+            message, reason = choice["message"], _ENDINGS[choice["finish_reason"]]
+            content, prompt, produced = message["content"], usage["prompt_tokens"], usage["completion_tokens"]
+            if type(content) is not str or type(choice["index"]) is not int or choice["index"]:
+                return False
+            if any(choice.get(name) is not None for name in _DETAILS) or message.get("tool_calls") not in (None, []):
+                return False
+            if not (type(prompt) is int and type(produced) is int and prompt >= 0 and produced >= 0):
+                return False
+            if usage.get("prompt_tokens_details") is not None or chunk.get("prompt_token_ids") is not None:
+                return False
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return False
+        reader.reason, reader.tokens, self._usage = reason, produced, Usage(prompt, produced)
+        self._held = _delta(content, produced, finish_reason=reason)
+        return True
 
     def end(self) -> Delta:
         """Return the last delta, with the usage. Raises `InvalidInput` when the answer is not complete."""
@@ -129,14 +199,16 @@ class _ChoiceReader:
             return None
         self.tokens += 1
         self.shown += 1
-        return Delta(content, 1, self.index)
+        return _delta(content, 1, self.index)
 
     def take(self, choice: Mapping[str, Any], chunk: Mapping[str, Any], usage: Usage | None) -> list[Delta]:
         """Return its deltas. A whole answer has a `message` where a chunk has a `delta`."""
         whole = "message" in choice
         message = required(mapping, choice, "message" if whole else "delta")
         content = optional(text, message, "content", "") or optional(text, message, "refusal", "")
-        calls = optional(lambda given: each(self._call, list(enumerate(given))), message, "tool_calls", ())
+        calls = optional(
+            lambda given: each(self._call, list(enumerate(each(lambda call: call, given)))), message, "tool_calls", ()
+        )
         entries, ids = optional(_logprobs, choice, "logprobs", ()), _token_ids(choice)
         reason = optional(self._finish_reason, choice, "finish_reason", None)
         has_output = bool(content or calls or any(message.get(name) for name in _REASONING))
@@ -206,6 +278,9 @@ class _ChoiceReader:
         ids = optional(_ids, choice, "prompt_token_ids", ()) or optional(_ids, chunk, "prompt_token_ids", ())
         self._prompted = bool(ids)
         return ids
+
+    def _all_calls(self, value: Any) -> tuple[ToolCallDelta, ...]:
+        return each(self._call, list(enumerate(each(lambda call: call, value))))
 
     def _call(self, numbered: tuple[int, Any]) -> ToolCallDelta:
         """Return a piece of a call. Only its first piece has an id and a name, no matter what the server sends."""

@@ -59,6 +59,7 @@ class AnsweredChoice:
     logprobs: Logprobs | None
     token_ids: tuple[int, ...] | None = None
     prompt_token_ids: tuple[int, ...] | None = None
+    stop_reason: str | None = None
 
 
 @attrs.frozen
@@ -126,8 +127,13 @@ def _choice(choice: Choice, with_logprobs: bool, with_ids: bool, as_ids: bool) -
     calls = _calls(message) if message.tool_calls else ""
     return (
         f'{{"index":{choice.index},"message":{{"role":"assistant","content":{content}{calls}}},'
-        f'"finish_reason":"{choice.finish_reason._value_}","logprobs":{logprobs}{ids}}}'
+        f'"finish_reason":"{choice.finish_reason._value_}","logprobs":{logprobs}{ids}{_stop(choice.stop_string)}}}'
     )
+
+
+def _stop(stop_string: str | None) -> str:
+    """Write which stop string has ended a choice, as vLLM does, where one has."""
+    return "" if stop_string is None else f',"stop_reason":{json_text(stop_string)}'
 
 
 def _ids(choice: Choice) -> str:
@@ -145,10 +151,10 @@ def _calls(message: Message) -> str:
 
 def usage_text(usage: Usage) -> str:
     """Write the usage of an answer."""
+    prompt, completion = usage.prompt_tokens, usage.completion_tokens
     details = f',"prompt_tokens_details":{{"cached_tokens":{usage.cached_tokens}}}' if usage.cached_tokens else ""
     return (
-        f'{{"prompt_tokens":{usage.prompt_tokens},"completion_tokens":{usage.completion_tokens},'
-        f'"total_tokens":{usage.total_tokens}{details}}}'
+        f'{{"prompt_tokens":{prompt},"completion_tokens":{completion},"total_tokens":{prompt + completion}{details}}}'
     )
 
 

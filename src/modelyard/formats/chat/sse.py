@@ -34,13 +34,21 @@ class EventReader:
         self._returned = False
 
     def take(self, raw: bytes) -> list[bytes]:
-        """Return the events that are complete now. Raises `InvalidInput` for one that is too long."""
+        """Return the events that are complete now. Raises `InvalidInput` for one that is too long.
+
+        Most servers send whole events of one line each, which are found without looking at every line.
+        """
+        if not self._size and not self._returned and len(raw) <= self._most and raw.endswith(b"\n\n"):
+            parts = raw[:-2].split(b"\n\n")
+            events = [part[6:] for part in parts if part[:6] == b"data: "]
+            if len(events) == len(parts) and raw.count(b"\n") == 2 * len(parts) and b"\r" not in raw:
+                return events
         if self._returned and raw.startswith(b"\n"):
             raw = raw[1:]
         elif not raw:
             return []
         self._returned = raw.endswith(b"\r")
-        events: list[bytes] = []
+        events = []
         for piece in raw.splitlines(keepends=True):
             line = piece.rstrip(b"\r\n")
             self._grow(len(line))

@@ -50,6 +50,7 @@ class ChunkChoice:
     finish_reason: Literal["stop", "length", "tool_calls", "content_filter"] | None
     token_ids: tuple[int, ...] | None = None
     prompt_token_ids: tuple[int, ...] | None = None
+    stop_reason: str | None = None
 
 
 @attrs.frozen
@@ -112,7 +113,8 @@ class Chunks:
         else:
             events = f"{halves[0]}{quoted(delta.text)}{halves[1]}".encode("ascii") if delta.text else b""
         if delta.finish_reason is not None:
-            events += self._event(_choice_chunk(delta.index, {}, delta.finish_reason))
+            stopped = {} if delta.stop_string is None else {"stop_reason": delta.stop_string}
+            events += self._event({**_choice_chunk(delta.index, {}, delta.finish_reason), **stopped})
         return events
 
     def usage(self, usage: Usage) -> bytes:

@@ -23,7 +23,7 @@ class PromptAnswerReader(AnswerReader):
         self._part = "message" if whole else "delta"
         self._scored: dict[int, tuple[TokenLogprob, ...]] = {}
 
-    def take(self, chunk: Any) -> list[Delta]:
+    def take(self, chunk: Any, event: bytes = b"") -> list[Delta]:
         """Return the deltas of a chunk, or of a whole answer. Raises as `AnswerReader.take` does."""
         data = mapping(chunk)
         choices = optional(lambda given: each(mapping, given), data, "choices", ())

@@ -15,6 +15,13 @@ _BASE64 = Matching(r"[A-Za-z0-9+/]+={0,2}", "must be base64")
 
 
 @attrs.frozen
+class NoCitations:
+    """That nothing is cited."""
+
+    enabled: Literal[False] = False
+
+
+@attrs.frozen
 class TextBlock:
     """Text."""
 
@@ -48,6 +55,34 @@ class ImageBlock:
 
 
 @attrs.frozen
+class PlainSource:
+    """The text of a document itself."""
+
+    type: Literal["text"]
+    data: str
+    media_type: Literal["text/plain"] = "text/plain"
+
+
+@attrs.frozen
+class ContentSource:
+    """The text of a document in blocks."""
+
+    type: Literal["content"]
+    content: str | tuple[TextBlock, ...]
+
+
+@attrs.frozen
+class DocumentBlock:
+    """A document of text, which the model reads with its title and context before it. It is never cited."""
+
+    type: Literal["document"]
+    source: PlainSource | ContentSource
+    title: str | None = None
+    context: str | None = None
+    citations: NoCitations | None = None
+
+
+@attrs.frozen
 class ToolUseBlock:
     """A call that the assistant made."""
 
@@ -59,11 +94,14 @@ class ToolUseBlock:
 
 @attrs.frozen
 class ToolResultBlock:
-    """What a tool answered. With `is_error` the model reads "Error: " before it."""
+    """What a tool answered. With `is_error` the model reads "Error: " before it.
+
+    Images follow in a message of the user after the answers of the turn, since models read none in those of tools.
+    """
 
     type: Literal["tool_result"]
     tool_use_id: str = attrs.field(validator=_ID)
-    content: str | tuple[TextBlock, ...] | None = None
+    content: str | tuple[TextBlock | ImageBlock | DocumentBlock, ...] | None = None
     is_error: bool | None = None
 
 
@@ -83,13 +121,13 @@ class RedactedThinkingBlock:
     data: str
 
 
-UserBlock = TextBlock | ImageBlock | ToolResultBlock
+UserBlock = TextBlock | ImageBlock | DocumentBlock | ToolResultBlock
 AssistantBlock = TextBlock | ToolUseBlock | ThinkingBlock | RedactedThinkingBlock
 
 
 @attrs.frozen
 class UserTurn:
-    """A turn of the user: text, images, and the answers of tools that were called before it."""
+    """A turn of the user: text, images, documents, and the answers of tools that were called before it."""
 
     role: Literal["user"]
     content: str | tuple[UserBlock, ...]
@@ -122,14 +160,17 @@ def messages_of(system: str | Sequence[TextBlock] | None, turns: Sequence[Turn])
 
 
 def _of_user(blocks: Sequence[UserBlock]) -> Iterator[Message]:
+    rest: list[object] = []
     for block in blocks:
-        if isinstance(block, ToolResultBlock):
-            answered = block.content or ""
-            text = answered if isinstance(answered, str) else _text(answered)
-            shown = f"Error: {text}" if block.is_error else text
-            yield Message(Role.TOOL, shown, tool_call_id=block.tool_use_id)
-    rest = [block for block in blocks if not isinstance(block, ToolResultBlock)]
-    if rest and all(isinstance(block, TextBlock) for block in rest):
+        if not isinstance(block, ToolResultBlock):
+            continue
+        answered = block.content or ""
+        text = answered if isinstance(answered, str) else _text(answered)
+        shown = f"Error: {text}" if block.is_error else text
+        yield Message(Role.TOOL, shown, tool_call_id=block.tool_use_id)
+        rest += [] if isinstance(answered, str) else [one for one in answered if isinstance(one, ImageBlock)]
+    rest += [block for block in blocks if not isinstance(block, ToolResultBlock)]
+    if rest and not any(isinstance(block, ImageBlock) for block in rest):
         yield Message(Role.USER, _text(rest))
     elif rest:
         yield Message(Role.USER, tuple(map(_part, rest)))
@@ -144,13 +185,22 @@ def _of_assistant(blocks: Sequence[AssistantBlock]) -> Message:
 
 
 def _text(blocks: Sequence[object]) -> str:
-    return "".join(block.text for block in blocks if isinstance(block, TextBlock))
+    return "".join(_written(block) for block in blocks)
+
+
+def _written(block: object) -> str:
+    """Return the text of a block, "" of one that has none; that of a document is set apart."""
+    if isinstance(block, DocumentBlock):
+        source = block.source
+        text = source.data if isinstance(source, PlainSource) else source.content
+        parts = [block.title, block.context, text if isinstance(text, str) else _text(text)]
+        return "".join(f"{part}\n\n" for part in parts if part)
+    return block.text if isinstance(block, TextBlock) else ""
 
 
 def _part(block: object) -> Part:
-    if isinstance(block, TextBlock):
-        return Part("text", block.text)
-    assert isinstance(block, ImageBlock)
+    if not isinstance(block, ImageBlock):
+        return Part("text", _written(block))
     source = block.source
     url = source.url if isinstance(source, UrlSource) else f"data:{source.media_type};base64,{source.data}"
     return Part("image_url", data={"url": url, "detail": "auto"})

@@ -213,8 +213,6 @@ def _contradictions(parsed: ResponseRequest) -> list[Problem]:
     problems = []
     if parsed.stream_options is not None and not parsed.stream:
         problems.append(Problem(("stream_options",), "needs stream: true"))
-    if parsed.background and parsed.stream:
-        problems.append(Problem(("stream",), "cannot be combined with background: ask for the response until it ends"))
     if parsed.background and parsed.store is False:
         problems.append(Problem(("background",), "needs store: true"))
     return problems + _problems_of_choice(parsed)

@@ -119,6 +119,16 @@ class ResponseEvents:
         self._message, self._calls = None, {}
         return [*begun, *ends]
 
+    def so_far(self) -> tuple[Json, ...]:
+        """Return the items as they are now, those that are being written with their text so far."""
+        items = list(self.output)
+        for one in (*([self._message] if self._message else []), *self._calls.values()):
+            if one.item["type"] == "message":
+                items[one.place] = message_item(one.item["id"], one.text, [], "in_progress")
+            else:
+                items[one.place] = {**one.item, "arguments": one.text}
+        return tuple(items)
+
     def end(self, response: ModelResponse) -> ResponseEvent:
         """Return the last event, of a response that has ended."""
         status = ResponseStatus.FAILED if response.status is ResponseStatus.CANCELLED else response.status

@@ -7,9 +7,9 @@ from modelyard.formats.chat.plain import ParsedRequest, read_plain
 from modelyard.formats.chat.request import ChatRequest, read_request
 from modelyard.formats.chat.response import ChatCompletion, completion_json
 from modelyard.formats.chat.stream import ChatCompletionChunk, Chunks
-from modelyard.http.answer_stream import AnswerEvents, deprecation, stream_answer
+from modelyard.http.answer_stream import AnswerEvents, stream_answer
 from modelyard.http.auth import attribution
-from modelyard.http.message import JSON_HEADER, Response
+from modelyard.http.message import JSON_HEADER, Response, deprecation
 from modelyard.http.route import Auth, Body, ErrorFormat, Handler, Interface, Route, RouteCall
 from modelyard.platform.chat.backend_stream import StreamStarted
 

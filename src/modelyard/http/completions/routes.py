@@ -13,9 +13,9 @@ from modelyard.formats.completions import request as request_format
 from modelyard.formats.completions import response as response_format
 from modelyard.formats.completions import stream as stream_format
 from modelyard.formats.completions import tokens as tokens_format
-from modelyard.http.answer_stream import AnswerEvents, deprecation, stream_answer
+from modelyard.http.answer_stream import AnswerEvents, stream_answer
 from modelyard.http.auth import attribution
-from modelyard.http.message import JSON_HEADER, Response
+from modelyard.http.message import JSON_HEADER, Response, deprecation
 from modelyard.http.route import Auth, Body, Handler, Interface, Route, RouteCall, documented_route
 from modelyard.platform.chat.backend_stream import CompletionResult, StreamStarted
 from modelyard.platform.completions import at_once

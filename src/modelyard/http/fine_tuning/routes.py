@@ -77,8 +77,13 @@ def cancel_job(call: RouteCall) -> Response:
     return json_response(job_object(call.platform.fine_tuning.cancel(call.params["fine_tuning_job_id"])))
 
 
+def pause_job(call: RouteCall) -> Response:
+    """Pause a fine-tuning job: at once while it waits, at its next step while it runs. Idempotent."""
+    return json_response(job_object(call.platform.fine_tuning.pause(call.params["fine_tuning_job_id"])))
+
+
 def resume_job(call: RouteCall) -> Response:
-    """Continue a fine-tuning job that a budget has ended, from its last saved state, as a new job."""
+    """Continue a fine-tuning job from its last saved state: a paused one, or a new job for one that a budget ended."""
     ended = call.platform.fine_tuning.get(call.params["fine_tuning_job_id"])
     call.platform.jobs.require_worker()
     return json_response(job_object(call.platform.fine_tuning.resume(ended.id)))
@@ -114,6 +119,7 @@ def _routes(base: str) -> tuple[Route, ...]:
         _route("GET", f"{job}/events", list_events, query=NEWEST_FIRST, response=FineTuningEventPage),
         _route("GET", f"{job}/checkpoints", list_checkpoints, query=PAGING[:2], response=FineTuningCheckpointPage),
         one("POST", f"{job}/cancel", cancel_job),
+        one("POST", f"{job}/pause", pause_job),
         one("POST", f"{job}/resume", resume_job, links=_ID),
         _route("DELETE", f"{base}/models/{{id...}}", delete_model, response=TunedModelDeleted),
     )

@@ -109,7 +109,7 @@ class FineTuningJobObject:
     estimated_finish: int | None
     fine_tuned_model: str | None
     organization_id: str
-    status: Literal["queued", "running", "succeeded", "failed", "cancelled"]
+    status: Literal["queued", "running", "pausing", "paused", "succeeded", "failed", "cancelled"]
     error: FineTuningFault | None
     training_file: str
     validation_file: str | None
@@ -168,7 +168,7 @@ def job_object(found: FineTuningJob) -> FineTuningJobObject:
     given = dict(asked.get("hyperparameters", {}))
     grader = {"grader": asked["grader"]} if asked.get("grader") is not None else {}
     fault = FineTuningFault("training_failed", job.error_message or "", None) if job.status == "failed" else None
-    known: Any = job.status.value
+    known: Any = found.pausing or job.status.value
     return FineTuningJobObject(
         id=job.id,
         object="fine_tuning.job",
@@ -182,8 +182,8 @@ def job_object(found: FineTuningJob) -> FineTuningJobObject:
         error=fault,
         training_file=asked.get("training_file", ""),
         validation_file=asked.get("validation_file"),
-        result_files=(),
-        trained_tokens=None,
+        result_files=found.result_files,
+        trained_tokens=found.trained_tokens,
         hyperparameters=given if method == "supervised" else {},
         method={"type": method, method: {"hyperparameters": given, **grader}},
         seed=asked.get("seed", 0),
@@ -192,6 +192,7 @@ def job_object(found: FineTuningJob) -> FineTuningJobObject:
     )
 
 
+_SHOWN = ("loss", "reward", "held_out", "valid_loss", "full_valid_loss")
 _SENTENCES: Mapping[str, str] = {
     TRAINING_STARTED: "Fine-tuning job started",
     TRAINING_ENDED: "The job has successfully completed",
@@ -205,7 +206,7 @@ def event_object(event: JobEvent) -> FineTuningEventObject:
         data["step"] = event.step
         if "loss" in data:
             data["train_loss"] = data["loss"]
-        shown = ", ".join(f"{name}={data[name]:.4g}" for name in ("loss", "reward", "held_out") if name in data)
+        shown = ", ".join(f"{name}={data[name]:.4g}" for name in _SHOWN if name in data)
         message = f"Step {event.step}{': ' if shown else ''}{shown}"
     else:
         message = str(data.get("error_message")) if failed else _SENTENCES.get(event.type, event.type)

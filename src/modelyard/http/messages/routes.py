@@ -10,10 +10,10 @@ from modelyard.formats.messages.answer import (
     named_event,
 )
 from modelyard.formats.messages.request import CountedMessages, MessagesBody, read_counted, read_messages_request
-from modelyard.http.answer_stream import AnswerEvents, deprecation, stream_answer
+from modelyard.http.answer_stream import AnswerEvents, stream_answer
 from modelyard.http.auth import attribution
 from modelyard.http.error_responses import messages_body
-from modelyard.http.message import JSON_HEADER, Response, json_response
+from modelyard.http.message import JSON_HEADER, Response, deprecation, json_response
 from modelyard.http.route import Auth, Body, Interface, Route, RouteCall
 from modelyard.platform.chat.backend_stream import StreamStarted
 

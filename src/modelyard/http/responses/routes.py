@@ -6,15 +6,17 @@ from functools import partial
 from modelyard.domain.completion import Usage
 from modelyard.errors import InvalidInput
 from modelyard.flow import Flow
+from modelyard.formats.responses.replay import MOST_EVENTS
 from modelyard.formats.responses.request import ResponseRequest, read_response_request
 from modelyard.formats.responses.response import DeletedResponse, ResponseObject, response_object
 from modelyard.formats.responses.stream import ResponseEvent, ResponseStreamEvent
-from modelyard.http.answer_stream import AnswerEvents, deprecation, stream_answer
+from modelyard.http.answer_stream import AnswerEvents, stream_answer
 from modelyard.http.auth import attribution
 from modelyard.http.error_responses import chat_body
 from modelyard.http.idempotency import IDEMPOTENCY_KEY, idempotency_key
-from modelyard.http.message import Response, json_response
-from modelyard.http.responses.schemas import INCLUDE, PAGING, STREAM, ResponseItemPage, item_page
+from modelyard.http.message import Response, deprecation, json_response
+from modelyard.http.responses.following import followed
+from modelyard.http.responses.schemas import AFTER, INCLUDE, PAGING, STREAM, ResponseItemPage, item_page
 from modelyard.http.route import Auth, Body, Interface, Route, RouteCall
 
 
@@ -25,6 +27,9 @@ def create(call: RouteCall) -> Flow[Response | None]:
     responses = call.platform.responses
     if parsed.background:
         queued = yield from responses._queue(parsed, place, idempotency_key(call))
+        if parsed.request.streamed:
+            yield from followed(call, queued.id, -1)
+            return None
         return json_response(response_object(queued))
     pipeline = yield from responses._pipeline(parsed, place, call.client)
     clock = call.platform.clock
@@ -55,11 +60,16 @@ class _Written:
 # ---- those that are stored ---------------------------------------------------------------------------------------
 
 
-def show(call: RouteCall) -> Response:
-    """Show a response that is stored."""
-    if call.one("stream") not in (None, "false"):
-        raise InvalidInput.at("query", "stream", msg="is not supported: ask for the response until it has ended")
-    return json_response(response_object(call.platform.responses.get(call.params["response_id"])))
+def show(call: RouteCall) -> Flow[Response | None]:
+    """Show a response that is stored; as a stream of its events, if it was requested in the background."""
+    response_id, stream = call.params["response_id"], call.one("stream")
+    if stream not in (None, "true", "false"):
+        raise InvalidInput.at("query", "stream", msg="must be true or false", type="literal_error")
+    if stream == "true":
+        yield from followed(call, response_id, call.integer("starting_after", -1, -1, MOST_EVENTS))
+        return None
+    responses = call.platform.responses
+    return json_response(response_object((yield responses._call(partial(responses.get, response_id)))))
 
 
 def delete(call: RouteCall) -> Response:
@@ -97,7 +107,14 @@ def _routes(base: str) -> tuple[Route, ...]:
     return (
         creating(path=f"{base}/responses"),
         creating(path=f"{base}/responses/"),
-        described("GET", one, handler=show, query=(STREAM, INCLUDE), summary="Show a response that is stored."),
+        described(
+            "GET",
+            one,
+            handler=show,
+            events=ResponseStreamEvent,
+            query=(STREAM, AFTER, INCLUDE),
+            summary="Show a response that is stored, or stream one that is answered in the background.",
+        ),
         route("DELETE", one, handler=delete, response=DeletedResponse, summary="Delete a response that is stored."),
         described(
             "POST", f"{one}/cancel", handler=cancel, summary="Cancel a response that is answered in the background."

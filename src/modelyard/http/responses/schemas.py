@@ -6,6 +6,7 @@ from typing import Any, Literal
 import attrs
 
 from modelyard.errors import InvalidInput
+from modelyard.formats.responses.replay import MOST_EVENTS
 from modelyard.http.listing import DEFAULT_PAGE, MAX_PAGE
 from modelyard.http.route import Parameter, RouteCall
 
@@ -14,7 +15,12 @@ PAGING = (
     Parameter("limit", {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": DEFAULT_PAGE}, "How many."),
     Parameter("order", {"type": "string", "enum": ["asc", "desc"], "default": "desc"}, "In which order."),
 )
-STREAM = Parameter("stream", {"type": "string", "enum": ["false"]}, "Not supported: ask for the response again.")
+STREAM = Parameter("stream", {"type": "string", "enum": ["true", "false"]}, "Whether to send its events as they come.")
+AFTER = Parameter(
+    "starting_after",
+    {"type": "integer", "minimum": -1, "maximum": MOST_EVENTS, "default": -1},
+    "With stream: continue after the event of this number.",
+)
 INCLUDE = Parameter("include", {"type": "array", "items": {"type": "string"}}, "Has no effect here: all is shown.")
 
 

@@ -1,20 +1,17 @@
 """Calls and feedback as their clients see them, and the fields by which queries find them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
 import attrs
 
-from modelyard.domain.canonical import canonical_json
 from modelyard.domain.evaluation.filters import Expression, value_at
 from modelyard.domain.trace import Feedback, TracedCall
-from modelyard.errors import InvalidInput
 from modelyard.formats.converter import unstructure
 from modelyard.formats.filter_expressions import parse_query
 from modelyard.http.message import problems_at
-from modelyard.http.traces.schemas import CallsFilter, CallsQueryRequest, SortBy
-from modelyard.platform.traces.call_query import ALWAYS, CallFilter, CallOrder, CallQuery
+from modelyard.platform.traces.call_query import ALWAYS
 from modelyard.platform.traces.feedback import Feedbacks
 
 ALWAYS_SHOWN = ("id", "project_id", "op_name", "trace_id", "started_at")
@@ -141,43 +138,3 @@ def condition_of(query: Mapping[str, Any] | None) -> tuple[Expression, bool]:
     with problems_at("body", "query"):
         condition = parse_query(query, field)
     return condition, any(one.needs_feedback for one in made)
-
-
-def call_query(body: CallsQueryRequest, feedback: Feedbacks) -> CallQuery:
-    """Return what a body asks for. Raises `InvalidInput`."""
-    where, about_feedback = condition_of(body.query)
-    shown: Callable[[TracedCall], Document] = call_document
-    if about_feedback or any(one.field.startswith("feedback.[") for one in body.sort_by or ()):
-        shown = lambda call: with_feedback(call, feedback)  # noqa: E731
-    named = canonical_json(unstructure(attrs.evolve(body, limit=None, offset=None, columns=None)))
-    with problems_at("body"):
-        return CallQuery(
-            _filter(body.filter or CallsFilter()),
-            where,
-            shown,
-            tuple(_order(one, shown) for one in body.sort_by or ()),
-            body.limit,
-            body.offset or 0,
-            named,
-        )
-
-
-def _filter(body: CallsFilter) -> CallFilter:
-    return CallFilter(
-        body.call_ids or (),
-        body.op_names or (),
-        body.trace_ids or (),
-        body.parent_ids or (),
-        body.thread_ids or (),
-        body.turn_ids or (),
-        body.input_refs or (),
-        body.output_refs or (),
-        body.trace_roots_only is True,
-    )
-
-
-def _order(sort: SortBy, shown: Callable[[TracedCall], Document]) -> CallOrder:
-    if not sort.field.strip("."):
-        raise InvalidInput.at("sort_by", msg="must name a field")
-    field = DocumentField(sort.field)
-    return CallOrder(sort.field, lambda call: field.of(shown(call)), sort.direction == "desc")

@@ -12,7 +12,8 @@ from modelyard.http.graphql import ACCOUNT, GraphQLAnswer, GraphQLRequest
 from modelyard.http.message import Response, json_response, problems_at
 from modelyard.http.response_bodies import json_lines
 from modelyard.http.route import Auth, Body, Interface, Route, RouteCall, documented_route
-from modelyard.http.traces.documents import call_document, call_query, with_columns, with_feedback
+from modelyard.http.traces.documents import call_document, with_columns, with_feedback
+from modelyard.http.traces.queries import call_query
 from modelyard.http.traces.requests import body_of, control_route, data_route, place_of
 from modelyard.http.traces.schemas import (
     CallAnswer,

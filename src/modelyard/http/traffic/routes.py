@@ -7,10 +7,12 @@ from typing import Any, Literal
 
 import attrs
 
-from modelyard.domain.job import JobKind
-from modelyard.domain.training import Dataset
+from modelyard.domain.collection import CollectedDataset, CollectionJob
+from modelyard.domain.job import JobStatus
 from modelyard.formats.constraints import NAME, Length, Within
 from modelyard.formats.converter import structure_exactly
+from modelyard.http.idempotency import IDEMPOTENCY_KEY, idempotency_key
+from modelyard.http.listing import NEWEST_FIRST, PageObject, page_class, requested_page
 from modelyard.http.message import Response, json_response, problems_at
 from modelyard.http.route import Auth, Body, Interface, Route, RouteCall, documented_route
 
@@ -23,10 +25,11 @@ class TrafficCollect:
     """The body that collects stored answers into a dataset, and trains a model on it if one is named.
 
     `model` is what answered: a name as it was requested, a trained model or a checkpoint of one. `score` is the path of
-    a value in the payload of feedback; `at_least` is what it must be. `pairs` makes preferences of the best and the
-    worst answer to the same messages. `redact` names kinds of text to replace. `holdout` is the part of the
-    conversations that is kept apart. `train` is the id or the name of a model, which is then trained with the default
-    options of SFT, with `pairs` of DPO.
+    a value in the payload of feedback, or a judge: an object with the `type` "llm_judge", a `model` and a `prompt`, in
+    which `{output}` stands for the answer and `{prompt}` for the last question. `at_least` is what the score must be.
+    `pairs` makes preferences of the best and the worst answer to the same messages. `redact` names kinds of text to
+    replace. `holdout` is the part of the conversations that is kept apart. `train` is the id or the name of a model,
+    which is then trained with the default options of SFT, with `pairs` of DPO.
     """
 
     name: str = attrs.field(validator=NAME)
@@ -37,67 +40,95 @@ class TrafficCollect:
     metadata: Mapping[str, str] = attrs.field(factory=dict)
     since: int | None = attrs.field(default=None, validator=Within(0, _LAST_SECOND), metadata={"schema": _TIME})
     until: int | None = attrs.field(default=None, validator=Within(0, _LAST_SECOND), metadata={"schema": _TIME})
-    score: str | None = attrs.field(default=None, validator=Length(1, 512))
+    score: str | Mapping[str, Any] | None = attrs.field(default=None, validator=Length(1, 512))
     at_least: float | None = None
     pairs: bool = False
     redact: tuple[Literal["email", "secret", "card", "ip", "phone"], ...] = ()
     holdout: float = attrs.field(default=0.0, validator=Within(0, 0.99))
-    limit: int = attrs.field(default=10_000, validator=Within(1, 100_000))
+    limit: int | None = attrs.field(default=None, validator=Within(1, 100_000_000))
     train: str | None = attrs.field(default=None, validator=Length(1, 512))
 
 
 @attrs.frozen
-class CollectedDataset:
-    """A dataset that was collected; training names it by its `url`."""
+class TrafficDataset:
+    """A collection of stored answers into datasets, which a worker does: of about `total` answers `read` were read.
 
-    url: str
-    rows: int
-    digest: str
+    What was made is known when it has ended: `train` and `held_out` are null for a side without rows, `left_out` says
+    how much is in neither, by the reason, and `training_job_id` is the job that trains on them. Times are in Unix
+    seconds.
+    """
 
-
-@attrs.frozen
-class CollectedTraffic:
-    """What was collected: null for a side without rows. `left_out` says how much was not, by the reason."""
-
+    id: str
+    entity: str
+    project: str
+    name: str
+    status: JobStatus
+    created_at: int
+    started_at: int | None
+    ended_at: int | None
+    read: int
+    total: int | None
     train: CollectedDataset | None
     held_out: CollectedDataset | None
     left_out: Mapping[str, int]
     training_job_id: str | None
+    error_message: str | None
 
 
-def collect(call: RouteCall) -> Response:
-    """Collect stored answers into a dataset, and train a model on it if one is named."""
-    body = structure_exactly(TrafficCollect, call.body, "body")
-    chosen: dict[str, Any] = attrs.asdict(body, recurse=False)
-    train, chosen["since"], chosen["until"] = chosen.pop("train"), _time(body.since), _time(body.until)
-    if train is not None:
-        call.platform.models.get(train)
-        call.platform.jobs.require_worker()
-    with problems_at("body", data="train"):
-        found, job = call.platform.traffic.collect(chosen.pop("name"), **chosen), None
-        if train is not None:
-            job = call.platform.training.submit(JobKind.DPO if body.pairs else JobKind.SFT, train, found.url)
-    shown = _dataset(found.train), _dataset(found.held_out), found.left_out
-    return json_response(CollectedTraffic(*shown, None if job is None else job.id))
+def traffic_dataset(job: CollectionJob) -> TrafficDataset:
+    """Return a collection as it is shown."""
+    shown = attrs.asdict(job, recurse=False)
+    times = {name: _seconds(shown[name]) for name in ("created_at", "started_at", "ended_at")}
+    return TrafficDataset(**{**shown, **times})
+
+
+def _seconds(time: datetime | None) -> int | None:
+    return None if time is None else int(time.timestamp())
 
 
 def _time(seconds: int | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
-def _dataset(made: Dataset | None) -> CollectedDataset | None:
-    return None if made is None else CollectedDataset(made.url, made.rows, made.digest)
+def collect(call: RouteCall) -> Response:
+    """Have a worker collect stored answers into a dataset, and train a model on it if one is named."""
+    body, key = structure_exactly(TrafficCollect, call.body, "body"), idempotency_key(call)
+    chosen: dict[str, Any] = attrs.asdict(body, recurse=False)
+    chosen |= {"since": _time(body.since), "until": _time(body.until)}
+    with problems_at("body"):
+        handle = call.platform.traffic.submit(chosen.pop("name"), **chosen, idempotency_key=key, require_worker=True)
+    return json_response(traffic_dataset(handle.refresh()))
 
 
-_route = partial(documented_route, Interface.TRAINING, Auth.BEARER)
+def show_collection(call: RouteCall) -> Response:
+    """Show a collection of stored answers."""
+    return json_response(traffic_dataset(call.platform.traffic.job(call.params["collection_id"]).refresh()))
+
+
+def cancel_collection(call: RouteCall) -> Response:
+    """Cancel a collection: at once while it waits, at its next write while it runs."""
+    return json_response(traffic_dataset(call.platform.traffic.job(call.params["collection_id"]).cancel()))
+
+
+def list_collections(call: RouteCall) -> Response:
+    """List collections of stored answers, the newest first."""
+    listing = call.platform.traffic.list
+    return json_response(TrafficDatasetPage.of(requested_page(call, lambda order: listing(order=order), "desc")))
+
+
+TrafficDatasetPage: type[PageObject] = page_class(
+    "TrafficDatasetPage", TrafficDataset, traffic_dataset, "Some collections, the newest first."
+)
+
+PATH = "/v1/preview/traffic-datasets"
+_route = partial(documented_route, Interface.TRAINING, Auth.BEARER, response=TrafficDataset)
+_ID = {"collection_id": "id"}
 
 ROUTES: tuple[Route, ...] = (
-    _route(
-        "POST",
-        "/v1/preview/traffic-datasets",
-        collect,
-        body=Body.CONTROL,
-        request=TrafficCollect,
-        response=CollectedTraffic,
+    _route("POST", PATH, collect, body=Body.CONTROL, request=TrafficCollect, headers=(IDEMPOTENCY_KEY,), links=_ID),
+    documented_route(
+        Interface.TRAINING, Auth.BEARER, "GET", PATH, list_collections, query=NEWEST_FIRST, response=TrafficDatasetPage
     ),
+    _route("GET", f"{PATH}/{{collection_id}}", show_collection, links=_ID),
+    _route("POST", f"{PATH}/{{collection_id}}/cancel", cancel_collection),
 )

@@ -43,12 +43,9 @@ from modelyard.platform.batches.lines import (
 from modelyard.platform.batches.parts import Parts, PartWriter
 from modelyard.platform.evaluations.row import Retries
 from modelyard.platform.files.joined import open_joined
-from modelyard.platform.jobs.claimed_job import ClaimedJob
+from modelyard.platform.jobs.claims import ClaimedJob, fenced, job_topic, requester_principal, require_claim
 from modelyard.platform.jobs.job_type import JobTypes
-from modelyard.platform.jobs.leases import fenced, require_claim
 from modelyard.platform.jobs.queue import announce, cancel, fail, save_resume, succeed
-from modelyard.platform.jobs.requester import requester_principal
-from modelyard.platform.jobs.wakeups import job_topic
 from modelyard.platform.paging import get_or_none
 from modelyard.protocols import Tx
 

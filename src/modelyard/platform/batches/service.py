@@ -7,15 +7,16 @@ from functools import partial
 from modelyard.domain.batch import BATCH_FILES, BatchJob
 from modelyard.domain.canonical import digest
 from modelyard.domain.file import StoredFile
+from modelyard.domain.idempotency import check_idempotency_key
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import Job, JobKind, JobProgress, check_idempotency_key
+from modelyard.domain.job import Job, JobKind, JobProgress
 from modelyard.domain.paging import Order
 from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.platform.batches.endpoints import ENDPOINTS
 from modelyard.platform.files.service import LEAST_LIFE, MOST_LIFE, Files
+from modelyard.platform.jobs.claims import requester_spec
 from modelyard.platform.jobs.queue import announce, enqueue, request_cancel
-from modelyard.platform.jobs.requester import requester_spec
 from modelyard.platform.jobs.service import Jobs
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_entity, listed_index, named_place

@@ -3,7 +3,6 @@
 It is done here for every backend, so that the rules hold no matter what a backend knows of them.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 
@@ -21,87 +20,12 @@ from modelyard.domain.completion import (
     Usage,
 )
 from modelyard.domain.frozen import maker
-from modelyard.domain.logprobs import TokenLogprob, token_bytes
+from modelyard.domain.logprobs import token_bytes
 from modelyard.errors import BackendError, InvalidInput
+from modelyard.platform.chat.delta_checks import validate_delta
 from modelyard.platform.chat.stop_strings import StopStringBuffer
 
 _choice, _message = maker(Choice), maker(Message)
-_COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "images")
-
-
-def validate_delta(delta: Delta, choices: int) -> None:
-    """Raise `BackendError` unless this is a delta of one of so many choices, with values of the right types."""
-    if type(delta) is not Delta:
-        raise BackendError(f"the backend gave a {type(delta).__name__} instead of a Delta")
-    if type(delta.text) is not str or not delta.text.isascii():
-        _check_text(delta.text, "text")
-    if type(delta.tokens) is not int or delta.tokens < 0:
-        _check_count(delta.tokens, "tokens")
-    if type(delta.index) is not int or not 0 <= delta.index < choices:
-        raise BackendError(f"the backend gave choice {delta.index!r} of {choices}")
-    if delta.finish_reason is not None and type(delta.finish_reason) is not FinishReason:
-        raise BackendError(f"the backend gave the finish reason {delta.finish_reason!r}")
-    if delta.logprobs or delta.prompt_logprobs:
-        _check_logprobs(delta)
-    if delta.token_ids and len(delta.token_ids) != delta.tokens:
-        raise BackendError(f"the backend gave {len(delta.token_ids)} token ids for {delta.tokens} tokens")
-    if delta.tool_call is not None:
-        _check_call(delta.tool_call)
-    if delta.usage is not None:
-        _check_usage(delta.usage)
-    if delta.stop_string is not None:
-        _check_text(delta.stop_string, "a stop string")
-
-
-def _check_text(text: object, name: str) -> None:
-    if type(text) is not str:
-        raise BackendError(f"the backend gave a {type(text).__name__} as {name}")
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise BackendError(f"the backend gave {name} that is not Unicode") from None
-
-
-def _check_count(count: object, name: str) -> None:
-    if type(count) is not int or count < 0:
-        raise BackendError(f"the backend gave {count!r} as its number of {name}")
-
-
-def _check_logprobs(delta: Delta) -> None:
-    if delta.logprobs and len(delta.logprobs) != delta.tokens:
-        raise BackendError(f"the backend gave {len(delta.logprobs)} logprobs for {delta.tokens} tokens")
-    for entry in (*delta.logprobs, *delta.prompt_logprobs):
-        _check_logprob(entry)
-        for other in entry.top:
-            _check_logprob(other)
-
-
-def _check_logprob(entry: TokenLogprob) -> None:
-    if type(entry) is not TokenLogprob or not isinstance(entry.logprob, int | float):
-        raise BackendError(f"the backend gave a {type(entry).__name__} instead of a TokenLogprob")
-    if not math.isfinite(entry.logprob):
-        raise BackendError(f"the backend gave the logprob {entry.logprob!r}")
-    _check_text(entry.token, "a token")
-
-
-def _check_call(call: ToolCallDelta) -> None:
-    if type(call) is not ToolCallDelta:
-        raise BackendError(f"the backend gave a {type(call).__name__} instead of a ToolCallDelta")
-    _check_count(call.index, "a tool call")
-    _check_text(call.arguments, "arguments")
-    for part, name in ((call.id, "a tool call's id"), (call.name, "a tool's name")):
-        if part is not None:
-            _check_text(part, name)
-
-
-def _check_usage(usage: Usage) -> None:
-    if type(usage) is not Usage:
-        raise BackendError(f"the backend gave a {type(usage).__name__} instead of a Usage")
-    for name in _COUNTS:
-        _check_count(getattr(usage, name), name)
-    if usage.cached_tokens > usage.prompt_tokens:
-        raise BackendError("the backend gave more cached tokens than the prompt has")
 
 
 UNINTERRUPTED = 256
@@ -140,8 +64,8 @@ class ResponseAssembler:
 
         Raises `BackendError`.
         """
-        choices = self.choices
-        for delta in given if type(given) is list or type(given) is tuple else (given,):
+        choices, several = self.choices, given if type(given) is list or type(given) is tuple else (given,)
+        for delta in several[self._take_texts(several) :]:
             if self.done:
                 break
             validate_delta(delta, len(choices))
@@ -156,6 +80,35 @@ class ResponseAssembler:
             if self.request.streamed:
                 self.shown += shown
         return self.done or self.cut or bool(self.shown) or self.details >= UNINTERRUPTED
+
+    def _take_texts(self, deltas: Sequence[Delta]) -> int:
+        """Take deltas of the first choice with nothing but text, as most have, up to the first other.
+
+        Return how many there were. Taken one by one, they come to the same.
+        """
+        choice = self.choices[0]
+        if not choice.takes_texts:
+            return 0
+        left, room, count = choice.limit - choice.tokens, MAX_TEXT - choice.length, 0
+        for delta in deltas:
+            if type(delta) is not Delta or delta.finish_reason is not None or delta.tool_call is not None:
+                break
+            if type(delta.index) is not int or delta.index or delta.usage is not None or delta.stop_string is not None:
+                break
+            if delta.logprobs or delta.token_ids or delta.prompt_logprobs:
+                break
+            text, tokens = delta.text, delta.tokens
+            if type(text) is not str or type(tokens) is not int or not (text.isascii() and 0 <= tokens <= left):
+                break
+            left, room, count = left - tokens, room - len(text), count + 1
+            if room < 0:
+                return 0
+        choice.tokens, choice.length = choice.limit - left, MAX_TEXT - room
+        taken = deltas[:count]
+        choice.deltas += taken
+        if self.request.streamed:
+            self.shown += taken
+        return count
 
     @property
     def produced(self) -> bool:
@@ -199,9 +152,15 @@ class ChoiceAssembler:
         assert request.max_tokens is not None
         self.index: int = index
         self.deltas: list[Delta] = []
-        self._limit, self._one_call = request.max_tokens, not request.parallel_tool_calls
+        self.limit: int = request.max_tokens
+        self._one_call = not request.parallel_tool_calls
         if request.stop:
             self._buffer = StopStringBuffer(request.stop)
+
+    @property
+    def takes_texts(self) -> bool:
+        """Whether a delta of text is all that it changes: it is kept and shown as it is."""
+        return self.index == 0 and self._buffer is None and not self.ended
 
     @property
     def produced(self) -> bool:
@@ -215,7 +174,7 @@ class ChoiceAssembler:
         if self.ended:
             raise BackendError(f"choice {self.index} continued after its finish reason")
         reason = delta.finish_reason
-        if self.tokens + delta.tokens > self._limit or delta.tool_call is not None or self._calls:
+        if self.tokens + delta.tokens > self.limit or delta.tool_call is not None or self._calls:
             delta, reason = self._bounded(delta)
         self.tokens += delta.tokens
         self.length += len(delta.text)
@@ -233,8 +192,8 @@ class ChoiceAssembler:
     def _bounded(self, delta: Delta) -> tuple[Delta, FinishReason | None]:
         """Cut a delta where the choice has reached its limit. Returns it, and why the choice ends with it."""
         reason, call = delta.finish_reason, delta.tool_call
-        if self.tokens + delta.tokens > self._limit:
-            delta, reason = first_tokens(delta, self._limit - self.tokens), FinishReason.LENGTH
+        if self.tokens + delta.tokens > self.limit:
+            delta, reason = first_tokens(delta, self.limit - self.tokens), FinishReason.LENGTH
         elif call is not None and call.index > 0 and self._one_call:
             delta, reason = attrs.evolve(delta, text="", tool_call=None), FinishReason.TOOL_CALLS
         self._cut = reason is not delta.finish_reason

@@ -144,7 +144,7 @@ class BookedRequest:
         """Commit a booking. A caller who leaves meanwhile does so after the commit."""
         store = self.runtime.store
         step = of_entity(booking.step, self.attribution.entity) if store.blocking else booking.step
-        effect = RecordUsage(store, step, on_committed=booking.on_committed)
+        effect = RecordUsage(store, step, booking=booking)
         try:
             yield effect
         except CallerDisconnected:

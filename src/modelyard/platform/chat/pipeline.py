@@ -5,7 +5,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, ClassVar
 
-from modelyard.domain.completion import Completion, CompletionRequest, Delta, ToolMode, Usage
+from modelyard.domain.completion import Choice, Completion, CompletionRequest, Delta, Message, Role, ToolMode, Usage
 from modelyard.domain.frozen import maker
 from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.usage import Admission
@@ -30,12 +30,13 @@ from modelyard.platform.chat.backend_stream import (
 )
 from modelyard.platform.chat.booked_request import BookedRequest, RequestInProgress, report_failed
 from modelyard.platform.chat.plan import known_plan, make_plan, storing
-from modelyard.platform.chat.whole_answer import BegunAnswer, begin_answer, is_plain, is_whole, whole_choice
+from modelyard.platform.chat.whole_answer import BegunAnswer, begin_answer, is_whole
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.admission import reserve
 from modelyard.platform.usage.booking import CompletionBooking
 
-_completion, _usage, _result = maker(Completion), maker(Usage), maker(CompletionResult)
+_completion, _choice, _message = maker(Completion), maker(Choice), maker(Message)
+_usage, _result, _admission = maker(Usage), maker(CompletionResult), maker(Admission)
 
 
 class CompletionPipeline(BookedRequest):
@@ -151,7 +152,7 @@ class CompletionPipeline(BookedRequest):
         assert self.plan is not None
         cost_with, entity = partial(self.plan.most, self.prompt_tokens, self.images), self.attribution.entity
         longest = cost_with(self.max_tokens * self.request.n)
-        admission = Admission(self.id, self.principal.key_id, entity, (), longest, self.runtime.clock.now())
+        admission = _admission(self.id, self.principal.key_id, entity, (), longest, self.runtime.clock.now())
         see = None if self.client is None else self.client.see_rate
         least = partial(cost_with, min(1, self.max_tokens) * self.request.n)
         return reserve(self.runtime, admission, self.principal.limits, least, see)
@@ -180,16 +181,21 @@ class CompletionPipeline(BookedRequest):
 
         From what else it has begun to give, `_read_in_place` goes on.
         """
-        if self.cut_by is not None or self.prompt_tokens is None or not is_plain(self.request):
+        request = self.request
+        if request.n > 1 or request.streamed or request.stop or request.logprobs:
             return None
-        self.begun = begin_answer(self.backend, self.request, self.served)
-        delta = self.begun.first
+        if self.cut_by is not None or self.prompt_tokens is None:
+            return None
+        self.begun = begun = begin_answer(self.backend, request, self.served)
+        delta = begun.first
         if not is_whole(delta, self.max_tokens):
             return None
         self.answered = delta
-        close_deltas(self.begun.rest)
+        if hasattr(begun.rest, "close"):
+            close_deltas(begun.rest)
+        choice = _choice(0, _message(Role.ASSISTANT, delta.text), delta.finish_reason)
         usage = _usage(self.prompt_tokens, delta.tokens, 0, self.images)
-        return _completion(self.id, self.created, self.given.model, (whole_choice(delta),), usage)
+        return _completion(self.id, self.created, self.given.model, (choice,), usage)
 
     def _read_in_place(self, assembler: ResponseAssembler) -> Flow[None]:
         """Read the answer of a backend that never waits, and give way to others now and then."""

@@ -25,7 +25,7 @@ MOST_PLANS = 4096
 PlanKey = tuple[int, str, str, str]
 
 _NO_LIMITS = Limits()
-_entry = maker(LedgerEntry)
+_entry, _usage = maker(LedgerEntry), maker(Usage)
 
 
 @attrs.frozen(eq=False)
@@ -52,7 +52,7 @@ class CompletionPlan:
     def most(self, prompt_tokens: int | None, images: int, tokens: int) -> Decimal:
         """Return the most in USD that a request can cost with so many tokens in all of its answers."""
         prompt = self.served.entry.context_length if prompt_tokens is None else prompt_tokens
-        return most(Usage(prompt, tokens, images=images), self.served.entry.pricing)
+        return most(_usage(prompt, tokens, 0, images), self.served.entry.pricing)
 
     def ledger_entry(self, id: str, attribution: Attribution, usage: Usage, now: datetime) -> LedgerEntry:
         """Return what is booked for a completion."""

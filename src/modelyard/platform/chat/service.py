@@ -142,7 +142,8 @@ class Chat:
             raise TypeError("give a CompletionRequest or keywords, not both")
         elif request.streamed is not streamed:
             request = attrs.evolve(request, streamed=streamed)
-        attribution = self._principal.attribution(entity, project)
+        own = entity is None and project is None
+        attribution = self._principal.own if own else self._principal.attribution(entity, project)
         return CompletionPipeline(self._runtime, self._principal, request, attribution).flow()
 
     def _named(self, options: ChatOptions) -> ChatOptions:

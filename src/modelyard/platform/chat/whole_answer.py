@@ -5,15 +5,13 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.completion import Choice, CompletionRequest, Delta, FinishReason, Message, Role
-from modelyard.domain.frozen import maker
+from modelyard.domain.completion import CompletionRequest, Delta, FinishReason
 from modelyard.errors import ModelyardError
 from modelyard.formats.chat.plain import is_unicode
 from modelyard.platform.chat.assembly import MAX_TEXT
 from modelyard.platform.chat.backend_stream import backend_failed
 from modelyard.protocols import Deltas, ServedModel
 
-_choice, _message = maker(Choice), maker(Message)
 _NOTHING = ()
 """No deltas."""
 
@@ -24,11 +22,6 @@ class BegunAnswer:
 
     first: Any
     rest: Iterator[Deltas]
-
-
-def is_plain(request: CompletionRequest) -> bool:
-    """Return whether a request wants one choice, whole, and nothing by which an answer is cut or detailed."""
-    return request.n == 1 and not (request.streamed or request.stop or request.logprobs)
 
 
 def begin_answer(backend: Any, request: CompletionRequest, model: ServedModel) -> BegunAnswer:
@@ -62,9 +55,3 @@ def is_whole(delta: Any, most: int) -> bool:
         and delta.stop_string is None
         and not (delta.logprobs or delta.token_ids or delta.prompt_token_ids or delta.prompt_logprobs)
     )
-
-
-def whole_choice(delta: Delta) -> Choice:
-    """Return the choice that such a delta makes."""
-    assert delta.finish_reason is not None
-    return _choice(0, _message(Role.ASSISTANT, delta.text), delta.finish_reason)

@@ -33,7 +33,7 @@ def _awaited(snapshot: Snapshot, model: Model) -> set[int | None]:
     """Return the steps that jobs of the model which have not begun will refer to."""
     return {
         job.spec["config"].get("kl_penalty_reference_step")
-        for place in (QueueState.CLAIMED, QueueState.READY, QueueState.WAITING)
+        for place in (QueueState.CLAIMED, QueueState.READY, QueueState.WAITING, QueueState.PAUSED)
         for job in iter_index(snapshot, Job, "by_lane", model.id, place)
     }
 

@@ -18,6 +18,7 @@ from modelyard.platform.catalogue.offered_models import refuse_offered
 from modelyard.platform.checkpoints.aliases import aliased, refuse_aliased
 from modelyard.platform.jobs.job_type import JobTypes
 from modelyard.platform.jobs.queue import cancel, first_in_lane
+from modelyard.platform.jobs.turns import parked_in_lane
 from modelyard.platform.listing import BATCH, Cursor
 from modelyard.platform.paging import cursor_at, get_or_none, remove_if_present
 from modelyard.protocols import Snapshot, Tx
@@ -77,7 +78,7 @@ def delete_some(tx: Tx, types: JobTypes, model: Model, event_ids: Sequence[str],
     refuse_aliased(tx, model)
     jobs: list[Job] = []
     for event_id in event_ids:
-        job = first_in_lane(tx, model.id)
+        job = first_in_lane(tx, model.id) or parked_in_lane(tx, model.id)
         if job is None:
             return _delete_rest(tx, model, jobs)
         jobs.append(cancel(tx, types, job, event_id, BY_DELETION, now))

@@ -15,7 +15,7 @@ from modelyard.platform.chat.plan import CompletionPlan, known_plan, make_plan
 from modelyard.platform.chat.request import Messages, SamplingOptions, build_messages
 from modelyard.platform.chat.service import AsyncCompletionStream, Chat, CompletionStream
 from modelyard.platform.runtime import Runtime
-from modelyard.protocols import ServedModel, Tokenizing
+from modelyard.protocols import Detokenizing, Tokenizing, TokenReading
 
 
 class PromptOptions(SamplingOptions, total=False):
@@ -97,8 +97,11 @@ class Completions:
 
     def detokenize(self, *, model: "str | Model | Checkpoint", tokens: Sequence[int]) -> str:
         """Return the text that tokens stand for in a prompt. Raises as `tokenize` does."""
-        named = self._chat._named({"model": model})["model"]
-        return b"".join(self._token_bytes(cast("str", named), tokens)).decode(errors="replace")
+        named = cast("str", self._chat._named({"model": model})["model"])
+        plan = self._plan(named)
+        if hasattr(plan.backend, "text_of_tokens"):
+            return cast("Detokenizing", plan.backend).text_of_tokens(tokens, plan.served)
+        return b"".join(self._token_bytes(named, tokens)).decode(errors="replace")
 
     # ---- for HTTP
 
@@ -106,22 +109,23 @@ class Completions:
         return self._chat._pipeline(request, *of, **more)
 
     def _tokens(self, request: CompletionRequest) -> tuple[int, ...]:
-        tokenizer, model = self._tokenizer(request.model)
-        return tuple(tokenizer.tokens(request, model))
+        plan = self._able(request.model, "tokens")
+        return tuple(cast("Tokenizing", plan.backend).tokens(request, plan.served))
 
     def _token_bytes(self, model: str, tokens: Sequence[int]) -> Sequence[bytes]:
-        tokenizer, served = self._tokenizer(model)
-        return tokenizer.token_bytes(tokens, served)
+        plan = self._able(model, "token_bytes")
+        return cast("TokenReading", plan.backend).token_bytes(tokens, plan.served)
 
     def _context_length(self, model: str) -> int:
         return self._plan(model).served.entry.context_length
 
-    def _tokenizer(self, model: str) -> tuple[Tokenizing, ServedModel]:
+    def _able(self, model: str, method: str) -> CompletionPlan:
+        """Return how a model is served. Raises `UnsupportedParameter` where its backend lacks a method."""
         plan = self._plan(model)
-        if not hasattr(plan.backend, "tokens"):
-            says = f"{plan.served.entry.id} has no tokenizer here: ask the server that runs it"
-            raise UnsupportedParameter.at("model", msg=says)
-        return cast("Tokenizing", plan.backend), plan.served
+        if not hasattr(plan.backend, method):
+            knows = "does not say what each token stands for" if hasattr(plan.backend, "tokens") else "has no tokenizer"
+            raise UnsupportedParameter.at("model", msg=f"{plan.served.entry.id} {knows} here: ask its server")
+        return plan
 
     def _plan(self, model: str) -> CompletionPlan:
         asked = self._runtime, self._principal, self._principal.attribution(), model

@@ -2,4 +2,4 @@
 
 from modelyard.lazy import defer_modules
 
-defer_modules(__name__, "job", "runs", "service", "shard_ends")
+defer_modules(__name__, "job", "runs", "service", "shards")

@@ -12,17 +12,16 @@ from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.domain.evaluation.running_totals import ProgressReporter, RunningTotals
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind, JobProgress
-from modelyard.errors import LeaseLost
+from modelyard.errors import LeaseLost, NotFound
 from modelyard.platform.evaluations.job import INTERRUPTED, evaluate
 from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.resume import abandoned_job, callables_for, find_job, reclaim, requeue
-from modelyard.platform.evaluations.run_spec import RunSpec
-from modelyard.platform.evaluations.runs import find_run
+from modelyard.platform.evaluations.runs import RUN, find_run
 from modelyard.platform.evaluations.scorers import NO_CALLABLES, LocalCallables, ModelFunction, Scorers, name_scorers
 from modelyard.platform.evaluations.shards import joined_progress, last_jobs, rows_done
-from modelyard.platform.jobs.claimed_job import ClaimedJob
+from modelyard.platform.evaluations.spec import RunSpec
+from modelyard.platform.jobs.claims import ClaimedJob, claim, ready_in_lane
 from modelyard.platform.jobs.job_type import JobTypes
-from modelyard.platform.jobs.leases import claim, ready_in_lane
 from modelyard.platform.jobs.queue import announce, fail
 from modelyard.platform.jobs.runner import Runner, never
 from modelyard.platform.jobs.waiting import wait_for_end
@@ -38,16 +37,16 @@ def run_here(
     reporter: ProgressReporter,
     loop: Any = None,
     stop: Callable[[], bool] = never,
-) -> None:
-    """Store a new run and its job, claimed by this process, and do the work; or wait for its shards.
+) -> EvaluationRun:
+    """Store a new run and its job, claimed by this process, and do the work; or wait for its shards. Returns the run.
 
-    Raises `RateLimited`, `LeaseLost`.
+    Raises `RateLimited`, `LeaseLost`, and `NotFound` where the run was deleted meanwhile.
     """
     if spec.more:
         spec.store(spec.add)
         _announce(runtime, (spec.job, *spec.more))
         _finish(runtime, principal, spec.run.id, reporter, stop)
-        return
+        return find_run(runtime, principal, spec.run.id)
     runner = _runner(runtime, principal, spec.callables, reporter, loop)
 
     def step(tx: Tx) -> tuple[Job, JobProgress]:
@@ -56,7 +55,7 @@ def run_here(
         assert claimed is not None
         return claimed
 
-    _drive(runner, runner.track(*spec.store(step)), reporter, stop)
+    return _drive(runner, runner.track(*spec.store(step)), reporter, stop)
 
 
 def resume_here(
@@ -66,20 +65,20 @@ def resume_here(
     model: ModelFunction | None,
     scorers: Scorers,
     reporter: ProgressReporter,
-) -> None:
+) -> EvaluationRun:
     """Reclaim a run that failed or was abandoned, and do what is left; or queue what is left of its shards, and wait.
 
-    Raises as `Evaluations.resume` does.
+    Returns the run. Raises as `Evaluations.resume` does.
     """
     if len(runtime.store.read(lambda snapshot: last_jobs(snapshot, run_id))) > 1:
         if find_run(runtime, principal, run_id).state is not RunState.RUNNING:
             _announce(runtime, requeue(runtime, principal, run_id))
         _finish(runtime, principal, run_id, reporter)
-        return
+        return find_run(runtime, principal, run_id)
     job = abandoned_job(runtime, principal, run_id, _runner(runtime, principal, NO_CALLABLES, reporter))
     callables = callables_for(job, model, name_scorers(scorers, Objects(runtime, principal)))
     runner = _runner(runtime, principal, callables, reporter)
-    _drive(runner, reclaim(runtime, principal, run_id, runner), reporter)
+    return _drive(runner, reclaim(runtime, principal, run_id, runner), reporter)
 
 
 def _runner(
@@ -99,8 +98,10 @@ def _interrupt(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) 
     return fail(tx, types, job, event_id, INTERRUPTED, now)
 
 
-def _drive(runner: Runner, claimed: ClaimedJob, reporter: ProgressReporter, stop: Callable[[], bool] = never) -> None:
-    """Do the work of a claimed run. Raises `LeaseLost`."""
+def _drive(
+    runner: Runner, claimed: ClaimedJob, reporter: ProgressReporter, stop: Callable[[], bool] = never
+) -> EvaluationRun:
+    """Do the work of a claimed run, and return the run. Raises `LeaseLost`, `NotFound`."""
     runtime = runner.runtime
     announce(runtime, claimed.job)
     begun = runtime.clock.monotonic()
@@ -108,8 +109,11 @@ def _drive(runner: Runner, claimed: ClaimedJob, reporter: ProgressReporter, stop
         for _ in steps:
             reporter.report(claimed.job.spec["total"], runtime.clock.monotonic() - begun)
     run = runtime.store.read(lambda snapshot: get_or_none(snapshot, EvaluationRun, claimed.job.subject))
-    if run is not None and run.state is RunState.RUNNING:
+    if run is None:
+        raise NotFound(RUN, claimed.job.subject)
+    if run.state is RunState.RUNNING:
         raise LeaseLost(f"evaluation run {claimed.job.subject} was taken over; wait for it")
+    return run
 
 
 # ---- in shards

@@ -15,12 +15,11 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.evaluation.aggregate import aggregate
+from modelyard.domain.evaluation.aggregate import aggregate_means
 from modelyard.domain.evaluation.prediction import Prediction, Score
 from modelyard.domain.evaluation.references import ObjectRef
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.evaluation.running_totals import RunningTotals
-from modelyard.domain.evaluation.shards import RemainingRows, shard_of
 from modelyard.domain.evaluation.summary import run_summary
 from modelyard.domain.events import JobEventRecorded
 from modelyard.domain.job import Gain, Job, JobKind, JobProgress, JobStatus, NewEvent
@@ -35,18 +34,17 @@ from modelyard.platform.evaluations.scorers import NO_CALLABLES, LocalCallables,
 from modelyard.platform.evaluations.shards import (
     PROGRESS,
     SHARD_ENDED,
+    RemainingRows,
     failed_rows,
     last_progress,
     others_of,
+    shard_of,
 )
 from modelyard.platform.evaluations.stored_run import StoredRun
-from modelyard.platform.jobs.claimed_job import ClaimedJob
-from modelyard.platform.jobs.events import record_events
-from modelyard.platform.jobs.leases import fenced, require_claim
+from modelyard.platform.jobs.claims import ClaimedJob, fenced, record_events, requester_principal, require_claim
 from modelyard.platform.jobs.queue import announce, cancel, end, fail, succeed
-from modelyard.platform.jobs.requester import requester_principal
 from modelyard.platform.paging import get_or_none
-from modelyard.platform.usage.booking import RecordUsage
+from modelyard.platform.usage.booking import CompletionBooking, book_together
 from modelyard.protocols import Snapshot, Tx
 
 STARTED = "evaluation_started"
@@ -88,7 +86,7 @@ class _Attempt:
         self.records = RowRecords(self.runtime.ids, self.namespace, self.run_id, self.model, self.scorer_refs)
         self.totals = RunningTotals(self.scorer_refs)
         self.rows, self.left = JobRows(self.runtime, claimed.job), RemainingRows()
-        self.pending_usage: list[RecordUsage] = []
+        self.pending_usage: list[CompletionBooking] = []
         self._last_event_at = -math.inf
         callables.on_totals(self.totals)
 
@@ -134,7 +132,7 @@ class _Attempt:
         with ExitStack() as opened:
             opened.callback(self._flush_at_last)
             loop, pending = self.callables.loop, self.pending_usage
-            threads = self.runtime.threads.backends.of(self.namespace[0])
+            threads = partial(self.runtime.threads.backends.of, self.namespace[0])
             pool, scorer_pool = pools(opened, self.limits, self.model, self.scorers, loop, pending, threads)
             items, begun = self._items(), self.left.begun
             limited = partial(is_limited, self.runtime, self.principal, self.namespace[0])
@@ -178,12 +176,12 @@ class _Attempt:
         events: list[NewEvent],
         now: datetime,
         rows: list[tuple[Prediction, list[Score]]],
-        usage: tuple[RecordUsage, ...],
+        usage: tuple[CompletionBooking, ...],
         tx: Tx,
     ) -> JobProgress:
         claimed = self.claimed.claim
         progress = record_events(tx, claimed, events, now) if events else fenced(tx, claimed)
-        _record(tx, usage)
+        book_together(tx, usage)
         # Deleting a run cancels its job: only then can the run be gone.
         if progress.cancelled_by and get_or_none(tx, EvaluationRun, self.run_id) is None:
             return progress
@@ -199,10 +197,10 @@ class _Attempt:
     def flush_usage(self) -> None:
         """Record the usage of rows that are not stored, yet or ever. Recorded again with its row, it counts once."""
         if usage := tuple(self.pending_usage):
-            self.runtime.store.transact(lambda tx: _record(tx, usage), durable=False)
+            self.runtime.store.transact(lambda tx: book_together(tx, usage), durable=False)
             self._recorded(usage)
 
-    def _recorded(self, usage: tuple[RecordUsage, ...]) -> None:
+    def _recorded(self, usage: tuple[CompletionBooking, ...]) -> None:
         del self.pending_usage[: len(usage)]
         for one in usage:
             one.on_committed()
@@ -270,7 +268,7 @@ class _Attempt:
         return succeed(tx, types, job, event_id, now)
 
     def _summary(self) -> Mapping[str, Any]:
-        return run_summary(aggregate(StoredRun(self.runtime, self.run_id).columns()), self.scorer_refs)
+        return run_summary(aggregate_means(StoredRun(self.runtime, self.run_id).columns()), self.scorer_refs)
 
     def _over_budget_text(self) -> str:
         rows = self.spec.get("run_total", self.totals.rows)
@@ -279,8 +277,3 @@ class _Attempt:
             f"budget of {self.spec['error_budget']} allows; look at their errors, correct the cause, then resume the "
             "run: these rows stay as they are, and as many more may fail"
         )
-
-
-def _record(tx: Tx, usage: tuple[RecordUsage, ...]) -> None:
-    for one in usage:
-        one.step(tx)

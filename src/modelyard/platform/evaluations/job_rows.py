@@ -11,6 +11,7 @@ uncommitted.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import islice, starmap
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -18,13 +19,14 @@ import attrs
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.prediction import Prediction, Score, Source
 from modelyard.domain.evaluation.running_totals import VALUE
-from modelyard.domain.evaluation.shards import RemainingRows, RowKey, shard_of
+from modelyard.domain.frozen import maker
 from modelyard.domain.job import Job, JobKind
 from modelyard.domain.record import EMPTY
-from modelyard.formats.jsonl import read_some
+from modelyard.formats.jsonl import read_dumped
 from modelyard.platform.evaluations.references import Namespace
 from modelyard.platform.evaluations.row import ModelUnderTest
 from modelyard.platform.evaluations.scheduler import RowInFlight, WorkItem
+from modelyard.platform.evaluations.shards import RemainingRows, RowKey, shard_of
 from modelyard.platform.evaluations.stored_run import scores_of
 from modelyard.platform.paging import iter_index, iter_index_live
 from modelyard.platform.runtime import Runtime
@@ -78,7 +80,7 @@ class JobRows:
             return index % shards == shard and (index // shards >= first or index in rows)
 
         with self.runtime.artifacts.open(self.job.spec.get("artifact") or self.job.spec["dataset"]) as file:
-            for index, row in read_some(file, wanted):
+            for index, row in read_dumped(file, wanted):
                 for trial in range(trials):
                     if left.has(number := index // shards * trials + trial, (index, trial)):
                         yield WorkItem(number, index, trial, row)
@@ -132,6 +134,8 @@ def _key(pair: Iterable[int]) -> RowKey:
 
 # ---- records
 
+_prediction, _score = maker(Prediction), maker(Score)
+
 
 @attrs.frozen
 class RowRecords:
@@ -142,6 +146,11 @@ class RowRecords:
     run_id: str
     model: ModelUnderTest | None
     scorers: Mapping[str, str]
+    _model_ref: str = attrs.field(init=False)
+
+    @_model_ref.default
+    def _text_of_model(self) -> str:
+        return "" if self.model is None else str(self.model.ref)
 
     def of(self, done: RowInFlight, now: datetime) -> tuple[Prediction, list[Score]]:
         """Return the prediction and the scores of a row."""
@@ -149,14 +158,14 @@ class RowRecords:
         prediction = self._prediction(done, now) if copied is None else self._copy(done, copied, now)
         pairs = zip(self.scorers.values(), done.scores, strict=False)
         return prediction, [
-            Score(
+            _score(
                 self.ids(),
                 *self.namespace,
                 done.id,
                 scorer,
                 now,
                 self.run_id,
-                {VALUE: score.value} if score.scored else EMPTY,
+                MappingProxyType({VALUE: score.value}) if score.scored else EMPTY,
                 score.reason or None,
                 score.prompt_tokens,
                 score.completion_tokens,
@@ -173,10 +182,10 @@ class RowRecords:
         assert model is not None
         assert call is not None
         reply = call.reply
-        return Prediction(
+        return _prediction(
             done.id,
             *self.namespace,
-            str(model.ref),
+            self._model_ref,
             item.row,
             digest(item.row),
             done.started_at,
@@ -184,7 +193,7 @@ class RowRecords:
             item.index,
             item.trial,
             Source.ENGINE,
-            EMPTY if reply is None else {VALUE: reply.output},
+            EMPTY if reply is None else MappingProxyType({VALUE: reply.output}),
             call.error,
             max(now, done.started_at),
             call.latency,

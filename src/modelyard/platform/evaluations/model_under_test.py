@@ -12,14 +12,14 @@ from modelyard.domain.evaluation.references import MODEL_KINDS, ObjectRef, RefKi
 from modelyard.domain.evaluation.scorers import LlmJudge, Unscored, text_of
 from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.models import ModelName
-from modelyard.domain.record import truncate_for_storage
+from modelyard.domain.record import frozen_mapping, truncate_for_storage
 from modelyard.domain.usage import cost
 from modelyard.errors import InvalidInput
 from modelyard.flow import Flow
-from modelyard.platform.catalogue.service import Catalogue, resolve
-from modelyard.platform.chat.backend_stream import backend_of
+from modelyard.platform.catalogue.service import Catalogue
 from modelyard.platform.chat.capability_checks import check_supported
 from modelyard.platform.chat.pipeline import CompletionPipeline
+from modelyard.platform.chat.plan import known_plan, make_plan
 from modelyard.platform.chat.request import CompletionOptions, build_messages, build_request
 from modelyard.platform.evaluations.references import Namespace, find_version, is_trained
 from modelyard.platform.evaluations.row import (
@@ -59,22 +59,22 @@ class CompletionModel:
         cls, runtime: Runtime, principal: Principal, model: str, namespace: Namespace, options: Mapping[str, Any]
     ) -> "CompletionModel":
         """Resolve a model by its name or reference. Raises `ModelNotFound`, `Forbidden`, `InvalidInput`."""
-        name = chat_name(runtime, principal, model)
-        served = resolve(runtime, name, principal)
+        name, attribution = chat_name(runtime, principal, model), Attribution(*namespace)
+        plan = known_plan(runtime, principal, attribution, name) or make_plan(runtime, principal, attribution, name)
+        served, backend = plan.served, plan.backend
         ref = _model_ref(served, name, namespace)
         pinned = f"{ref.entity}/{ref.project}/{ref.name}:{ref.version}" if ref.version else name
         request = build_request(cast("CompletionOptions", {**options, "model": pinned, "messages": ""}), streamed=False)
-        backend = backend_of(runtime.backend, served.base_model)
         capabilities = backend.capabilities(served.base_model)
         check_supported(request, served.entry, capabilities)
         return cls(
             runtime,
             principal,
-            Attribution(*namespace),
+            attribution,
             request,
             served.base_model,
             ref,
-            served.entry.pricing.texts,
+            frozen_mapping(served.entry.pricing.texts),
             None if served.checkpoint is None else served.checkpoint.step,
             "seed" in capabilities.parameters,
             getattr(backend, "blocking", True),

@@ -18,7 +18,7 @@ from modelyard.formats.jsonl import dump_row, read_rows
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.evaluations.references import Namespace, References, ScopedReader, find_version
 from modelyard.platform.listing import Cursor, Listing
-from modelyard.platform.paging import cursor_at, get_or_none, index_listing, iter_index, unique_ids
+from modelyard.platform.paging import cursor_at, get_or_none, index_listing, iter_index, named_place, unique_ids
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import ArtifactStore, Snapshot, StoredArtifact, Tx
 
@@ -35,6 +35,9 @@ class Objects:
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         self._runtime, self._principal, self._reader = runtime, principal, ScopedReader(runtime, principal)
+
+    def _namespace(self, project: str | None, entity: str | None) -> Namespace:
+        return named_place(self._runtime, self._principal, entity, project)
 
     # ---- publishing
 
@@ -55,7 +58,7 @@ class Objects:
         run, and published as an op as well, to which its `score_op` refers; a `scorer` is a declarative one, as data
         (see `rule_of`), which evaluations run. Raises `InvalidInput`, `Forbidden`.
         """
-        kind, namespace = _kind(kind), self._reader.place(project, entity)
+        kind, namespace = _kind(kind), self._namespace(project, entity)
         if kind is ObjectKind.OBJECT:
             raise InvalidInput.at("kind", msg="is published by platform.traces.objects.publish")
         given = _content(kind, name, content)
@@ -118,7 +121,7 @@ class Objects:
 
         Raises `ObjectDeleted`, `NotFound`, `Forbidden`, and `InvalidInput` for a string that is not an alias.
         """
-        kind, namespace = _kind(kind), self._reader.place(project, entity)
+        kind, namespace = _kind(kind), self._namespace(project, entity)
         check_alias(alias)
 
         def step(tx: Tx) -> ObjectVersion:
@@ -142,7 +145,7 @@ class Objects:
         entity: str | None = None,
     ) -> ObjectVersion:
         """Return a version by digest, alias, `v<n>` or "latest". Raises `ObjectDeleted`, `NotFound`, `Forbidden`."""
-        kind, namespace = _kind(kind), self._reader.place(project, entity)
+        kind, namespace = _kind(kind), self._namespace(project, entity)
         return self._runtime.store.read(lambda snapshot: _alive(snapshot, namespace, kind, object_id, version))
 
     def resolve(self, kind: ObjectKind | str, ref: ObjectRef | str) -> ObjectVersion:
@@ -166,7 +169,7 @@ class Objects:
 
         Raises `InvalidInput`, `Forbidden`.
         """
-        namespace = self._reader.place(project, entity)
+        namespace = self._namespace(project, entity)
         place = partial(self._place, namespace)
         return index_listing(
             self._runtime,
@@ -204,7 +207,7 @@ class Objects:
 
         A deleted version keeps its place, so that no other takes its number. Raises `InvalidInput`, `Forbidden`.
         """
-        kind, namespace, wanted = _kind(kind), self._reader.place(project, entity), unique_ids(versions)
+        kind, namespace, wanted = _kind(kind), self._namespace(project, entity), unique_ids(versions)
         now = self._runtime.clock.now()
 
         def step(tx: Tx) -> list[ObjectVersion]:

@@ -9,16 +9,17 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from queue import SimpleQueue
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import attrs
 
+from modelyard.domain.frozen import quick_init
 from modelyard.flow import Flow, SyncDriver, Transact, arun, run
 from modelyard.lazy import asyncio
 from modelyard.platform.evaluations.model_under_test import CompletionModel, JudgeScorer
 from modelyard.platform.evaluations.row import ModelUnderTest, RowScorer, RunLimits
 from modelyard.platform.evaluations.scorers import RuleScorer
-from modelyard.platform.usage.booking import RecordUsage
+from modelyard.platform.usage.booking import CompletionBooking, RecordUsage
 from modelyard.protocols import Clock
 from modelyard.threads import TenantThreads
 
@@ -28,7 +29,8 @@ LEAVE = 5.0
 """Seconds that a loop has to end; a call that keeps it longer is abandoned."""
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class FlowResult:
     """What a flow returned, or what it raised."""
 
@@ -73,10 +75,10 @@ class CompletionQueue(Generic[T]):
         if self._awaited and not self._some.is_set():
             self._some.set()
 
-    def take(self, seconds: float) -> Iterator[tuple[T, FlowResult]]:
-        """Yield all that have arrived, and that arrive meanwhile; wait up to so many seconds for the first."""
+    def take(self, longest: Callable[[], float]) -> Iterator[tuple[T, FlowResult]]:
+        """Yield all that have arrived, and that arrive meanwhile; wait up to `longest` seconds for the first."""
         if not self._results:
-            self._wait(seconds)
+            self._wait(longest())
         while self._results:
             yield self._results.popleft()
 
@@ -97,29 +99,42 @@ class InlinePool:
     with records of their own.
     """
 
-    def __init__(self, pending_usage: list[RecordUsage] | None = None) -> None:
+    def __init__(self, pending_usage: list[CompletionBooking] | None = None) -> None:
         self._pending_usage = pending_usage
-        self._begun: list[_Interleaved] = []
+        self._begun: list[tuple[_InPlace, Callable[[FlowResult], None]]] = []
+
+    def run(self, flow: Flow[T]) -> T:
+        """Run a flow to its end at once, and return its result. Raises what it raises."""
+        driver = _InPlace(flow, self._pending_usage)
+        try:
+            step = driver.advance()
+            while step is not None:
+                step = driver.advance(*_attempted(step))
+        except BaseException:
+            driver.finish()
+            raise
+        return cast(T, driver.result)
 
     def begin(self, flow: Flow[Any], on_end: Callable[[FlowResult], None]) -> None:
         """Keep it until `work`."""
-        self._begun.append(_Interleaved(flow, on_end, self._pending_usage))
+        self._begun.append((_InPlace(flow, self._pending_usage), on_end))
 
     def work(self) -> None:
         """Run what was begun to its end. An interrupt abandons what has not ended."""
         begun, self._begun = self._begun, []
         try:
-            waiting = [(driver, step) for driver in begun if (step := driver.advance()) is not None]
+            waiting = [(one, step) for one in begun if (step := _advanced(*one)) is not None]
             while waiting:
                 outcomes = _transacted([step for _, step in waiting])
                 waiting = [
-                    (driver, step)
-                    for (driver, _), outcome in zip(waiting, outcomes, strict=True)
-                    if (step := driver.advance(*outcome)) is not None
+                    (one, step)
+                    for (one, _), outcome in zip(waiting, outcomes, strict=True)
+                    if (step := _advanced(*one, *outcome)) is not None
                 ]
-        finally:
-            for driver in begun:
+        except BaseException:
+            for driver, _ in begun:
                 driver.finish()
+            raise
 
     def close(self) -> None:
         """Do nothing: no work is left to end."""
@@ -129,33 +144,38 @@ _Outcome = tuple[Any, Exception | None]
 """What a step returned, and what it raised."""
 
 
-class _Interleaved(SyncDriver[Any]):
-    """Drives one of several interleaved flows: it stops at each store transaction, so that the pool can batch them."""
+class _InPlace(SyncDriver[Any]):
+    """Drives a flow in this thread, but leaves its store transactions to the pool, and its usage to `pending_usage`."""
 
-    def __init__(
-        self, flow: Flow[Any], on_end: Callable[[FlowResult], None], pending_usage: list[RecordUsage] | None
-    ) -> None:
+    def __init__(self, flow: Flow[Any], pending_usage: list[CompletionBooking] | None) -> None:
         super().__init__(flow)
-        self._on_end, self._pending_usage = on_end, pending_usage
+        self._pending_usage = pending_usage
 
     def advance(self, answer: Any = None, error: Exception | None = None) -> Transact | None:
-        """Resume the flow, up to its next store transaction; None when it has ended, after calling `on_end`."""
-        try:
-            effect = self.resume(answer, error)
-            while effect is not None:
-                if type(effect) is Transact:
-                    return effect
-                if type(effect) is RecordUsage and self._pending_usage is not None:
-                    self._pending_usage.append(effect)
-                    effect = self.resume()
-                else:
-                    effect = self.perform(effect)
-            result = FlowResult(self.result)
-        except Exception as failure:  # noqa: BLE001 - `on_end` receives it
-            result = FlowResult(error=failure)
-        self.finish()
-        self._on_end(result)
+        """Resume the flow, up to its next store transaction; None when it has ended. Raises what it raises."""
+        effect = self.resume(answer, error)
+        while effect is not None:
+            if type(effect) is Transact:
+                return effect
+            if type(effect) is RecordUsage and self._pending_usage is not None:
+                self._pending_usage.append(effect.booking)
+                effect = self.resume()
+            else:
+                effect = self.perform(effect)
         return None
+
+
+def _advanced(driver: _InPlace, on_end: Callable[[FlowResult], None], *outcome: Any) -> Transact | None:
+    """Resume a flow, up to its next store transaction; None when it has ended, after calling `on_end`."""
+    try:
+        step = driver.advance(*outcome)
+        if step is not None:
+            return step
+        result = FlowResult(driver.result)
+    except Exception as failure:  # noqa: BLE001 - `on_end` receives it
+        result = FlowResult(error=failure)
+    on_end(result)
+    return None
 
 
 def _transacted(steps: Sequence[Transact]) -> list[_Outcome]:
@@ -288,18 +308,18 @@ def pools(
     model: ModelUnderTest | None,
     scorers: Sequence[RowScorer],
     loop: Any,
-    pending_usage: list[RecordUsage],
-    threads: TenantThreads,
+    pending_usage: list[CompletionBooking],
+    threads: Callable[[], TenantThreads],
 ) -> tuple[Pool, Pool]:
     """Open the pools of the model and of the scorers, as long as `opened` lasts; on `loop` where there is one, whose
-    blocking calls run in `threads`.
+    blocking calls run in those `threads`.
 
     What is booked by those that never wait is added to `pending_usage`.
     """
     if loop is None and any(map(_needs_loop, (model, *scorers))):
         loop = opened.enter_context(own_loop())
     if loop is not None:
-        tasks = TaskPool(loop, threads)
+        tasks = TaskPool(loop, threads())
         opened.callback(tasks.close)
         return tasks, tasks
 

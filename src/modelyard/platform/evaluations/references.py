@@ -5,14 +5,13 @@ from typing import Protocol, TypeVar
 
 import attrs
 
-from modelyard.domain.evaluation.objects import LATEST, ObjectAlias, ObjectKind, ObjectVersion, OneObject, version_index
+from modelyard.domain.evaluation.objects import LATEST, ObjectAlias, ObjectKind, ObjectVersion, version_index
 from modelyard.domain.evaluation.references import (
     EVALUATION_KINDS,
     MODEL_KINDS,
     ObjectRef,
     RefKind,
     RefMode,
-    object_id,
     reference_problem,
     same_scheme,
 )
@@ -190,31 +189,6 @@ def is_trained(snapshot: Snapshot, ref: ObjectRef) -> bool:
     if model is None or (named.step is None and named.alias is None):
         return model is not None
     return checkpoint_named(snapshot, model, named) is not None
-
-
-_NAME_FORM = (
-    "must be a name such as quiz or quiz:v0, a reference such as weave:///<entity>/<project>/object/<name>[:<version>] "
-    "or a version of an evaluation as `publish` and `get` return it"
-)
-
-
-def evaluation_ref(evaluation: OneObject, namespace: Namespace) -> ObjectRef:
-    """Return the reference of an evaluation; a name is one of this namespace. Raises `InvalidInput`."""
-    if isinstance(evaluation, ObjectVersion):
-        if evaluation.kind is not ObjectKind.EVALUATION:
-            raise InvalidInput.at("evaluation", msg=f"is a version of a {evaluation.kind}; it {_NAME_FORM}")
-        return evaluation.ref
-    ref = _parsed(evaluation, namespace) if isinstance(evaluation, str) else evaluation
-    if not isinstance(ref, ObjectRef) or ref.kind not in EVALUATION_KINDS:
-        raise InvalidInput.at("evaluation", msg=_NAME_FORM)
-    return ref
-
-
-def _parsed(text: str, namespace: Namespace) -> ObjectRef | None:
-    if "://" in text:
-        return ObjectRef.parse(text)
-    name, colon, version = text.partition(":")
-    return ObjectRef.parse(str(ObjectRef(*namespace, RefKind.OBJECT, object_id(name))) + colon + version)
 
 
 def pinned(snapshot: Snapshot, principal: Principal, ref: ObjectRef) -> ObjectRef:

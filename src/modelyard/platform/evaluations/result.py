@@ -154,9 +154,8 @@ def run_id_of(run: AnyRun) -> str:
 # ---- waiting
 
 
-def completed(runtime: Runtime, principal: Principal, run_id: str) -> EvaluationResult:
-    """Return the result of a run that has ended. Raises `NotFound`, and `JobFailed` unless it has completed."""
-    run = find_run(runtime, principal, run_id)
+def completed(runtime: Runtime, run: EvaluationRun) -> EvaluationResult:
+    """Return the result of a run that has ended. Raises `JobFailed` unless it has completed."""
     if run.state is not RunState.COMPLETED:
         raise JobFailed(run.id, run.state, run.reason or "", "evaluation run")
     return EvaluationResult(runtime, run)
@@ -172,7 +171,7 @@ def wait(runtime: Runtime, principal: Principal, run_id: str, timeout: float | N
                 break
             pause.sleep()
     if find().ended:
-        return completed(runtime, principal, run_id)
+        return completed(runtime, find_run(runtime, principal, run_id))
     raise TimeoutError(f"evaluation run {run_id} has not ended after {timeout} seconds")
 
 

@@ -23,10 +23,8 @@ from modelyard.platform.evaluations.scorers import (
     needs_function,
 )
 from modelyard.platform.evaluations.shards import failed_rows, last_jobs
-from modelyard.platform.jobs.claimed_job import ClaimedJob
-from modelyard.platform.jobs.leases import claim, ready_in_lane
+from modelyard.platform.jobs.claims import ClaimedJob, claim, ready_in_lane, requester_spec
 from modelyard.platform.jobs.queue import enqueue
-from modelyard.platform.jobs.requester import requester_spec
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx

@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from inspect import iscoroutinefunction, signature
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import attrs
 
 from modelyard.clock import backoff
 from modelyard.domain.evaluation.references import ObjectRef
 from modelyard.domain.evaluation.scorers import Unscored, checked_score
+from modelyard.domain.frozen import quick_init
 from modelyard.domain.record import EMPTY, truncate_for_storage
 from modelyard.errors import BackendError, InvalidInput, ModelyardError, Overloaded, RateLimited, StoreError
 from modelyard.flow import Await, Call, CallerDisconnected, Flow
@@ -25,7 +26,8 @@ FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 60.0
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class Reply:
     """The output of a model, any JSON value, and its usage where that is known."""
 
@@ -53,12 +55,18 @@ class ModelUnderTest(Protocol):
         """The step of the checkpoint, of a trained model."""
         ...
 
+    @property
+    def seeded(self) -> bool:
+        """Whether it takes a seed."""
+        ...
+
     def reply(self, row: Mapping[str, Any], seed: int) -> Flow[Reply]:
         """Call it with a row."""
         ...
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class ScoreResult:
     """What a scorer returned. `scored` is False where it failed; `reason` is why, or why a value is None.
 
@@ -108,7 +116,8 @@ class Retries:
             yield backoff(number, FIRST_PAUSE, LONGEST_PAUSE)
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class ModelCall:
     """The outcome of calling the model: a reply, or the `error` of the last of so many `attempts`.
 
@@ -168,19 +177,16 @@ def score_row(scorers: tuple[RowScorer, ...], output: Any, row: Mapping[str, Any
     """Score an output by every scorer, in their order."""
     results = []
     for scorer in scorers:
-        results.append((yield from _score(scorer, output, row)))
+        try:
+            found = yield from scorer.score(output, row)
+        except (CallerDisconnected, StoreError):
+            raise
+        except Unscored as why:
+            found = ScoreResult(None, truncate_for_storage(str(why)))
+        except Exception as error:  # noqa: BLE001 - the scorer's failure is the row's result
+            found = ScoreResult(None, error_text(error), scored=False)
+        results.append(found)
     return tuple(results)
-
-
-def _score(scorer: RowScorer, output: Any, row: Mapping[str, Any]) -> Flow[ScoreResult]:
-    try:
-        return (yield from scorer.score(output, row))
-    except (CallerDisconnected, StoreError):
-        raise
-    except Unscored as why:
-        return ScoreResult(None, truncate_for_storage(str(why)))
-    except Exception as error:  # noqa: BLE001 - the scorer's failure is the row's result
-        return ScoreResult(None, error_text(error), scored=False)
 
 
 def to_score_result(value: Any) -> ScoreResult:
@@ -241,6 +247,7 @@ class CallableModel:
     ref: ObjectRef
     price: Mapping[str, Any] = EMPTY
     checkpoint_step: int | None = None
+    seeded: ClassVar[bool] = False
     awaited: bool = attrs.field(init=False)
 
     @awaited.default

@@ -9,21 +9,23 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import attrs
+
 from modelyard.domain.evaluation.objects import ObjectKind, ObjectVersion, OneObject
+from modelyard.domain.evaluation.references import ObjectRef
 from modelyard.domain.identity import Principal
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, NotFound, ObjectDeleted
 from modelyard.formats.jsonl import dump_row, in_chunks, read_rows
 from modelyard.platform.evaluations.objects import Objects
-from modelyard.platform.evaluations.references import evaluation_ref
-from modelyard.platform.evaluations.run_spec import RunSpec
 from modelyard.platform.evaluations.scorers import Scorers, name_scorers
 from modelyard.platform.evaluations.spec import (
     EVALUATION_OPTIONS,
     OneModel,
-    Published,
+    RunSpec,
     build_spec,
     check_models,
     check_options,
+    evaluation_ref,
 )
 from modelyard.platform.paging import named_place
 from modelyard.platform.runtime import Runtime
@@ -71,6 +73,29 @@ def build_specs(
         if portable or spec.shards > 1:
             spec.check_portable()
     return _with_dataset(runtime, principal, specs, rows)
+
+
+@attrs.frozen
+class Published:
+    """A published version of an evaluation: its dataset, the references of its scorers, and its trials."""
+
+    ref: ObjectRef
+    dataset: ObjectVersion
+    scorers: Sequence[str]
+    trials: int
+
+    @classmethod
+    def of(cls, objects: Objects, evaluation: ObjectRef) -> "Published":
+        """Return the version that a reference names now. Raises `NotFound`, `Forbidden`."""
+        try:
+            version = objects.resolve(ObjectKind.EVALUATION, evaluation)
+        except ObjectDeleted:
+            raise
+        except NotFound as unknown:
+            raise NotFound(unknown.kind, unknown.id, "publish it, or give rows and scorers") from None
+        content = version.content
+        dataset = objects.resolve(ObjectKind.DATASET, content["dataset"])
+        return cls(version.ref, dataset, tuple(content.get("scorers", ())), content.get("trials", 1))
 
 
 def _with_dataset(runtime: Runtime, principal: Principal, specs: Sequence[RunSpec], rows: RowData) -> RunSpecs:

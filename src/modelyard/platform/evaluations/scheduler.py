@@ -16,8 +16,9 @@ from typing import Any
 import attrs
 
 from modelyard.domain.evaluation.prediction import Prediction
+from modelyard.domain.frozen import quick_init
 from modelyard.domain.identity import Limits, Principal
-from modelyard.platform.evaluations.pools import CompletionQueue, FlowResult, Pool
+from modelyard.platform.evaluations.pools import CompletionQueue, FlowResult, InlinePool, Pool
 from modelyard.platform.evaluations.row import (
     ModelCall,
     ModelUnderTest,
@@ -43,7 +44,8 @@ def is_limited(runtime: Runtime, principal: Principal, entity: str) -> bool:
     return bool(runtime.store.read(lambda snapshot: budgets_of(snapshot, entity, principal.key_id)))
 
 
-@attrs.frozen
+@quick_init
+@attrs.frozen(weakref_slot=False)
 class WorkItem:
     """One trial of one row to evaluate. `number` is its position in the order in which they begin.
 
@@ -186,7 +188,7 @@ class RowScheduler:
             on_end(FlowResult(ModelCall(None, item.copied.error, item.copied.attempts, None)))
             return
         assert self._model is not None
-        seed = trial_seed(self._limits.seed, item.index, item.trial)
+        seed = trial_seed(self._limits.seed, item.index, item.trial) if self._model.seeded else 0
         self._pool.begin(call_with_retries(self._model, item.row, seed, self._retries), on_end)
 
     # ---- what arrives
@@ -194,16 +196,13 @@ class RowScheduler:
     def _advance(self) -> None:
         """Take what has arrived, begin to score it, and collect the finished rows."""
         self._pool.work()
-        for row, outcome in self._arrivals.take(self._longest_wait()):
-            if row in self._rows and self._received(row, outcome.result()):
-                self._finish(row)
-            self._score()
-        for row in self._overdue():
-            self._finish(row)
-
-    def _finish(self, row: RowInFlight) -> None:
-        self._finished.append(row)
-        self._urgent = self._urgent or row.failed
+        for row, outcome in self._arrivals.take(self._longest_wait):
+            if row in self._rows:
+                self._received(row, outcome.result())
+            if self._to_score:
+                self._score()
+        if self._limits.timeout is not None:
+            self._end_overdue()
 
     def _longest_wait(self) -> float:
         """Return how long to wait: until rows are due, or the next one is overdue; at most a worker's poll."""
@@ -214,17 +213,18 @@ class RowScheduler:
             longest = min(longest, min(row.deadline for row in self._rows) - now)
         return max(0.0, longest)
 
-    def _received(self, row: RowInFlight, result: Any) -> bool:
-        """Take the model call of a row, or its scores. Returns whether the row is finished with that."""
+    def _received(self, row: RowInFlight, result: Any) -> None:
+        """Take the model call of a row, or its scores. What is scored in place is scored at once."""
         if row.call is not None:
             row.scores = result
         else:
             row.call = result
             if result.error is None and self._scorers:
-                self._to_score.append(row)
-                return False
+                if not isinstance(self._scorer_pool, InlinePool):
+                    self._to_score.append(row)
+                    return
+                row.scores = self._scorer_pool.run(score_row(self._scorers, row.output, row.item.row))
         self._end(row)
-        return True
 
     def _score(self) -> None:
         """Begin to score waiting rows, as many as may be scored at a time."""
@@ -234,17 +234,12 @@ class RowScheduler:
                 self._scoring.add(row)
                 scores = score_row(self._scorers, row.output, row.item.row)
                 self._scorer_pool.begin(scores, partial(self._arrivals.put, row))
-        self._scorer_pool.work()
 
-    def _overdue(self) -> list[RowInFlight]:
+    def _end_overdue(self) -> None:
         """End the rows whose time is up. Anything that arrives for them later is ignored."""
-        if self._limits.timeout is None:
-            return []
         now = self.runtime.clock.monotonic()
-        late = [row for row in self._rows if row.deadline <= now]
-        for row in late:
+        for row in [row for row in self._rows if row.deadline <= now]:
             self._give_up(row)
-        return late
 
     def _give_up(self, row: RowInFlight) -> None:
         error = f"timed out after {self._limits.timeout:g} s"
@@ -257,6 +252,8 @@ class RowScheduler:
     def _end(self, row: RowInFlight) -> None:
         del self._rows[row]
         self._scoring.discard(row)
+        self._finished.append(row)
+        self._urgent = self._urgent or row.failed
 
 
 def trial_seed(seed: int, index: int, trial: int) -> int:

@@ -3,19 +3,22 @@
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from functools import cached_property
 from importlib import import_module
 from typing import Any, cast
 
 import attrs
 
 from modelyard.domain.canonical import digest
+from modelyard.domain.evaluation.formula import read_formula
 from modelyard.domain.evaluation.objects import ObjectKind, ObjectVersion
 from modelyard.domain.evaluation.references import ObjectRef, RefKind, object_id
 from modelyard.domain.evaluation.running_totals import RunningTotals
-from modelyard.domain.evaluation.scorer_rules import RULES, rule_of
+from modelyard.domain.evaluation.scorer_rules import RULES, Combined, rule_of
 from modelyard.domain.evaluation.scorers import DeclarativeScorer, LlmJudge, OwnRule
 from modelyard.domain.identity import Principal
-from modelyard.domain.record import EMPTY
+from modelyard.domain.record import EMPTY, truncate_for_storage
 from modelyard.errors import EvaluationError, InvalidInput
 from modelyard.flow import Flow
 from modelyard.platform.evaluations.model_under_test import CompletionModel, JudgeScorer
@@ -62,7 +65,7 @@ class NamedScorer:
     published: ObjectRef | None = None
     imported: str | None = None
 
-    @property
+    @cached_property
     def content(self) -> Mapping[str, Any]:
         """The content of its version: equal content is the same version. Source code is stored, and never run."""
         if self.rule is not None:
@@ -246,6 +249,37 @@ class RuleScorer:
             raise missing_field(missing) from None
 
 
+@attrs.frozen
+class CombinedScorer:
+    """A number that is made of the scores of others. What judges among them have used is that of the score."""
+
+    name: str
+    ref: ObjectRef
+    rule: Combined
+    parts: Mapping[str, RowScorer]
+
+    def score(self, output: Any, row: Mapping[str, Any]) -> Flow[ScoreResult]:
+        """Score by each, and put the scores into the formula."""
+        found: dict[str, ScoreResult] = {}
+        for name, part in self.parts.items():
+            found[name] = yield from part.score(output, row)
+        used = [one for one in found.values() if one.prompt_tokens is not None]
+        whole = ScoreResult(
+            scored=all(one.scored for one in found.values()),
+            prompt_tokens=sum(one.prompt_tokens or 0 for one in used) if used else None,
+            completion_tokens=sum(one.completion_tokens or 0 for one in used) if used else None,
+            cost=sum((one.cost or Decimal(0) for one in used), Decimal(0)) if used else None,
+            comment=truncate_for_storage("; ".join(f"{name}: {one.value}" for name, one in found.items())),
+        )
+        missing = [f"{name}: {one.reason}" for name, one in found.items() if one.value is None]
+        value = None if missing else self._number({name: one.value for name, one in found.items()})
+        reason = "" if value is not None else "; ".join(missing) or "the formula comes to no number"
+        return attrs.evolve(whole, value=value, reason=truncate_for_storage(reason))
+
+    def _number(self, values: Mapping[str, Any]) -> float | None:
+        return read_formula(self.rule.formula).value({name: float(value) for name, value in values.items()})
+
+
 def build_scorer(
     runtime: Runtime,
     principal: Principal,
@@ -259,9 +293,20 @@ def build_scorer(
     assert ref is not None
     if kept["rule"] is None:
         return CallableScorer(name, ref, function or load(kept["imported"]))
-    rule = rule_of(kept["rule"])
+    return _built(runtime, principal, namespace, NamedScorer(name, rule_of(kept["rule"]), published=ref), retries)
+
+
+def _built(runtime: Runtime, principal: Principal, namespace: Namespace, named: NamedScorer, retries: int) -> RowScorer:
+    """Build a declarative scorer."""
+    name, ref, rule = named.name, named.ref(namespace), named.rule
     if isinstance(rule, OwnRule):
         return RuleScorer(name, ref, rule)
+    if isinstance(rule, Combined):
+        parts = {
+            part: _built(runtime, principal, namespace, NamedScorer(part, one, published=ref), retries)
+            for part, one in rule.parts.items()
+        }
+        return CombinedScorer(name, ref, rule, parts)
     assert isinstance(rule, LlmJudge)
     model = CompletionModel.of(runtime, principal, rule.model, namespace, rule.options)
     return JudgeScorer(name, ref, rule, model, Retries(retries, runtime.clock))

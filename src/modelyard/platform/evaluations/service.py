@@ -22,13 +22,13 @@ from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.predictions import Predictions, Scores
 from modelyard.platform.evaluations.query import Results, query_results
 from modelyard.platform.evaluations.queued import queue_evaluation, queue_rescore
+from modelyard.platform.evaluations.rescore import build_rescore_spec
 from modelyard.platform.evaluations.result import AnyRun, EvaluationResult, Progress, RunOptions
 from modelyard.platform.evaluations.resume import requeue
 from modelyard.platform.evaluations.rows import RowData, build_specs
-from modelyard.platform.evaluations.run_spec import RunSpec
 from modelyard.platform.evaluations.runs import Runs, find_run
 from modelyard.platform.evaluations.scorers import ModelFunction, Scorers
-from modelyard.platform.evaluations.spec import EvaluationOptions, OneModel, WorkOptions, build_rescore_spec
+from modelyard.platform.evaluations.spec import EvaluationOptions, OneModel, RunSpec, WorkOptions
 from modelyard.platform.jobs.queue import announce
 from modelyard.platform.jobs.runner import never
 from modelyard.platform.runtime import Runtime
@@ -171,8 +171,8 @@ class Evaluations:
         `Conflict` while another process works on it, `InvalidInput` for a function that is missing or has changed.
         """
         with result.reporting(progress, find_run(self._runtime, self._principal, run_id)) as reporter:
-            resume_here(self._runtime, self._principal, run_id, model, scorers, reporter)
-        return result.completed(self._runtime, self._principal, run_id)
+            run = resume_here(self._runtime, self._principal, run_id, model, scorers, reporter)
+        return result.completed(self._runtime, run)
 
     # ---- evaluating by workers
 
@@ -343,8 +343,8 @@ class Evaluations:
         self, spec: RunSpec, progress: Progress, loop: Any = None, stop: Callable[[], bool] = never
     ) -> EvaluationResult:
         with result.reporting(progress, spec.run) as reporter:
-            run_here(self._runtime, self._principal, spec, reporter, loop, stop)
-        return result.completed(self._runtime, self._principal, spec.run.id)
+            run = run_here(self._runtime, self._principal, spec, reporter, loop, stop)
+        return result.completed(self._runtime, run)
 
     def _run(self, run: AnyRun, project: str | None, entity: str | None) -> EvaluationRun:
         return self.runs.get(result.run_id_of(run), project=project, entity=entity)

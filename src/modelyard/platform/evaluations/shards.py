@@ -1,22 +1,79 @@
-"""The jobs of a run, one for each of its shards: how far they are, how they end, and what has happened to them."""
+"""The shards of a run: each is a job that works on a part of its rows, so that several workers work on one run.
 
-from collections.abc import Mapping, Sequence
+Shard k of n has the rows whose index is k modulo n. The first shard queues up on the run's id, each other one on a lane
+of its own; so jobs of one shard follow each other, and those of different shards run side by side. Seeds depend on the
+row alone, so the numbers of a run do not depend on how many shards it has.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
 import attrs
 
-from modelyard.domain.evaluation.shards import lane_of_shard, shard_of
-from modelyard.domain.job import Job, JobEvent, JobProgress
+from modelyard.domain.evaluation.run import EvaluationRun, RunState
+from modelyard.domain.job import Job, JobEvent, JobProgress, JobStatus
 from modelyard.domain.record import EMPTY
-from modelyard.platform.jobs.leases import latest_job
+from modelyard.platform.jobs.claims import latest_job
+from modelyard.platform.jobs.queue import announce, cancel_jobs
 from modelyard.platform.paging import get_or_none, iter_index
-from modelyard.protocols import Snapshot
+from modelyard.platform.runtime import Runtime
+from modelyard.protocols import Snapshot, Tx
 
 PROGRESS = "evaluation_progress"
 SHARD_ENDED = "shard_ended"
 """The type of the event with which a shard ends while others of its run are still at work."""
+
+
+RowKey = tuple[int, int]
+"""Index and trial of a row."""
+
+
+@attrs.frozen
+class RemainingRows:
+    """The rows left to do: those from the number `begun` on, in the order in which they begin, and the `open` ones."""
+
+    begun: int = 0
+    open: frozenset[RowKey] = frozenset()
+
+    def has(self, number: int, key: RowKey) -> bool:
+        """Return whether a row is left to do."""
+        return number >= self.begun or key in self.open
+
+
+def shard_of(job: Job) -> tuple[int, int]:
+    """Return which shard of its run a job is, from 0, and how many there are."""
+    number, count = job.spec.get("shard", (0, 1))
+    return number, count
+
+
+def split(job: Job, shards: int, items: int, rows_each: int, ids: Callable[[], str]) -> tuple[Job, ...]:
+    """Split the job of a run into so many shards, at most one for each item; `rows_each` are the trials of an item."""
+    count = max(1, min(shards, items))
+    spec = {**job.spec, "total": items * rows_each}
+    if count == 1:
+        return (attrs.evolve(job, spec=spec),)
+    return tuple(
+        attrs.evolve(
+            job,
+            id=job.id if number == 0 else ids(),
+            lane=lane_of_shard(job.lane, number),
+            spec={
+                **spec,
+                "shard": [number, count],
+                "total": len(range(number, items, count)) * rows_each,
+                "run_total": items * rows_each,
+            },
+        )
+        for number in range(count)
+    )
+
+
+def lane_of_shard(run_id: str, number: int) -> str:
+    """Return the lane on which the jobs of a shard queue up: the run's id for the first."""
+    return f"{run_id}/{number}" if number else run_id
 
 
 def last_jobs(snapshot: Snapshot, run_id: str) -> list[Job]:
@@ -74,6 +131,57 @@ def rows_done(snapshot: Snapshot, run_id: str) -> tuple[int, int]:
     if all(progress is None or progress.total is None for progress in found):
         return 0, 0
     return sum(progress.step for progress in found if progress), sum(job.spec["total"] for job in jobs)
+
+
+# ---- how they end ---------------------------------------------------------------------------------------------------
+
+ANOTHER = "the failure of another shard"
+"""Who cancels the shards of a run of which one has failed."""
+
+
+def end_run(tx: Tx, job: Job) -> None:
+    """End the run of a job in the transaction that ends the job, if this was its last shard and not all succeeded."""
+    jobs = [*others_of(tx, job), job]
+    if job.ended_at is None or not all(one.ended for one in jobs):
+        return
+    lost = [one for one in jobs if one.status is not JobStatus.SUCCEEDED]
+    run = get_or_none(tx, EvaluationRun, job.subject)
+    if not lost or run is None or run.state is not RunState.RUNNING:
+        return
+    failed = [one for one in lost if one.status is JobStatus.FAILED]
+    state = RunState.FAILED if failed else RunState.CANCELLED
+    reason = run.reason or (failed or lost)[0].error_message or state.value
+    tx.replace(run.stopped(state, reason, job.ended_at))
+
+
+def has_failed(job: Job) -> bool:
+    """Return whether a shard ended in a way after which its run can be resumed."""
+    return job.status is JobStatus.FAILED
+
+
+def stop_others(runtime: Runtime, job: Job) -> None:
+    """Have the other shards end once one was cancelled or has failed; those that are queued end at once."""
+    if job.status is JobStatus.SUCCEEDED or shard_of(job)[1] == 1:
+        return
+    event_ids, now = defaultdict[str, str](runtime.ids), runtime.clock.now()
+
+    def step(tx: Tx) -> list[Job]:
+        latest = latest_job(tx, job.lane)
+        if latest is None or latest.id != job.id:  # the run was resumed, or deleted
+            return []
+        by = tx.get(JobProgress, job.id).cancelled_by or ANOTHER
+        return cancel_jobs(tx, runtime.job_types, others_of(tx, job), event_ids, by, now)
+
+    for ended in runtime.store.transact(step):
+        announce(runtime, ended)
+
+
+def shares_files(runtime: Runtime, job: Job) -> bool:
+    """Return whether other shards, or those of a run that is resumed, still read the rows of one that has ended."""
+    if shard_of(job)[1] == 1:
+        return False
+    run = runtime.store.read(lambda snapshot: get_or_none(snapshot, EvaluationRun, job.subject))
+    return run is not None and run.state in (RunState.RUNNING, RunState.FAILED)
 
 
 # ---- what has happened to them ---------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """The spec of a run: what it is to do, checked, resolved, and stored with its job."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from difflib import get_close_matches
 from typing import Any, TypedDict, TypeVar
 
@@ -9,32 +10,32 @@ import attrs
 
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.evaluation.objects import ObjectKind, ObjectVersion, OneObject
-from modelyard.domain.evaluation.prediction import Prediction
-from modelyard.domain.evaluation.references import ObjectRef, RefKind, object_id
-from modelyard.domain.evaluation.run import MAX_SHARDS, EvaluationRun, RunState
+from modelyard.domain.evaluation.references import EVALUATION_KINDS, ObjectRef, RefKind, object_id
+from modelyard.domain.evaluation.run import MAX_SHARDS, EvaluationRun
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.resources import Resources, check_resources
-from modelyard.errors import Conflict, Forbidden, InvalidInput, NotFound, ObjectDeleted, Problem
+from modelyard.errors import InvalidInput, NotFound, Problem
 from modelyard.formats.json import checked_dumps
 from modelyard.platform.chat.request import GenerationOptions
 from modelyard.platform.evaluations.model_under_test import CompletionModel
 from modelyard.platform.evaluations.objects import Objects
-from modelyard.platform.evaluations.references import Namespace, evaluation_ref
+from modelyard.platform.evaluations.references import Namespace
 from modelyard.platform.evaluations.row import RunLimits, check_signature
-from modelyard.platform.evaluations.run_spec import RunSpec
 from modelyard.platform.evaluations.scorers import (
+    LocalCallables,
     ModelFunction,
     NamedScorer,
-    Scorers,
     build_scorer,
     callables_of,
-    name_scorers,
 )
-from modelyard.platform.jobs.requester import requester_spec
+from modelyard.platform.evaluations.shards import split
+from modelyard.platform.jobs.claims import requester_spec
+from modelyard.platform.jobs.queue import enqueue
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
+from modelyard.protocols import Tx
 
 T = TypeVar("T")
 
@@ -90,6 +91,55 @@ _NAMESPACE = ("project", "entity")
 _SEED_BYTES = 6
 
 
+@attrs.frozen
+class RunSpec:
+    """A run and its job, still to be stored, and the functions that it needs.
+
+    Once it has rows, `more` are the jobs of its further shards, of which there are to be `shards` in all.
+    """
+
+    runtime: Runtime
+    run: EvaluationRun
+    job: Job
+    callables: LocalCallables
+    shards: int = 1
+    more: tuple[Job, ...] = ()
+
+    def with_items(self, count: int, **source: str) -> "RunSpec":
+        """Return the spec of a run on so many rows, or predictions to score again, from this source."""
+        job = attrs.evolve(self.job, spec={**self.job.spec, **source})
+        first, *more = split(job, self.shards, count, self.job.spec.get("trials", 1), self.runtime.ids)
+        return attrs.evolve(self, job=first, more=tuple(more))
+
+    def check_portable(self) -> None:
+        """Raise `InvalidInput` when it needs functions of the caller's, which no worker has."""
+        needed = {"model": self.callables.model, "scorers": self.callables.scorers}
+        problems = [
+            Problem(
+                (name,), "workers cannot run a function of the caller; name one of the platform's own, or use `run`"
+            )
+            for name, functions in needed.items()
+            if functions
+        ]
+        if problems:
+            raise InvalidInput(problems)
+
+    def add(self, tx: Tx) -> None:
+        """Store the run, and queue its jobs. Raises `RateLimited`."""
+        tx.add(self.run)
+        for job in (self.job, *self.more):
+            enqueue(tx, job, self.runtime.settings.max_queued_jobs)
+
+    def store(self, step: Callable[[Tx], T]) -> T:
+        """Store the run by `step`. Its rows are removed again where that fails."""
+        with ExitStack() as undone:
+            if "artifact" in self.job.spec:
+                undone.callback(self.runtime.artifacts.remove, self.job.spec["artifact"])
+            kept = self.runtime.store.transact(step)
+            undone.pop_all()
+        return kept
+
+
 # ---- a run ---------------------------------------------------------------------------------------------------------
 
 
@@ -110,70 +160,24 @@ def build_spec(
     seed = options.get("seed")
     work = {name: options[name] for name in options if name in WORK_OPTIONS or name == "trials"}
     chat = {name: options[name] for name in options if name not in (*work, *_NAMESPACE, "seed")}
-    limits = _limits({**work, "seed": _fresh_seed(runtime) if seed is None else seed})
+    limits = limits_of({**work, "seed": _fresh_seed(runtime) if seed is None else seed})
     pinned, ref, base_model = _model(runtime, principal, model, namespace, chat, seed)
     spec = {
         "model": pinned,
         "model_ref": str(ref),
         "options": chat,
         "trials": work.get("trials", 1),
-        **_scored_by(runtime, principal, namespace, scorers, limits, work.get("error_budget")),
+        **scored_by(runtime, principal, namespace, scorers, limits, work.get("error_budget")),
     }
     run_id, now = runtime.ids(), runtime.clock.now()
     run = EvaluationRun(run_id, *namespace, str(evaluation_ref(evaluation, namespace)), str(ref), now)
-    needs = check_resources(options.get("needs"))
+    needs = check_resources(options["needs"]) if "needs" in options else Resources()
     job = Job(runtime.ids(), JobKind.EVALUATE, *namespace, run_id, now, spec, base_model=base_model, **needs)
     callables = callables_of(model if callable(model) else None, scorers)
     return RunSpec(runtime, run, job, callables, work.get("shards", 1))
 
 
-def build_rescore_spec(
-    runtime: Runtime, principal: Principal, source: EvaluationRun, scorers: Scorers, options: Mapping[str, Any]
-) -> RunSpec:
-    """Build the spec of a rescoring: a new run in the project of its source.
-
-    Raises as `build_spec` does, and `Conflict`.
-    """
-    if source.state is RunState.RUNNING:
-        raise Conflict(f"evaluation run {source.id} is still running; finish or cancel it, then rescore it")
-    objects, namespace = Objects(runtime, principal), (source.entity, source.project)
-    named = name_scorers(scorers, objects)
-    total = runtime.store.read(lambda snapshot: snapshot.count(Prediction, "by_run", source.id))
-    runtime.require_room()
-    check_options(options, WORK_OPTIONS, "rescore")
-    limits = _limits(options)
-    scored_by = _scored_by(runtime, principal, namespace, named, limits, options.get("error_budget"))
-    evaluation = _evaluation_with(objects, source.evaluation, [scorer["ref"] for scorer in scored_by["scorers"]])
-    now = runtime.clock.now()
-    run = EvaluationRun(
-        runtime.ids(),
-        *namespace,
-        evaluation,
-        source.model,
-        now,
-        source_evaluation_run_id=source.id,
-        source_known=True,
-    )
-    needs = check_resources(options.get("needs"))
-    job = Job(runtime.ids(), JobKind.RESCORE, *namespace, run.id, now, {"source": source.id, **scored_by}, **needs)
-    return RunSpec(runtime, run, job, callables_of(None, named), options.get("shards", 1)).with_items(total)
-
-
-def _evaluation_with(objects: Objects, evaluation: str, scorers: Sequence[str]) -> str:
-    """Publish a version of an evaluation with these scorers, and return its reference.
-
-    Returns the given reference where there is no version to start from: it was never published, is not an evaluation,
-    or is not visible to this caller.
-    """
-    try:
-        old = objects.resolve(ObjectKind.EVALUATION, evaluation)
-    except (InvalidInput, NotFound, Forbidden):
-        return evaluation
-    content = {**old.content, "scorers": scorers}
-    return str(objects.publish(old.kind, content["name"], content, entity=old.entity, project=old.project).ref)
-
-
-def _scored_by(
+def scored_by(
     runtime: Runtime,
     principal: Principal,
     namespace: Namespace,
@@ -257,7 +261,8 @@ def _name_of(runtime: Runtime, model: str | CatalogueEntry | Model | Checkpoint)
     return f"{model.entity}/{model.project}/{model.name}" if isinstance(model, Model) else model
 
 
-def _limits(work: Mapping[str, Any]) -> RunLimits:
+def limits_of(work: Mapping[str, Any]) -> RunLimits:
+    """Return the limits that the options of a run set. Raises `InvalidInput`."""
     problems = [
         Problem((name,), f"must be a whole number from {least} to {most}")
         for name, (least, most) in _WHOLE.items()
@@ -282,27 +287,26 @@ def _fresh_seed(runtime: Runtime) -> int:
     return int.from_bytes(runtime.randomness(_SEED_BYTES), "big")
 
 
-# ---- what was published ----
+_NAME_FORM = (
+    "must be a name such as quiz or quiz:v0, a reference such as weave:///<entity>/<project>/object/<name>[:<version>] "
+    "or a version of an evaluation as `publish` and `get` return it"
+)
 
 
-@attrs.frozen
-class Published:
-    """A published version of an evaluation: its dataset, the references of its scorers, and its trials."""
+def evaluation_ref(evaluation: OneObject, namespace: Namespace) -> ObjectRef:
+    """Return the reference of an evaluation; a name is one of this namespace. Raises `InvalidInput`."""
+    if isinstance(evaluation, ObjectVersion):
+        if evaluation.kind is not ObjectKind.EVALUATION:
+            raise InvalidInput.at("evaluation", msg=f"is a version of a {evaluation.kind}; it {_NAME_FORM}")
+        return evaluation.ref
+    ref = _parsed(evaluation, namespace) if isinstance(evaluation, str) else evaluation
+    if not isinstance(ref, ObjectRef) or ref.kind not in EVALUATION_KINDS:
+        raise InvalidInput.at("evaluation", msg=_NAME_FORM)
+    return ref
 
-    ref: ObjectRef
-    dataset: ObjectVersion
-    scorers: Sequence[str]
-    trials: int
 
-    @classmethod
-    def of(cls, objects: Objects, evaluation: ObjectRef) -> "Published":
-        """Return the version that a reference names now. Raises `NotFound`, `Forbidden`."""
-        try:
-            version = objects.resolve(ObjectKind.EVALUATION, evaluation)
-        except ObjectDeleted:
-            raise
-        except NotFound as unknown:
-            raise NotFound(unknown.kind, unknown.id, "publish it, or give rows and scorers") from None
-        content = version.content
-        dataset = objects.resolve(ObjectKind.DATASET, content["dataset"])
-        return cls(version.ref, dataset, tuple(content.get("scorers", ())), content.get("trials", 1))
+def _parsed(text: str, namespace: Namespace) -> ObjectRef | None:
+    if "://" in text:
+        return ObjectRef.parse(text)
+    name, colon, version = text.partition(":")
+    return ObjectRef.parse(str(ObjectRef(*namespace, RefKind.OBJECT, object_id(name))) + colon + version)

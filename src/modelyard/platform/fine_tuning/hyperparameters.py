@@ -1,7 +1,6 @@
-"""What the hyperparameters and graders of fine-tuning services mean here: options of our methods, and rewards."""
+"""What the hyperparameters of fine-tuning services mean here: options of our methods."""
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -83,60 +82,3 @@ def _rate(method: str, given: Mapping[str, Any]) -> float:
     rate = _DEFAULT_RATE[method]
     assert not isinstance(rate, tuple)
     return rate * float(given.get("learning_rate_multiplier", 1.0))
-
-
-# ---- graders -------------------------------------------------------------------------------------------------------
-
-_OUTPUT = re.compile(r"\{\{\s*sample\.output_text\s*\}\}")
-_ITEM = re.compile(r"\{\{\s*item\.(\w{1,128})\s*\}\}")
-_BRACES = re.compile(r"[{}]")
-_CHECKS: Mapping[str, Mapping[str, Any]] = {
-    "eq": {"type": "exact_match"},
-    "like": {"type": "contains"},
-    "ilike": {"type": "contains", "ignore_case": True},
-}
-_METRICS: Mapping[str, Mapping[str, Any]] = {"fuzzy_match": {"type": "fuzzy"}, "rouge_l": {"type": "rouge_l"}}
-
-
-def reward_of(grader: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return the scorer, as data, that a grader is. Raises `InvalidInput` naming what is not supported of it."""
-    if not isinstance(grader, Mapping):
-        raise InvalidInput.at("grader", msg="is required with the method 'reinforcement'", type="missing")
-    kind = grader.get("type")
-    if kind == "string_check":
-        return _compared(grader, "operation", _CHECKS)
-    if kind == "text_similarity":
-        return _compared(grader, "evaluation_metric", _METRICS)
-    if kind == "score_model":
-        return _judge(grader)
-    msg = "must be 'string_check', 'text_similarity' or 'score_model'; give other rewards to platform.training.loop"
-    raise InvalidInput.at("grader", "type", msg=msg)
-
-
-def _compared(grader: Mapping[str, Any], name: str, known: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-    scorer = known.get(str(grader.get(name)))
-    if scorer is None:
-        raise InvalidInput.at("grader", name, msg=f"must be one of {', '.join(known)}")
-    if not _OUTPUT.fullmatch(str(grader.get("input"))):
-        raise InvalidInput.at("grader", "input", msg='must be "{{sample.output_text}}"')
-    field = _ITEM.fullmatch(str(grader.get("reference")))
-    if field is None:
-        raise InvalidInput.at("grader", "reference", msg='must be "{{item.<a field of the rows>}}"')
-    return {**scorer, "expected": field[1]}
-
-
-def _judge(grader: Mapping[str, Any]) -> Mapping[str, Any]:
-    for name in grader.keys() - {"type", "name", "model", "input", "range"}:
-        if grader[name] is not None:
-            raise InvalidInput.at("grader", name, msg="is not supported; leave it out")
-    model, messages = grader.get("model"), grader.get("input")
-    if not isinstance(model, str):
-        raise InvalidInput.at("grader", "model", msg="must be the name of a model")
-    single = messages[0] if isinstance(messages, list) and len(messages) == 1 else None
-    content = single.get("content") if isinstance(single, Mapping) else None
-    if not isinstance(single, Mapping) or single.get("role") != "user" or not isinstance(content, str):
-        raise InvalidInput.at("grader", "input", msg="must be one message of the user whose content is a string")
-    if _BRACES.search(_ITEM.sub("", _OUTPUT.sub("", content))):
-        raise InvalidInput.at("grader", "input", msg="must have no braces but those of item and sample.output_text")
-    prompt = _ITEM.sub(r"{\1}", _OUTPUT.sub("{output}", content))
-    return {"type": "llm_judge", "model": model, "prompt": prompt, "scale": "number"}

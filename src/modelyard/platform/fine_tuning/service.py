@@ -1,33 +1,33 @@
 """Fine-tuning: training jobs, requested and shown in the words of the chat format's own clients."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import islice
-from typing import Any, BinaryIO
+from typing import Any
 
 import attrs
 
 from modelyard.domain.canonical import digest
 from modelyard.domain.fine_tuning import METHOD_KINDS, REQUEST, FineTuningJob, FineTuningRequest
+from modelyard.domain.idempotency import check_idempotency_key
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import Job, JobEvent, JobKind, check_idempotency_key
+from modelyard.domain.job import Job, JobEvent, JobKind
 from modelyard.domain.models import Checkpoint, Model, ModelName
 from modelyard.domain.paging import Order
 from modelyard.domain.record import EMPTY
 from modelyard.domain.resources import Resources
+from modelyard.domain.training import HELD_OUT
 from modelyard.domain.training_config import TrainingConfig
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.converter import unstructure
-from modelyard.formats.fine_tuning_data import read_pairs, read_supervised
-from modelyard.formats.jsonl import read_rows
-from modelyard.formats.training_data import EXAMPLES, PREFERENCES
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.checkpoints.lookup import named_model
 from modelyard.platform.checkpoints.transactions import checkpoint_place, create
-from modelyard.platform.files.service import Files
 from modelyard.platform.fine_tuning import hyperparameters
+from modelyard.platform.fine_tuning.graders import reward_of
 from modelyard.platform.fine_tuning.shown import as_fine_tuning, full_name, jobs_of, name_of_model
+from modelyard.platform.fine_tuning.training_files import TrainingFiles, located
 from modelyard.platform.jobs.events import event_place
 from modelyard.platform.jobs.queue import announce, asked_before, files_of
 from modelyard.platform.jobs.service import Jobs
@@ -43,13 +43,12 @@ from modelyard.platform.paging import (
 )
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training import loop as loops
-from modelyard.platform.training.data import check_rows, own, store_rows
-from modelyard.platform.training.handle import cancel_job, found_job, shown, visible
+from modelyard.platform.training.data import check_not_empty, check_rows, own
+from modelyard.platform.training.handle import cancel_job, found_job, pause_job, resume_job, shown, visible
 from modelyard.platform.training.methods import METHODS, JobRequest, require_offered
-from modelyard.platform.training.submission import add_job, continue_job, new_job
+from modelyard.platform.training.submission import add_job, new_job
 from modelyard.protocols import Snapshot, Tx
 
-PURPOSE = "fine-tune"
 NAME_PARTS = 5
 """Parts of a service's name of a tuned model: `ft:<base>:<organization>:<suffix>:<id>`."""
 
@@ -63,6 +62,7 @@ class FineTuning:
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         self._runtime, self._principal = runtime, principal
+        self._files = TrainingFiles(runtime, principal)
 
     # ---- asking for a job
 
@@ -150,51 +150,38 @@ class FineTuning:
         return model
 
     def _batched(self, request: FineTuningRequest, model: Model, given: Mapping[str, Any], key: str | None) -> Job:
-        """Queue a supervised or a DPO job."""
-        if request.validation_file is not None:
-            msg = f"is not supported with the method {request.method!r}; evaluate the tuned model on it instead"
-            raise InvalidInput.at("validation_file", msg=msg)
-        method = METHODS[METHOD_KINDS[request.method]]
+        """Queue a supervised or a DPO job, which has its own copy of the files."""
+        method, artifacts = METHODS[METHOD_KINDS[request.method]], self._runtime.artifacts
         config = method.config.resolve(hyperparameters.options_of(request.method, given))
-        with self._open(request.training_file, "training_file") as file, _located("training_file"):
-            if method.kind is JobKind.SFT:
-                stored, count = store_rows(self._runtime.artifacts, EXAMPLES, read_supervised(file))
-            else:
-                stored, count = store_rows(self._runtime.artifacts, PREFERENCES, read_pairs(file))
-        with remove_unless_recorded(self._runtime.artifacts, stored):
-            with _located("training_file"):
+        with ExitStack() as undone:
+            stored, count = self._files.copied(method.kind, request.training_file, "training_file")
+            undone.enter_context(remove_unless_recorded(artifacts, stored))
+            with located("training_file"):
                 check_rows(config, count)
-            data = {**own(stored), "rows": count}
-            asked = JobRequest(method, model, config, key, Resources())
-            job = new_job(self._runtime, self._principal, asked, data)
+            data: dict[str, Any] = {**own(stored), "rows": count}
+            if request.validation_file is not None:
+                held_out, rows = self._files.copied(method.kind, request.validation_file, "validation_file")
+                undone.enter_context(remove_unless_recorded(artifacts, held_out))
+                with located("validation_file"):
+                    check_not_empty(rows)
+                data[HELD_OUT] = {**own(held_out), "rows": rows}
+            job = new_job(self._runtime, self._principal, JobRequest(method, model, config, key, Resources()), data)
             return self._add(request, given, model, config, job)
 
     def _loop(self, request: FineTuningRequest, model: Model, given: Mapping[str, Any], key: str | None) -> Job:
         """Queue a loop, whose reward is the grader."""
-        reward = hyperparameters.reward_of(request.grader)
-        with self._open(request.training_file, "training_file") as file, _located("training_file"):
-            count = sum(1 for _ in read_rows(file))
+        reward = reward_of(request.grader)
+        count = sum(1 for _ in self._files.rows(request.training_file, "training_file"))
         if not count:
             raise InvalidInput.at("training_file", msg="has no rows")
         config = loops.resolve(hyperparameters.loop_options_of(given, count))
         asked = JobRequest(METHODS[JobKind.RL], model, config, key, Resources())
-        held_out = None if request.validation_file is None else self._rows(request.validation_file, "validation_file")
-        tasks = self._rows(request.training_file, "training_file")
+        validated = request.validation_file
+        held_out = None if validated is None else self._files.rows(validated, "validation_file")
+        tasks = self._files.rows(request.training_file, "training_file")
         add = partial(self._add, request, given, model, config)
         with _moved({"tasks": "training_file", "held_out": "validation_file", "reward": "grader"}):
             return loops.new_loop(self._runtime, self._principal, asked, tasks, reward, held_out, add)
-
-    def _open(self, file_id: str, at: str) -> BinaryIO:
-        """Open a training file. Raises `NotFound`, and `InvalidInput` for a file of another purpose."""
-        files = Files(self._runtime, self._principal)
-        file = files.get(file_id)
-        if file.purpose != PURPOSE:
-            raise InvalidInput.at(at, msg=f'must be a file of the purpose "{PURPOSE}", not "{file.purpose}"')
-        return files.open(file.id)
-
-    def _rows(self, file_id: str, at: str) -> Iterator[Mapping[str, Any]]:
-        with self._open(file_id, at) as file, _located(at):
-            yield from read_rows(file)
 
     def _add(
         self, request: FineTuningRequest, given: Mapping[str, Any], model: Model, config: TrainingConfig, job: Job
@@ -291,12 +278,16 @@ class FineTuning:
         cancel_job(self._runtime, self._principal, job_id)
         return self.get(job_id)
 
+    def pause(self, job_id: str) -> FineTuningJob:
+        """Stop a job until it is resumed: at once while it waits, at its next step while it runs. Idempotent.
+
+        Raises `NotFound`, `Conflict` for one that has ended.
+        """
+        return self.get(pause_job(self._runtime, self._principal, job_id).id)
+
     def resume(self, job_id: str) -> FineTuningJob:
-        """Continue a job that a budget has ended, as a new job. Raises as `training.resume` does."""
-        ids, now = (self._runtime.ids(), self._runtime.ids()), self._runtime.clock.now()
-        most = self._runtime.settings.max_queued_jobs
-        job = self._runtime.store.transact(lambda tx: continue_job(tx, self._found(tx, job_id), ids, now, most))
-        return self.get(announce(self._runtime, job).id)
+        """Continue a job that is paused, or as a new job one that a budget has ended. Raises as `training.resume`."""
+        return self.get(resume_job(self._runtime, self._principal, job_id).id)
 
     def delete_model(self, name: str) -> None:
         """Delete a trained model by name: with `:step<N>` that checkpoint, else all of it.
@@ -323,15 +314,6 @@ class FineTuning:
     def _shown(self, snapshot: Snapshot, jobs: Sequence[Job]) -> Sequence[FineTuningJob]:
         faces = shown(self._runtime, snapshot, jobs, self._runtime.clock.now())
         return [as_fine_tuning(snapshot, job, face) for job, face in zip(jobs, faces, strict=True)]
-
-
-@contextmanager
-def _located(at: str) -> Iterator[None]:
-    """Locate the problems of rows below the parameter that names their file."""
-    try:
-        yield
-    except InvalidInput as wrong:
-        raise wrong.below(at) from None
 
 
 @contextmanager

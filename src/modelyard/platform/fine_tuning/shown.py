@@ -1,15 +1,17 @@
 """What is shown of a training job in the words of fine-tuning services, and how its model is named."""
 
 import re
+from typing import Literal
 
 from modelyard.domain.fine_tuning import REQUEST, FineTuningJob
 from modelyard.domain.identity import NAME
-from modelyard.domain.job import Job, JobKind, JobStatus
+from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus, QueueState
 from modelyard.domain.models import Model
 from modelyard.domain.record import EMPTY
 from modelyard.domain.training import TrainingJob
 from modelyard.errors import InvalidInput
 from modelyard.platform.paging import get_or_none, iter_index
+from modelyard.platform.training.result_file import RESULTS
 from modelyard.protocols import Snapshot
 
 MAX_SUFFIX, MAX_BASE, TAIL = 64, 40, 8
@@ -21,7 +23,18 @@ def as_fine_tuning(snapshot: Snapshot, job: Job, face: TrainingJob) -> FineTunin
     model = get_or_none(snapshot, Model, job.subject)
     done = job.status is JobStatus.SUCCEEDED and face.step is not None and model is not None
     tuned = f"{full_name(model)}:step{face.step}" if done and model is not None else None
-    return FineTuningJob(face, job.base_model, tuned, job.spec.get(REQUEST, EMPTY))
+    results = job.result.get(RESULTS)
+    written = () if results is None else (str(results["file"]),)
+    tokens = None if results is None else results["tokens"]
+    requested, pausing = job.spec.get(REQUEST, EMPTY), _pausing(snapshot, job)
+    return FineTuningJob(face, job.base_model, tuned, requested, written, tokens, pausing)
+
+
+def _pausing(snapshot: Snapshot, job: Job) -> Literal["pausing", "paused"] | None:
+    if job.place is QueueState.PAUSED:
+        return "paused"
+    progress = None if job.ended else get_or_none(snapshot, JobProgress, job.id)
+    return "pausing" if progress is not None and progress.paused_by else None
 
 
 def full_name(model: Model) -> str:

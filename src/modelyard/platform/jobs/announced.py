@@ -4,39 +4,46 @@ from collections.abc import Sequence
 from functools import partial
 from math import inf
 
-from modelyard.domain.job import Job, JobStatus, QueueState, WorkerRecord
-from modelyard.errors import RecordNotFound
+from modelyard.domain.job import WORKER, Job, JobStatus, QueueState, WorkerProcess, WorkerRecord
+from modelyard.domain.record import KEY
 from modelyard.platform.runtime import Runtime
 from modelyard.process_identity import died_here
-from modelyard.protocols import Snapshot, Tx
+from modelyard.protocols import DomainStep, Snapshot, Tx
 
 MAX_WORKERS = 1000
-"""How many announced workers are read at most."""
+"""How many announced workers, and processes of theirs, are read at most."""
 
 WATCHERS = 3
-"""How many of all workers look after the dead. One would do; with three, its own death delays nothing."""
+"""How many of all processes look after the dead. One would do; with three, its own death delays nothing."""
 
 FIRST = 10
-"""How many of the first workers are looked at to find out who they are. The dead among them are removed soon."""
+"""How many of the first processes are looked at to find out who they are. The dead among them are removed soon."""
 
 SHOWN = 5
 """How many workers that could run a job are named."""
 
+Host = WorkerProcess | WorkerRecord
+"""Whose beats show that workers live: a process, or a worker of an earlier version, which beats for itself."""
+
 
 def alive(runtime: Runtime) -> bool:
     """Return whether a worker that has announced itself is alive, as far as this platform has seen."""
-    return bool(runtime.store.read(lambda snapshot: live_workers(runtime, snapshot)))
+    return any(still < runtime.settings.lease for _, still in runtime.store.read(partial(_hosts, runtime)))
 
 
 def live_workers(runtime: Runtime, snapshot: Snapshot) -> list[WorkerRecord]:
     """Return the workers that are alive, as far as this platform has seen."""
-    return [worker for worker, still in _workers(runtime, snapshot) if still < runtime.settings.lease]
+    hosts = {host.id for host, still in _hosts(runtime, snapshot) if still < runtime.settings.lease}
+    workers = snapshot.page(WorkerRecord, "all", "worker", limit=MAX_WORKERS) if hosts else ()
+    return [worker for worker in workers if (worker.process_id or worker.id) in hosts]
 
 
 def waiting_for(job: Job, workers: Sequence[WorkerRecord]) -> str | None:
     """Return what a queued job waits for besides its turn, given the workers that are alive; None for nothing."""
     if job.status is not JobStatus.QUEUED:
         return None
+    if job.place is QueueState.PAUSED:
+        return "its resumption: it is paused"
     if job.place is QueueState.CLAIMED:
         return "room in the executor of its worker"
     able = [worker.id for worker in workers if str(job.needs) not in worker.declines]
@@ -49,36 +56,40 @@ def waiting_for(job: Job, workers: Sequence[WorkerRecord]) -> str | None:
 
 
 def watches_over_others(runtime: Runtime, me: str) -> bool:
-    """Return whether a worker is among the first that are alive, who look after the dead for all others."""
+    """Return whether a process is among the first that are alive, which look after the dead for all others."""
 
     def alive_before(snapshot: Snapshot) -> int:
-        first = snapshot.page(WorkerRecord, "all", "worker", limit=FIRST)
-        beats = {worker.id: worker.beat for worker in first if worker.id < me}
-        still = runtime.liveness.idle_seconds("first workers", beats, runtime.clock.monotonic())
+        first = snapshot.page(WorkerProcess, "all", limit=FIRST)
+        beats = {process.id: process.beat for process in first if process.id < me}
+        still = runtime.liveness.idle_seconds("first processes", beats, runtime.clock.monotonic())
         return sum(seconds < runtime.settings.lease for seconds in still.values())
 
     return runtime.store.read(alive_before) < WATCHERS
 
 
 def forget_dead(runtime: Runtime) -> None:
-    """Remove the records of workers that stood still for the lease; one that wakes up announces itself again."""
-    for seen, still in runtime.store.read(lambda snapshot: _workers(runtime, snapshot)):
+    """Remove what stood still for the lease, with its workers; a process that wakes up announces itself again."""
+    for seen, still in runtime.store.read(partial(_hosts, runtime)):
         if still >= runtime.settings.lease:
-            runtime.store.transact(partial(_forget, seen))
+            runtime.store.transact(DomainStep(partial(_forget, seen=seen), [(WORKER, seen.id)]))
 
 
-def _workers(runtime: Runtime, snapshot: Snapshot) -> list[tuple[WorkerRecord, float]]:
-    """Return the announced workers, and for how many seconds each was idle: for ever, if it is dead on this machine."""
-    found = snapshot.page(WorkerRecord, "all", "worker", limit=MAX_WORKERS)
-    beats = {worker.id: worker.beat for worker in found}
+def _hosts(runtime: Runtime, snapshot: Snapshot) -> list[tuple[Host, float]]:
+    """Return the processes with workers, and for how many seconds each was idle: for ever, if it is dead here."""
+    found: list[Host] = [
+        *snapshot.page(WorkerProcess, "all", limit=MAX_WORKERS),
+        *snapshot.page(WorkerRecord, "by_process", "", limit=MAX_WORKERS),
+    ]
+    beats = {host.id: host.beat for host in found}
     still = runtime.liveness.idle_seconds("workers", beats, runtime.clock.monotonic())
-    return [(worker, inf if died_here(worker.process) else still[worker.id]) for worker in found]
+    return [(host, inf if died_here(host.process) else still[host.id]) for host in found]
 
 
-def _forget(seen: WorkerRecord, tx: Tx) -> None:
-    try:
-        now = tx.get(WorkerRecord, seen.id)
-    except RecordNotFound:
+def _forget(tx: Tx, seen: Host) -> None:
+    now = tx.find(type(seen), KEY, seen.id)
+    if now is None or now.beat != seen.beat:
         return
-    if now.beat == seen.beat:
-        tx.remove(WorkerRecord, seen.id)
+    tx.remove(type(seen), seen.id)
+    while workers := tx.page(WorkerRecord, "by_process", seen.id):
+        for worker in workers:
+            tx.remove(WorkerRecord, worker.id)

@@ -15,8 +15,8 @@ from modelyard.domain.job import (
     JobStatus,
     QueueState,
 )
+from modelyard.platform.jobs.claims import Claimant
 from modelyard.platform.jobs.job_type import JobTypes
-from modelyard.platform.jobs.leases import Claimant
 from modelyard.platform.jobs.queue import WorkerLoss, crash, requeue
 from modelyard.platform.paging import get_or_none
 from modelyard.protocols import Tx

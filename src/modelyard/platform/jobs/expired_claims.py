@@ -6,8 +6,8 @@ from functools import cache
 
 from modelyard.domain.events import LeaseTaken
 from modelyard.domain.job import Claim, Job, JobProgress, JobStatus
+from modelyard.platform.jobs.claims import claim_of
 from modelyard.platform.jobs.job_type import JobTypes
-from modelyard.platform.jobs.leases import claim_of
 from modelyard.platform.jobs.queue import WorkerLoss, announce, crash, requeue
 from modelyard.platform.listing import Cursor
 from modelyard.platform.paging import cursor_at, get_or_none

@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Mapping
 import attrs
 
 from modelyard.domain.job import Job, JobKind
-from modelyard.platform.jobs.claimed_job import ClaimedJob
+from modelyard.platform.jobs.claims import ClaimedJob
 from modelyard.platform.runtime import Runtime, Settings
 from modelyard.protocols import Tx
 

@@ -19,7 +19,7 @@ from modelyard.platform.jobs.attempts import (
     note_waiting,
     take_over,
 )
-from modelyard.platform.jobs.claimed_job import ClaimedJob
+from modelyard.platform.jobs.claims import ClaimedJob
 from modelyard.platform.jobs.queue import WorkerLoss, announce
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.paging import get_or_none, iter_index_live
@@ -112,7 +112,8 @@ class ProcessMonitor:
 
     def look(self) -> None:
         """Settle the jobs of processes that are gone; end the processes that are needed no more."""
-        if self.runtime.clock.monotonic() - self._reattached >= self.runtime.settings.lease:
+        since = self.runtime.clock.monotonic() - self._reattached
+        if self.executor.isolates and since >= self.runtime.settings.lease:
             self.reattach()
         watches = tuple(self._watches)
         states = self.executor.states([watch.handle for watch in watches]) if watches else {}
@@ -146,7 +147,7 @@ class ProcessMonitor:
         if watch.waiting:
             return job.ended
         now, lease = self.runtime.clock.monotonic(), self.runtime.settings.lease
-        if job.ended or progress.cancelled_by:
+        if job.ended or progress.leaving:
             watch.unneeded_since = now if watch.unneeded_since is None else watch.unneeded_since
             return now - watch.unneeded_since >= lease
         if (

@@ -25,21 +25,26 @@ from modelyard.domain.job import (
     QueueState,
     check_transition,
 )
-from modelyard.errors import IdempotencyKeyUsed, RateLimited
-from modelyard.platform.jobs.events import record
+from modelyard.domain.training import HELD_OUT
+from modelyard.errors import Conflict, IdempotencyKeyUsed, RateLimited
+from modelyard.platform.jobs.claims import fenced, record
 from modelyard.platform.jobs.job_type import JobTypes
-from modelyard.platform.jobs.leases import fenced
-from modelyard.platform.jobs.wakeups import READY
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 
 QUEUE_RETRY_AFTER = 60.0
+
+READY = "jobs/ready"
+"""The topic that is notified when a job becomes ready."""
 
 LOSSES_PER_CRASH = 10
 """How many losses from outside, of claims that had stored steps again, count as much as one crash."""
 
 MAX_FAULTS = 10
 """After how many faults of the store without progress in between a job fails."""
+
+_FIRST = (QueueState.CLAIMED, QueueState.READY)
+"""Where the first job of a lane is, for which the others wait."""
 
 _DRAWN = frozenset({"seed", "artifact", "billing"})
 
@@ -118,7 +123,7 @@ def _request(job: Job) -> str:
 
 def first_in_lane(snapshot: Snapshot, lane: str) -> Job | None:
     """Return the lane's job that is claimed or ready; None when no job of the lane is left to do."""
-    for place in (QueueState.CLAIMED, QueueState.READY):
+    for place in _FIRST:
         if found := snapshot.page(Job, "by_lane", lane, place, limit=1):
             return found[0]
     return None
@@ -149,7 +154,7 @@ def end(
     done = attrs.evolve(job, status=status, place=QueueState.DONE, ended_at=progress.updated_at, error_message=message)
     tx.replace(done)
     types[job.kind].on_end(tx, done)
-    if job.place is not QueueState.WAITING:
+    if job.place in _FIRST:
         _release_next(tx, job.lane)
     return done
 
@@ -206,17 +211,57 @@ def cancel_jobs(
 
 
 def requeue(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> Job:
-    """Put a claimed job back at the front of its lane; or end it, if it was to be cancelled."""
+    """Put a claimed job back at the front of its lane; or end it, if it was to be cancelled, or pause it."""
     progress = tx.get(JobProgress, job.id)
     if progress.cancelled_by:
         return cancel(tx, types, job, event_id, progress.cancelled_by, now)
     if job.status is not JobStatus.QUEUED:  # as one that waits for room is
         check_transition(job.status, JobStatus.QUEUED)
     tx.replace(attrs.evolve(progress, held=False, updated_at=progress.time(now)))
-    job = attrs.evolve(job, status=JobStatus.QUEUED, place=QueueState.READY)
+    place = QueueState.PAUSED if progress.paused_by else QueueState.READY
+    job = attrs.evolve(job, status=JobStatus.QUEUED, place=place)
     tx.replace(job)
+    if place is QueueState.PAUSED:
+        _release_next(tx, job.lane)
     _notify_ready(tx, job)
     return job
+
+
+# ---- paused and resumed ------------------------------------------------------------------------------------------
+
+
+def request_pause(tx: Tx, job_id: str, by: str) -> Job:
+    """Pause a job: one in the queue at once, a running one at its worker's next write. Idempotent. Raises `Conflict`.
+
+    It continues from its last saved state when it is resumed; what it has done since, it does again.
+    """
+    job, progress = tx.get(Job, job_id), tx.get(JobProgress, job_id)
+    if job.ended:
+        raise Conflict(f"a job that is {job.status} cannot be paused")
+    if not progress.leaving:
+        tx.replace(attrs.evolve(progress, paused_by=by))
+    if progress.cancelled_by or job.place not in (QueueState.READY, QueueState.WAITING):
+        return job
+    paused = attrs.evolve(job, place=QueueState.PAUSED)
+    tx.replace(paused)
+    if job.place is QueueState.READY:
+        _release_next(tx, job.lane)
+    return paused
+
+
+def resume_paused(tx: Tx, job: Job) -> Job | None:
+    """Let a paused job wait for its turn again, or one that has not stopped yet continue. None where none is paused."""
+    progress = tx.get(JobProgress, job.id)
+    if job.ended or not progress.paused_by:
+        return None
+    tx.replace(attrs.evolve(progress, paused_by=""))
+    if job.place is not QueueState.PAUSED:
+        return job
+    place = QueueState.WAITING if first_in_lane(tx, job.lane) else QueueState.READY
+    resumed = attrs.evolve(job, place=place)
+    tx.replace(resumed)
+    _notify_ready(tx, resumed)
+    return resumed
 
 
 @attrs.frozen
@@ -281,7 +326,8 @@ def requeue_after_fault(tx: Tx, types: JobTypes, job: Job, event_id: str, now: d
 def files_of(job: Job) -> list[str]:
     """Return the artifacts that belong to a job alone: its own data and its saved state, useless after its end."""
     own = [job.spec["artifact"]] if "artifact" in job.spec else []
-    return [*own, *(file["artifact"] for file in job.resume.values())]
+    held_out = [job.spec[HELD_OUT]["artifact"]] if HELD_OUT in job.spec else []
+    return [*own, *held_out, *(file["artifact"] for file in job.resume.values())]
 
 
 def announce(runtime: Runtime, job: Job) -> Job:

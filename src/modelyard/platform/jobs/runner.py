@@ -26,19 +26,19 @@ from modelyard.errors import (
 )
 from modelyard.lazy import log
 from modelyard.platform.jobs.attempts import adopt
-from modelyard.platform.jobs.claimed_job import ClaimedJob
-from modelyard.platform.jobs.expired_claims import ExpiredClaims
-from modelyard.platform.jobs.job_type import JobTypes
-from modelyard.platform.jobs.leases import (
+from modelyard.platform.jobs.claims import (
     Claimant,
+    ClaimedJob,
+    ReadyNeeds,
     claim,
     claim_of,
     heartbeat,
     ready_in_lane,
-    ready_needs,
     require_claim,
     take_ready,
 )
+from modelyard.platform.jobs.expired_claims import ExpiredClaims
+from modelyard.platform.jobs.job_type import JobTypes
 from modelyard.platform.jobs.queue import WorkerLoss, announce, crash, fail, requeue, requeue_after_fault
 from modelyard.platform.periodic import Periodic
 from modelyard.platform.runtime import Runtime
@@ -52,7 +52,7 @@ End = Callable[[Tx, JobTypes, Job, str, datetime], Job]
 
 
 class _Stopped(Exception):
-    """The job or its runner is to stop: it goes back into the queue, or ends if it was cancelled."""
+    """The job or its runner is to stop: it goes back into the queue, or ends if it was cancelled, or is paused."""
 
 
 def never() -> bool:
@@ -83,7 +83,8 @@ class Runner:
         self._claimed: dict[Claim, ClaimedJob] = {}
         self._unsettled: dict[Claim, End] = {}
         self._faults, self._paused_until = 0, 0.0
-        self._expired = ExpiredClaims(runtime)
+        self.ready: ReadyNeeds = ReadyNeeds(runtime)
+        self._expired: ExpiredClaims | None = None
         self._lock = threading.Lock()
 
     @property
@@ -110,7 +111,14 @@ class Runner:
 
         Nor is there one for a while after a fault of the store, or where the oldest is a suspect and `suspects` false.
         """
-        find = (self._oldest() if lane is None else self._first_of(lane)) if self.pause() <= 0 else None
+        if self.pause() > 0:
+            return None
+        if lane is not None:
+            return self._claim(self._first_of(lane), suspects)
+        found = self._claim(self._oldest(self.ready.known), suspects)
+        return found or self._claim(self._oldest(self.ready.look_up()), suspects)
+
+    def _claim(self, find: Callable[[Tx], Job | None] | None, suspects: bool) -> ClaimedJob | None:
         if find is None:
             return None
         claimant, now = attrs.evolve(self.claimant, suspects=suspects), self.runtime.clock.now()
@@ -121,9 +129,9 @@ class Runner:
         announce(self.runtime, claimed.job)
         return claimed
 
-    def _oldest(self) -> Callable[[Tx], Job | None] | None:
+    def _oldest(self, ready: Sequence[Needs]) -> Callable[[Tx], Job | None] | None:
         """Return how to take the oldest job that is ready and can be run here; None where none is."""
-        able = [needs for needs in self.runtime.store.read(ready_needs) if self._can_run_now(needs)]
+        able = [needs for needs in ready if self._can_run_now(needs)]
         return (lambda tx: take_ready(tx, able)) if able else None
 
     def _first_of(self, lane: str) -> Callable[[Tx], Job | None] | None:
@@ -167,7 +175,7 @@ class Runner:
                 for item in items:
                     self.recovered()
                     yield item
-                    if claimed.cancelled or stop():
+                    if claimed.leaving or stop():
                         raise _Stopped
         except LeaseLost as lost:
             log.info("stopped: %s", lost)
@@ -241,16 +249,18 @@ class Runner:
     # ---- heartbeats
 
     def beat(self) -> None:
-        """Record heartbeats of its jobs; end those that do not stop after a cancellation, or that do not move."""
+        """Record heartbeats of its jobs; end those that do not stop when they are to, or do not move."""
         self._settle_again()
         for claimed in self.claimed_jobs:
             self._give_back_hung(claimed)
         claims, now = {claimed.claim: claimed for claimed in self.claimed_jobs}, self.runtime.clock.now()
+        if not claims:
+            return
         loose = {token: tuple(claimed.loose) for token, claimed in claims.items()}
         beats = DomainStep(partial(_beats, loose=loose, now=now), [(JOB, token.job_id) for token in claims])
         for progress in self.runtime.store.transact(beats, durable=False):
             claimed = claims[claim_of(progress)]
-            if progress.cancelled_by and self._ignores_cancellation(claimed):
+            if progress.leaving and self._ignores_request(claimed):
                 self._settle(claimed, requeue)
 
     def _settle_again(self) -> None:
@@ -277,11 +287,11 @@ class Runner:
         loss = WorkerLoss(reason, preempted=False, alone=True)
         self._settle(claimed, lambda tx, types, job, event_id, now: crash(tx, types, job, event_id, now, most, loss))
 
-    def _ignores_cancellation(self, claimed: ClaimedJob) -> bool:
+    def _ignores_request(self, claimed: ClaimedJob) -> bool:
         now = self.runtime.clock.monotonic()
-        if claimed.cancel_seen is None:
-            claimed.cancel_seen = now
-        return now - claimed.cancel_seen >= self.runtime.settings.lease
+        if claimed.request_seen is None:
+            claimed.request_seen = now
+        return now - claimed.request_seen >= self.runtime.settings.lease
 
     def beating(self) -> Periodic:
         """Beats from a thread of its own, which no step of a job can hold up, as long as the context lasts."""
@@ -295,6 +305,8 @@ class Runner:
 
         But not one that `take_over` has taken over.
         """
+        if self._expired is None:
+            self._expired = ExpiredClaims(self.runtime)
         self._expired.reclaim({claimed.claim for claimed in self.claimed_jobs}, take_over)
 
 

@@ -9,7 +9,7 @@ from modelyard.domain.job_summary import JobSummary
 from modelyard.domain.paging import Order
 from modelyard.errors import NotFound, NoWorker
 from modelyard.platform.jobs.announced import alive, live_workers, waiting_for
-from modelyard.platform.jobs.leases import latest_job
+from modelyard.platform.jobs.claims import latest_job
 from modelyard.platform.jobs.queue import announce, request_cancel
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_entity, listed_index

@@ -7,7 +7,7 @@ from modelyard.domain.job import Job, JobStatus
 from modelyard.domain.training import TrainingEvent
 from modelyard.lazy import log
 from modelyard.platform.jobs.announced import alive
-from modelyard.platform.jobs.claimed_job import ClaimedJob
+from modelyard.platform.jobs.claims import ClaimedJob, job_topic
 from modelyard.platform.jobs.expired_claims import JOBS
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.jobs.wakeups import JobPause, JobWaiter
@@ -43,7 +43,7 @@ def _turns(runtime: Runtime, look: Callable[[], Job], waiter: JobWaiter) -> Gene
         claimed = _next_of_lane(runtime, runner, job.lane)
         reported = _report_silence(runtime, job, reported)
         if claimed is None:
-            waiter.watch(job.id)
+            waiter.watch(job_topic(job.id))
             seconds = min(2 * seconds, runtime.settings.poll) or first
         else:
             with runner.beating():

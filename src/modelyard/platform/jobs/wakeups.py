@@ -9,30 +9,22 @@ import attrs
 
 from modelyard.protocols import Clock, Store, Subscription
 
-READY = "jobs/ready"
-"""The topic that is notified when a job becomes ready."""
-
-
-def job_topic(job_id: str) -> str:
-    """Return the topic that is notified when something happens to a job."""
-    return f"job/{job_id}"
-
 
 class JobWaiter:
-    """Sleeps until something happens to a job, or for as long as it is to. It is closed at the end."""
+    """Sleeps until a topic is notified, such as that of a job, or for as long as it is to. It is closed at the end."""
 
     def __init__(self, clock: Clock, store: Store) -> None:
         self._clock, self._store = clock, store
         self._woken = threading.Event()
         self._hurry: Callable[[], object] | None = None
-        self._job_id = ""
+        self._topic = ""
         self._subscription: Subscription | None = None
 
-    def watch(self, job_id: str) -> None:
-        """Be woken by this job, and by no other."""
-        if job_id != self._job_id:
+    def watch(self, topic: str) -> None:
+        """Be woken by this topic, and by no other."""
+        if topic != self._topic:
             self.close()
-            self._job_id, self._subscription = job_id, self._store.subscribe(job_topic(job_id), self._wake)
+            self._topic, self._subscription = topic, self._store.subscribe(topic, self._wake)
             self._woken.set()  # something may have happened before
 
     def sleep(self, seconds: float) -> None:

@@ -1,24 +1,24 @@
 """Workers: what takes jobs from the queue and runs them, and whether any is alive."""
 
 import threading
+from collections.abc import Sequence
 from math import inf
 from typing import Self
 
 import attrs
 
-from modelyard.domain.job import WORKER, WorkerRecord
+from modelyard.domain.job import Needs, WorkerRecord
 from modelyard.domain.resources import Capacity
-from modelyard.errors import ModelyardError, RecordNotFound, StoreError
+from modelyard.errors import ModelyardError, StoreError
 from modelyard.lazy import log
 from modelyard.platform.jobs.announced import forget_dead, watches_over_others
-from modelyard.platform.jobs.claimed_job import ClaimedJob
-from modelyard.platform.jobs.leases import ready_needs
+from modelyard.platform.jobs.claims import ClaimedJob
 from modelyard.platform.jobs.process_monitor import ProcessMonitor
+from modelyard.platform.jobs.process_workers import process_workers
 from modelyard.platform.jobs.runner import BEATS_PER_LEASE, Runner
-from modelyard.platform.jobs.wakeups import READY
 from modelyard.platform.periodic import Periodic
 from modelyard.platform.runtime import Runtime
-from modelyard.protocols import DomainStep, Executor, Subscription, Tx
+from modelyard.protocols import Executor
 
 
 class Worker:
@@ -48,13 +48,12 @@ class Worker:
         self._runner = Runner(runtime, alone=concurrency == 1 and not executor.isolates, capacity=capacity)
         self._watcher = ProcessMonitor(runtime, executor, self._runner)
         self._stopping = threading.Event()
-        self._loop = Periodic(runtime.clock, self._until_next_look, self.look, "modelyard-worker")
-        self._pulse = Periodic(
-            runtime.clock, runtime.settings.lease / BEATS_PER_LEASE, self.beat, "modelyard-heartbeat"
-        )
-        self._ready: Subscription | None = None
-        self._watches_others, self._asked = True, -inf
-        self._record = WorkerRecord(self.id, 0, runtime.clock.now(), process=self._runner.claimant.process)
+        self._loop = Periodic(runtime.clock, self._until_next_turn, self._turn, "modelyard-worker")
+        self._process = process_workers(runtime)
+        self._called = self._watches_others = True
+        self._asked = -inf
+        here, now = self._runner.claimant.process, runtime.clock.now()
+        self._record = WorkerRecord(self.id, 0, now, process=here, process_id=self._process.id)
 
     @property
     def id(self) -> str:
@@ -84,26 +83,21 @@ class Worker:
 
     def start(self) -> None:
         """Announce itself, and take jobs from now on."""
-        self.runtime.store.transact(self._sign, durable=False)
+        self._process.announce(self.runtime.store, self._record)
         self._watcher.reattach()
-        self._ready = self.runtime.store.subscribe(READY, self._loop.wake)
-        self._pulse.start()
+        self._process.start(self)
         self._loop.start()
-        self._loop.wake()
+        self.wake()
 
     def stop(self) -> None:
         """Give running jobs back after their current item, and leave, in bounded time. Idempotent."""
         self._stopping.set()
-        if self._ready is not None:
-            self._ready.close()
         self._loop.stop(self.runtime.settings.lease)
         self.executor.close(leave=True)
         self._watcher.stop()
-        self._pulse.stop(self.runtime.settings.lease)
+        self._process.stop(self)
         try:
-            self.runtime.store.transact(lambda tx: tx.remove(WorkerRecord, self.id))
-        except RecordNotFound:
-            return
+            self._process.leave(self.runtime.store, self.id)
         except StoreError:
             log.warning("worker %s could not sign off", self.id, exc_info=True)
 
@@ -116,63 +110,82 @@ class Worker:
 
     def beat(self) -> None:
         """Show that the worker and its jobs are alive."""
-        self.runtime.store.transact(self._sign, durable=False)
+        self._process.announce(self.runtime.store, self._record)
+        self.beat_claims()
+
+    def beat_claims(self) -> None:
+        """Show that its jobs are alive."""
         self._runner.beat()
 
-    @property
-    def _sign(self) -> DomainStep[None]:
-        return DomainStep(self._announce, [(WORKER, self.id)])
+    def wake(self) -> None:
+        """Have it look at the queue, in its thread."""
+        self._called = True
+        self._loop.wake()
 
-    def _announce(self, tx: Tx) -> None:
-        try:
-            record = tx.get(WorkerRecord, self.id)
-        except RecordNotFound:
-            tx.add(self._record)
-        else:
-            tx.replace(attrs.evolve(self._record, beat=record.beat + 1))
+    def _turn(self) -> None:
+        """Look, if there may be something to do for this worker. The leader of a process looks after the dead."""
+        leads = self._process.leads(self.id)
+        if self._called or self._busy():
+            self.look()
+        elif leads:
+            self._look_after_others()
+            self._process.check_queue()
 
     def look(self) -> None:
         """Make one round: take over from the dead, and take as many jobs as there is room for.
 
-        Of many workers the first few take over from the dead; the others sleep until a job is ready.
+        Of many processes the leading workers of the first few take over from the dead.
         """
-        self._find_out_who_watches()
+        self._called = self._runner.pause() > 0
+        self._process.begin_look(self.id)
+        if self._process.leads(self.id):
+            self._look_after_others()
+        self._watcher.look()
+        while not self._stopping.is_set() and self.has_room():
+            claimed = self._runner.claim(suspects=self.executor.isolates or not self._runner.claimed_jobs)
+            if claimed is None:
+                break
+            self._process.resign(self.id)
+            if not self._submit(claimed):
+                self._called = True
+                return
+        ready = self._runner.ready.known or self._runner.ready.look_up()
+        self._decline(ready)
+        if ready:
+            self._process.pass_on()
+
+    def _look_after_others(self) -> None:
+        now, lease = self.runtime.clock.monotonic(), self.runtime.settings.lease
+        if now - self._asked >= lease / BEATS_PER_LEASE:
+            self._watches_others, self._asked = watches_over_others(self.runtime, self._process.id), now
         if self._watches_others:
             forget_dead(self.runtime)
             self._runner.reclaim_expired(self._watcher.take_over)
-        self._watcher.look()
-        self._decline()
-        while not self._stopping.is_set() and self._has_room():
-            claimed = self._runner.claim(suspects=self.executor.isolates or not self._runner.claimed_jobs)
-            if claimed is None or not self._submit(claimed):
-                return
 
-    def _find_out_who_watches(self) -> None:
-        now, lease = self.runtime.clock.monotonic(), self.runtime.settings.lease
-        if now - self._asked >= lease / BEATS_PER_LEASE:
-            self._watches_others, self._asked = watches_over_others(self.runtime, self.id), now
+    def _until_next_turn(self) -> float:
+        """Return the seconds until the next turn, if nothing wakes this worker before."""
+        poll, lease = self.runtime.settings.poll, self.runtime.settings.lease
+        leads = self._process.is_led_by(self.id)
+        if self._called or self._busy() or (leads and (self._watches_others or not self._process.hears)):
+            return poll
+        return max(poll, lease / BEATS_PER_LEASE)
 
-    def _until_next_look(self) -> float:
-        """Return the seconds until the next round, if nothing wakes this worker before."""
-        heard = self._ready is not None and self._ready.live
-        busy = self._runner.claimed_jobs or self._watcher.watches or self._runner.pause() > 0
-        if self._watches_others or busy or not heard:
-            return self.runtime.settings.poll
-        return max(self.runtime.settings.lease, self.runtime.settings.poll)
+    def _busy(self) -> bool:
+        return bool(self._runner.claimed_jobs or self._watcher.watches or self._runner.pause() > 0)
 
-    def _has_room(self) -> bool:
+    def has_room(self) -> bool:
         """Return whether another job may be run: not next to one that is to be alone in this process."""
         claimed = self._runner.claimed_jobs
         crowded = not self.executor.isolates and any(one.progress.alone for one in claimed)
         return len(claimed) < self.concurrency and not crowded
 
-    def _decline(self) -> None:
+    def _decline(self, ready: Sequence[Needs]) -> None:
         """Announce which jobs that are ready are left to other workers, where that has changed."""
-        ready = self.runtime.store.read(ready_needs)
         declines = tuple(sorted(str(needs) for needs in ready if not self._runner.can_run(needs)))
         if declines != self._record.declines:
-            self._record = attrs.evolve(self._record, declines=declines)
-            self.runtime.store.transact(self._sign, durable=False)
+            record = attrs.evolve(self._record, declines=declines)
+            self._process.announce(self.runtime.store, record)
+            self._record = record
 
     def _submit(self, claimed: ClaimedJob) -> bool:
         try:
@@ -194,4 +207,4 @@ class Worker:
         try:
             self._runner.run(claimed, self._stopping.is_set)
         finally:
-            self._loop.wake()
+            self.wake()

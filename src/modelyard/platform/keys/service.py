@@ -1,6 +1,7 @@
 """API keys: creating, listing, revoking, and authenticating a secret (specification 5)."""
 
 import hashlib
+import re
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from functools import partial
@@ -53,15 +54,18 @@ class Keys:
         requests_per_minute: int | None = None,
         concurrent_requests: int | None = None,
         host: bool = False,
+        prefix: str = "my_",
     ) -> NewKey:
         """Create a key for an entity and some of its projects; None means all that the caller has.
+
+        Its secret begins with `prefix`, for clients that insist on one, as Tinker's does on "tml-".
 
         A `host` key acts for the host: it sees every entity, reads the metrics, and administers keys and budgets.
 
         No key can create one with a wider scope, wider limits or a later expiry. Raises `InvalidInput`, `Forbidden`.
         """
         now = self._runtime.clock.now()
-        secret = secret_of(self._runtime.randomness(SECRET_BYTES))
+        secret = secret_of(self._runtime.randomness(SECRET_BYTES), check_prefix(prefix))
         key = ApiKey(
             id=self._runtime.ids(),
             prefix=secret_prefix(secret),
@@ -163,7 +167,7 @@ class Keys:
 
 def _shown(key_id: str) -> str:
     """Return what an error may show of an id: only the prefix if the caller passed a secret instead."""
-    return f"{secret_prefix(key_id)}_..." if key_id.startswith("my_") else key_id
+    return f"{secret_prefix(key_id)}_..." if len(key_id) > _LONGEST_ID else key_id
 
 
 def _expiry(now: datetime, expires_in: timedelta | None, expires_at: datetime | None) -> datetime | None:
@@ -212,14 +216,28 @@ _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 SECRET_BYTES = 38
 
 
-def secret_of(random: bytes) -> str:
+PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,7}")
+"""What the secret of a key may begin with: up to 8 characters, which every client sends unchanged."""
+
+_LONGEST_ID = 40
+"""The id of a key is shorter, and its secret longer."""
+
+
+def check_prefix(prefix: str) -> str:
+    """Return what a secret is to begin with. Raises `InvalidInput`."""
+    if not PREFIX.fullmatch(prefix):
+        raise InvalidInput.at("prefix", msg="must be 1 to 8 letters, digits, dots, underscores or hyphens")
+    return prefix
+
+
+def secret_of(random: bytes, prefix: str = "my_") -> str:
     """Make the secret of a new key, `my_<8 characters that may be shown>_<43 characters>`, from `SECRET_BYTES` bytes.
 
     It has letters, digits and underscores only, so that any client sends it unchanged. The 43 characters encode all
     256 bits of the last 32 bytes.
     """
     shown, hidden = int.from_bytes(random[:6], "big"), int.from_bytes(random[6:SECRET_BYTES], "big")
-    return f"my_{_base62(shown, 8)}_{_base62(hidden, 43)}"
+    return f"{prefix}{_base62(shown, 8)}_{_base62(hidden, 43)}"
 
 
 def _base62(number: int, length: int) -> str:

@@ -20,8 +20,9 @@ from modelyard.errors import InvalidInput, NotFound, PromotionRefused
 from modelyard.platform.checkpoints.aliases import aliases_of, promote
 from modelyard.platform.checkpoints.lookup import found_checkpoint, named_model
 from modelyard.platform.evaluations.compare import compare_runs
-from modelyard.platform.evaluations.references import evaluation_ref, pinned, versions_of
+from modelyard.platform.evaluations.references import pinned, versions_of
 from modelyard.platform.evaluations.runs import find_run
+from modelyard.platform.evaluations.spec import evaluation_ref
 from modelyard.platform.lineage import runs_on
 from modelyard.platform.listing import Cursor, Listing, short_listing
 from modelyard.platform.paging import cursor_at, get_or_none, index_listing

@@ -10,6 +10,7 @@ from modelyard.domain.identity import ApiKey, Principal, Scope
 from modelyard.domain.job import Job, JobEvent, JobProgress, SupersededEvent
 from modelyard.domain.models import Checkpoint, Model, TrajectoryLog
 from modelyard.domain.record import Record
+from modelyard.domain.run_log import RunCommand, RunWeights, Sample
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.trace import TracedFile, TracedTable
 from modelyard.domain.training import Dataset
@@ -21,6 +22,7 @@ from modelyard.platform.jobs.queue import files_of
 from modelyard.platform.models.service import Models
 from modelyard.platform.paging import remove_if_present
 from modelyard.platform.runtime import Runtime
+from modelyard.platform.training_runs.payloads import artifacts_in
 from modelyard.protocols import Tx
 
 # How many records one step removes: the store is held for milliseconds, not for the whole deletion.
@@ -104,5 +106,11 @@ def artifacts_of(value: object) -> Iterator[str]:
     elif isinstance(value, ObjectVersion):
         if value.rows_artifact is not None:
             yield value.rows_artifact
+    elif isinstance(value, RunWeights):
+        yield from (file["artifact"] for file in value.state.values())
+    elif isinstance(value, RunCommand):
+        yield from artifacts_in(value.body, value.answer)
+    elif isinstance(value, Sample):
+        yield from artifacts_in(value.answer)
     elif isinstance(value, Job):
         yield from files_of(value)

@@ -20,6 +20,7 @@ from modelyard.domain.evaluation.objects import ObjectVersion
 from modelyard.domain.file import StoredFile
 from modelyard.domain.job import Job, JobProgress, QueueState
 from modelyard.domain.models import Checkpoint, TrajectoryLog
+from modelyard.domain.run_log import RunCommand, RunWeights, Sample
 from modelyard.domain.trace import TracedFile, TracedTable
 from modelyard.domain.training import Dataset
 from modelyard.domain.upload import Upload
@@ -40,6 +41,9 @@ NAMING = (
     (StoredFile, "by_expiry"),
     (TracedTable, "all"),
     (TracedFile, "all"),
+    (RunWeights, "all"),
+    (RunCommand, "all"),
+    (Sample, "all"),
 )
 """The records besides jobs that name artifacts, and an index over all of each."""
 

@@ -7,19 +7,25 @@ import attrs
 
 from modelyard.domain.canonical import digest
 from modelyard.domain.identity import Attribution, Principal
-from modelyard.domain.job import Job, JobKind, JobStatus, NewEvent
+from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus, NewEvent
 from modelyard.domain.response import RUNNING, ModelResponse, ResponseStatus
 from modelyard.errors import BackendError
 from modelyard.flow import iterate
 from modelyard.formats.json import dumps, loads
 from modelyard.formats.responses.request import ParsedResponse, read_response_request
-from modelyard.platform.jobs.claimed_job import ClaimedJob
-from modelyard.platform.jobs.events import record_events
-from modelyard.platform.jobs.leases import fenced, require_claim
+from modelyard.platform.jobs.claims import (
+    ClaimedJob,
+    fenced,
+    job_topic,
+    record_events,
+    requester_principal,
+    requester_spec,
+    require_claim,
+)
 from modelyard.platform.jobs.queue import announce, asked_before, cancel, enqueue, request_cancel, succeed
-from modelyard.platform.jobs.requester import requester_principal, requester_spec
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.responses.conversation import Conversation, find_response, remove_expired
+from modelyard.platform.responses.follow import ATTEMPT
 from modelyard.platform.responses.pipeline import ResponsePipeline, end_response
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Tx
@@ -111,10 +117,11 @@ def respond(claimed: ClaimedJob) -> Generator[None, None, None]:
 def _start(claimed: ClaimedJob, response: ModelResponse) -> None:
     runtime = claimed.runtime
     event, now = NewEvent(runtime.ids(), STARTED), runtime.clock.now()
-    begun = attrs.evolve(response, status=ResponseStatus.IN_PROGRESS)
+    begun = attrs.evolve(response, status=ResponseStatus.IN_PROGRESS, output=())
 
     def step(tx: Tx) -> object:
-        fenced(tx, claimed.claim)
+        job = require_claim(tx, claimed.claim)
+        tx.replace(attrs.evolve(job, result={**job.result, ATTEMPT: job.result.get(ATTEMPT, 0) + 1}))
         end_response(begun, tx)
         return record_events(tx, claimed.claim, [event], now)
 
@@ -134,8 +141,22 @@ def _answer(claimed: ClaimedJob, response: ModelResponse) -> Generator[None, Non
             claimed.moved_at = now = runtime.clock.monotonic()
             if now - looked >= runtime.settings.poll:
                 looked = now
-                claimed.progress = runtime.store.read(lambda snapshot: fenced(snapshot, claimed.claim))
+                claimed.progress = _look(claimed, response, pipeline)
             yield
+
+
+def _look(claimed: ClaimedJob, response: ModelResponse, pipeline: ResponsePipeline) -> JobProgress:
+    """Store what is answered so far, for those who follow it. Returns the job's progress. Raises `LeaseLost`."""
+    runtime, token = claimed.runtime, claimed.claim
+    written = attrs.evolve(response, status=ResponseStatus.IN_PROGRESS, output=pipeline.so_far)
+
+    def step(tx: Tx) -> JobProgress:
+        progress = fenced(tx, token)
+        end_response(written, tx)
+        tx.notify(job_topic(token.job_id))
+        return progress
+
+    return runtime.store.transact(step, durable=False)
 
 
 def _end(claimed: ClaimedJob) -> None:

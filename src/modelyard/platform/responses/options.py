@@ -47,6 +47,6 @@ def read_options(options: ResponseOptions, streamed: bool) -> ParsedResponse:
         if name in options:
             raise InvalidInput.at(name, msg="is not a parameter here: call stream or astream")
     if streamed and options.get("background"):
-        raise InvalidInput.at("background", msg="cannot be streamed: call create, and get until it has ended")
+        raise InvalidInput.at("background", msg="cannot be streamed here: call create, and then follow")
     body = {name: value for name, value in options.items() if name not in ("entity", "project")}
     return read_response_request({**json_data(body), "stream": streamed})

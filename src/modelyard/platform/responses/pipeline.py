@@ -92,6 +92,11 @@ class ResponsePipeline(CompletionPipeline):
             yield Emit([*self._last_items, self._events.end(self.response)])
         return result
 
+    @property
+    def so_far(self) -> tuple[Mapping[str, Any], ...]:
+        """The items of a streamed answer as they are now."""
+        return self._events.so_far()
+
     def check(self) -> None:
         """Raise what the request would, before it is answered in the background. May wait."""
         asked = self.runtime, self.principal, self.attribution, self.given.model
@@ -194,7 +199,7 @@ class ResponsePipeline(CompletionPipeline):
 
 
 def end_response(ended: ModelResponse, tx: Tx) -> None:
-    """Record how a response in the background has ended, unless it has ended already, or was deleted."""
+    """Record how a response in the background stands, or has ended, unless it has ended already, or was deleted."""
     known = get_or_none(tx, ModelResponse, ended.id)
     if known is not None and not known.ended:
         tx.replace(ended)

@@ -5,8 +5,10 @@ from functools import partial
 from typing import Any, Unpack
 
 from modelyard.domain.completion import Message
+from modelyard.domain.idempotency import check_idempotency_key
 from modelyard.domain.identity import Attribution, Principal
-from modelyard.domain.job import Job, check_idempotency_key
+from modelyard.domain.job import Job
+from modelyard.domain.lineage import CompletionLineage
 from modelyard.domain.paging import Order
 from modelyard.domain.record import EMPTY
 from modelyard.domain.response import ModelResponse
@@ -19,9 +21,11 @@ from modelyard.platform import paging
 from modelyard.platform.chat.booked_request import RequestInProgress
 from modelyard.platform.chat.streams import AnswerStream, AsyncAnswerStream
 from modelyard.platform.jobs.queue import announce, request_cancel
+from modelyard.platform.lineage import response_lineage
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.responses.background import cancel_response, queue_response
 from modelyard.platform.responses.conversation import Conversation, find_response, is_expired, with_instructions
+from modelyard.platform.responses.follow import follow
 from modelyard.platform.responses.options import ResponseOptions, read_options
 from modelyard.platform.responses.pipeline import ResponsePipeline
 from modelyard.platform.runtime import Runtime
@@ -62,6 +66,20 @@ class Responses:
     def astream(self, **options: Unpack[ResponseOptions]) -> "AsyncResponseStream":
         """Stream the events of a response on an event loop."""
         return AsyncResponseStream(aiterate(self._flow(read_options(options, True), self._place(options))))
+
+    def follow(self, response_id: str, *, starting_after: int = -1) -> "ResponseStream":
+        """Stream the events of a response in the background as a worker answers it, or again when it has ended.
+
+        `starting_after` continues after the event of that number. Raises as `platform.responses.follow.follow` does.
+        """
+        return ResponseStream(iterate(self._followed(response_id, starting_after)))
+
+    def afollow(self, response_id: str, *, starting_after: int = -1) -> "AsyncResponseStream":
+        """Stream the events of a response in the background on an event loop. See `follow`."""
+        return AsyncResponseStream(aiterate(self._followed(response_id, starting_after)))
+
+    def _followed(self, response_id: str, after: int) -> Flow[None]:
+        return follow(self._runtime, self._principal, response_id, after)
 
     def _place(self, options: ResponseOptions) -> Attribution:
         return self._principal.attribution(options.get("entity"), options.get("project"))
@@ -114,6 +132,18 @@ class Responses:
         def query(snapshot: Snapshot) -> tuple[Message, ...]:
             response = find_response(self._runtime, snapshot, self._principal, response_id)
             return Conversation(self._runtime, snapshot, self._principal).of_response(response)
+
+        return self._runtime.store.read(query)
+
+    def lineage(self, response_id: str) -> CompletionLineage:
+        """Return what answered a stored response, and at what price: its row of the ledger, and its checkpoint.
+
+        Raises `NotFound`, also for one that has no answer yet.
+        """
+
+        def query(snapshot: Snapshot) -> CompletionLineage:
+            response = find_response(self._runtime, snapshot, self._principal, response_id)
+            return response_lineage(snapshot, self._principal, response)
 
         return self._runtime.store.read(query)
 

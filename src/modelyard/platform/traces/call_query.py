@@ -4,7 +4,7 @@ Calls are read batch by batch. Those that are sorted by something other than the
 values to sort by, of at most `MOST_SORTED` calls, then the calls of the page.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial
 from heapq import merge
@@ -15,17 +15,21 @@ import attrs
 
 from modelyard.domain.canonical import canonical_json
 from modelyard.domain.evaluation.filters import Expression, Literal
-from modelyard.domain.trace import TracedCall, op_of
+from modelyard.domain.evaluation.references import ObjectRef, RefKind
+from modelyard.domain.trace import Feedback, TracedCall
 from modelyard.errors import InvalidInput
-from modelyard.platform.paging import check_slice, cursor_at, get_or_none
+from modelyard.platform.paging import MANY, check_slice, cursor_at, get_or_none, iter_columns
 from modelyard.platform.runtime import Runtime
+from modelyard.platform.traces.call_filter import EVERY, CallFilter, Range
 from modelyard.protocols import Snapshot
 
 BATCH = 100
 """How many calls are read at once."""
 
 MOST_SORTED = 100_000
-MAX_NAMED = 1000
+MOST_FEEDBACK = 10_000
+"""So much feedback of a project is read to find the calls that have some."""
+
 MAX_PLACES = 1000
 """How many places of queries a process remembers."""
 
@@ -33,72 +37,6 @@ PLACE_LIFE = 60.0
 """How many seconds it remembers one; deleting a call makes it forget all."""
 
 ALWAYS = Literal(True)
-
-
-@attrs.frozen
-class CallFilter:
-    """Which calls are meant: those that agree with every member that is not empty.
-
-    An op is named by its name, by the reference of a version, or by one that ends in `:*` for all versions. `refs` of
-    inputs and outputs are references that stand anywhere in them.
-    """
-
-    call_ids: tuple[str, ...] = ()
-    op_names: tuple[str, ...] = ()
-    trace_ids: tuple[str, ...] = ()
-    parent_ids: tuple[str, ...] = ()
-    thread_ids: tuple[str, ...] = ()
-    turn_ids: tuple[str, ...] = ()
-    input_refs: tuple[str, ...] = ()
-    output_refs: tuple[str, ...] = ()
-    roots_only: bool = False
-
-    def __attrs_post_init__(self) -> None:
-        for field in attrs.fields(CallFilter):
-            value = getattr(self, field.name)
-            if isinstance(value, tuple) and len(value) > MAX_NAMED:
-                raise InvalidInput.at("filter", field.name, msg=f"must be at most {MAX_NAMED}", type="too_long")
-
-    def keeps(self, call: TracedCall) -> bool:
-        """Return whether a call agrees."""
-        return (
-            _among(call.id, self.call_ids)
-            and (not self.op_names or any(_is_op(call, name) for name in self.op_names))
-            and _among(call.trace_id, self.trace_ids)
-            and _among(call.parent_id, self.parent_ids)
-            and _among(call.thread_id, self.thread_ids)
-            and _among(call.turn_id, self.turn_ids)
-            and (not self.input_refs or _holds(call.inputs, self.input_refs))
-            and (not self.output_refs or _holds(call.output, self.output_refs))
-            and not (self.roots_only and call.parent_id is not None)
-        )
-
-    def ranges(self) -> list[tuple[str, tuple[str | None, ...]]]:
-        """Return the parts of an index that hold the calls, as narrow as the filter permits."""
-        if self.parent_ids:
-            return [("by_parent", (one,)) for one in dict.fromkeys(self.parent_ids)]
-        if self.trace_ids:
-            return [("by_trace", (one,)) for one in dict.fromkeys(self.trace_ids)]
-        if self.op_names:
-            return [("by_op", (op,)) for op in dict.fromkeys(map(op_of, self.op_names))]
-        return [("by_parent", (None,)) if self.roots_only else ("by_start", ())]
-
-
-def _among(value: str | None, values: Sequence[str]) -> bool:
-    return not values or value in values
-
-
-def _is_op(call: TracedCall, name: str) -> bool:
-    return name == call.op_name or (call.op == op_of(name) and (name.endswith(":*") or "://" not in name))
-
-
-def _holds(value: Any, refs: Sequence[str]) -> bool:
-    """Return whether one of the references stands anywhere in a value."""
-    if isinstance(value, str):
-        return any(value == ref or (ref.endswith(":*") and value.startswith(ref[:-1])) for ref in refs)
-    if isinstance(value, Mapping):
-        return any(_holds(part, refs) for part in value.values())
-    return isinstance(value, Sequence) and any(_holds(part, refs) for part in value)
 
 
 @attrs.frozen
@@ -117,7 +55,7 @@ class CallQuery:
     `where` is a condition on `shown`, which makes the document of a call that fields of the condition read.
     """
 
-    filter: CallFilter = CallFilter()
+    filter: CallFilter = EVERY
     where: Expression = ALWAYS
     shown: Callable[[TracedCall], Any] = attrs.field(default=lambda call: call)
     sort: tuple[CallOrder, ...] = ()
@@ -161,12 +99,20 @@ class CallSearch:
     def count(self) -> int:
         """Return how many calls there are in the part that is asked for."""
         query = self.query
-        if query.filter == CallFilter() and query.where is ALWAYS:
-            found = self.runtime.store.read(lambda snapshot: snapshot.count(TracedCall, "by_start", *self.place))
+        if self._is_exact:
+            ranges = [(index, (*self.place, *where)) for index, where in query.filter.ranges()]
+            found = self.runtime.store.read(
+                lambda snapshot: sum(snapshot.count(TracedCall, index, *where) for index, where in ranges)
+            )
         else:
             found = sum(1 for _ in self._matching(False, None))
         found = max(found - query.offset, 0)
         return found if query.limit is None else min(found, query.limit)
+
+    @property
+    def _is_exact(self) -> bool:
+        """Whether an index has just the calls that are meant."""
+        return self.query.where is ALWAYS and self.query.filter.is_exact
 
     @property
     def _by_start(self) -> bool:
@@ -184,6 +130,8 @@ class CallSearch:
         place, until = places.get((name, query.offset), (None, now)) if name else (None, now)
         known = place if now < until else None
         skipped, last, count = (0 if known else query.offset), None, 0
+        if skipped and self._may_skip and len(ranges := query.filter.ranges()) == 1:
+            known, skipped = self._skip(ranges[0], skipped), 0
         found = self._matching(self._descending, known)
         for last in islice(found, skipped, None if end is None else skipped + end - query.offset):
             count += 1
@@ -193,24 +141,60 @@ class CallSearch:
                 places.pop(next(iter(places)), None)
             places[name, query.offset + count] = CallPlace(last.started_at, last.seq), now + PLACE_LIFE
 
-    def _matching(self, descending: bool, after: CallPlace | None) -> Iterator[TracedCall]:
+    @property
+    def _may_skip(self) -> bool:
+        """Whether all calls of an index are meant between two times."""
+        meant = attrs.evolve(self.query.filter, since=None, until=None)
+        return self.query.where is ALWAYS and meant.is_exact
+
+    def _skip(self, within: Range, count: int) -> "CallPlace | None":
+        """Return the place of the last of so many calls, of which no more than their places are read."""
+        index, where = within
+        place, _ = self._ends(self._descending)
+        cursor = None if place is None else cursor_at(TracedCall, index, place)
+        while count > 0:
+            select = partial(_places, index, (*self.place, *where), cursor, self._descending, min(count, MANY))
+            found = self.runtime.store.read(select)
+            if not found:
+                return place
+            place, count = CallPlace(*found[-1]), count - len(found)
+            cursor = cursor_at(TracedCall, index, place)
+        return place
+
+    def _matching(self, descending: bool, after: "CallPlace | None") -> Iterator[TracedCall]:
         """Yield the calls that fit, by their start."""
-        if self.query.filter.call_ids:
-            named = filter(None, map(self._call, dict.fromkeys(self.query.filter.call_ids)))
-            ordered = sorted(named, key=_start, reverse=descending)
+        named = self.query.filter.call_ids or (self._with_feedback() if self.query.filter.with_feedback else None)
+        if named is not None:
+            calls = filter(None, map(self._call, dict.fromkeys(named)))
+            ordered = sorted(calls, key=_start, reverse=descending)
             found: Iterator[TracedCall] = (c for c in ordered if after is None or _is_after(c, after, descending))
         else:
             parts = (self._range(*one, descending, after) for one in self.query.filter.ranges())
             found = merge(*parts, key=_start, reverse=descending)
         return filter(self._fits, found)
 
+    def _with_feedback(self) -> list[str] | None:
+        """Return the ids of the calls that have feedback; None where there may be too many."""
+        rows = iter_columns(self.runtime, Feedback, ("ref",), "by_project", *self.place)
+        refs = [ref for ref, *_ in islice(rows, MOST_FEEDBACK + 1)]
+        read = filter(None, map(ObjectRef.parse, dict.fromkeys(refs)))
+        return [ref.name for ref in read if ref.kind is RefKind.CALL] if len(refs) <= MOST_FEEDBACK else None
+
+    def _has_feedback(self, call: TracedCall) -> bool:
+        return bool(self.runtime.store.read(lambda tx: tx.page(Feedback, "by_ref", *self.place, call.ref, limit=1)))
+
     def _fits(self, call: TracedCall) -> bool:
         query = self.query
-        return query.filter.keeps(call) and (query.where is ALWAYS or query.where.of(query.shown(call)) is True)
+        if not query.filter.keeps(call) or (query.filter.with_feedback and not self._has_feedback(call)):
+            return False
+        return query.where is ALWAYS or query.where.of(query.shown(call)) is True
 
     def _range(
         self, index: str, where: tuple[str | None, ...], descending: bool, after: CallPlace | None
     ) -> Iterator[TracedCall]:
+        first, last = self._ends(descending)
+        if first is not None and (after is None or _is_after(first, after, descending)):
+            after = first
         while True:
             cursor = None if after is None else cursor_at(TracedCall, index, after)
             batch = self.runtime.store.read(partial(_batch, index, (*self.place, *where), cursor, descending))
@@ -218,6 +202,14 @@ class CallSearch:
             if len(batch) < BATCH:
                 return
             after = CallPlace(batch[-1].started_at, batch[-1].seq)
+            if last is not None and _is_after(after, last, descending):
+                return
+
+    def _ends(self, descending: bool) -> "tuple[CallPlace | None, CallPlace | None]":
+        """Return before what the calls that are meant begin, and after what they end, in the order of reading."""
+        meant = self.query.filter
+        since, until = (None if one is None else CallPlace(one, -1) for one in (meant.since, meant.until))
+        return (until, since) if descending else (since, until)
 
     def _sorted(self) -> list[str]:
         found: list[tuple[str, tuple[Any, ...]]] = []
@@ -238,7 +230,7 @@ def _start(call: TracedCall | CallPlace) -> tuple[Any, ...]:
     return call.started_at, call.seq
 
 
-def _is_after(call: TracedCall, after: CallPlace, descending: bool) -> bool:
+def _is_after(call: "TracedCall | CallPlace", after: CallPlace, descending: bool) -> bool:
     return _start(call) < _start(after) if descending else _start(call) > _start(after)
 
 
@@ -246,6 +238,13 @@ def _batch(
     index: str, where: tuple[object, ...], cursor: tuple[object, ...] | None, descending: bool, snapshot: Snapshot
 ) -> list[TracedCall]:
     return snapshot.page(TracedCall, index, *where, after=cursor, limit=BATCH, descending=descending)
+
+
+def _places(
+    index: str, where: tuple[object, ...], after: Any, descending: bool, limit: int, snapshot: Snapshot
+) -> list[tuple[Any, ...]]:
+    columns = ("started_at", "seq")
+    return snapshot.select(TracedCall, columns, index, *where, after=after, limit=limit, descending=descending)
 
 
 def sort_key(value: Any) -> tuple[int, Any]:

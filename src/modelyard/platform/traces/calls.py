@@ -158,6 +158,19 @@ class Calls:
 
         return index_listing(self._runtime, TracedCall, index, *where, place=cursor, order=order)
 
+    def list_all(self) -> Iterator[TracedCall]:
+        """Yield the calls of every project that the caller may see, the newest first, read batch by batch."""
+        scope = self._principal.scope
+        index, *where = ("by_age",) if scope.entity is None else ("by_entity", scope.entity)
+        cursor: Cursor | None = None
+        while True:
+            read = partial(_newest, index, where, cursor)
+            batch = self._runtime.store.read(read)
+            yield from (call for call in batch if scope.covers(call.entity, call.project))
+            if len(batch) < AT_ONCE:
+                return
+            cursor = cursor_at(TracedCall, index, batch[-1])
+
     def query(
         self,
         query: CallQuery = EVERY_CALL,
@@ -231,6 +244,10 @@ def _found(snapshot: Snapshot, place: Place, call_id: str) -> TracedCall:
     return call
 
 
+def _newest(index: str, where: Sequence[str], after: Cursor | None, snapshot: Snapshot) -> Sequence[TracedCall]:
+    return snapshot.page(TracedCall, index, *where, after=after, limit=AT_ONCE, descending=True)
+
+
 def _write(place: Place, batch: Sequence[TracedCall | CallEnd], tx: Tx) -> None:
     for item in batch:
         known = get_or_none(tx, TracedCall, *place, item.id)
@@ -239,7 +256,7 @@ def _write(place: Place, batch: Sequence[TracedCall | CallEnd], tx: Tx) -> None:
         else:
             placed = attrs.evolve(item, entity=place[0], project=place[1])
             new = placed if known is None else placed.merged(known)
-        (tx.add if known is None else tx.replace)(new)
+        (tx.add if known is None else tx.replace)(attrs.evolve(new, outcome=new.status))
 
 
 def _checked(item: TracedCall | CallEnd, at: int) -> TracedCall | CallEnd:

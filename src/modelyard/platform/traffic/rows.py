@@ -1,78 +1,30 @@
 """What was stored, read as conversations: completions, responses and traced calls, each with its source."""
 
-from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import attrs
 
-from modelyard.domain.completion import (
-    Choice,
-    Completion,
-    FinishReason,
-    Message,
-    Role,
-    StoredCompletion,
-    Tool,
-)
+from modelyard.domain.completion import Choice, Completion, FinishReason, Message, Role, StoredCompletion, Tool
 from modelyard.domain.identity import Principal
-from modelyard.domain.record import EMPTY
 from modelyard.domain.response import ModelResponse, ResponseStatus
-from modelyard.domain.trace import Feedback, TracedCall
+from modelyard.domain.trace import TracedCall
 from modelyard.errors import InvalidInput, NotFound
-from modelyard.formats.chat.messages import RecordedMessage, RecordedTool, message_of, tool_of
 from modelyard.formats.converter import structure
-from modelyard.formats.json import dumps, loads, without_nulls
-from modelyard.platform.chat.service import Chat
+from modelyard.formats.json import dumps, loads
+from modelyard.platform.listing import BATCH
+from modelyard.platform.paging import cursor_at, listed_index, named_place
+from modelyard.platform.responses.conversation import is_expired
 from modelyard.platform.responses.service import Responses
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.traces.call_query import CallOrder, CallQuery
 from modelyard.platform.traces.service import Traces
-
-Source = Literal["chat", "responses", "traces"]
-SOURCES: tuple[Source, ...] = ("chat", "responses", "traces")
+from modelyard.platform.traffic.conversation import WHOLE, conversation_of, tools_of
+from modelyard.platform.traffic.traffic_row import Found, LeftOut, Source, StoredAnswer, TrafficRow
+from modelyard.protocols import Snapshot
 
 MOST_PARENTS = 100
 """So many calls above one are searched for feedback."""
-
-_WHOLE = (FinishReason.STOP, FinishReason.TOOL_CALLS)
-
-
-@attrs.frozen
-class TrafficRow:
-    """A conversation that was answered, its answer last.
-
-    `id` is that of a stored completion or response, or the reference of a traced call. `feedback` is what was said of
-    it: of the completion or response by its id, of a call that returned it, and of the calls around that.
-    """
-
-    id: str
-    source: Source
-    entity: str
-    model: str
-    created_at: datetime
-    messages: tuple[Message, ...]
-    tools: tuple[Tool, ...] = ()
-    metadata: Mapping[str, Any] = EMPTY
-    checkpoint_id: str | None = None
-    completion_id: str = ""
-    feedback: tuple[Feedback, ...] = ()
-
-    @property
-    def answer(self) -> Message:
-        """The answer."""
-        return self.messages[-1]
-
-
-@attrs.frozen
-class LeftOut:
-    """Something that was stored, but is not a conversation to learn from, and why."""
-
-    reason: str
-
-
-Found = TrafficRow | LeftOut
 
 
 @attrs.frozen
@@ -84,21 +36,28 @@ class TrafficReader:
     entity: str
     project: str | None
 
-    def rows(self, source: Source) -> Iterator[Found]:
-        """Yield what one interface has stored, the newest first, read batch by batch. Raises `Forbidden`."""
-        place: dict[str, Any] = {"entity": self.entity, "project": self.project}
-        if source == "chat":
-            for completion in Chat(self.runtime, self.principal).list(**place, order="desc"):
-                yield from _readable(partial(_of_completion, completion))
-        elif source == "responses":
-            responses = Responses(self.runtime, self.principal)
-            for response in responses.list(**place, order="desc"):
-                yield from _readable(partial(_of_response, response, responses))
-        else:
-            newest = CallQuery(sort=(CallOrder("started_at", lambda call: call.started_at, descending=True),))
-            for call in Traces(self.runtime, self.principal).calls.query(newest, **place):
-                if call.completion_id is not None:
-                    yield from _readable(partial(_of_call, call))
+    def answers(self, source: Source, after: tuple[Any, ...] | None = None) -> Iterator[StoredAnswer]:
+        """Yield what one interface has stored, the newest first, from a place on, read batch by batch."""
+        index, *where = self._index(source)
+        cls, read = _READ[source]
+        while True:
+            batch = self.runtime.store.read(partial(_batch, cls, index, where, after))
+            for stored in batch:
+                after = cursor_at(cls, index, stored)
+                if self.principal.scope.covers(stored.entity, stored.project):
+                    yield StoredAnswer(source, after, _readable(partial(read, self, stored)))
+            if len(batch) < BATCH:
+                return
+
+    def count(self, source: Source) -> int:
+        """Return how many records one interface has stored."""
+        index, *where = self._index(source)
+        return self.runtime.store.read(lambda snapshot: snapshot.count(_READ[source][0], index, *where))
+
+    def _index(self, source: Source) -> tuple[str, ...]:
+        if source == "traces":
+            return ("by_start", *named_place(self.runtime, self.principal, self.entity, self.project))
+        return listed_index(self.entity, self.project)
 
     def with_feedback(self, row: TrafficRow) -> TrafficRow:
         """Return the row with what was said of it."""
@@ -122,15 +81,21 @@ class TrafficReader:
                 return
 
 
-def _readable(read: Callable[[], Iterator[Found]]) -> Iterator[Found]:
-    """Yield what can be read; a conversation that cannot, as one whose beginning is gone, is left out."""
+def _batch(
+    cls: type[Any], index: str, where: Sequence[str], after: tuple[Any, ...] | None, snapshot: Snapshot
+) -> Sequence[Any]:
+    return snapshot.page(cls, index, *where, after=after, limit=BATCH, descending=True)
+
+
+def _readable(read: Callable[[], Iterator[Found]]) -> tuple[Found, ...]:
+    """Return what can be read; a conversation that cannot, as one whose beginning is gone, is left out."""
     try:
-        yield from [*read()]
+        return tuple(read())
     except InvalidInput:
-        yield LeftOut("unreadable")
+        return (LeftOut("unreadable"),)
 
 
-def _of_completion(stored: StoredCompletion) -> Iterator[Found]:
+def _of_completion(reader: TrafficReader, stored: StoredCompletion) -> Iterator[Found]:
     request = _plain({name: stored.request[name] for name in ("messages", "tools") if name in stored.request})
     messages = structure(tuple[Message, ...], request.get("messages", []))
     tools = structure(tuple[Tool, ...], request.get("tools", []))
@@ -141,41 +106,38 @@ def _of_completion(stored: StoredCompletion) -> Iterator[Found]:
         yield LeftOut("no messages")
 
 
-def _of_response(stored: ModelResponse, responses: Responses) -> Iterator[Found]:
+def _of_response(reader: TrafficReader, stored: ModelResponse) -> Iterator[Found]:
+    if is_expired(reader.runtime, stored):
+        return
     if stored.status is not ResponseStatus.COMPLETED:
         yield LeftOut("not finished")
         return
-    messages, given = responses.messages(stored.id), _plain(stored.parameters)
+    messages = Responses(reader.runtime, reader.principal).messages(stored.id)
+    given = _plain(stored.parameters)
     if given.get("instructions") is not None:
         messages = (Message(Role.SYSTEM, given["instructions"]), *messages)
-    tools = tuple(
-        Tool(one["name"], one.get("description") or "", one.get("parameters") or {}, bool(one.get("strict")))
-        for one in given.get("tools") or ()
-    )
     choice = Choice(0, messages[-1], FinishReason.STOP)
-    yield _row(choice, messages[:-1], tools, stored, "responses", stored.id, stored.id)
+    yield _row(choice, messages[:-1], tools_of(given.get("tools")), stored, "responses", stored.id, stored.id)
 
 
-def _of_call(call: TracedCall) -> Iterator[Found]:
-    inputs, output = without_nulls(_plain(call.inputs)), without_nulls(_plain(call.output["value"]))
-    asked, choices = inputs.get("messages"), output.get("choices")
-    if call.exception is not None or not asked or not isinstance(choices, list):
+def _of_call(reader: TrafficReader, call: TracedCall) -> Iterator[Found]:
+    if call.completion_id is None:
+        return
+    if call.exception is not None:
         yield LeftOut("no messages")
         return
-    messages = tuple(map(message_of, structure(tuple[RecordedMessage, ...], asked)))
-    tools = tuple(map(tool_of, structure(tuple[RecordedTool, ...], inputs.get("tools", []))))
-    model = inputs.get("model", output.get("model"))
-    for at, one in enumerate(choices):
-        read = structure(_TracedChoice, one)
-        reason = FinishReason.STOP if read.finish_reason in _WHOLE else FinishReason.LENGTH
-        choice = Choice(at, message_of(read.message), reason)
-        yield _row(choice, messages, tools, call, "traces", call.ref, call.completion_id or "", str(model))
+    model, messages, tools, choices = conversation_of(_plain(call.inputs), _plain(call.output["value"]))
+    if not messages or not choices:
+        yield LeftOut("no messages")
+    for choice in choices if messages else ():
+        yield _row(choice, messages, tools, call, "traces", call.ref, call.completion_id, model)
 
 
-@attrs.frozen
-class _TracedChoice:
-    message: RecordedMessage
-    finish_reason: str = FinishReason.STOP.value
+_READ: Mapping[Source, tuple[type[Any], Callable[[TrafficReader, Any], Iterator[Found]]]] = {
+    "chat": (StoredCompletion, _of_completion),
+    "responses": (ModelResponse, _of_response),
+    "traces": (TracedCall, _of_call),
+}
 
 
 def _row(
@@ -189,7 +151,7 @@ def _row(
     model: str = "",
 ) -> Found:
     answer = choice.message
-    if choice.finish_reason not in _WHOLE:
+    if choice.finish_reason not in WHOLE:
         return LeftOut("not finished")
     if answer.role is not Role.ASSISTANT or not (answer.text or answer.tool_calls):
         return LeftOut("no answer")

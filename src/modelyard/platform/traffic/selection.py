@@ -7,21 +7,17 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.completion import Role
 from modelyard.domain.evaluation.filters import value_at
-from modelyard.domain.evaluation.scorer_rules import rule_of
-from modelyard.domain.evaluation.scorers import LlmJudge, Unscored
 from modelyard.domain.identity import Principal
 from modelyard.domain.models import Checkpoint, Model, ModelName
 from modelyard.domain.record import EMPTY
 from modelyard.domain.usage import LedgerEntry
-from modelyard.errors import Forbidden, InvalidInput, NotFound
-from modelyard.platform.chat.service import Chat
+from modelyard.errors import Forbidden, NotFound
 from modelyard.platform.checkpoints.aliases import found_alias
 from modelyard.platform.checkpoints.lookup import found_checkpoint, named_model
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.traffic.rows import TrafficRow
+from modelyard.platform.traffic.traffic_row import TrafficRow
 from modelyard.protocols import Snapshot
 
 Score = str | Mapping[str, Any] | Callable[[TrafficRow], float | bool | None]
@@ -52,6 +48,13 @@ class AnsweredBy:
         step = named.step if named.step is not None else found_alias(snapshot, model, named.alias or "").step
         return cls(name, model, found_checkpoint(snapshot, model, step))
 
+    @property
+    def pinned(self) -> str:
+        """The name with the step in the place of an alias."""
+        if self.model is None or self.checkpoint is None:
+            return self.name
+        return f"{self.model.entity}/{self.model.project}/{self.model.name}:step{self.checkpoint.step}"
+
     def meant(self, row: TrafficRow, snapshot: Snapshot) -> bool:
         """Return whether this answered. Of a traced call the ledger knows the checkpoint."""
         if self.model is None or (self.checkpoint is None and row.model == self.name):
@@ -67,26 +70,17 @@ class AnsweredBy:
         return bool(named) and (self.checkpoint is None or booked.checkpoint_step == self.checkpoint.step)
 
 
-@attrs.define
+@attrs.frozen
 class Selection:
     """The conditions of a collection. `missed` says of a row why it is left out."""
 
     runtime: Runtime
-    principal: Principal
     answered: AnsweredBy | None = None
     metadata: Mapping[str, Any] = EMPTY
     since: datetime | None = None
     until: datetime | None = None
     where: Callable[[TrafficRow], bool] | None = None
     score: Score | None = None
-    _judge: LlmJudge | None = attrs.field(default=None, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        if isinstance(self.score, Mapping):
-            rule = rule_of(self.score)
-            if not isinstance(rule, LlmJudge):
-                raise InvalidInput.at("score", "type", msg="must be llm_judge; another scorer needs what is expected")
-            self._judge = rule
 
     @property
     def reads_feedback(self) -> bool:
@@ -105,28 +99,14 @@ class Selection:
         return None
 
     def value_of(self, row: TrafficRow) -> float | None:
-        """Return what the row is worth; None where nothing says so. Raises as the completion of a judge does."""
-        if self._judge is not None:
-            return self._judged(self._judge, row)
+        """Return what feedback or a function says that the row is worth; None where nothing says so."""
         if isinstance(self.score, str):
-            found = [_number(value_at(said.payload, self.score)) for said in row.feedback]
+            found = [number_of(value_at(said.payload, self.score)) for said in row.feedback]
             values = [value for value in found if value is not None]
             return sum(values) / len(values) if values else None
-        return _number(self.score(row)) if callable(self.score) else None
-
-    def _judged(self, judge: LlmJudge, row: TrafficRow) -> float | None:
-        asked = [message.text for message in row.messages[:-1] if message.role is Role.USER]
-        try:
-            question = judge.asks(row.answer.text, {"prompt": asked[-1] if asked else "", **row.metadata})
-        except KeyError as missing:
-            raise InvalidInput.at("score", "prompt", msg=f"names {missing}, which the metadata lack") from None
-        chat = Chat(self.runtime, self.principal)
-        answer = chat.complete(**{"seed": 0, **judge.options, "model": judge.model, "messages": question})
-        try:
-            return _number(judge.read(answer.text))
-        except Unscored:
-            return None
+        return number_of(self.score(row)) if callable(self.score) else None
 
 
-def _number(value: object) -> float | None:
+def number_of(value: object) -> float | None:
+    """Return a finite number, 1 and 0 for a bool; None for anything else."""
     return float(value) if isinstance(value, bool | int | float) and math.isfinite(value) else None

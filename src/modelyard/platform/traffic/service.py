@@ -1,62 +1,34 @@
-"""`platform.traffic`: training data from what was asked and answered, and the way back."""
+"""From traffic to training: stored answers as datasets, and the way back from a checkpoint to each of them."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain
-from typing import Any
+from typing import Unpack
 
-import attrs
-
-from modelyard.domain.identity import Principal, check_name
+from modelyard.domain.canonical import digest
+from modelyard.domain.collection import CollectionJob
+from modelyard.domain.idempotency import check_idempotency_key
+from modelyard.domain.identity import Principal
+from modelyard.domain.job import Job, JobKind
 from modelyard.domain.models import Model
-from modelyard.domain.record import EMPTY
-from modelyard.domain.training import Dataset, DatasetName, Example, Preference
-from modelyard.errors import InvalidInput, nearest
-from modelyard.formats.training_data import DATASETS, read_dataset
+from modelyard.domain.paging import Order
+from modelyard.domain.training import DatasetName
+from modelyard.formats.training_data import read_dataset
+from modelyard.platform.checkpoints.lookup import named_model
+from modelyard.platform.jobs.claims import requester_spec
+from modelyard.platform.jobs.queue import announce, enqueue
+from modelyard.platform.jobs.service import Jobs
+from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.models.service import Models
-from modelyard.platform.paging import named_place
+from modelyard.platform.paging import cursor_at, index_listing, listed_entity, listed_index
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.traffic.kept_rows import KeptRows, preference_between
-from modelyard.platform.traffic.redaction import Redaction, TextRedaction
-from modelyard.platform.traffic.rows import SOURCES, LeftOut, Source, TrafficReader, TrafficRow
-from modelyard.platform.traffic.selection import AnsweredBy, Score, Selection
-from modelyard.platform.training.data import keep_version, store_rows, version_of
-
-HELD_OUT = "-held-out"
-"""How the name of the dataset of the held-out rows ends."""
-
-
-@attrs.frozen
-class Collected:
-    """What was collected: datasets, None for a side without rows, and how much was left out, by the reason."""
-
-    train: Dataset | None
-    held_out: Dataset | None
-    left_out: Mapping[str, int]
-
-    @property
-    def url(self) -> str:
-        """The URL of the dataset to train on. Raises `InvalidInput` where nothing was collected."""
-        if self.train is None:
-            why = ", ".join(f"{reason} {count}" for reason, count in self.left_out.items()) or "nothing was stored"
-            raise InvalidInput.at("data", msg=f"has no rows: {why}")
-        return self.train.url
-
-
-@attrs.frozen
-class TrainedRow:
-    """A row that a checkpoint was trained on: the dataset, the row's number from 0, and what it was made from.
-
-    `sources` are ids of stored completions and responses and references of traced calls; of a preference those of both
-    answers.
-    """
-
-    step: int
-    dataset: str
-    row: int
-    sources: tuple[str, ...]
+from modelyard.platform.traffic.collected import Collected, TrainedRow
+from modelyard.platform.traffic.collector import Collector
+from modelyard.platform.traffic.handle import CollectionHandle, found_collection, is_seen, shown_collection
+from modelyard.platform.traffic.kept_rows import KeptRows
+from modelyard.platform.traffic.request import CollectOptions, CollectRequest
+from modelyard.platform.traffic.traffic_row import TrafficRow
+from modelyard.platform.training.data import version_of
+from modelyard.protocols import Snapshot
 
 
 class Traffic:
@@ -69,66 +41,89 @@ class Traffic:
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         self._runtime, self._principal = runtime, principal
 
+    # ---- collecting
+
     def collect(
+        self, name: str, *, where: Callable[[TrafficRow], bool] | None = None, **options: Unpack[CollectOptions]
+    ) -> Collected:
+        """Collect stored answers, the newest first, into the next version of the dataset `name`, in this process.
+
+        `model` is the name that was requested, a trained model, or a checkpoint of one ("desk/support:prod"). `sources`
+        are some of "chat", "responses" and "traces"; `since` and `until` are times, `where` is a function of the row.
+        `score` is a path in the payload of feedback, a judge as data (`{"type": "llm_judge", ...}`) or a function of
+        the row; with one, answers below `at_least` and those without a score are left out. With `pairs` the rows are
+        preferences: of the answers to the same messages the best, if it is good enough, against the worst. `redact` is
+        applied to every text before rows are compared; what is not text is left out then. Equal rows are one, which
+        names the source of the newest. About the part `holdout` of the conversations becomes the dataset
+        `<name>-held-out`; on which side one is depends on how it begins, and on nothing else. Reading ends when `limit`
+        different answers are found that are good enough. Without a `project`, completions and responses are those of
+        every project of the entity, calls those of the default project, where the datasets are, too. Nothing is written
+        before all is read; a dataset is written whole or not at all. Raises `InvalidInput`, `NotFound`, `Forbidden`,
+        `StorageFull`, and what a function or judge raises.
+        """
+        request = CollectRequest.of(self._runtime, self._principal, name, options, where)
+        with KeptRows() as kept:
+            collector = Collector(self._runtime, self._principal, request, kept)
+            for _ in collector.steps():
+                collector.forget_lines()
+            return Collected(*collector.finish())
+
+    def submit(
         self,
         name: str,
         *,
-        model: str | None = None,
-        sources: Sequence[Source] = SOURCES,
-        metadata: Mapping[str, Any] = EMPTY,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        where: Callable[[TrafficRow], bool] | None = None,
-        score: Score | None = None,
-        at_least: float | None = None,
-        pairs: bool = False,
-        redact: Redaction | Sequence[Redaction] = (),
-        holdout: float = 0.0,
-        limit: int | None = None,
-        project: str | None = None,
-        entity: str | None = None,
-    ) -> Collected:
-        """Collect stored answers, the newest first, into the next version of the dataset `name`.
+        train: Model | str | None = None,
+        idempotency_key: str | None = None,
+        require_worker: bool = False,
+        **options: Unpack[CollectOptions],
+    ) -> CollectionHandle:
+        """Queue a job that collects as `collect` does, and then trains the model `train` by SFT, with `pairs` by DPO.
 
-        `model` is the name that was requested, a trained model, or a checkpoint of one ("desk/support:prod"). With a
-        `score`, answers below `at_least` and those without one are left out. With `pairs` the rows are preferences:
-        of the answers to the same messages the best, if it is good enough, against the worst. `redact` is applied to
-        every text before rows are compared; what is not text is left out then. Equal rows are one, which names the
-        source of the newest. About the part `holdout` of the conversations becomes the dataset `<name>-held-out`; on
-        which side one is depends on how it begins, and on nothing else. Reading ends when `limit` different answers are
-        found that are good enough. Without a `project`, completions and responses are those of every project of the
-        entity, calls those of the default project, where the datasets are, too. Nothing is written before all is read;
-        a dataset is written whole or not at all. Raises `InvalidInput`, `NotFound`, `Forbidden`, `StorageFull`, and
-        what a function or judge raises.
+        What is stored from now on is not collected, and the job continues where it was when its worker is lost. The
+        conditions are data: no functions. The same request under one `idempotency_key` is one job. With
+        `require_worker`, raises `NoWorker` where no worker is alive. Raises as `collect`, and `RateLimited`,
+        `Conflict`.
         """
-        owner, at = named_place(self._runtime, self._principal, entity, project)
-        check_name(name, "name")
-        _check(sources, at_least, score, pairs, holdout, limit)
-        answered = model and self._runtime.store.read(partial(AnsweredBy.of, principal=self._principal, name=model))
-        selection = Selection(
-            self._runtime, self._principal, answered or None, metadata, since, until, where=where, score=score
-        )
-        reader = TrafficReader(self._runtime, self._principal, owner, project)
-        redaction, left_out = TextRedaction.of(redact), Counter[str]()
-        with KeptRows() as kept:
-            good = 0
-            for row in _chosen(reader, selection, sources, left_out):
-                value = None if score is None else selection.value_of(row)
-                if redaction.steps and any(_has_files(message) for message in row.messages):
-                    left_out["not only text"] += 1
-                elif score is not None and value is None:
-                    left_out["no score"] += 1
-                elif not kept.add(_example(row, redaction), value):
-                    left_out["equal"] += 1
-                else:
-                    good += _is_good(value, at_least)
-                    if limit is not None and good >= limit:
-                        break
-            sides = [
-                self._keep((owner, at, name + suffix), _rows(kept, at_least, pairs, part, left_out))
-                for part, suffix in (((0.0, holdout), HELD_OUT), ((holdout, 1.0), ""))
-            ]
-        return Collected(sides[1], sides[0], {reason: count for reason, count in left_out.items() if count})
+        key = check_idempotency_key(idempotency_key)
+        request = CollectRequest.of(self._runtime, self._principal, name, options)
+        trained = train and self._runtime.store.read(lambda snapshot: named_model(snapshot, self._principal, train))
+        if require_worker:
+            Jobs(self._runtime, self._principal).require_worker()
+        self._runtime.require_room()
+        asked = {"name": name, "collect": request.plain(), "train": trained.id if trained else None}
+        spec = {**asked, "request": digest(asked), "asker": requester_spec(self._runtime, self._principal)}
+        job_id, now = self._runtime.ids(), self._runtime.clock.now()
+        most, place = self._runtime.settings.max_queued_jobs, (request.entity, request.project)
+        requested = Job(job_id, JobKind.COLLECT, *place, job_id, now, spec, idempotency_key=key)
+        job = self._runtime.store.transact(lambda tx: enqueue(tx, requested, most))
+        if job.id == job_id:
+            announce(self._runtime, job)
+        return CollectionHandle(self._runtime, self._principal, job.id)
+
+    # ---- collections
+
+    def job(self, job_id: str) -> CollectionHandle:
+        """Return the handle of a collection. Raises `NotFound`."""
+        handle = CollectionHandle(self._runtime, self._principal, job_id)
+        handle.refresh()
+        return handle
+
+    def list(
+        self, *, project: str | None = None, entity: str | None = None, order: Order = "desc"
+    ) -> Listing[CollectionJob]:
+        """List collections, the newest first: all that the caller may see, or those of an entity or a project.
+
+        Raises `Forbidden`.
+        """
+        index, *where = listed_index(listed_entity(self._principal, entity, project), project)
+
+        def place(id: str, snapshot: Snapshot) -> Cursor:
+            return cursor_at(Job, index, found_collection(snapshot, self._principal, id))
+
+        keep = partial(is_seen, self._principal)
+        return index_listing(self._runtime, Job, index, *where, place=place, order=order, keep=keep, shown=_shown)
+
+    # ---- the way back
 
     def lineage(self, model: Model | str, step: int) -> Iterator[TrainedRow]:
         """Yield the rows of the datasets that a checkpoint, and those before it, were trained on, the nearest first.
@@ -143,81 +138,6 @@ class Traffic:
                     for number, row in enumerate(read_dataset(file)):
                         yield TrainedRow(trained.step, dataset.url, number, row.sources)
 
-    def _keep(self, place: tuple[str, str, str], rows: Iterator[Example | Preference]) -> Dataset | None:
-        """Write the dataset of one side, unless it has no rows."""
-        for first in rows:
-            self._runtime.require_room()
-            stored, count = store_rows(self._runtime.artifacts, DATASETS, chain([first], rows))
-            return keep_version(self._runtime, place, stored, count)
-        return None
 
-
-# ---- parts of the above ----------------------------------------------------------------------------------------------
-
-
-def _check(
-    sources: Sequence[str], at_least: float | None, score: object, pairs: bool, holdout: float, limit: int | None
-) -> None:
-    for at, one in enumerate(sources):
-        if one not in SOURCES:
-            raise InvalidInput.at("sources", at, msg=f"must be one of {', '.join(SOURCES)}{nearest(one, SOURCES)}")
-    if score is None and (pairs or at_least is not None):
-        raise InvalidInput.at("score", msg="is required where answers are compared", type="missing")
-    if not 0 <= holdout < 1:
-        raise InvalidInput.at("holdout", msg="must be from 0 to below 1")
-    if limit is not None and limit < 1:
-        raise InvalidInput.at("limit", msg="must be at least 1")
-
-
-def _chosen(
-    reader: TrafficReader, selection: Selection, sources: Sequence[Source], left_out: Counter[str]
-) -> Iterator[TrafficRow]:
-    for source in dict.fromkeys(sources):
-        for found in reader.rows(source):
-            if isinstance(found, LeftOut):
-                left_out[found.reason] += 1
-                continue
-            missed = selection.missed(found)
-            row = reader.with_feedback(found) if missed is None and selection.reads_feedback else found
-            if missed is None and selection.where is not None and not selection.where(row):
-                missed = "where"
-            if missed is None:
-                yield row
-            else:
-                left_out[missed] += 1
-
-
-def _has_files(message: Any) -> bool:
-    return isinstance(message.content, tuple) and any(part.type != "text" for part in message.content)
-
-
-def _example(row: TrafficRow, redaction: TextRedaction) -> Example:
-    tools = tuple(map(redaction.tool, row.tools)) if redaction.steps else row.tools
-    messages = tuple(map(redaction.message, row.messages)) if redaction.steps else row.messages
-    return Example(messages, tools, (row.id,))
-
-
-def _is_good(score: float | None, at_least: float | None) -> bool:
-    return at_least is None or (score is not None and score >= at_least)
-
-
-def _rows(
-    kept: KeptRows, at_least: float | None, pairs: bool, part: tuple[float, float], left_out: Counter[str]
-) -> Iterator[Example | Preference]:
-    """Yield the rows of one part of the conversations, and count what is left out of it."""
-    if not pairs:
-        for row in kept.rows():
-            if part[0] <= row.share < part[1]:
-                if _is_good(row.score, at_least):
-                    yield row.example
-                else:
-                    left_out["score"] += 1
-        return
-    for answers in kept.prompts():
-        best, worst = answers[0], answers[-1]
-        if part[0] <= best.share < part[1]:
-            if _is_good(best.score, at_least) and best.score != worst.score:
-                yield preference_between(best, worst)
-                left_out["between"] += len(answers) - 2
-            else:
-                left_out["not paired"] += len(answers)
+def _shown(snapshot: Snapshot, jobs: Sequence[Job]) -> Sequence[CollectionJob]:
+    return [shown_collection(snapshot, job) for job in jobs]

@@ -83,15 +83,21 @@ def book_steps(tx: Tx, job: Job, entry_id: str, now: datetime, warnings: list[Bu
     tokens = sum(steps.values())
     if not tokens:
         return job
-    budgets = require_budget(tx, job, cost_of(job, tokens))
-    entry = _entry(tx, job, tokens, entry_id, now)
-    payer = Admission(
-        entry_id, entry.key_id, job.entity, tuple(budget.id for budget in budgets), _NOTHING, entry.created_at
-    )
-    book(tx, entry, payer, None, warnings)
+    book_tokens(tx, job, tokens, entry_id, now, warnings)
     billed = attrs.evolve(job, result={**job.result, BILLED_STEP: max(steps)})
     tx.replace(billed)
     return billed
+
+
+def book_tokens(tx: Tx, job: Job, tokens: int, entry_id: str, now: datetime, warnings: list[Budget]) -> None:
+    """Book tokens that were trained on, as an entry of their own. Raises `BudgetExceeded`."""
+    warnings.clear()  # a step may be made again
+    if not tokens or "billing" not in job.spec:
+        return
+    budgets = require_budget(tx, job, cost_of(job, tokens))
+    entry = _entry(tx, job, tokens, entry_id, now)
+    payer = Admission(entry_id, entry.key_id, job.entity, tuple(one.id for one in budgets), _NOTHING, entry.created_at)
+    book(tx, entry, payer, None, warnings)
 
 
 def book_rest(tx: Tx, job: Job) -> None:

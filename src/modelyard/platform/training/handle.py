@@ -13,7 +13,7 @@ from modelyard.domain.training import TrainingEvent, TrainingJob
 from modelyard.errors import JobFailed, NotFound
 from modelyard.platform.jobs.announced import live_workers, waiting_for
 from modelyard.platform.jobs.events import event_listing, iter_events
-from modelyard.platform.jobs.queue import announce, request_cancel
+from modelyard.platform.jobs.queue import announce, request_cancel, request_pause, resume_paused
 from modelyard.platform.jobs.waiting import Followed, afollowed, follow, followed, wait_for_end
 from modelyard.platform.jobs.wakeups import JobPause
 from modelyard.platform.listing import Cursor
@@ -21,6 +21,7 @@ from modelyard.platform.paging import cursor_at, get_or_none, listed_index
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.methods import TRAINING_KINDS
 from modelyard.platform.training.metrics import SHOWN, MetricRows, job_plot, metric_rows
+from modelyard.platform.training.submission import continue_job, going_child
 from modelyard.platform.training.trajectories import TrajectorySummary
 from modelyard.protocols import Snapshot, Tx
 from modelyard.report.line_plot import Plot
@@ -179,6 +180,39 @@ def cancel_job(runtime: Runtime, principal: Principal, job_id: str) -> TrainingJ
     return answer
 
 
+def pause_job(runtime: Runtime, principal: Principal, job_id: str) -> Job:
+    """Pause a training job in the principal's name, and the job of a loop's round with it. Raises `NotFound`,
+    `Conflict` for one that has ended.
+    """
+
+    def step(tx: Tx) -> Job:
+        job = found_job(tx, principal, job_id)
+        for child in going_child(tx, job):
+            request_pause(tx, child.id, principal.name)
+        return request_pause(tx, job.id, principal.name)
+
+    return runtime.store.transact(step)
+
+
+def resume_job(runtime: Runtime, principal: Principal, job_id: str) -> Job:
+    """Continue a training job that was paused, or as a new job one that a budget has ended.
+
+    Raises `NotFound`, `Conflict` for any other, `BudgetExceeded`.
+    """
+    ids, now, most = (runtime.ids(), runtime.ids()), runtime.clock.now(), runtime.settings.max_queued_jobs
+
+    def step(tx: Tx) -> Job:
+        job = found_job(tx, principal, job_id)
+        resumed = resume_paused(tx, job)
+        if resumed is None:
+            return continue_job(tx, job, ids, now, most)
+        for child in going_child(tx, job):
+            resume_paused(tx, child)
+        return resumed
+
+    return announce(runtime, runtime.store.transact(step))
+
+
 # ---- jobs as their owner sees them -----------------------------------------------------------------------------------
 
 
@@ -224,7 +258,8 @@ def _queue_head(snapshot: Snapshot) -> Sequence[Cursor]:
 
 def _position(head: Sequence[Cursor], job: Job) -> int | None:
     """Return how many jobs of the queue's head come before a job that waits; None for one that does not."""
-    return bisect_left(head, cursor_at(Job, "by_place", job)) if job.status is JobStatus.QUEUED else None
+    waits = job.status is JobStatus.QUEUED and job.place is not QueueState.PAUSED
+    return bisect_left(head, cursor_at(Job, "by_place", job)) if waits else None
 
 
 def shown_job(runtime: Runtime, principal: Principal, job_id: str) -> TrainingJob:

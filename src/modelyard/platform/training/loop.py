@@ -16,7 +16,7 @@ from modelyard.platform.evaluations.model_under_test import messages_of
 from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.rows import RowData, rows_given
 from modelyard.platform.evaluations.scorers import NamedScorer, OneScorer, build_scorer, import_path, name_scorers
-from modelyard.platform.jobs.requester import requester_spec
+from modelyard.platform.jobs.claims import requester_spec
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.data import own
 from modelyard.platform.training.methods import JobRequest

@@ -12,9 +12,7 @@ from modelyard.domain.events import JobEventRecorded
 from modelyard.domain.job import Gain, Job, JobProgress, NewEvent
 from modelyard.domain.resources import Capacity
 from modelyard.errors import RecordNotFound, TrainingError
-from modelyard.platform.jobs.claimed_job import ClaimedJob
-from modelyard.platform.jobs.events import record_events
-from modelyard.platform.jobs.leases import fenced, require_claim
+from modelyard.platform.jobs.claims import ClaimedJob, fenced, record_events, require_claim
 from modelyard.platform.jobs.queue import announce, fail
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.paging import get_or_none

@@ -24,7 +24,7 @@ _PAGE = 500
 LOOKED_AT = 20
 """How many steps of a job are looked at to know which metrics it has."""
 
-FIRST = ("reward", "held_out", "loss", "accuracy", "margin", "kl_div", "entropy", "grad_norm")
+FIRST = ("reward", "held_out", "loss", "valid_loss", "accuracy", "margin", "kl_div", "entropy", "grad_norm")
 """The metrics that are looked at first."""
 
 _TENSORBOARD = (
@@ -33,7 +33,7 @@ _TENSORBOARD = (
     "tensorboard.summary.writer.event_file_writer",
 )
 
-SHOWN = ("loss", "reward", "held_out", "accuracy", "margin")
+SHOWN = ("loss", "valid_loss", "reward", "held_out", "accuracy", "margin")
 """The metrics that progress bars show."""
 
 

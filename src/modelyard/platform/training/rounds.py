@@ -26,16 +26,15 @@ from modelyard.formats.jsonl import read_rows
 from modelyard.formats.training_data import GROUPS
 from modelyard.platform.evaluations.rows import build_specs
 from modelyard.platform.evaluations.scorers import NamedScorer, build_scorer
-from modelyard.platform.jobs.claimed_job import ClaimedJob
-from modelyard.platform.jobs.leases import fenced, latest_job, require_claim
+from modelyard.platform.jobs.claims import ClaimedJob, fenced, latest_job, requester_principal, require_claim
 from modelyard.platform.jobs.queue import announce, cancel, enqueue, save_resume, succeed
-from modelyard.platform.jobs.requester import requester_principal
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.training.billing import is_over_budget
 from modelyard.platform.training.data import own
+from modelyard.platform.training.job_files import intact
 from modelyard.platform.training.loop_record import LoopRecord, Turns
 from modelyard.platform.training.methods import METHODS, JobRequest
-from modelyard.platform.training.run import intact
+from modelyard.platform.training.result_file import RESULTS, ResultFile
 from modelyard.platform.training.sampling import RoundSampler, first_failure, round_metrics, tasks_of_round
 from modelyard.platform.training.submission import CHILD, RUN, new_job
 from modelyard.protocols import Snapshot, Tx
@@ -290,10 +289,15 @@ class _Loop:
             best = job.result.get("best") or {"step": job.result.get("last")}
             held_out = {"best_held_out": best["score"]} if "score" in best else {}
             metrics = {**job.result.get("metrics", {}), **held_out}
-            ended = attrs.evolve(job, result={**job.result, "step": best["step"], "metrics": metrics})
+            written = {} if results is None else {RESULTS: results.add(tx, now)}
+            ended = attrs.evolve(job, result={**job.result, "step": best["step"], "metrics": metrics, **written})
             return succeed(tx, types, ended, event_id, now)
 
-        self.claimed.job = announce(self.runtime, self.runtime.store.transact(step))
+        results = ResultFile.of(self.runtime, self.claimed.job, self.claimed.loose)
+        ended = self.runtime.store.transact(step)
+        if ended.status is JobStatus.SUCCEEDED:
+            self.claimed.loose.clear()
+        self.claimed.job = announce(self.runtime, ended)
 
 
 class _Pool:

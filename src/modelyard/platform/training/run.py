@@ -4,42 +4,33 @@ A job begins at the model's highest checkpoint and keeps that parent however oft
 """
 
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from numbers import Integral, Real
-from typing import Any, BinaryIO, Generic, TypeVar
+from typing import Any
 
 import attrs
 
 from modelyard.domain.canonical import digest
 from modelyard.domain.job import Claim, Job, JobProgress, JobStatus
 from modelyard.domain.models import Checkpoint, Model
-from modelyard.domain.training import GRADIENT_STEP, TRAINING_STARTED, Dataset
+from modelyard.domain.training import GRADIENT_STEP, HELD_OUT, TRAINING_STARTED, Dataset
 from modelyard.domain.training_config import BatchedConfig
 from modelyard.domain.usage import Budget
-from modelyard.errors import (
-    ArtifactMissing,
-    BudgetExceeded,
-    RecordNotFound,
-    TrainingError,
-)
+from modelyard.errors import BudgetExceeded, RecordNotFound, TrainingError
 from modelyard.platform.checkpoints.retention import enforce
 from modelyard.platform.checkpoints.transactions import artifacts_of
-from modelyard.platform.jobs.claimed_job import ClaimedJob
-from modelyard.platform.jobs.leases import require_claim
+from modelyard.platform.jobs.claims import ClaimedJob, require_claim
 from modelyard.platform.jobs.queue import announce, cancel, fail, save_resume, succeed
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.billing import OVER_BUDGET, book_steps, cost_of, require_budget, tokens_of
+from modelyard.platform.training.job_files import Files, TrainingRows, intact, opener
 from modelyard.platform.training.methods import METHODS
+from modelyard.platform.training.result_file import RESULTS, ResultFile
 from modelyard.platform.training.trainer_border import close, next_of, trainer_border
 from modelyard.platform.training.trajectories import to_keep
 from modelyard.platform.usage.booking import warn_of
-from modelyard.protocols import ArtifactStore, SavedState, Started, Step, TrainContext, Trained, Trainer, TrainItem, Tx
-
-T = TypeVar("T")
-
-Files = Mapping[str, Any]
-"""File names to `{"artifact", "size", "digest"}`."""
+from modelyard.protocols import SavedState, Started, Step, TrainContext, Trained, Trainer, TrainItem, Tx
 
 
 def train(claimed: ClaimedJob) -> Generator[None, None, None]:
@@ -135,9 +126,12 @@ class _Run:
         trainer = _trainer_for(self.runtime, self.start.model.base_model, method.kind)
         config = method.config.resolve(spec["config"])
         epochs = config.epochs if isinstance(config, BatchedConfig) else 1
-        rows = _Rows(artifacts, name, method.rows.read, epochs)
+        rows = TrainingRows(artifacts, name, method.rows.read, epochs)
+        held_out = spec.get(HELD_OUT)
+        validated = () if held_out is None else TrainingRows(artifacts, held_out["artifact"], method.rows.read)
+        context = attrs.evolve(self._context, held_out=validated)
         with trainer_border():
-            return iter(trainer.train(method.kind.value, config, rows, self._context))
+            return iter(trainer.train(method.kind.value, config, rows, context))
 
     def store(self, item: TrainItem) -> None:
         """Store what the trainer yielded. Raises `TrainingError` when it breaks the laws of trainers."""
@@ -194,6 +188,7 @@ class _Run:
 
     def _store_checkpoint(self, item: Trained) -> None:
         metrics, files = _finite(item.metrics, "the result"), self._put(item.files)
+        results = ResultFile.of(self.runtime, self.start.job, self._loose)
         checkpoint_id, event_id, entry_id = self.runtime.ids(), self.runtime.ids(), self.runtime.ids()
         now = self.runtime.clock.now()
         types, warnings = self.runtime.job_types, list[Budget]()
@@ -207,6 +202,7 @@ class _Run:
             tx.add(checkpoint)
             tx.replace(attrs.evolve(model, last_step=checkpoint.step))
             result = {**job.result, "checkpoint_id": checkpoint.id, "step": checkpoint.step, "metrics": metrics}
+            result |= {} if results is None else {RESULTS: results.add(tx, now)}
             return succeed(tx, types, attrs.evolve(job, result=result), event_id, now), enforce(tx, model, now)
 
         self.claimed.job, gone = self.runtime.store.transact(step)
@@ -302,39 +298,3 @@ def _context(runtime: Runtime, start: _Start, resume: Files, resume_step: int) -
         reference_files=frozenset(reference),
         reference=opener(runtime.artifacts, reference) if reference else None,
     )
-
-
-def opener(artifacts: ArtifactStore, files: Files) -> Callable[[str], BinaryIO]:
-    """Return what opens files by the names under which a record knows them. It raises `ArtifactMissing`."""
-
-    def open_file(name: str) -> BinaryIO:
-        if name not in files:
-            raise ArtifactMissing(f"there is no file {name!r}")
-        return artifacts.open(files[name]["artifact"], files[name]["digest"])
-
-    return open_file
-
-
-def intact(runtime: Runtime, files: Files) -> Files:
-    """Return the saved state, or nothing where a file of it is gone or altered: then the job begins again."""
-    try:
-        for file in files.values():
-            runtime.artifacts.open(file["artifact"], file["digest"]).close()
-    except ArtifactMissing:
-        return {}
-    return files
-
-
-@attrs.frozen
-class _Rows(Generic[T]):
-    """Training data that can be read again and again, a row at a time: all rows so many times."""
-
-    artifacts: ArtifactStore
-    name: str
-    read: Callable[[BinaryIO], Iterator[T]]
-    epochs: int = 1
-
-    def __iter__(self) -> Iterator[T]:
-        for _ in range(self.epochs):
-            with self.artifacts.open(self.name) as file:
-                yield from self.read(file)

@@ -8,8 +8,9 @@ from typing import Any, TypeVar, Unpack, get_type_hints
 import attrs
 
 from modelyard.domain.canonical import digest
+from modelyard.domain.idempotency import check_idempotency_key
 from modelyard.domain.identity import Principal, check_name
-from modelyard.domain.job import Job, JobKind, JobStatus, check_idempotency_key
+from modelyard.domain.job import Job, JobKind, JobStatus
 from modelyard.domain.models import Model
 from modelyard.domain.paging import Order
 from modelyard.domain.record import EMPTY
@@ -45,12 +46,13 @@ from modelyard.platform.training.handle import (
     cancel_job,
     found_job,
     narrowest_index,
+    resume_job,
     shown,
     shown_job,
     visible,
 )
 from modelyard.platform.training.methods import METHODS, JobRequest, Method, require_offered
-from modelyard.platform.training.submission import add_job, continue_job, new_job
+from modelyard.platform.training.submission import add_job, new_job
 from modelyard.protocols import Snapshot, StoredArtifact
 
 T = TypeVar("T")
@@ -222,16 +224,12 @@ class Training:
         return cancel_job(self._runtime, self._principal, job_id)
 
     def resume(self, job_id: str) -> JobHandle:
-        """Continue a job that a budget has ended, from its last saved state, as a new job on the same data.
+        """Continue a job from its last saved state: one that is paused, or as a new job on the same data one that a
+        budget has ended.
 
-        Raises `NotFound`, `Conflict` for a job that ended otherwise or was continued already, `BudgetExceeded`.
+        Raises `NotFound`, `Conflict` for any other, and for one that was continued already, `BudgetExceeded`.
         """
-        ids, now = (self._runtime.ids(), self._runtime.ids()), self._runtime.clock.now()
-        most = self._runtime.settings.max_queued_jobs
-        job = self._runtime.store.transact(
-            lambda tx: continue_job(tx, found_job(tx, self._principal, job_id), ids, now, most)
-        )
-        return JobHandle(self._runtime, self._principal, announce(self._runtime, job).id)
+        return JobHandle(self._runtime, self._principal, resume_job(self._runtime, self._principal, job_id).id)
 
     def list(
         self,

@@ -15,7 +15,7 @@ from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.billing import OVER_BUDGET, billing_of, is_over_budget, require_budget
 from modelyard.platform.training.methods import JobRequest
-from modelyard.protocols import Tx
+from modelyard.protocols import Snapshot, Tx
 
 SEED_BYTES = 6
 
@@ -60,13 +60,19 @@ def add_job(tx: Tx, job: Job, max_queued: int) -> Job:
     return enqueue(tx, job, max_queued)
 
 
+def going_child(snapshot: Snapshot, job: Job) -> list[Job]:
+    """Return the training job of a loop's current round, if it has not ended."""
+    child = get_or_none(snapshot, Job, job.result[CHILD]) if CHILD in job.result else None
+    return [] if child is None or child.ended else [child]
+
+
 def continue_job(tx: Tx, ended: Job, ids: Sequence[str], now: datetime, max_queued: int) -> Job:
     """Queue a job, under the first of `ids`, that continues one that a budget has ended, from its last saved state.
 
     The training job of a loop's round is continued with it, under the second. Raises as `add_job`.
     """
     if not is_over_budget(ended):
-        raise Conflict("only a job that a budget has ended can be resumed, once; start a new job")
+        raise Conflict("only a job that is paused, or that a budget has ended, can be resumed, once; start a new job")
     result = {name: value for name, value in ended.result.items() if name != OVER_BUDGET}
     tx.replace(attrs.evolve(ended, result=result, resume={}))
     child = get_or_none(tx, Job, result[CHILD]) if CHILD in result else None

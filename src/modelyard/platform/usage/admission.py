@@ -8,8 +8,6 @@ from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
 
-import attrs
-
 from modelyard.domain.identity import Limits, RateStand
 from modelyard.domain.process import PROCESS
 from modelyard.domain.record import KEY
@@ -44,15 +42,15 @@ def reserve(
 
     Raises `RateLimited`, `BudgetExceeded`.
     """
-    store, here = runtime.store, presence.presence_of(runtime)
+    store, here = runtime.store, runtime.cache.presence or presence.presence_of(runtime)
     threads = runtime.store_threads(admission.entity)
-    owned = attrs.evolve(admission, owner=here.id)
-    step = DomainStep(
-        partial(admit, admission=owned, limits=limits, least=least, here=here, see=see),
-        [(ENTITY, admission.entity), (KEY_OF_API, admission.key_id), (PROCESS, here.id)],
+    step: Callable[[Tx], Admission | None] = partial(
+        admit, admission=admission, limits=limits, least=least, here=here, see=see
     )
+    if store.blocking:
+        step = DomainStep(step, [(ENTITY, admission.entity), (KEY_OF_API, admission.key_id), (PROCESS, here.id)])
     try:
-        held = yield Transact(store, step, durable=False)
+        held = (yield Transact(store, step, durable=False)) if store.blocking else store.transact(step, durable=False)
     except (RateLimited, BudgetExceeded):
         released = yield Call(lambda: presence.release_dead(runtime), store.blocking, threads)
         if not released:
@@ -60,7 +58,7 @@ def reserve(
         held = yield Transact(store, step, durable=False)
     if held is not None:
         here.hold(held)
-    return held  # type: ignore[no-any-return]
+    return held
 
 
 def admit(
@@ -83,7 +81,7 @@ def admit(
     if not budgets and at_once is None:
         return None
     here.sign_on(tx)
-    held = attrs.evolve(admission, budgets=tuple(budget.id for budget in budgets))
+    held = admission.held(tuple([budget.id for budget in budgets]), here.id)
     tx.add(held)
     return held
 

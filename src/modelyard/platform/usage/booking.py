@@ -8,7 +8,7 @@ import attrs
 
 from modelyard.domain import events
 from modelyard.domain.record import KEY
-from modelyard.domain.usage import ENTITY, Admission, Budget, LedgerEntry, total_of
+from modelyard.domain.usage import ENTITY, Admission, Budget, BudgetPeriod, LedgerEntry, UsageTotal, total_of
 from modelyard.errors import RecordConflict, RecordNotFound, StoreClosed, StoreError
 from modelyard.flow import AsyncDriver, Driver, Transact
 from modelyard.lazy import log
@@ -16,27 +16,6 @@ from modelyard.platform.runtime import Booking, Runtime
 from modelyard.protocols import DomainStep, Snapshot, Tx
 
 _NOTHING = Decimal(0)
-
-
-@attrs.define(eq=False)
-class RecordUsage(Transact):
-    """A step that records what was produced, and may run again. `on_committed` is called afterwards.
-
-    A driver whose caller has a transaction of its own may leave the step to that transaction.
-    """
-
-    durable: bool = attrs.field(default=False, init=False)
-    on_committed: Callable[[], None] = attrs.field(kw_only=True)
-
-    def perform(self, driver: Driver[Any]) -> None:
-        """Run the transaction in this thread."""
-        self.store.transact(self.step, durable=False)
-        self.on_committed()
-
-    async def aperform(self, driver: AsyncDriver[Any]) -> None:
-        """Run the transaction without blocking the event loop."""
-        await super().aperform(driver)
-        self.on_committed()
 
 
 @attrs.define(eq=False)
@@ -54,12 +33,12 @@ class CompletionBooking:
     keep: Callable[[Tx], object] | None = None
     warnings: list[Budget] = attrs.field(factory=list)
 
-    def step(self, tx: Tx) -> None:
-        """Record it. Repeating it changes nothing."""
+    def step(self, tx: Tx, totals: "Totals | None" = None) -> None:
+        """Record it, its total in `totals` where they are given. Repeating it changes nothing."""
         if self.warnings:
             self.warnings.clear()
         if self.entry is not None:
-            book(tx, self.entry, self.reserved, self.keep, self.warnings)
+            book(tx, self.entry, self.reserved, self.keep, self.warnings, totals)
         elif self.reserved is not None:
             settle(tx, self.reserved)
 
@@ -68,12 +47,52 @@ class CompletionBooking:
         if self.runtime.cache.bookings.pop(self.id, None) is None or self.entry is None:
             return
         self.booked(self.entry)
-        warn_of(self.runtime, self.warnings)
+        if self.warnings:
+            warn_of(self.runtime, self.warnings)
+
+
+@attrs.define(eq=False)
+class RecordUsage(Transact):
+    """A step that records what was produced, and may run again. The booking learns when it is committed.
+
+    A driver whose caller has a transaction of its own may leave the booking to that transaction.
+    """
+
+    durable: bool = attrs.field(default=False, init=False)
+    booking: CompletionBooking = attrs.field(kw_only=True)
+
+    def perform(self, driver: Driver[Any]) -> None:
+        """Run the transaction in this thread."""
+        self.store.transact(self.step, durable=False)
+        self.booking.on_committed()
+
+    async def aperform(self, driver: AsyncDriver[Any]) -> None:
+        """Run the transaction without blocking the event loop."""
+        await super().aperform(driver)
+        self.booking.on_committed()
 
 
 def of_entity(step: Callable[[Tx], None], entity: str) -> DomainStep[None]:
     """Return the step as one that touches only what an entity uses."""
     return DomainStep(step, [(ENTITY, entity)])
+
+
+class Totals:
+    """What several bookings of one transaction add to the totals of usage: to each at once, at the end."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[tuple[str, ...], UsageTotal] = {}
+
+    def accumulate(self, total: UsageTotal) -> None:
+        """Add one."""
+        key = (total.entity, total.day, total.project, total.key_id, total.model)
+        known = self._by_key.get(key)
+        self._by_key[key] = total if known is None else known + total
+
+    def store(self, tx: Tx) -> None:
+        """Add them to those that are stored."""
+        for total in self._by_key.values():
+            tx.accumulate(total)
 
 
 def book(
@@ -82,8 +101,9 @@ def book(
     held: Admission | None,
     keep: Callable[[Tx], object] | None,
     warnings: list[Budget] | None = None,
+    totals: Totals | None = None,
 ) -> None:
-    """Add a completion to the ledger and its totals, settle what it reserved, and have `keep` store it.
+    """Add a completion to the ledger and to `totals`, or the stored ones; settle what it reserved; and `keep` it.
 
     Repeating it changes nothing.
     """
@@ -91,7 +111,7 @@ def book(
         tx.add(entry)
     except RecordConflict:
         return
-    tx.accumulate(total_of(entry))
+    (tx if totals is None else totals).accumulate(total_of(entry))
     if held is not None:
         settle(tx, held, entry.cost, warnings)
     if keep is not None:
@@ -152,14 +172,17 @@ def retry_bookings(runtime: Runtime) -> None:
     bookings = tuple(runtime.cache.bookings.values())
     if not bookings:
         return
-    runtime.store.transact(lambda tx: _book_all(tx, bookings), durable=False)
+    runtime.store.transact(lambda tx: book_together(tx, bookings), durable=False)
     for booking in bookings:
         booking.on_committed()
 
 
-def _book_all(tx: Tx, bookings: Sequence[Booking]) -> None:
+def book_together(tx: Tx, bookings: Sequence[Booking]) -> None:
+    """Record several requests in one transaction. Repeating it changes nothing."""
+    totals = Totals()
     for booking in bookings:
-        booking.step(tx)
+        booking.step(tx, totals)
+    totals.store(tx)
 
 
 # ---- budgets ---------------------------------------------------------------------------------------------------
@@ -179,4 +202,6 @@ def budget_id(entity: str, key_id: str | None) -> str:
 def find_budget(snapshot: Snapshot, id: str) -> Budget | None:
     """Return the budget as it is now, or None where there is none."""
     budget = snapshot.find(Budget, KEY, id)
-    return None if budget is None else budget.at(snapshot.time)
+    if budget is None or budget.period is BudgetPeriod.TOTAL:
+        return budget
+    return budget.at(snapshot.time)

@@ -161,6 +161,12 @@ class Batch:
 
     # ---- reads ----
 
+    def learn(self, plan: RecordPlan, row: Row) -> None:
+        """Know a row that was locked and read with another, unless it was not there, or is written by these steps."""
+        key = plan.key_of(row)
+        if plan not in self._touched and None not in key:
+            self.known.setdefault((plan, key), Known(plan, row))
+
     def rows(self, plan: RecordPlan, sql: str, values: Row) -> list[Row]:
         """Return the rows of a statement, which sees every write of these steps."""
         if self.may_differ(plan, sql, values):

@@ -14,6 +14,7 @@ from modelyard.errors import StoreBusy, StoreClosed, StoreError
 from modelyard.protocols import Snapshot
 from modelyard.stores.postgres.errors import connection_error, is_loss, to_store_error
 from modelyard.stores.postgres.pages import Row, Statement
+from modelyard.stores.postgres.round_trips import PipelinedConnection
 from modelyard.stores.postgres.rows import RecordPlan
 from modelyard.stores.postgres.tx import PostgresSnapshot
 from modelyard.stores.postgres.values import adapt
@@ -26,8 +27,6 @@ OLDEST = 150000
 
 NOW = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
-_STATEMENTS = 500
-"""Prepared statements that a connection keeps: more than a platform has."""
 _SETTINGS = (
     "SELECT set_config('lock_timeout', $1, $3), set_config('jit', 'off', $3),"
     " set_config('idle_in_transaction_session_timeout', $2, $3)"
@@ -77,7 +76,7 @@ class Connector:
 
     def _connect(self) -> Any:
         try:
-            connection = psycopg.connect(
+            connection = PipelinedConnection.connect(
                 self._address,
                 autocommit=True,
                 cursor_factory=RawCursor,
@@ -92,7 +91,6 @@ class Connector:
             version = connection.info.server_version // 10000
             connection.close()
             raise StoreError(f"PostgreSQL {version} is too old; {OLDEST // 10000} or newer is needed")
-        connection.prepared_max = _STATEMENTS
         adapt(connection.adapters)
         try:
             self._set_up(connection)
@@ -218,7 +216,7 @@ class _Alone:
             raise _SecondStatement
         self._asked = True
         try:
-            found: list[Row] = self._connection.execute(sql, values or None, prepare=True, binary=True).fetchall()
+            found: list[Row] = self._connection.rows_of(*self._connection.round_trip([(sql, values)]))
         except psycopg.Error as error:
             self.fault = error
             raise Abandoned from error

@@ -17,8 +17,8 @@ from modelyard.stores.postgres.values import array_of_integers, escape
 LOCK = "SELECT pg_advisory_xact_lock($1)"
 _NOW = "extract(epoch FROM clock_timestamp())::float8"
 _ALONE = f"SELECT pg_advisory_xact_lock($1), {_NOW}"
-_SHARED = "SELECT pg_advisory_xact_lock_shared($1)"
-_EACH = f"SELECT (SELECT count(pg_advisory_xact_lock(key)) FROM unnest($1::bigint[]) AS key), {_NOW}"  # noqa: S608 - constants
+_EACH = "SELECT count(pg_advisory_xact_lock(key)) FROM unnest($2::bigint[]) AS key"
+_SHARED = f"SELECT pg_advisory_xact_lock_shared($1), ({_EACH}), {_NOW}"
 
 _SEPARATOR = "\x1f"
 _MOST_DOMAINS = 32
@@ -36,10 +36,10 @@ def _text(*names: str) -> str:
     return _SEPARATOR.join(map(escape, names))
 
 
-def try_domain_lock(schema: str, kind: str, column: str) -> str:
-    """Return the expression that takes the lock of the domain that a column names, unless another step holds it."""
+def try_domain_lock(schema: str, kind: str, name: str) -> str:
+    """Return the expression that takes the lock of the domain of this name, in SQL, unless another step holds it."""
     start = _text(schema, "domain", kind, "").replace("'", "''")
-    digest = f"sha256(convert_to('{start}' || \"{column}\", 'UTF8'))"
+    digest = f"sha256(convert_to('{start}' || {name}, 'UTF8'))"
     return f"pg_try_advisory_xact_lock(('x' || left(encode({digest}, 'hex'), 16))::bit(64)::bigint)"
 
 
@@ -54,14 +54,14 @@ def domains_of(group: Iterable[PendingStep[Any]]) -> set[Domain] | None:
     return domains if len(domains) <= _MOST_DOMAINS else None
 
 
-def lock_statements(schema: str, domains: set[Domain] | None) -> list[Statement]:
-    """Return the statements that wait until no other step may touch these domains, or anything.
+def lock_statement(schema: str, domains: set[Domain] | None) -> Statement:
+    """Return the statement that waits until no other step may touch these domains, or anything.
 
-    Locks are taken in one order, so that no two transactions wait for each other. The last statement also returns the
-    server's time, as its second column.
+    Locks are taken in one order, so that no two transactions wait for each other. The last column is the server's time
+    after that.
     """
     everything = lock_key(schema, "steps")
     if domains is None:
-        return [(_ALONE, (everything,))]
+        return _ALONE, (everything,)
     keys = sorted(lock_key(schema, "domain", *domain) for domain in domains)
-    return [(_SHARED, (everything,)), (_EACH, (array_of_integers(keys),))]
+    return _SHARED, (everything, array_of_integers(keys))

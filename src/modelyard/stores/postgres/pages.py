@@ -68,15 +68,6 @@ class IndexPages:
         sql, positions = found
         return sql, tuple([values[at] for at in positions])
 
-    def take(self, selected: str, locked: str, where: Row, offset: int) -> Statement:
-        """Return the statement that locks the first record that is not locked, after `offset` others.
-
-        The last column of its row is `locked`, which is evaluated for this record alone.
-        """
-        page, values = self.page(selected, where, None, 1, False)
-        one = f"{page} OFFSET ${len(values) + 1} FOR UPDATE SKIP LOCKED"
-        return f"SELECT {selected}, {locked} FROM ({one}) AS first", (*values, offset)
-
     def _make(self, selected: str, nones: Sequence[bool], first: bool, descending: bool) -> tuple[str, Sequence[int]]:
         binding, prefix = _Binding(), len(self._where)
         by = ", ".join(f'"{column.name}"{_direction(column, descending)}' for column in self._order) or "1"

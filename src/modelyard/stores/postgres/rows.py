@@ -4,7 +4,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
-from itertools import compress
+from itertools import compress, permutations
 from operator import is_not
 from typing import Any, Never
 
@@ -80,8 +80,9 @@ class RecordPlan:
         self.find: Mapping[str, KeyLookup] = {
             name: self._lookup([columns[c] for c in chosen]) for name, chosen in record.unique.items()
         } | {KEY: KeyLookup(self.get, self.key)}
-        domain = record.domain and try_domain_lock(schema, *record.domain)
-        self._locked = domain or "true"
+        self.companion: RecordPlan | None = None
+        self._domain = f'first."{record.domain[1]}"' if record.domain else ""
+        self._domain_lock: str = try_domain_lock(schema, record.domain[0], self._domain) if record.domain else "true"
         self.listings: Mapping[str, IndexPages] = {
             name: IndexPages(self.table, [columns[c] for c in index.where], [columns[c] for c in record.order_of(name)])
             for name, index in record.indexes.items()
@@ -183,11 +184,19 @@ class RecordPlan:
     def take(self, index: str, where: Row, offset: int) -> Statement:
         """Return the statement that takes the first record of an index prefix that is free, after `offset` others.
 
-        The last column of its row is whether its domain could be locked, too. Raises `ValueError` for impossible
-        values.
+        After its columns comes whether its domain could be locked, too, and after that the columns of its `companion`,
+        or nothing if another step has that. Raises `ValueError` for impossible values.
         """
-        listing = self.listings[index]
-        return listing.take(self.selected, self._locked, listing.where.accept(where), offset)
+        listing, companion = self.listings[index], self.companion
+        page, values = listing.page(self.selected, listing.where.accept(where), None, 1, False)
+        first = f"({page} OFFSET ${len(values) + 1} FOR UPDATE SKIP LOCKED) AS first"
+        taken, also = f"first.*, {self._domain_lock}", ""
+        if companion is not None:
+            (key,) = companion.record.key
+            taken += "".join(f', also."{name}"' for name in companion._names)
+            one = f'SELECT * FROM {companion.table} WHERE "{key}" = {self._domain} FOR UPDATE SKIP LOCKED'
+            also = f"LEFT JOIN LATERAL ({one}) AS also ON true"
+        return f"SELECT {taken} FROM {first} {also}", (*values, offset)
 
     def restore(self, records: Sequence[object]) -> Statement:
         """Return the statement that stores records with the numbers that they have, but for those that are there."""
@@ -225,5 +234,10 @@ class RecordPlans(dict[type, RecordPlan]):
 
 
 def plans_of(records: Iterable[Record], schema: str) -> Mapping[type, RecordPlan]:
-    """Build the plan of each declaration."""
-    return RecordPlans({record.cls: RecordPlan(record, schema) for record in records})
+    """Build the plan of each declaration, and find the companion of each: what its domain has besides it."""
+    plans = RecordPlans({record.cls: RecordPlan(record, schema) for record in records})
+    of_domains = [plan for plan in plans.values() if plan.record.domain and plan.record.key == (plan.record.domain[1],)]
+    for plan, other in permutations(of_domains, 2):
+        if plan.record.domain[0] == other.record.domain[0]:  # type: ignore[index]  # they have domains
+            plan.companion = other
+    return plans

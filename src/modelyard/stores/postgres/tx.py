@@ -213,9 +213,12 @@ class PostgresTx(PostgresSnapshot):
             rows = self._ask(plan, *statement)
             if not rows:
                 return None
-            *row, locked = rows[0]
+            width = len(plan.columns)
+            row, locked, also = rows[0][:width], rows[0][width], rows[0][width + 1 :]
             if locked:  # else a step is in its domain
-                known = self._batch.known[plan, plan.key_of(tuple(row))] = Known(plan, tuple(row))
+                known = self._batch.known[plan, plan.key_of(row)] = Known(plan, row)
+                if plan.companion is not None:
+                    self._batch.learn(plan.companion, also)
                 return known.record  # type: ignore[no-any-return]
         raise AssertionError("a count has no end")
 

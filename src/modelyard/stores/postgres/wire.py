@@ -30,7 +30,6 @@ class Wire:
         self._waiting: list[Statement] = [*begin]
         self._begin = len(self._waiting)
         self._opening = opening
-        self._opened: Any = None
         self._row: Any = None
         self.fault: Error | None = None
         self.trips = 0
@@ -52,8 +51,6 @@ class Wire:
         """Return the row of the opening statement."""
         if not self.begun:
             self.send()
-        if self._row is None:
-            self._row = self._opened.fetchone()
         return self._row
 
     def rows(self, sql: str, values: Row) -> list[Row]:
@@ -62,36 +59,19 @@ class Wire:
 
     def many(self, statements: Sequence[Statement], then: Sequence[Statement] = ()) -> list[list[Row]]:
         """Return the rows of several statements, in one round trip with all that waits and what comes `then`."""
-        cursors: list[Any] = []
-        try:
-            with self._connection.pipeline():
-                try:
-                    cursors = self._send(statements)
-                    self._execute(then)
-                except Error as error:  # the pipeline would log it if it went further
-                    self.fault = error
-            if self.fault is None:
-                return [cursor.fetchall() for cursor in cursors]
-        except Error as error:
-            self.fault = self.fault or error
-        raise Abandoned from self.fault
-
-    def _send(self, statements: Iterable[Statement]) -> list[Any]:
-        waiting, self._waiting = self._waiting, []
-        if not self.begun:
-            self._execute(waiting[: self._begin])
-            waiting = waiting[self._begin :]
-            self._opened = self._ask(self._opening) if self._opening else None
+        before, self._waiting = self._waiting, []
+        opens = not self.begun and self._opening is not None
+        if opens:
+            before.insert(self._begin, self._opening)  # type: ignore[arg-type]  # it is not None
         self.trips += 1
-        self._execute(waiting)
-        return [self._ask(statement) for statement in statements]
-
-    def _execute(self, statements: Iterable[Statement]) -> None:
-        for sql, values in statements:
-            self._connection.execute(sql, values or None, prepare=True)
-
-    def _ask(self, statement: Statement) -> Any:
-        return self._connection.execute(statement[0], statement[1] or None, prepare=True, binary=True)
+        try:
+            results = self._connection.round_trip([*before, *statements, *then])
+        except Error as error:
+            self.fault = error
+            raise Abandoned from error
+        if opens:
+            self._row = self._connection.rows_of(results[self._begin])[0]
+        return [self._connection.rows_of(results[len(before) + at]) for at in range(len(statements))]
 
     def commit(self, asked: Statement) -> Row:
         """Commit after a statement that returns one row, in one round trip with all that waits. Returns the row."""

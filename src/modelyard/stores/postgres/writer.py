@@ -22,7 +22,7 @@ from modelyard.stores.postgres.ahead import read_ahead
 from modelyard.stores.postgres.batch import Batch
 from modelyard.stores.postgres.connections import Connector
 from modelyard.stores.postgres.errors import TRANSIENT, to_store_error
-from modelyard.stores.postgres.locks import domains_of, lock_statements
+from modelyard.stores.postgres.locks import domains_of, lock_statement
 from modelyard.stores.postgres.notices import Notices
 from modelyard.stores.postgres.rows import RecordPlan
 from modelyard.stores.postgres.schema import COMMITS, MIGRATIONS
@@ -129,8 +129,8 @@ class GroupWriter:
         if self._connection is None:
             self._connection = self._connector.connect(deadline)
         domains = domains_of(group)
-        *locks, opening = lock_statements(self._schema, domains)
-        wire = self._wire = Wire(self._connection, [*self._connector.begin(self._connection), *locks], opening)
+        opening = lock_statement(self._schema, domains)
+        wire = self._wire = Wire(self._connection, self._connector.begin(self._connection), opening)
         batch = Batch(wire, alone=domains is None)
         if len(group) > 1:
             read_ahead(batch, self._plans, [call.step for call in group], self._now)
@@ -194,7 +194,7 @@ class GroupWriter:
         return time.perf_counter() - started
 
     def _now(self) -> float:
-        seconds: float = self._wire.opening_row()[1]  # type: ignore[union-attr]  # a step is running
+        seconds: float = self._wire.opening_row()[-1]  # type: ignore[union-attr]  # a step is running
         return seconds
 
     # ---- what went wrong ----

@@ -36,11 +36,14 @@ def next_number(table: str, sequence: str) -> str:
     return f'1 + max(coalesce((SELECT max("{sequence}") FROM "{table}"), 0), coalesce({removed}, 0))'
 
 
-def retire_number(table: str, sequence: str) -> str:
-    """Return the statement that keeps the bound number from being used again, if it is the newest of its table."""
+def retire_number(table: str, sequence: str, condition: str) -> str:
+    """Return the statement that keeps the number of a record from being used again, if it is the newest of its table.
+
+    `condition` finds the record.
+    """
     return (
-        f"""INSERT INTO "{SEQUENCES}" ("name", "last") SELECT '{table}', ?1"""
-        f' WHERE ?1 = (SELECT max("{sequence}") FROM "{table}")'
+        f"""INSERT INTO "{SEQUENCES}" ("name", "last") SELECT '{table}', "{sequence}" FROM "{table}\""""
+        f' WHERE {condition} AND "{sequence}" = (SELECT max("{sequence}") FROM "{table}")'
         ' ON CONFLICT ("name") DO UPDATE SET "last" = excluded."last"'
     )
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from modelyard.disk import HAS_LOCKS, lock, unlock
+from modelyard.disk import lock, unlock
 from modelyard.errors import StoreBusy
 from modelyard.stores.sqlite.errors import SqliteError, is_busy
 
@@ -23,7 +23,10 @@ _TOLERANCE = 1.0
 
 
 class FairLock:
-    """A lock file next to a database. `patience` is how many seconds a caller waits before it gives up."""
+    """A lock file next to a database. `patience` is how many seconds a caller waits before it gives up.
+
+    On a system without locks of files, callers only poll.
+    """
 
     def __init__(self, path: str, patience: float) -> None:
         self._patience = patience
@@ -35,7 +38,7 @@ class FairLock:
 
         Raises `StoreBusy` after `patience` seconds, which began at `since` on the monotonic clock, or now.
         """
-        held = self._lock()
+        held = lock(self._file)
         start, waited = time.monotonic(), 0.0
         patience = self.left(start if since is None else since, start)
         try:
@@ -50,13 +53,13 @@ class FairLock:
                     raise StoreBusy(f"another process held the database for {self._patience} seconds; try again")
                 time.sleep(random.uniform(*_POLL_SECONDS))  # noqa: S311 - jitter, not a secret
                 waited = time.monotonic() - start
-                held = held or self._lock()
+                held = held or lock(self._file)
         finally:
-            self._unlock()
+            unlock(self._file)
 
     def enter_at_once(self, begin: Callable[[], object]) -> bool:
         """Call `begin` if no other process is in the way. Returns whether it was called with success."""
-        if not self._lock():
+        if not lock(self._file):
             return False
         try:
             begin()
@@ -65,7 +68,7 @@ class FairLock:
                 raise
             return False
         finally:
-            self._unlock()
+            unlock(self._file)
         return True
 
     def left(self, since: float, now: float) -> float:
@@ -75,10 +78,3 @@ class FairLock:
     def close(self) -> None:
         """Close the lock file."""
         os.close(self._file)
-
-    def _lock(self) -> bool:
-        return lock(self._file) if HAS_LOCKS else True  # without them there is polling only
-
-    def _unlock(self) -> None:
-        if HAS_LOCKS:
-            unlock(self._file)

@@ -1,14 +1,17 @@
 """Notices between the processes that share a file: a small board next to it, which each looks at while it listens.
 
-The board is a row of slots. A notice writes random bytes into the slot of its topic, so that others see that it has
-changed. Notices are hints: two topics may share a slot, and a change between two looks may go unseen.
+The board is a row of slots. A notice writes bytes that no other one has into the slot of its topic, so that others see
+that it has changed. Notices are hints: two topics may share a slot, and a change between two looks may go unseen.
 """
 
+import mmap
 import os
 import threading
 from collections.abc import Collection
 from contextlib import suppress
+from functools import lru_cache
 from hashlib import sha256
+from itertools import cycle
 
 from modelyard.stores.subscriptions import Subscribers, TopicSubscription, Wake
 
@@ -16,6 +19,8 @@ _SLOTS, _WIDTH = 64, 8
 _LOOK = 0.03
 """Seconds between two looks at the board."""
 _HAS_BOARD = hasattr(os, "pwrite")
+SETTINGS = "modelyard settings"
+"""The topic of commits that change a setting (`Record.settings`)."""
 
 
 class NoticeBoard:
@@ -28,6 +33,8 @@ class NoticeBoard:
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
         self._seen = b""
+        self._map = _mapped(self._file)
+        self._name, self._posted = os.urandom(_WIDTH - 4), cycle(range(2**32))
 
     def subscribe(self, topic: str, wake: Wake) -> TopicSubscription:
         """Have `wake` called at each notice of the topic."""
@@ -43,15 +50,27 @@ class NoticeBoard:
         self._subscribers.wake(topics)
         if not _HAS_BOARD:
             return
-        with self._lock, suppress(OSError):  # a hint that is lost; others poll
-            for slot in {_slot(topic) for topic in topics}:
-                os.pwrite(self._file, os.urandom(_WIDTH), slot * _WIDTH)
+        try:
+            with self._lock:
+                for slot in {_slot(topic) for topic in topics}:
+                    os.pwrite(self._file, self._name + next(self._posted).to_bytes(4, "big"), slot * _WIDTH)
+        except OSError:  # a hint that is lost; others poll, and so does this process from now on
+            self._map = None
+
+    def settings_mark(self) -> bytes | None:
+        """Return what changes with each notice of a setting, without a call of the system; None where it is unknown."""
+        try:
+            return None if self._map is None else self._map[_SETTINGS_AT]
+        except ValueError:  # it was closed meanwhile
+            return None
 
     def close(self) -> None:
         """End the thread and close the file."""
         self._closed.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+        if self._map is not None:
+            self._map.close()
         os.close(self._file)
 
     def _board(self) -> bytes:
@@ -67,9 +86,26 @@ class NoticeBoard:
                 self._subscribers.wake([topic for topic in self._subscribers.topics if _slot(topic) in changed])
 
 
+def _mapped(file: int) -> mmap.mmap | None:
+    """Return the board as memory that is read; None on a system without it."""
+    if not _HAS_BOARD:
+        return None
+    try:
+        if os.fstat(file).st_size < _SLOTS * _WIDTH:
+            os.ftruncate(file, _SLOTS * _WIDTH)
+        return mmap.mmap(file, _SLOTS * _WIDTH, access=mmap.ACCESS_READ)
+    except OSError:
+        return None
+
+
 def _at(board: bytes, slot: int) -> bytes:
     return board[slot * _WIDTH : (slot + 1) * _WIDTH]
 
 
+@lru_cache(maxsize=1024)
 def _slot(topic: str) -> int:
+    """Return the slot of a topic."""
     return sha256(topic.encode()).digest()[0] % _SLOTS
+
+
+_SETTINGS_AT = slice(_slot(SETTINGS) * _WIDTH, (_slot(SETTINGS) + 1) * _WIDTH)

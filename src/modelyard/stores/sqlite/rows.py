@@ -5,8 +5,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import cache, cached_property, partial
-from itertools import compress
-from operator import is_not, itemgetter
+from operator import itemgetter
 from typing import Any, Never
 
 import attrs
@@ -166,10 +165,11 @@ class StatementPlan:
             marks += f", {next_number(record.table, record.sequence)}"
         self.insert: str = f'INSERT INTO "{self._table}" ({selected}) VALUES ({marks}) ON CONFLICT DO NOTHING'
         self.accumulate: str = self.insert.replace("DO NOTHING", self._adding(columns)) if record.sums else ""
-        self.retire: str | None = record.sequence and retire_number(record.table, record.sequence)
+        by_key = _equal(self._key)
+        self.retire: str | None = record.sequence and retire_number(record.table, record.sequence, by_key)
         self.key: Projection = _dumping(self._key)
-        self.get: str = f'SELECT {selected} FROM "{self._table}" WHERE {_equal(self._key)}'
-        self.delete: str = f'DELETE FROM "{self._table}" WHERE {_equal(self._key)}'
+        self.get: str = f'SELECT {selected} FROM "{self._table}" WHERE {by_key}'
+        self.delete: str = f'DELETE FROM "{self._table}" WHERE {by_key}'
         self.find: dict[str, Lookup] = {
             name: self._lookup([columns[c] for c in chosen]) for name, chosen in record.unique.items()
         }
@@ -233,18 +233,22 @@ class StatementPlan:
         """The function from a row to its record. It raises `StoreCorrupt` for a row that no such record has written."""
         return record_function(self.record.cls, self.columns, partial(_corrupt, self._table))
 
-    def changes(self, new: object, old: object, row: Row) -> dict[int, Any]:
-        """Return the values to bind, by position, that turn the row of the record `old` into that of `new`.
+    @cached_property
+    def changes(self) -> Callable[[Any, Any, Row], dict[int, Any]]:
+        """The function from a new record, the old one and its row to the values to bind, by position.
 
         Most values are the same objects that were read, which is quick to see; the others are compared in their SQL
-        form. Raises `TypeError` or `ValueError` for what cannot be stored.
+        form. It raises `TypeError` or `ValueError` for what cannot be stored.
         """
-        values, changed = self._row.admitted(new), {}
-        for at in compress(self._positions, map(is_not, values, self._row.raw(old))):
-            dumped = self._row.convert_one(at, values[at])
-            if dumped != row[at]:
-                changed[at] = dumped
-        return changed
+        lines = ["def changes(new, old, row):", " changed = {}"]
+        for at in self._positions:
+            lines += [
+                f" if (value := new.{self._names[at]}) is not old.{self._names[at]}:",
+                f"  if (dumped := dump({at}, value)) != row[{at}]: changed[{at}] = dumped",
+            ]
+        known: dict[str, Any] = {"dump": self._row.convert_one}
+        exec("\n".join([*lines, " return changed"]), known)  # noqa: S102 - of the names of fields, as attrs does
+        return known["changes"]  # type: ignore[no-any-return]
 
 
 class Plans(dict[type, StatementPlan]):

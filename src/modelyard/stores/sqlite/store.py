@@ -2,8 +2,10 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from typing import Any, Literal, TypeVar, cast
 
 from sqlite_utils import Database
@@ -25,6 +27,9 @@ from modelyard.stores.sqlite.writer import Writer
 
 T = TypeVar("T")
 
+_REMEMBERED = 0.9
+"""Seconds for which the version of settings is remembered where no notice comes: another process may have died before
+it could post one."""
 _STRICT_TABLES = (3, 37, 0)
 _WAL_RESET_FIXED = (3, 51, 3)
 
@@ -64,6 +69,7 @@ class SqliteStore:
         self._patience = patience
         self._clock = clock or SystemClock()
         self._pid = os.getpid()
+        self._settings: tuple[bytes | None, int, float] = (None, 0, 0.0)
         self._touch_sql = set_version(migrations)
         self._closing = threading.Lock()
         with naming(self._path), ExitStack() as opened:
@@ -73,13 +79,14 @@ class SqliteStore:
     def _open(self, opened: ExitStack, plans: Mapping[type, StatementPlan], migrations: Sequence[Migration]) -> None:
         _inspect(self._path, migrations, self._patience)
         create_file(self._path)
-        fair_lock = opened.enter_context(closing(FairLock(f"{self._path}-turn", self._patience)))
-        self._board = board = opened.enter_context(closing(NoticeBoard(f"{self._path}-turn")))
+        turn = f"{os.path.realpath(self._path)}-turn"
+        fair_lock = opened.enter_context(closing(FairLock(turn, self._patience)))
+        self._board = board = opened.enter_context(closing(NoticeBoard(turn)))
         connection = opened.enter_context(closing(connect(self._path, "rw", busy_seconds=0)))
         fair_lock.enter(lambda: _write_ahead(connection))
         _migrate(connection, fair_lock, plans, migrations)
         self._writer = Writer(connection, plans, self._clock, fair_lock, self.durability == "power", board.post)
-        self._group = GroupCommit(self._writer.run, lambda call: self._writer.run([call], wait=False))
+        self._group = GroupCommit(self._writer.run, partial(self._writer.run, wait=False))
         opened.callback(self._group.end_thread)
         self._readers = opened.enter_context(closing(Readers(self._path, plans, self._clock, self._patience)))
         self._watchers = opened.enter_context(closing(Readers(self._path, plans, self._clock, busy_seconds=0)))
@@ -106,13 +113,20 @@ class SqliteStore:
     def settings_version(self) -> int | None:
         """Return how often a setting was changed, by any process; None where the file would have to be waited for.
 
-        It reads one row that is in memory, which may be done on an event loop.
+        It reads one row that is in memory, which may be done on an event loop: after a notice that a setting has
+        changed, and once a second for one that was lost.
         """
         self._refuse_misuse()
+        mark, now = self._board.settings_mark(), time.monotonic()
+        known, version, until = self._settings
+        if now < until and mark == known and mark is not None:
+            return version
         try:
-            return self._watchers.first_row(SETTINGS_VERSION)[0] or 0
+            version = self._watchers.first_row(SETTINGS_VERSION)[0] or 0
         except SqliteError:
             return None
+        self._settings = mark, version, now + _REMEMBERED
+        return version
 
     def subscribe(self, topic: str, wake: Callable[[], None]) -> Subscription:
         """Have `wake` called after each commit of a step that notifies the topic.

@@ -4,12 +4,15 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from modelyard.domain.record import KEY
 from modelyard.errors import RecordConflict, RecordNotFound
 from modelyard.protocols import Clock
 from modelyard.stores.columns import Projection
 from modelyard.stores.row_reading import Row
 from modelyard.stores.sqlite.appearance import COUNT_SETTINGS, KEEP_LAST, next_number
 from modelyard.stores.sqlite.errors import SqliteError, to_store_error
+from modelyard.stores.sqlite.notices import SETTINGS
+from modelyard.stores.sqlite.recent_rows import Place, RecentRows
 from modelyard.stores.sqlite.rows import IndexStatements, StatementPlan
 
 R = TypeVar("R")
@@ -47,7 +50,7 @@ class SqliteSnapshot:
     def get(self, cls: type[R], *key: object) -> R:
         """Return the record with this key. Raises `RecordNotFound`."""
         plan = self._plans[cls]
-        rows = self._look_up(plan.get, plan.key, key)
+        rows = self._found(plan, key)
         if not rows:
             raise RecordNotFound(f"no {cls.__name__} {key}")
         return self._record(plan, rows[0])  # type: ignore[no-any-return]
@@ -55,8 +58,11 @@ class SqliteSnapshot:
     def find(self, cls: type[R], unique: str, *values: object) -> R | None:
         """Return the record with these values of a unique key, or None."""
         plan = self._plans[cls]
-        lookup = plan.find[unique]
-        rows = self._look_up(lookup.sql, lookup.values, values)
+        if unique == KEY:
+            rows = self._found(plan, values)
+        else:
+            lookup = plan.find[unique]
+            rows = self._look_up(lookup.sql, lookup.values, values)
         return self._record(plan, rows[0]) if rows else None
 
     def page(
@@ -114,6 +120,10 @@ class SqliteSnapshot:
         sql, bound = listing.page(after, descending)
         return self._look_up(sql, listing.where, where, (*bound, min(limit, sys.maxsize)))
 
+    def _found(self, plan: StatementPlan, key: Row) -> list[Row]:
+        """Return the row with a key; none for a key that no record can have."""
+        return self._look_up(plan.get, plan.key, key)
+
     def _look_up(self, sql: str, columns: Projection, values: Row, more: Row = ()) -> list[Row]:
         """Return the rows with these values; none for a value that no record can have."""
         try:
@@ -141,11 +151,13 @@ class SqliteSnapshot:
 class SqliteTx(SqliteSnapshot):
     """The write operations of a transaction. In a shared transaction a savepoint opens before the first of them."""
 
-    __slots__ = ("_seen", "_shared", "dirty", "topics")
+    __slots__ = ("_recent", "_seen", "_shared", "dirty", "topics")
 
-    def __init__(self, execute: Execute, plans: Mapping[type, StatementPlan], clock: Clock, shared: bool) -> None:
-        super().__init__(execute, plans, clock)
-        self._shared = shared
+    def __init__(
+        self, execute: Execute, plans: Mapping[type, StatementPlan], clock: Clock, recent: RecentRows, shared: bool
+    ) -> None:
+        self._execute, self._plans, self._clock, self._recent, self._shared = execute, plans, clock, recent, shared
+        self.error = None
         self._seen: dict[tuple[StatementPlan, Row], tuple[Any, Row]] = {}
         self.dirty: bool = False
         self.topics: tuple[str, ...] = ()
@@ -157,7 +169,7 @@ class SqliteTx(SqliteSnapshot):
         if self._write(plan.insert, row) != 1:
             raise RecordConflict(f"{type(record).__name__} {plan.key_of(row)} or one of its unique keys exists")
         if plan.settings:
-            self._write(COUNT_SETTINGS, ())
+            self._count_settings()
 
     def replace(self, record: object) -> None:
         """Replace the record that has the same key.
@@ -173,29 +185,31 @@ class SqliteTx(SqliteSnapshot):
             return
         if self._write(plan.update(tuple(changes)), (*changes.values(), *key)) != 1:
             raise RecordConflict(f"a unique key of {type(record).__name__} {key} is taken")
+        self._recent.keep((plan, key), tuple([changes.get(at, value) for at, value in enumerate(row)]))
         if not plan.settings.isdisjoint(changes):
-            self._write(COUNT_SETTINGS, ())
+            self._count_settings()
 
     def accumulate(self, record: object) -> None:
         """Add the sums of this record to those of the record with its key, or store it. Raises `ValueError`."""
         plan = self._plans[type(record)]
         row = plan.row_of(record)
         self._write(plan.accumulate, row)
-        self._seen.pop((plan, plan.key_of(row)), None)
+        self._forget((plan, plan.key_of(row)))
 
     def remove(self, cls: type[Any], *key: object) -> None:
         """Delete the record with this key. Raises `RecordNotFound`."""
         plan = self._plans[cls]
-        rows = self._look_up(plan.get, plan.key, key)
-        if not rows:
+        try:
+            bound = plan.key.accept(key)
+        except ValueError:
+            bound = None
+        if bound is not None and plan.retire:
+            self._write(plan.retire, bound)
+        if bound is None or not self._write(plan.delete, bound):
             raise RecordNotFound(f"no {cls.__name__} {key}")
-        if plan.retire:
-            self._write(plan.retire, rows[0][-1:])
-        bound = plan.key_of(rows[0])
-        self._write(plan.delete, bound)
         if plan.settings:
-            self._write(COUNT_SETTINGS, ())
-        self._seen.pop((plan, bound), None)
+            self._count_settings()
+        self._forget((plan, bound))
 
     def take(self, cls: type[R], index: str, *where: object) -> R | None:
         """Return the first record of an index prefix: one step runs at a time."""
@@ -211,7 +225,7 @@ class SqliteTx(SqliteSnapshot):
             plan = self._plans[type(record)]
             self._write(plan.restore, plan.whole_row.accept(plan.whole_row.raw(record)))
             if plan.settings:
-                self._write(COUNT_SETTINGS, ())
+                self._count_settings()
 
     def retire_numbers(self, cls: type[Any], last: int) -> None:
         """Keep the numbers up to this one from being used again."""
@@ -221,11 +235,36 @@ class SqliteTx(SqliteSnapshot):
         """Run a statement that writes a page but changes no record, so that the commit has something to sync."""
         self._write(sql, ())
 
+    def _count_settings(self) -> None:
+        """Count that a setting has changed, and have those notice who remember settings."""
+        self._write(COUNT_SETTINGS, ())
+        self.topics = (*self.topics, SETTINGS)
+
     def _stored(self, plan: StatementPlan, key: Row) -> tuple[Any, Row]:
-        rows = self._rows(plan.get, key)
+        row = self._recent.find((plan, key))
+        rows = self._rows(plan.get, key) if row is None else [row]
         if not rows:
             raise RecordNotFound(f"no {plan.record.cls.__name__} {key}")
         return plan.record_of(rows[0]), rows[0]
+
+    def _forget(self, place: Place) -> None:
+        """Remember a record no longer that was written without being read."""
+        self._seen.pop(place, None)
+        self._recent.drop(place)
+
+    def _found(self, plan: StatementPlan, key: Row) -> list[Row]:
+        """Return the row with a key that may be kept; none where there is none."""
+        try:
+            bound = plan.key.accept(key)
+            row = self._recent.find((plan, bound))
+            if row is not None:
+                return [row]
+            rows = self._rows(plan.get, bound)
+        except ValueError:
+            return []
+        if rows and not plan.record.sequence:  # what is listed as it appears is rarely read twice
+            self._recent.keep((plan, bound), rows[0])
+        return rows
 
     def _record(self, plan: StatementPlan, row: Row) -> Any:
         record = plan.record_of(row)

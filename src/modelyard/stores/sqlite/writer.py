@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -11,6 +12,7 @@ from modelyard.protocols import Clock
 from modelyard.stores.group_commit import PendingStep, interrupts_leader
 from modelyard.stores.sqlite.errors import SqliteError, to_store_error
 from modelyard.stores.sqlite.fair_lock import FairLock
+from modelyard.stores.sqlite.recent_rows import RecentRows
 from modelyard.stores.sqlite.rows import EXACT_SUM, StatementPlan, exact_sum
 from modelyard.stores.sqlite.tx import SqliteTx
 
@@ -40,11 +42,12 @@ class Writer:
         connection.create_function(EXACT_SUM, 2, exact_sum, deterministic=True)
         self._connection = connection
         self._execute = connection.cursor().execute
+        self._begin = partial(self._execute, "BEGIN IMMEDIATE")
+        self._recent = RecentRows(self._execute)
         self._plans = plans
         self._clock = clock
         self._fair_lock = fair_lock
         self._power, self._post = power, post
-        self._topics: set[str] = set()
         self._level: str | None = None
         self._copies_log: bool | None = True
         self._commits_without_wait = 0
@@ -60,11 +63,16 @@ class Writer:
 
         Raises only what interrupts this thread; the effects of calls that are not settled are then rolled back.
         """
-        if not wait and self._commits_without_wait >= _LOGGED:
+        if wait:
+            self._commits_without_wait = 0
+        elif self._commits_without_wait < _LOGGED:
+            self._commits_without_wait += 1
+        else:
             return 0.0
         self._committing = False
-        self._roll_back()
         try:
+            if self._connection.in_transaction:  # which an interrupt left open
+                self._roll_back()
             return self._run_together(group, wait)
         except StoreBusy as busy:
             now = time.monotonic()
@@ -76,7 +84,8 @@ class Writer:
             self._run_alone(group, error)
         except BaseException:
             if self._committing and not self._connection.in_transaction:
-                _settle(group)
+                for call in group:
+                    call.settled = True
             self._roll_back()
             raise
         return 0.0
@@ -86,19 +95,28 @@ class Writer:
         self._connection.close()
 
     def _run_together(self, group: Sequence[PendingStep[Any]], wait: bool) -> float:
-        self._synchronize(self._power and any(map(_is_durable, group)))
-        self._copy_log(wait)
-        if wait:
+        level = "FULL" if self._power and any(map(_is_durable, group)) else "NORMAL"
+        if level != self._level:
+            self._synchronize(level)
+        if wait is not self._copies_log:
+            self._copy_log(wait)
+        if not self._fair_lock.enter_at_once(self._begin):
+            if not wait:
+                return 0.0
             self._fair_lock.enter(self._begin, group[0].since)
-        elif not self._fair_lock.enter_at_once(self._begin):
-            return 0.0
+        self._recent.current = False
         shared = len(group) > 1
-        self._topics = set()
-        wrote = [self._attempt(call, shared) for call in group]
-        seconds = self._commit(any(wrote))
-        _settle(group)
-        if self._topics:
-            self._post(self._topics)
+        wrote, topics = False, set[str]()
+        for call in group:
+            tx = SqliteTx(self._execute, self._plans, self._clock, self._recent, shared)
+            if self._attempt(call, tx, shared):
+                wrote = wrote or tx.dirty
+                topics.update(tx.topics)
+        seconds = self._commit(wrote)
+        for call in group:
+            call.settled = True
+        if topics:
+            self._post(topics)
         return seconds
 
     def _run_alone(self, group: Sequence[PendingStep[Any]], error: Exception) -> None:
@@ -112,48 +130,38 @@ class Writer:
         for call in group:
             self.run([call])
 
-    def _synchronize(self, full: bool) -> None:
-        """Set how the next commit reaches the disk; only between transactions, and only if it changes."""
-        level = "FULL" if full else "NORMAL"
-        if level != self._level:
-            self._level = None
-            self._execute(f"PRAGMA synchronous={level}")
-            self._level = level
+    def _synchronize(self, level: str) -> None:
+        """Set how the next commits reach the disk; only between transactions."""
+        self._level = None
+        self._execute(f"PRAGMA synchronous={level}")
+        self._level = level
 
     def _copy_log(self, allowed: bool) -> None:
-        """Set whether the next commit may copy the log into the file, which waits for the disk; only if it changes."""
-        self._commits_without_wait = 0 if allowed else self._commits_without_wait + 1
-        if allowed is not self._copies_log:
-            self._copies_log = None
-            self._execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES if allowed else 0}").fetchall()
-            self._copies_log = allowed
+        """Set whether the next commits may copy the log into the file, which waits for the disk."""
+        self._copies_log = None
+        self._execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES if allowed else 0}").fetchall()
+        self._copies_log = allowed
 
-    def _begin(self) -> None:
-        self._execute("BEGIN IMMEDIATE")
-
-    def _attempt(self, call: PendingStep[Any], shared: bool) -> bool:
-        """Run one step, undo it alone if it raises, and return whether it wrote. Raises the storage error it met."""
-        tx = SqliteTx(self._execute, self._plans, self._clock, shared)
+    def _attempt(self, call: PendingStep[Any], tx: SqliteTx, shared: bool) -> bool:
+        """Run one step; undo it alone if it raises. Returns whether it succeeded; raises the storage error it met."""
         try:
             call.value, call.error = call.step(tx), None
         except BaseException as error:
             if interrupts_leader(error):
                 raise
             call.error = error
+            self._recent.forget()
         finally:
             tx.end()
         if tx.error is not None:
             raise tx.error
-        if tx.dirty:
+        if tx.dirty and (shared or call.error is not None):
             self._end_step(shared, undo=call.error is not None)
-        if call.error is None:
-            self._topics.update(tx.topics)
-        return tx.dirty and call.error is None
+        return call.error is None
 
     def _end_step(self, shared: bool, undo: bool) -> None:
         if not shared:
-            if undo:
-                self._execute("ROLLBACK")
+            self._execute("ROLLBACK")
             return
         if undo:
             self._execute("ROLLBACK TO step")
@@ -174,15 +182,11 @@ class Writer:
         return time.perf_counter() - started
 
     def _roll_back(self) -> None:
-        """End an open transaction: this one, or one that an interrupt left open."""
+        """End an open transaction, of which nothing stays."""
+        self._recent.forget()
         if self._connection.in_transaction:
             with contextlib.suppress(SqliteError):  # the transaction is gone either way
                 self._execute("ROLLBACK")
 
 
 _is_durable = attrgetter("durable")
-
-
-def _settle(group: Sequence[PendingStep[Any]]) -> None:
-    for call in group:
-        call.settled = True

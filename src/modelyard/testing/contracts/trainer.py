@@ -73,6 +73,7 @@ def context_of(
     parent: Files | None = None,
     resume: tuple[int, Files] | None = None,
     reference: Files | None = None,
+    held_out: Sequence[Any] = (),
 ) -> TrainContext:
     """Create a context over files in memory."""
     step, saved = resume or (0, {})
@@ -87,6 +88,7 @@ def context_of(
         resume=_opener(saved) if resume else None,
         reference_files=frozenset(reference),
         reference=_opener(reference) if reference else None,
+        held_out=held_out,
     )
 
 
@@ -212,6 +214,23 @@ class TrainerContract:
             assert rest.started == whole.started
             assert rest.steps == whole.steps[number:]
             assert (rest.files, rest.metrics) == (whole.files, whole.metrics)
+
+    @pytest.mark.parametrize("method", ["sft", "dpo"])
+    def test_held_out_rows_change_nothing_that_is_trained(
+        self, trainer: Trainer, base_model: str, rows: Mapping[str, Sequence[Any]], method: str
+    ) -> None:
+        require_method(trainer, base_model, method)
+
+        def train(*held_out: Any, resume: tuple[int, Files] | None = None) -> Run:
+            context = context_of(base_model, resume=resume, held_out=held_out)
+            return followed(trainer.train(method, CONFIGS[method], rows[method], context))
+
+        plain, validated = train(), train(*rows[method][:2])
+        assert (validated.files, validated.kinds) == (plain.files, plain.kinds)
+        for without, measured in zip(plain.steps, validated.steps, strict=True):
+            assert without.metrics.items() <= measured.metrics.items()
+        number, files = next(iter(validated.states.items()))
+        assert train(*rows[method][:2], resume=(number, files)).steps == validated.steps[number:]
 
     def test_a_run_resumed_after_a_parent_ends_like_an_undisturbed_one(
         self, train: Callable[..., Iterator[TrainItem]]

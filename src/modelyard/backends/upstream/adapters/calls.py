@@ -5,12 +5,14 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import closing
 from functools import partial
+from typing import Any
 
 import attrs
 
 from modelyard.backends.upstream.address import Address
 from modelyard.backends.upstream.connections import BlockingConnection, LoopConnections, check_size
 from modelyard.backends.upstream.response import ConnectionBroken, UpstreamResponse
+from modelyard.clock import SystemClock
 from modelyard.errors import BackendError
 from modelyard.flow import Await
 from modelyard.formats.json import dumps
@@ -29,16 +31,16 @@ class ServerAnswer:
 
 @attrs.frozen
 class Server:
-    """A server whose adapters are managed. It is connected to for each call: adapters are loaded now and then."""
+    """A server as it is asked now and then, to load adapters or for tokens: it is connected to for each call."""
 
     address: Address
     timeout: float
 
-    def call(self, method: str, path: str, body: Mapping[str, str] | None = None) -> Await:
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Await:
         """Return an effect that is answered with a `ServerAnswer`, or raises `BackendError` after `timeout` seconds."""
         return Await(partial(self._acall, method, path, body), partial(self._call, method, path, body))
 
-    def _call(self, method: str, path: str, body: Mapping[str, str] | None) -> ServerAnswer:
+    def _call(self, method: str, path: str, body: Mapping[str, Any] | None) -> ServerAnswer:
         request = self._request(method, path, body)
         try:
             with closing(BlockingConnection(self.address, self.timeout)) as connection:
@@ -50,11 +52,11 @@ class Server:
             raise _unreachable(path, error) from error
         return _answer(path, connection.response)
 
-    async def _acall(self, method: str, path: str, body: Mapping[str, str] | None) -> ServerAnswer:
+    async def _acall(self, method: str, path: str, body: Mapping[str, Any] | None) -> ServerAnswer:
         request = self._request(method, path, body)
         try:
             with (
-                closing(LoopConnections(self.address, 0)) as connections,
+                closing(LoopConnections(self.address, 0, SystemClock())) as connections,
                 closing(await connections.open(self.timeout)) as connection,
             ):
                 connection.send(request)
@@ -64,7 +66,7 @@ class Server:
             raise _unreachable(path, error) from error
         return _answer(path, connection.response)
 
-    def _request(self, method: str, path: str, body: Mapping[str, str] | None) -> bytes:
+    def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> bytes:
         return self.address.request(method, path, b"" if body is None else dumps(body))
 
 
@@ -74,7 +76,7 @@ def _answer(path: str, answer: UpstreamResponse) -> ServerAnswer:
 
 
 def _unreachable(path: str, error: Exception) -> BackendError:
-    return BackendError(f"the server of the adapters did not answer {path}: {type(error).__name__}")
+    return BackendError(f"the upstream server did not answer {path}: {type(error).__name__}")
 
 
 def wait_for_bell(bell: "Future[None]", clock: Clock, seconds: float) -> Await:

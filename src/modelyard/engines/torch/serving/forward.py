@@ -45,17 +45,22 @@ class ForwardPass:
             hidden = self._hidden(first, new, parts, [one.cached for one in new])
             for row, (one, part) in enumerate(zip(new, parts, strict=True)):
                 if one.unscored:
+                    self._bank.select_of_head([one.slot])
                     score(self._network, one, hidden[row, : len(part)], one.cached)
                 one.cached += len(part)
                 if found[row] is None and one.cached == one.length:
                     found[row] = hidden[row, len(part) - 1]
-        return self._network.logits(torch.stack([state for state in found if state is not None]))
+        return self._logits(torch.stack([state for state in found if state is not None]), new)
 
     def decode(self, running: Many[Sequence]) -> torch.Tensor:
         """Return the logits after the last token of each answer, when all before it has been read."""
         states = self._last_states(running)
         for sequence in running:
             sequence.cached = sequence.length
+        return self._logits(states, running)
+
+    def _logits(self, states: torch.Tensor, sequences: Many[Sequence]) -> torch.Tensor:
+        self._bank.select_of_head([one.slot for one in sequences])
         return self._network.logits(states)
 
     def _last_states(self, running: Many[Sequence]) -> torch.Tensor:

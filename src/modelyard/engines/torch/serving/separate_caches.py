@@ -1,20 +1,37 @@
-"""Sequences with separate caches, for networks whose caches do not fit into rows.
+"""Sequences with the caches of transformers, for networks whose caches do not fit into rows.
 
-Prompts are read one after the other, and further tokens as a batch if the network allows it: slower than rows, and
-correct for every network.
+If the network allows it, prompts of one length are read side by side, and further tokens of all sequences; otherwise
+one sequence after the other: slower than rows, and correct for every network.
 """
 
+from collections import defaultdict
+from collections.abc import Collection
 from collections.abc import Sequence as Many
 
+import attrs
 import torch
 
-from modelyard.engines.torch.hf_cache import SequenceCache
+from modelyard.engines.torch.hf_cache import JointCache
 from modelyard.engines.torch.lora import AdapterBank
 from modelyard.engines.torch.network import Network
+from modelyard.engines.torch.serving.forward import PREFILL_TOKENS
 from modelyard.engines.torch.serving.prompt_scores import score
 from modelyard.engines.torch.serving.sequence import Sequence
 
 _SAMPLE = 32
+
+
+@attrs.define(eq=False)
+class _Batch:
+    """Sequences that are read side by side, and their cache, a row for each."""
+
+    cache: JointCache
+    sequences: list[Sequence]
+
+    @property
+    def behind(self) -> bool:
+        """Whether tokens are still to be read: as many of each sequence."""
+        return self.cache.last is None or self.cache.seen[0] < self.sequences[0].length
 
 
 class SeparateCaches:
@@ -31,7 +48,7 @@ class SeparateCaches:
         if self.whole > memory:
             self.longest = max(1, (memory - self._fixed) // self._each) if self._each else 1
         self.running: list[Sequence] = []
-        self._caches: dict[Sequence, SequenceCache] = {}
+        self._batches: dict[Sequence, _Batch] = {}
 
     # ---- room
 
@@ -57,21 +74,26 @@ class SeparateCaches:
         return sequence.length
 
     def drop(self, sequence: Sequence, *, failed: bool = False) -> None:
-        """Forget it."""
+        """Forget it; its row in a cache that others share stays until their next pass."""
         self.running.remove(sequence)
-        self._caches.pop(sequence, None)
+        self._batches.pop(sequence, None)
 
     def clear(self) -> None:
         """Forget everything."""
         self.running.clear()
-        self._caches.clear()
+        self._batches.clear()
 
     def forget(self, slot: int) -> None:
         """Do nothing: no answers of an adapter are kept."""
 
     def _fit(self, sequences: Many[Sequence]) -> bool:
         """Return whether each of them can get one more token. A single one always can: its length is limited."""
-        return len(sequences) < 2 or sum(self._taken(one.length + 1) for one in sequences) <= self._memory
+        if len(sequences) < 2:
+            return True
+        lengths = [one.length + 1 for one in sequences]
+        if self._network.can_batch:
+            lengths = [max(lengths)] * len(lengths)  # shorter ones are padded
+        return sum(map(self._taken, lengths)) <= self._memory
 
     def _taken(self, tokens: int) -> int:
         return self._fixed + tokens * self._each
@@ -97,10 +119,12 @@ class SeparateCaches:
         If one fails, all are read from their beginning the next time.
         """
         try:
-            logits = self._network.logits(self._last_states(sequences))
+            states = self._last_states(sequences)
+            self._bank.select_of_head([one.slot for one in sequences])
+            logits = self._network.logits(states)
         except BaseException:
             for one in sequences:
-                self._caches.pop(one, None)
+                self._batches.pop(one, None)
             raise
         for one in sequences:
             one.cached = one.length
@@ -109,32 +133,69 @@ class SeparateCaches:
     decode = read
 
     def _last_states(self, sequences: Many[Sequence]) -> torch.Tensor:
-        caches = [self._caches.get(one) for one in sequences]
-        ready = [cache for cache, one in zip(caches, sequences, strict=True) if cache and cache.seen == one.length - 1]
-        if self._network.can_batch and len(ready) == len(sequences) > 1:
-            return self._batch_states(sequences, ready)
-        return torch.stack([self._last_state(one) for one in sequences])
+        self._begin([one for one in sequences if one not in self._batches])
+        for batch in self._joined(dict.fromkeys(self._batches[one] for one in sequences)):
+            self._advance(batch)
+        batches = dict.fromkeys(self._batches[one] for one in sequences)
+        rows = {one: row for row, one in enumerate(one for batch in batches for one in batch.sequences)}
+        states = torch.cat([batch.cache.last for batch in batches if batch.cache.last is not None])
+        order = [rows[one] for one in sequences]
+        return states if order == [*range(len(states))] else states[order]
 
-    def _batch_states(self, sequences: Many[Sequence], caches: Many[SequenceCache]) -> torch.Tensor:
-        ids = torch.tensor([[one.answer[-1]] for one in sequences], device=self._network.device)
-        self._bank.select([one.slot for one in sequences])
-        return self._network.read_batch(caches, ids)[:, -1]
+    def _begin(self, new: Many[Sequence]) -> None:
+        """Put sequences into new batches: those of one length together, as many as a pass may read."""
+        alike: dict[int, list[Sequence]] = defaultdict(list)
+        for one in new:
+            known = None if one.unscored else self._copy_of_equal(one)
+            if known is None and self._network.can_batch and not one.unscored:
+                alike[one.length].append(one)
+            else:
+                self._batches[one] = _Batch(known or self._network.new_cache(), [one])
+        for length, several in alike.items():
+            most = max(1, PREFILL_TOKENS // length)
+            for first in range(0, len(several), most):
+                part = several[first : first + most]
+                self._batches |= dict.fromkeys(part, _Batch(self._network.new_cache(len(part)), part))
 
-    def _last_state(self, sequence: Sequence) -> torch.Tensor:
-        known = self._caches.get(sequence) or (None if sequence.unscored else self._copy_of_equal(sequence))
-        self._caches[sequence] = cache = known or self._network.new_cache()
-        if cache.last is None or cache.seen < sequence.length:
-            self._bank.select([sequence.slot])
-            start = cache.seen
-            states = cache.read(torch.tensor([sequence.tokens[start:]], device=self._network.device))
-            if sequence.unscored:
-                score(self._network, sequence, states[0], start)
-        assert cache.last is not None
-        return cache.last
-
-    def _copy_of_equal(self, sequence: Sequence) -> SequenceCache | None:
+    def _copy_of_equal(self, sequence: Sequence) -> JointCache | None:
         """Return a copy of the cache of a sequence with the same tokens so far."""
-        for other, cache in self._caches.items():
-            if other.slot == sequence.slot and other.tokens[: cache.seen] == sequence.tokens:
-                return cache.copy()
+        for other, batch in self._batches.items():
+            if other.slot == sequence.slot and batch.cache.last is not None:
+                row = batch.sequences.index(other)
+                if other.tokens[: batch.cache.seen[row]] == sequence.tokens:
+                    return batch.cache.copy(row)
         return None
+
+    def _joined(self, batches: Collection[_Batch]) -> list[_Batch]:
+        """Return those that have tokens to be read; of those that continue, as the network allows it, one is made."""
+        for batch in batches:
+            self._drop_gone(batch)
+        due = [batch for batch in batches if batch.behind]
+        continued = [batch for batch in due if batch.cache.kept]
+        if len(continued) < 2 or not self._network.can_batch:
+            return due
+        first, *others = continued
+        first.cache.join([batch.cache for batch in others])
+        first.sequences = [one for batch in (first, *others) for one in batch.sequences]
+        self._batches |= dict.fromkeys(first.sequences, first)
+        return [batch for batch in due if batch not in others]
+
+    def _drop_gone(self, batch: _Batch) -> None:
+        rows = [row for row, one in enumerate(batch.sequences) if self._batches.get(one) is batch]
+        if len(rows) < len(batch.sequences):
+            batch.cache.keep(rows)
+            batch.sequences = [batch.sequences[row] for row in rows]
+
+    def _advance(self, batch: _Batch) -> None:
+        start, first = batch.cache.seen[0], batch.sequences[0]
+        unread = [_after(one, seen) for one, seen in zip(batch.sequences, batch.cache.seen, strict=True)]
+        self._bank.select([one.slot for one in batch.sequences])
+        states = batch.cache.read(torch.tensor(unread, device=self._network.device))
+        if first.unscored:  # then it is alone
+            self._bank.select_of_head([first.slot])
+            score(self._network, first, states[0], start)
+
+
+def _after(sequence: Sequence, seen: int) -> list[int]:
+    """Return the tokens after the first `seen`."""
+    return sequence.answer[-1:] if sequence.answer and seen == sequence.length - 1 else sequence.tokens[seen:]

@@ -28,6 +28,16 @@ class TokenRow:
     places: tuple[int, ...]
     logprobs: tuple[float | None, ...]
 
+    @property
+    def before(self) -> Sequence[int]:
+        """The positions whose next tokens are scored."""
+        return [place - 1 for place in self.places]
+
+    @property
+    def targets(self) -> Sequence[Sequence[int]]:
+        """The tokens that are scored at each of these positions: the one that is there."""
+        return [(self.ids[place],) for place in self.places]
+
 
 LEFT_OUT = TokenRow((), (), ())
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from modelyard.engines.torch.network import Network
-from modelyard.engines.torch.training.examples import TokenRow
-from modelyard.engines.torch.training.token_logprobs import HEAD_LOGITS, TokenScorer
+from modelyard.engines.torch.training.token_logprobs import HEAD_LOGITS, ScoredRow, TokenScorer
 from modelyard.errors import TrainingError
 
 MOST_TOKENS, LEAST_TOKENS = 8192, 1024
@@ -146,7 +145,7 @@ class Pass:
     """Some rows of a step, their numbers in the step, and whether layers are recomputed."""
 
     numbers: Sequence[int]
-    rows: Sequence[TokenRow]
+    rows: Sequence[ScoredRow]
     recomputed: bool
 
 
@@ -182,7 +181,7 @@ class MemoryBudget:
             "train on shorter rows, on a smaller base model, or with more memory"
         )
 
-    def passes(self, rows: Sequence[TokenRow]) -> Iterator[Pass]:
+    def passes(self, rows: Sequence[ScoredRow]) -> Iterator[Pass]:
         """Group rows of similar length, as many as fit."""
         order = sorted(range(len(rows)), key=lambda number: len(rows[number].ids))
         numbers: list[int] = []
@@ -194,7 +193,7 @@ class MemoryBudget:
         if numbers:
             yield self._pass(numbers, rows)
 
-    def _pass(self, numbers: Sequence[int], rows: Sequence[TokenRow]) -> Pass:
+    def _pass(self, numbers: Sequence[int], rows: Sequence[ScoredRow]) -> Pass:
         longest = len(rows[numbers[-1]].ids)
         return Pass(numbers, [rows[one] for one in numbers], not self._fits(len(numbers), longest, recomputed=False))
 

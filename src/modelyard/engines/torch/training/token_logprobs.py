@@ -3,17 +3,35 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from modelyard.engines.torch.network import Network
-from modelyard.engines.torch.training.examples import TokenRow
 
 HEAD_LOGITS = 2**25
 """Logits that are computed at a time. If a pass has more, they are computed again for their derivatives."""
+
+
+class ScoredRow(Protocol):
+    """Tokens to read, the positions of some of them, and for each of these the tokens to score there next."""
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """The tokens."""
+        ...
+
+    @property
+    def before(self) -> Sequence[int]:
+        """The positions, at least one."""
+        ...
+
+    @property
+    def targets(self) -> Sequence[Sequence[int]]:
+        """The tokens to score after each, at least one."""
+        ...
 
 
 class TokenScorer:
@@ -24,20 +42,26 @@ class TokenScorer:
         self.layers: Layers = Layers(network.model.get_decoder())
         self.vocabulary: int = network.vocabulary
 
-    def logprobs(self, rows: Sequence[TokenRow], recomputed: bool = False) -> tuple[Tensor, Tensor]:
-        """Return the log-probability (nats) of each trained token, row after row, and the entropy if it was sampled.
+    def logprobs(self, rows: Sequence[ScoredRow], recomputed: bool = False) -> tuple[Tensor, Tensor]:
+        """Return the log-probability (nats) of each target, row after row, and the entropy of each position.
 
         Logits are computed at these positions only: with a large vocabulary they cost more than everything else. Rows
         are right-padded, where no token attends. If `recomputed`, layers are computed again for their derivatives.
         """
         device, longest = self._network.device, max(len(row.ids) for row in rows)
         ids = torch.tensor([[*row.ids, *[0] * (longest - len(row.ids))] for row in rows], device=device)
-        before = [number * longest + place - 1 for number, row in enumerate(rows) for place in row.places]
-        trained = [row.ids[place] for row in rows for place in row.places]
+        before = [number * longest + place for number, row in enumerate(rows) for place in row.before]
+        targets = [tokens for row in rows for tokens in row.targets]
         with self.layers.recomputed(recomputed):
             hidden = self._network.body(input_ids=ids, use_cache=False).last_hidden_state
         hidden = hidden.flatten(0, 1).index_select(0, torch.tensor(before, device=device))
-        return self._of_tokens(hidden, torch.tensor(trained, device=device))
+        most = max(map(len, targets))
+        padded = torch.tensor([[*tokens, *[0] * (most - len(tokens))] for tokens in targets], device=device)
+        found, entropies = self._of_tokens(hidden, padded)
+        if any(len(tokens) < most for tokens in targets):
+            there = torch.tensor([[place < len(tokens) for place in range(most)] for tokens in targets], device=device)
+            return found[there], entropies
+        return found.flatten(), entropies
 
     def _of_tokens(self, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         size = max(1, HEAD_LOGITS // self.vocabulary)
@@ -52,7 +76,7 @@ class TokenScorer:
         logprobs = self._network.logits(hidden).log_softmax(-1)
         with torch.no_grad():  # avoids NaN from -inf: such an unlikely token adds nothing
             entropies = -torch.linalg.vecdot(logprobs.exp(), logprobs.clamp_min(-100))
-        return logprobs.gather(1, tokens[:, None])[:, 0], entropies
+        return logprobs.gather(1, tokens), entropies
 
 
 def backward(flat: Tensor, rows: Sequence[Sequence[float]]) -> None:
@@ -61,10 +85,10 @@ def backward(flat: Tensor, rows: Sequence[Sequence[float]]) -> None:
     flat.backward(torch.tensor(values, dtype=flat.dtype, device=flat.device))
 
 
-def rows_of(flat: Tensor, rows: Sequence[TokenRow]) -> list[list[float]]:
+def rows_of(flat: Tensor, rows: Sequence[ScoredRow]) -> list[list[float]]:
     """Return the log-probabilities of a pass, row by row."""
     values = iter(flat.detach().tolist())
-    return [list(islice(values, len(row.places))) for row in rows]
+    return [list(islice(values, sum(map(len, row.targets)))) for row in rows]
 
 
 class Layers:

@@ -84,22 +84,26 @@ def all_weights(model: nn.Module) -> TrainableWeights:
 
 
 class TrainedLinear(LoraLinear):
-    """base(x) + scale x (x A^T) B^T, in which A and B are trained. B starts at 0, so that nothing changes at first."""
+    """base(x) + scale x (x A^T) B^T with the A and B that are in use; without any, base(x)."""
 
-    def __init__(self, base: nn.Linear, shape: LoraShape, generator: torch.Generator) -> None:
+    down: nn.Parameter | None
+    up: nn.Parameter | None
+
+    def __init__(self, base: nn.Linear) -> None:
         super().__init__(base)
-        self.scale: float = shape.alpha / shape.rank
-        bound = 1 / math.sqrt(self.in_features)
-        drawn = torch.rand(shape.rank, self.in_features, generator=generator) * 2 * bound - bound
-        device = base.weight.device
-        self.down: nn.Parameter = nn.Parameter(drawn.to(device))
-        self.up: nn.Parameter = nn.Parameter(torch.zeros(self.out_features, shape.rank, device=device))
+        self.use(None, None, 0.0)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer to rows x tokens x features. The adapter always computes in 32-bit floats."""
+    def use(self, down: nn.Parameter | None, up: nn.Parameter | None, scale: float) -> None:
+        """Use these from now on."""
+        self.down, self.up, self.scale = down, up, scale
+
+    def added(self, x: Tensor) -> Tensor | None:
+        """Return what the adapter in use adds. It always computes in 32-bit floats."""
+        if self.down is None or self.up is None:
+            return None
         same = x.dtype is self.down.dtype
         inner = functional.linear(x, self.down) if same else _Inner.apply(x, self.down)
-        return self.base(x) + (functional.linear(inner, self.up) * self.scale).to(x.dtype)
+        return functional.linear(inner, self.up) * self.scale
 
 
 class _Inner(torch.autograd.Function):
@@ -121,10 +125,31 @@ class _Inner(torch.autograd.Function):
         return (gradient @ down).to(x.dtype), of_down
 
 
-def attach_adapter(model: nn.Module, shape: LoraShape, seed: int, base_model: str) -> TrainableWeights:
-    """Add an adapter to a network's projections, which are replaced in place. The seed initialises it.
+@attrs.frozen(eq=False)
+class AdapterWeights(TrainableWeights):
+    """The parameters of an adapter, and the layers to which they belong."""
 
-    The weights have the names that peft and vLLM know. Raises `TrainingError` if the network has no such projections.
+    layers: Mapping[str, TrainedLinear]
+    shape: LoraShape
+
+    def select(self, used: bool = True) -> None:
+        """Have its layers use it, or no adapter."""
+        scale = self.shape.alpha / self.shape.rank
+        for name, layer in self.layers.items():
+            down, up = (self.named[one] for one in names_of(name))
+            layer.use(*((down, up, scale) if used else (None, None, 0.0)))
+
+
+def names_of(layer: str) -> tuple[str, str]:
+    """Return the names of a layer's A and B in the checkpoint's file."""
+    return f"{PREFIX}{layer}.lora_A.weight", f"{PREFIX}{layer}.lora_B.weight"
+
+
+def attach_adapter(model: nn.Module, shape: LoraShape, seed: int, base_model: str) -> AdapterWeights:
+    """Make an adapter and have the network's projections use it; they are replaced in place, once.
+
+    The seed initialises A, and B starts at 0, so that nothing changes at first. The weights have the names that peft
+    and vLLM know. Raises `TrainingError` if the network has no such projections.
     """
     found = shape.resolve(model)
     if not found.targets:
@@ -134,8 +159,25 @@ def attach_adapter(model: nn.Module, shape: LoraShape, seed: int, base_model: st
         )
     generator = torch.Generator().manual_seed(seed)
     named: dict[str, nn.Parameter] = {}
-    for name, layer in found.layers(model):
-        around = TrainedLinear(layer, found, generator)
-        put_in(model, name, around)
-        named[f"{PREFIX}{name}.lora_A.weight"], named[f"{PREFIX}{name}.lora_B.weight"] = around.down, around.up
-    return TrainableWeights(named, WEIGHTS_FILE, {CONFIG_FILE: found.config(base_model)})
+    layers: dict[str, TrainedLinear] = {}
+    for name, _ in found.layers(model):
+        layer = layers[name] = _trained_linear(model, name)
+        named |= zip(names_of(name), _first_weights(layer, found.rank, generator), strict=True)
+    adapter = AdapterWeights(named, WEIGHTS_FILE, {CONFIG_FILE: found.config(base_model)}, layers, found)
+    adapter.select()
+    return adapter
+
+
+def _trained_linear(model: nn.Module, name: str) -> TrainedLinear:
+    layer: Any = model.get_submodule(name)
+    if not isinstance(layer, TrainedLinear):
+        layer = TrainedLinear(layer)
+        put_in(model, name, layer)
+    return layer
+
+
+def _first_weights(layer: TrainedLinear, rank: int, generator: torch.Generator) -> tuple[nn.Parameter, nn.Parameter]:
+    bound = 1 / math.sqrt(layer.in_features)
+    drawn = torch.rand(rank, layer.in_features, generator=generator) * 2 * bound - bound
+    device = layer.weight.device
+    return nn.Parameter(drawn.to(device)), nn.Parameter(torch.zeros(layer.out_features, rank, device=device))

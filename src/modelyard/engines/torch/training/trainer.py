@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,22 +15,33 @@ except ImportError as error:
     raise MissingExtra("torch", "torch") from error
 
 from modelyard.domain.base_model import BaseModel, Tuning
+from modelyard.domain.training_run import AdapterConfig
 from modelyard.engines.torch.lora import CONFIG_FILE, LoraShape, read_tensors
 from modelyard.engines.torch.network import Network
 from modelyard.engines.torch.threads import torch_threads
 from modelyard.engines.torch.tokenizer import ChatTokenizer
-from modelyard.engines.torch.training.learner import MOMENTS_FILE, LocalLearner
+from modelyard.engines.torch.training.learner import LocalLearner
+from modelyard.engines.torch.training.local_run import LocalRun
 from modelyard.engines.torch.training.memory_plan import MemoryBudget, check_weights, free_memory, need_of
 from modelyard.engines.torch.training.parallel import ParallelLearner
 from modelyard.engines.torch.training.ranks import Ranks, RankSetup, other_ranks
+from modelyard.engines.torch.training.row_learner import MOMENTS_FILE
+from modelyard.engines.torch.training.shared_base import SharedBase, SharedBases
 from modelyard.engines.torch.training.token_logprobs import TokenScorer
-from modelyard.engines.torch.training.trainable import TrainableWeights, Weights, all_weights, attach_adapter
+from modelyard.engines.torch.training.trainable import (
+    AdapterWeights,
+    TrainableWeights,
+    Weights,
+    all_weights,
+    attach_adapter,
+)
 from modelyard.formats.model_folder import check_unchanged
-from modelyard.protocols import TrainContext, Trainer, TrainItem
+from modelyard.protocols import StepTrainer, TrainContext, Trainer, TrainItem
 from modelyard.trainers import loop
 from modelyard.trainers.methods import LEARNER_METHODS
 
 SAVE_EVERY = 20
+KEEP_BASE = 60.0
 
 
 class LocalTrainer:
@@ -38,7 +50,8 @@ class LocalTrainer:
     A job may take `memory` bytes, weights included; by default what is free when it begins. A state is saved every
     `save_every` steps. The rows of each step are spread over `ranks` processes of this machine: one for each graphics
     card, or on a processor each with an equal part of the memory. On one machine, with the same number of ranks and of
-    torch's threads, equal jobs give equal files; small models are trained in one thread.
+    torch's threads, equal jobs give equal files; small models are trained in one thread. The base model of runs stays
+    in memory for `keep_base` seconds after the last of them, unless a job or another base model needs the room.
     """
 
     def __init__(
@@ -50,10 +63,12 @@ class LocalTrainer:
         memory: int | None = None,
         save_every: int = SAVE_EVERY,
         ranks: int = 1,
+        keep_base: float = KEEP_BASE,
     ) -> None:
         self._base_models, self._shape, self._save_every = base_models, shape or LoraShape(), save_every
         self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self._memory, self._ranks = memory, ranks
+        self._bases = SharedBases(keep_base)
 
     def methods(self, base_model: str) -> Collection[str]:
         """Return all methods for the base models."""
@@ -69,8 +84,59 @@ class LocalTrainer:
                 _weights(trained, context.reference_files, context.reference) if "reference" in compared else None,
             )
             _begin(learner, trained, context)
-            plan = chosen.plan(learner, config, data, policies, context.resume_step)
+            plan = chosen.plan(learner, config, data, policies, context.resume_step, context.held_out)
             yield from loop.run(learner, plan, self._save_every)
+
+    # ---- runs that their callers drive
+
+    def open_run(
+        self, base_model: str, adapter: AdapterConfig, files: frozenset[str], open_file: Callable[[str], BinaryIO]
+    ) -> LocalRun:
+        """Open a run, in this process: its base model is in memory once for all runs, however many ranks jobs have."""
+        base = self._base_model(base_model)
+        if base.tuning is Tuning.FULL:
+            raise TrainingError(
+                f"the base model {base_model!r} is trained in full, without adapters; add it again under another id"
+            )
+        with self._within(base):
+            shared, weights, room = self._adapter_of_run(base, adapter, files, open_file)
+            close = partial(self._end, base.id, shared, weights)
+            run = LocalRun(shared, weights, room, base.context_length, partial(self._within, base), close)
+            try:
+                if files:
+                    weights.load(_weights(weights, files, open_file))
+                if MOMENTS_FILE in files:
+                    run.resume(_read(open_file, MOMENTS_FILE))
+            except BaseException:
+                run.close()
+                raise
+            return run
+
+    def _adapter_of_run(
+        self, base: BaseModel, config: AdapterConfig, files: frozenset[str], open_file: Callable[[str], BinaryIO]
+    ) -> tuple[SharedBase, AdapterWeights, MemoryBudget]:
+        def load() -> SharedBase:
+            limit = free_memory(self._device) if self._memory is None else self._memory
+            check_unchanged(base)
+            check_weights(base.parameters, _bytes_each(self._device, full=False), limit)
+            return SharedBase(Network(Path(base.path), self._device), limit)
+
+        def make(shared: SharedBase) -> tuple[SharedBase, AdapterWeights, MemoryBudget]:
+            shape = _shape_in(files, open_file) or shared.resolve(config)
+            return shared, *shared.add(shape, config.seed, base.id)
+
+        return self._bases.use(base.id, load, make)
+
+    def _end(self, id: str, shared: SharedBase, weights: AdapterWeights) -> None:
+        shared.remove(weights)
+        self._bases.ended(id)
+
+    @contextmanager
+    def _within(self, base: BaseModel) -> Iterator[None]:
+        with torch_threads(1 if base.small else None), _as_training_errors():
+            yield
+
+    # ---- jobs
 
     @contextmanager
     def _base_learner(self, context: TrainContext, copies: int) -> Iterator[tuple[LocalLearner, TrainableWeights]]:
@@ -81,7 +147,8 @@ class LocalTrainer:
         """
         base = self._base_model(context.base_model)
         full, folder = base.tuning is Tuning.FULL, Path(base.path)
-        with torch_threads(1 if base.small else None), _as_training_errors():
+        self._bases.free()
+        with self._within(base):
             limit = self._limit()
             check_unchanged(base)
             check_weights(base.parameters, _bytes_each(self._device, full), limit)
@@ -108,16 +175,21 @@ class LocalTrainer:
         return attach_adapter(network.model, self._shape_of(context), context.seed, context.base_model)
 
     def _shape_of(self, context: TrainContext) -> LoraShape:
-        if CONFIG_FILE not in context.parent_files:
-            return self._shape
-        with context.parent(CONFIG_FILE) as file:
-            return LoraShape.from_config(file.read())
+        return _shape_in(context.parent_files, context.parent) or self._shape
 
     def _base_model(self, id: str) -> BaseModel:
         for base in self._base_models:
             if base.id == id:
                 return base
         raise TrainingError(f"the base model {id!r} is not here; add it again with add_base_model")
+
+
+def _shape_in(files: frozenset[str], open_file: Callable[[str], BinaryIO]) -> LoraShape | None:
+    """Return the shape of the adapter in these files, if there is one."""
+    if CONFIG_FILE not in files:
+        return None
+    with open_file(CONFIG_FILE) as file:
+        return LoraShape.from_config(file.read())
 
 
 def _bytes_each(device: str, full: bool) -> int:
@@ -172,3 +244,4 @@ def _read(open_file: Callable[[str], BinaryIO], name: str) -> Mapping[str, Tenso
 
 
 _: type[Trainer] = LocalTrainer
+_steps: type[StepTrainer] = LocalTrainer

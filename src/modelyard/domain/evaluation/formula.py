@@ -1,0 +1,100 @@
+"""Formulas over named numbers: arithmetic that is read once, and never run as a program.
+
+`+ - * /`, `^` for powers, brackets, and `min max abs floor ceil exp sqrt log`.
+"""
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import attrs
+
+MAX_FORMULA = 1000
+"""Characters of a formula."""
+
+_OPERATORS: Mapping[type, Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+}
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    function.__name__: function for function in (min, max, abs, math.floor, math.ceil, math.exp, math.sqrt, math.log)
+}
+
+
+class FormulaError(ValueError):
+    """What a formula has that cannot be read."""
+
+
+@attrs.frozen
+class Formula:
+    """A formula that was read, and the names that it uses."""
+
+    text: str
+    names: frozenset[str]
+
+    def value(self, numbers: Mapping[str, float]) -> float | None:
+        """Return what it comes to; None where that is no finite number, such as a quotient of 0."""
+        try:
+            found = _value(_body(self.text), numbers)
+        except (ArithmeticError, ValueError):
+            return None
+        return float(found) if not isinstance(found, complex) and math.isfinite(found) else None
+
+
+@lru_cache(maxsize=256)
+def read_formula(text: str) -> Formula:
+    """Read a formula. Raises `FormulaError`."""
+    if len(text) > MAX_FORMULA:
+        raise FormulaError(f"has more than {MAX_FORMULA} characters")
+    try:
+        return Formula(text, frozenset(_names(_body(text))))
+    except FormulaError:
+        raise
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise FormulaError("is not a formula, such as 0.8 * right + 0.2 * short") from None
+
+
+@lru_cache(maxsize=256)
+def _body(text: str) -> ast.expr:
+    return ast.parse(text.strip().replace("^", "**"), mode="eval").body
+
+
+def _names(node: ast.expr) -> set[str]:
+    """Return the names that an expression uses. Raises `FormulaError` for what is not arithmetic."""
+    match node:
+        case ast.Constant(value=value) if type(value) in (int, float):
+            return set()
+        case ast.Name(id=name):
+            return {name}
+        case ast.UnaryOp(op=op, operand=operand) if type(op) in _OPERATORS:
+            return _names(operand)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return _names(left) | _names(right)
+        case ast.Call(func=ast.Name(id=name), args=[_, *_] as args, keywords=[]) if name in _FUNCTIONS:
+            return set().union(*map(_names, args))
+    raise FormulaError(f"has what is not arithmetic: {ast.unparse(node)[:40]!r}")
+
+
+def _value(node: ast.expr, numbers: Mapping[str, float]) -> Any:
+    match node:
+        case ast.Constant(value=int() | float() as value):
+            return float(value)
+        case ast.Name(id=name):
+            return numbers[name]
+        case ast.UnaryOp(op=op, operand=operand):
+            return _OPERATORS[type(op)](_value(operand, numbers))
+        case ast.BinOp(left=left, op=op, right=right):
+            return _OPERATORS[type(op)](_value(left, numbers), _value(right, numbers))
+        case ast.Call(func=ast.Name(id=name), args=[only]) if name in ("min", "max"):
+            return _value(only, numbers)
+        case ast.Call(func=ast.Name(id=name), args=args):
+            return _FUNCTIONS[name](*(_value(arg, numbers) for arg in args))
+    raise AssertionError(node)

@@ -1,0 +1,114 @@
+"""Protobuf's wire format, as far as Tinker's messages need it (https://protobuf.dev/programming-guides/encoding)."""
+
+import struct
+import sys
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Never
+
+from modelyard.errors import InvalidInput
+
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+_DOUBLE = struct.Struct("<d")
+_FIXED = {FIXED64: 8, FIXED32: 4}
+
+Field = tuple[int, int, Any]
+"""The number of a field, its wire type, and its value: an integer, a float of 64 bits, or the bytes within."""
+
+
+def refuse(why: str, *loc: str | int) -> Never:
+    """Raise `InvalidInput` at a place of the body."""
+    raise InvalidInput.at("body", *loc, msg=why)
+
+
+def fields_of(raw: memoryview, *loc: str | int) -> Iterator[Field]:
+    """Yield the fields of a message, in their order; those of 32 bits are left out. Raises `InvalidInput`."""
+    at, end = 0, len(raw)
+    while at < end:
+        tag, at = _varint(raw, at, end, loc)
+        number, wire = tag >> 3, tag & 7
+        if not 0 < number < 2**29:
+            refuse("is not a protobuf message", *loc)
+        if wire == VARINT:
+            value, at = _varint(raw, at, end, loc)
+            yield number, wire, value
+            continue
+        size, at = _varint(raw, at, end, loc) if wire == LENGTH else (_FIXED.get(wire, -1), at)
+        after = at + size
+        if size < 0 or after > end:
+            refuse("is not a whole protobuf message", *loc)
+        if wire == LENGTH:
+            yield number, wire, raw[at:after]
+        elif wire == FIXED64:
+            yield number, wire, _DOUBLE.unpack_from(raw, at)[0]
+        at = after
+
+
+def _varint(raw: memoryview, at: int, end: int, loc: tuple[str | int, ...]) -> tuple[int, int]:
+    value = shift = 0
+    while at < end and shift < 70:
+        byte = raw[at]
+        value |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return value & (2**64 - 1), at
+    refuse("is not a whole protobuf message", *loc)
+
+
+def text_of(value: object, *loc: str | int) -> str:
+    """Return the text of a field. Raises `InvalidInput`."""
+    if not isinstance(value, memoryview):
+        refuse("is not a text", *loc)
+    try:
+        return str(value, "utf-8")
+    except UnicodeDecodeError:
+        refuse("has a text that is not UTF-8", *loc)
+
+
+def numbers_in(typecode: str, value: object, *loc: str | int) -> Sequence[Any]:
+    """Return the numbers that bytes hold, in little-endian order: `i` of 32 bits, `q` of 64, `f` floats of 32 bits."""
+    found = array(typecode)
+    if not isinstance(value, memoryview) or len(value) % found.itemsize:
+        refuse(f"are not whole numbers of {8 * found.itemsize} bits", *loc)
+    found.frombytes(value)
+    return _little_endian(found)
+
+
+def packed(typecode: str, values: Iterable[Any]) -> bytes:
+    """Return the bytes of numbers, as `numbers_in` reads them."""
+    return _little_endian(array(typecode, values)).tobytes()
+
+
+def _little_endian(numbers: "array[Any]") -> "array[Any]":
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
+# ---- written -----------------------------------------------------------------------------------------------------
+
+
+def varint(number: int, value: int) -> bytes:
+    """Write a field that holds an integer; nothing for 0, which is what an absent one means."""
+    return b"" if value == 0 else _written(number << 3) + _written(value & (2**64 - 1))
+
+
+def within(number: int, message: bytes | str) -> bytes:
+    """Write a field that holds bytes, a text or a message."""
+    raw = message.encode() if isinstance(message, str) else message
+    return b"".join((_written(number << 3 | LENGTH), _written(len(raw)), raw))
+
+
+def numbers(number: int, values: Mapping[str, float]) -> bytes:
+    """Write a field that maps names to floats of 64 bits."""
+    double = bytes([2 << 3 | FIXED64])
+    return b"".join(within(number, within(1, name) + double + _DOUBLE.pack(value)) for name, value in values.items())
+
+
+def _written(value: int) -> bytes:
+    found = bytearray()
+    while value > 127:
+        found.append(value & 127 | 128)
+        value >>= 7
+    found.append(value)
+    return bytes(found)

@@ -1,0 +1,1 @@
+"""HTTP of `platform.training_runs`, as Tinker's client asks for it."""

@@ -1,0 +1,331 @@
+"""Claims of jobs: who may run which, whether a claim still holds, for whom its holder acts, and what it may write."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from math import inf
+from typing import Any
+
+import attrs
+
+from modelyard.domain.events import JobEventRecorded
+from modelyard.domain.identity import ApiKey, Limits, Principal, Scope
+from modelyard.domain.job import (
+    JOB,
+    Claim,
+    Gain,
+    Job,
+    JobEvent,
+    JobProgress,
+    JobStatus,
+    Needs,
+    NewEvent,
+    QueueState,
+    SupersededEvent,
+)
+from modelyard.errors import EvaluationError, LeaseLost
+from modelyard.platform.paging import get_or_none
+from modelyard.platform.runtime import Runtime
+from modelyard.protocols import DomainStep, Snapshot, Tx
+
+_BEFORE_ALL = -1
+"""A number in the order of appearance before that of every job."""
+
+# ---- a worker's claim --------------------------------------------------------------------------------------------
+
+
+def ready_needs(snapshot: Snapshot) -> list[Needs]:
+    """Return what the jobs that are ready need, each once, that of the oldest job first.
+
+    It is one index probe for each, however many jobs there are.
+    """
+    oldest: list[Job] = []
+    after: tuple[object, ...] | None = None
+    while page := snapshot.page(Job, "needs", QueueState.READY, after=after, limit=1):
+        job = page[0]
+        oldest.append(job)
+        # The next amount of memory, and not the end of this one: a store finds it without reading the jobs between.
+        after = (job.kind, job.base_model, job.accelerators, job.memory + 1, _BEFORE_ALL)
+    return [job.needs for job in sorted(oldest, key=lambda job: job.seq)]
+
+
+class ReadyNeeds:
+    """What ready jobs need, that of the oldest first, as it was found a moment ago (`Settings.poll`)."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._found: Sequence[Needs] = ()
+        self._at = -inf
+
+    @property
+    def known(self) -> Sequence[Needs]:
+        """What was found, unless that is too long ago; nothing then."""
+        fresh = self._runtime.clock.monotonic() - self._at < self._runtime.settings.poll
+        return self._found if fresh else ()
+
+    def look_up(self) -> Sequence[Needs]:
+        """Find it now."""
+        self._found, self._at = self._runtime.store.read(ready_needs), self._runtime.clock.monotonic()
+        return self._found
+
+
+def take_ready(tx: Tx, needs: Iterable[Needs]) -> Job | None:
+    """Take the oldest job that is ready and needs the first of these that any needs."""
+    for one in needs:
+        where = (one.kind, one.base_model, one.accelerators, one.memory)
+        job = tx.take(Job, "by_needs", QueueState.READY, *where)
+        if job is not None:
+            return job
+    return None
+
+
+def ready_in_lane(snapshot: Snapshot, lane: str) -> Job | None:
+    """Return the job of a lane that is ready."""
+    found = snapshot.page(Job, "by_lane", lane, QueueState.READY, limit=1)
+    return found[0] if found else None
+
+
+def latest_job(snapshot: Snapshot, lane: str) -> Job | None:
+    """Return the last job that came to a lane, ended or not; None for a lane that never had any."""
+    found = snapshot.page(Job, "of_lane", lane, limit=1, descending=True)
+    return found[0] if found else None
+
+
+@attrs.frozen
+class Claimant:
+    """Who claims a job: the id under which it does, and its process (`process_identity.process_here`).
+
+    `alone` means that this job will be the only one in the process. A suspect always is; `suspects` is whether one may
+    be claimed now.
+    """
+
+    id: str
+    process: str = ""
+    alone: bool = True
+    suspects: bool = True
+
+
+def claim(tx: Tx, claimant: Claimant, now: datetime, job: Job | None) -> tuple[Job, JobProgress] | None:
+    """Claim a job that this transaction has found ready. None for none, and for a suspect that may not be claimed."""
+    if job is None:
+        return None
+    progress = tx.get(JobProgress, job.id)
+    if progress.suspect and not claimant.suspects:
+        return None
+    time = progress.time(now)
+    progress = attrs.evolve(
+        progress,
+        epoch=progress.epoch + 1,
+        worker_id=claimant.id,
+        held=True,
+        updated_at=time,
+        process=claimant.process,
+        alone=claimant.alone or progress.suspect,
+        gain=Gain.NOTHING,
+        loose="",
+    )
+    job = attrs.evolve(
+        job,
+        status=JobStatus.RUNNING,
+        place=QueueState.CLAIMED,
+        handle="",
+        attempts=job.attempts + 1,
+        started_at=job.started_at or time,
+    )
+    tx.replace(job)
+    tx.replace(progress)
+    return job, progress
+
+
+def claim_of(progress: JobProgress) -> Claim:
+    """Return the token of a job that has just been claimed."""
+    return Claim(progress.job_id, progress.epoch, progress.worker_id)
+
+
+def fenced(tx: Snapshot, claim: Claim) -> JobProgress:
+    """Return the job's progress, if the claim is still valid. Raises `LeaseLost`."""
+    progress = get_or_none(tx, JobProgress, claim.job_id)
+    if progress is None:
+        raise LeaseLost(f"job {claim.job_id} is gone")
+    if not progress.held or (progress.epoch, progress.worker_id) != (claim.epoch, claim.worker_id):
+        raise LeaseLost(f"job {claim.job_id} was taken away: epoch {progress.epoch}, held: {progress.held}")
+    return progress
+
+
+def require_claim(tx: Tx, claim: Claim) -> Job:
+    """Return the job, if the claim is still valid. Raises `LeaseLost`."""
+    return tx.get(Job, fenced(tx, claim).job_id)
+
+
+def heartbeat(tx: Tx, claim: Claim, now: datetime, loose: Sequence[str] = ()) -> JobProgress:
+    """Show that the worker lives, and which artifacts it has stored that no other record names yet."""
+    progress = fenced(tx, claim)
+    progress = attrs.evolve(progress, beat=progress.beat + 1, updated_at=progress.time(now), loose=" ".join(loose))
+    tx.replace(progress)
+    return progress
+
+
+# ---- a job that was claimed ----------------------------------------------------------------------------------------
+
+
+class ClaimedJob:
+    """A job that this worker has claimed, and its progress as its last write has seen it.
+
+    `moved_at` is when its run began or last wrote anything, by the monotonic clock; None before it begins. A `hung` one
+    was given back because that was too long ago. `loose` are the artifacts that it has stored and no record names yet.
+    Every write is refused once the claim is lost.
+    """
+
+    def __init__(self, runtime: Runtime, job: Job, progress: JobProgress) -> None:
+        self.runtime: Runtime = runtime
+        self.job: Job = job
+        self.progress: JobProgress = progress
+        self.claim: Claim = claim_of(progress)
+        self.request_seen: float | None = None
+        self.moved_at: float | None = None
+        self.hung = False
+        self.loose: list[str] = []
+
+    def write(self, step: Callable[[Tx], JobProgress]) -> JobProgress:
+        """Run a fenced step that answers the job's progress. Raises `LeaseLost`."""
+        self.progress = self.runtime.store.transact(step)
+        self.moved_at = self.runtime.clock.monotonic()
+        return self.progress
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the job's cancellation or its pause was requested, as of its last write."""
+        return self.progress.leaving and not self.job.ended
+
+    def record(self, kind: str, data: Mapping[str, Any], step: int = 0, total: int | None = None) -> None:
+        """Record one event of a type, durably."""
+        event, now = NewEvent(self.runtime.ids(), kind, data, step), self.runtime.clock.now()
+        last_seq = self.progress.last_seq
+        progress = self.write(self._alone(lambda tx: record_events(tx, self.claim, [event], now, total)))
+        if self.runtime.observer is not None:
+            seq = progress.last_seq if progress.last_seq > last_seq else self._seq_of(kind, step)
+            self.runtime.observe(JobEventRecorded(progress.job_id, kind, seq))
+
+    def _alone(self, step: Callable[[Tx], JobProgress]) -> Callable[[Tx], JobProgress]:
+        """Return the step as one that stays in this job, unless it may have to keep data of an earlier attempt."""
+        return DomainStep(step, [(JOB, self.job.id)]) if self.claim.epoch == 1 else step
+
+    def _seq_of(self, kind: str, step: int) -> int:
+        """Return the place of a step that ran again: that of its first recording."""
+        found = self.runtime.store.read(lambda snapshot: snapshot.find(JobEvent, "identity", self.job.id, kind, step))
+        assert found is not None
+        return found.seq
+
+
+# ---- what it writes ------------------------------------------------------------------------------------------------
+
+
+def record_events(
+    tx: Tx, claim: Claim, events: Sequence[NewEvent], now: datetime, total: int | None = None
+) -> JobProgress:
+    """Record what happened, in order, and the progress that it is.
+
+    An event that an earlier attempt recorded keeps its id and place; its data are replaced, the old ones kept aside.
+    """
+    return record(tx, fenced(tx, claim), events, now, total)
+
+
+def record(
+    tx: Tx,
+    progress: JobProgress,
+    events: Sequence[NewEvent],
+    now: datetime,
+    total: int | None = None,
+    held: bool = True,
+) -> JobProgress:
+    """Store events and the progress that they make. A new step resets the count of losses."""
+    seq, step, time, gain = progress.last_seq, progress.step, progress.time(now), progress.gain
+    for event in events:
+        if not _superseded(tx, progress, event):
+            seq += 1
+            tx.add(JobEvent(progress.job_id, seq, event.id, event.type, event.step, event.data, time, progress.epoch))
+            step = max(step, event.step)
+        if event.step and gain is Gain.NOTHING:
+            gain = Gain.REPEATED
+    new = step > progress.step
+    # Field by field, because every event pays for it and `attrs.evolve` costs three times as much.
+    progress = JobProgress(
+        progress.job_id,
+        time,
+        progress.epoch,
+        progress.worker_id,
+        held,
+        progress.beat,
+        seq,
+        step,
+        progress.total if total is None else total,
+        0 if new else progress.crashes,
+        progress.cancelled_by,
+        progress.process,
+        progress.alone,
+        Gain.NEW if new else gain,
+        progress.suspect,
+        0 if new else progress.losses,
+        0 if new else progress.faults,
+        progress.loose,
+        progress.paused_by,
+    )
+    tx.replace(progress)
+    tx.notify(job_topic(progress.job_id))
+    return progress
+
+
+def _superseded(tx: Tx, progress: JobProgress, event: NewEvent) -> bool:
+    """Put the data in the place of those that an earlier attempt recorded; False where none did."""
+    # Neither a first attempt nor a step beyond the last has anything to look for: `add` refuses what is there already.
+    if progress.epoch == 1 or event.step > progress.step:
+        return False
+    earlier = tx.find(JobEvent, "identity", progress.job_id, event.type, event.step)
+    if earlier is None:
+        return False
+    if earlier.epoch != progress.epoch:
+        tx.add(SupersededEvent(earlier.id, earlier.epoch, earlier.data, earlier.created_at))
+    tx.replace(attrs.evolve(earlier, data=event.data, epoch=progress.epoch))
+    return True
+
+
+def job_topic(job_id: str) -> str:
+    """Return the topic that is notified when something happens to a job."""
+    return f"job/{job_id}"
+
+
+# ---- for whom it acts ----------------------------------------------------------------------------------------------
+
+
+def requester_spec(runtime: Runtime, principal: Principal) -> Mapping[str, Any]:
+    """Return what a job keeps of its requester: the id of an API key, to look it up again, or else all permissions."""
+    if principal.key_id and _api_key(runtime, principal.key_id) is not None:
+        return {"key_id": principal.key_id}
+    scope = principal.scope
+    projects = None if scope.projects is None else sorted(scope.projects)
+    return {
+        "key_id": principal.key_id,
+        "name": principal.name,
+        "scope": {"entity": scope.entity, "projects": projects},
+        "limits": attrs.asdict(principal.limits),
+    }
+
+
+def requester_principal(runtime: Runtime, job: Job) -> Principal:
+    """Return the principal that a job runs as: the key's current holder, or as recorded. Raises `EvaluationError`."""
+    asker = job.spec["asker"]
+    if "scope" not in asker:
+        return _holder(runtime, asker["key_id"])
+    entity, projects = asker["scope"]["entity"], asker["scope"]["projects"]
+    scope = Scope(entity, None if projects is None else frozenset(projects))
+    return Principal(asker["name"], job.entity, scope, asker["key_id"], Limits(**asker["limits"]))
+
+
+def _holder(runtime: Runtime, key_id: str) -> Principal:
+    key = _api_key(runtime, key_id)
+    if key is None or not key.alive(runtime.clock.now()):
+        raise EvaluationError("the key that asked for this run is no longer valid; ask for it with another")
+    return key.principal()
+
+
+def _api_key(runtime: Runtime, key_id: str) -> ApiKey | None:
+    return runtime.store.read(lambda snapshot: get_or_none(snapshot, ApiKey, key_id))

@@ -1,0 +1,182 @@
+"""The workers of this process as other processes see them, and which of them is to look at the queue.
+
+One beat shows that all of them live, one subscription hears of jobs, and one of them leads: it looks after the dead,
+and at the queue now and then in case that a notice was lost. So what idle workers cost the store depends on the number
+of processes, and not on theirs.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from modelyard.domain.job import WORKER, WorkerProcess, WorkerRecord
+from modelyard.domain.record import KEY
+from modelyard.platform.jobs.queue import READY
+from modelyard.platform.jobs.runner import BEATS_PER_LEASE
+from modelyard.platform.periodic import Periodic
+from modelyard.platform.runtime import Runtime
+from modelyard.process_identity import process_here
+from modelyard.protocols import DomainStep, Store, Subscription, Tx
+
+
+class StartedWorker(Protocol):
+    """A worker with a thread of its own, as the others of its process see it."""
+
+    @property
+    def id(self) -> str:
+        """The name under which it claims jobs."""
+
+    def has_room(self) -> bool:
+        """Return whether it would take a job."""
+
+    def wake(self) -> None:
+        """Have it look at the queue."""
+
+    def beat_claims(self) -> None:
+        """Show that its jobs are alive."""
+
+
+class ProcessWorkers:
+    """The workers of one platform. Thread-safe."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.id: str = runtime.ids()
+        self._runtime = runtime
+        self._process = process_here()
+        self._lock = threading.Lock()
+        self._announced: dict[str, WorkerRecord] = {}
+        self._started: dict[str, StartedWorker] = {}
+        self._pulse: Periodic | None = None
+        self._ready: Subscription | None = None
+        self._notices = 0
+        self._looked: dict[str, int] = {}
+        self._looked_at = 0.0
+        self._leader, self._led_at = "", 0.0
+
+    # ---- as others see them
+
+    def announce(self, store: Store, record: WorkerRecord) -> None:
+        """Store the record of a worker, and that its process lives."""
+        store.transact(self._step(lambda tx: self._sign(tx, [record])), durable=False)
+        self._announced[record.id] = record
+
+    def sign(self, store: Store) -> None:
+        """Show that the process lives. Where others have taken it for dead, all its workers announce themselves."""
+        store.transact(self._step(lambda tx: self._sign(tx, ())), durable=False)
+
+    def leave(self, store: Store, worker_id: str) -> None:
+        """Remove the record of a worker, and that of the process with the last."""
+        self._announced.pop(worker_id, None)
+        last = not self._announced
+        store.transact(self._step(lambda tx: self._remove(tx, worker_id, last)))
+
+    def _step(self, step: Callable[[Tx], None]) -> DomainStep[None]:
+        return DomainStep(step, [(WORKER, self.id)])
+
+    def _sign(self, tx: Tx, changed: Sequence[WorkerRecord]) -> None:
+        process = tx.find(WorkerProcess, KEY, self.id)
+        if process is None:
+            tx.add(WorkerProcess(self.id, 0, self._process))
+            changed = [*self._announced.values(), *changed]
+        else:
+            tx.replace(WorkerProcess(self.id, process.beat + 1, self._process))
+        for record in changed:
+            (tx.add if tx.find(WorkerRecord, KEY, record.id) is None else tx.replace)(record)
+
+    def _remove(self, tx: Tx, worker_id: str, last: bool) -> None:
+        if tx.find(WorkerRecord, KEY, worker_id) is not None:
+            tx.remove(WorkerRecord, worker_id)
+        if last and tx.find(WorkerProcess, KEY, self.id) is not None:
+            tx.remove(WorkerProcess, self.id)
+
+    # ---- threads
+
+    def start(self, worker: StartedWorker) -> None:
+        """Beat for a worker, and have it hear of jobs, from now on."""
+        with self._lock:
+            self._started[worker.id] = worker
+            if self._pulse is None:
+                clock, lease = self._runtime.clock, self._runtime.settings.lease
+                self._pulse = Periodic(clock, lease / BEATS_PER_LEASE, self.beat, "modelyard-heartbeat")
+                self._ready = self._runtime.store.subscribe(READY, self._hear)
+                self._pulse.start()
+
+    def stop(self, worker: StartedWorker) -> None:
+        """Beat for a worker no more."""
+        with self._lock:
+            self._started.pop(worker.id, None)
+            self._looked.pop(worker.id, None)
+            for other in [*self._started.values()][:1]:
+                other.wake()  # it may have to lead
+            pulse, ready = self._pulse, self._ready
+            if self._started or pulse is None or ready is None:
+                return
+            self._pulse = self._ready = None
+        ready.close()
+        pulse.stop(self._runtime.settings.lease)
+
+    def beat(self) -> None:
+        """Show that the process, its workers and their jobs are alive."""
+        self.sign(self._runtime.store)
+        for worker in tuple(self._started.values()):
+            worker.beat_claims()
+
+    @property
+    def hears(self) -> bool:
+        """Whether notices of jobs arrive, as far as is known."""
+        ready = self._ready
+        return ready is not None and ready.live
+
+    # ---- who looks
+
+    def leads(self, worker_id: str) -> bool:
+        """Return whether this worker leads: one that has stood still for the lease, or is gone, does no more."""
+        now = self._runtime.clock.monotonic()
+        with self._lock:
+            still = now - self._led_at >= self._runtime.settings.lease
+            if worker_id != self._leader and self._leader in self._started and not still:
+                return False
+            self._leader, self._led_at = worker_id, now
+            return True
+
+    def is_led_by(self, worker_id: str) -> bool:
+        """Return whether this worker leads, as far as was asked."""
+        return self._leader == worker_id
+
+    def resign(self, worker_id: str) -> None:
+        """Lead no more: a job may hold the thread of this worker."""
+        with self._lock:
+            if worker_id == self._leader:
+                self._leader = ""
+
+    def begin_look(self, worker_id: str) -> None:
+        """Note that a worker looks now: it sees all that was ready before."""
+        self._looked[worker_id] = self._notices
+        self._looked_at = self._runtime.clock.monotonic()
+
+    def pass_on(self) -> None:
+        """Wake a worker with room that has not looked since the last notice: there may be more than one job."""
+        for worker in tuple(self._started.values()):
+            if self._looked.get(worker.id, -1) < self._notices and worker.has_room():
+                worker.wake()
+                return
+
+    def check_queue(self) -> None:
+        """Wake a worker where a notice may have been missed: none has looked for the lease, or none is heard."""
+        lease, now = self._runtime.settings.lease, self._runtime.clock.monotonic()
+        if not self.hears or now - self._looked_at >= lease:
+            self._hear()
+
+    def _hear(self) -> None:
+        self._notices += 1
+        self.pass_on()
+
+
+def process_workers(runtime: Runtime) -> ProcessWorkers:
+    """Return the workers of this platform, the same each time."""
+    cache = runtime.cache
+    with cache.lock:
+        if cache.workers is None:
+            cache.workers = ProcessWorkers(runtime)
+        found: ProcessWorkers = cache.workers
+        return found

@@ -1,0 +1,43 @@
+"""Jobs that have nothing to do for a while, or have had their turn, as functions of a transaction."""
+
+from datetime import datetime
+
+import attrs
+
+from modelyard.domain.job import Job, JobProgress, JobStatus, QueueState, check_transition
+from modelyard.platform.jobs.queue import READY, first_in_lane
+from modelyard.protocols import Snapshot, Tx
+
+
+def parked_in_lane(snapshot: Snapshot, lane: str) -> Job | None:
+    """Return the first job of a lane that waits: where none is claimed or ready, it was put aside (`park`)."""
+    found = snapshot.page(Job, "by_lane", lane, QueueState.WAITING, limit=1)
+    return found[0] if found else None
+
+
+def park(tx: Tx, job: Job, now: datetime) -> None:
+    """Put a claimed job aside until it is `unpark`ed: it has nothing to do. The next of its lane takes its place."""
+    rotate(tx, job, now, QueueState.WAITING)
+    following = parked_in_lane(tx, job.lane)
+    if following is not None and following.id != job.id:
+        unpark(tx, following)
+
+
+def unpark(tx: Tx, job: Job) -> None:
+    """Make a job ready that waits, unless another of its lane is."""
+    if job.place is QueueState.WAITING and first_in_lane(tx, job.lane) is None:
+        ready = attrs.evolve(job, place=QueueState.READY)
+        tx.replace(ready)
+        tx.notify(READY)
+
+
+def rotate(tx: Tx, job: Job, now: datetime, place: QueueState = QueueState.READY) -> None:
+    """Put a claimed job back at the end of the queue, so that others have a turn."""
+    progress = tx.get(JobProgress, job.id)
+    tx.replace(attrs.evolve(progress, held=False, updated_at=progress.time(now)))
+    check_transition(job.status, JobStatus.QUEUED)
+    last = attrs.evolve(job, status=JobStatus.QUEUED, place=place)
+    tx.remove(Job, job.id)  # added anew, it gets a number after all others
+    tx.add(last)
+    if place is QueueState.READY:
+        tx.notify(READY)

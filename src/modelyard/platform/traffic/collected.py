@@ -1,0 +1,43 @@
+"""What a collection has made."""
+
+from collections.abc import Mapping
+
+import attrs
+
+from modelyard.domain.training import Dataset
+from modelyard.errors import InvalidInput
+
+
+@attrs.frozen
+class Collected:
+    """What was collected: datasets, None for a side without rows, and how much was left out, by the reason.
+
+    `training_job_id` is the job that trains on it, where that was requested.
+    """
+
+    train: Dataset | None
+    held_out: Dataset | None
+    left_out: Mapping[str, int]
+    training_job_id: str | None = None
+
+    @property
+    def url(self) -> str:
+        """The URL of the dataset to train on. Raises `InvalidInput` where nothing was collected."""
+        if self.train is None:
+            why = ", ".join(f"{reason} {count}" for reason, count in self.left_out.items()) or "nothing was stored"
+            raise InvalidInput.at("data", msg=f"has no rows: {why}")
+        return self.train.url
+
+
+@attrs.frozen
+class TrainedRow:
+    """A row that a checkpoint was trained on: the dataset, the row's number from 0, and what it was made from.
+
+    `sources` are ids of stored completions and responses and references of traced calls; of a preference those of both
+    answers.
+    """
+
+    step: int
+    dataset: str
+    row: int
+    sources: tuple[str, ...]

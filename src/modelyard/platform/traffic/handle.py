@@ -1,0 +1,113 @@
+"""The handle of a collection: wait for it, look at it, cancel it."""
+
+from contextlib import closing, nullcontext
+from functools import partial
+
+from modelyard.domain.collection import CollectedDataset, CollectionJob
+from modelyard.domain.identity import Principal
+from modelyard.domain.job import ENDED, Job, JobKind, JobProgress, JobStatus
+from modelyard.domain.training import Dataset, DatasetName
+from modelyard.errors import JobFailed, NotFound
+from modelyard.platform.jobs.queue import announce, request_cancel
+from modelyard.platform.jobs.waiting import wait_for_end
+from modelyard.platform.paging import get_or_none
+from modelyard.platform.runtime import Runtime
+from modelyard.platform.traffic.collected import Collected
+from modelyard.platform.training.data import version_of
+from modelyard.protocols import Snapshot, Tx
+from modelyard.report.terminal import progress_bar
+
+
+class CollectionHandle:
+    """One collection.
+
+    While some worker is alive, `wait` waits for it. Without one it runs the collection in the calling thread.
+
+        collected = platform.traffic.submit("answers", score="up", at_least=1).result()
+    """
+
+    def __init__(self, runtime: Runtime, principal: Principal, job_id: str) -> None:
+        self.id: str = job_id
+        self._runtime, self._principal = runtime, principal
+
+    def __repr__(self) -> str:
+        return f"<CollectionHandle {self.id}>"
+
+    def refresh(self) -> CollectionJob:
+        """Return the collection as it is now. Raises `NotFound`."""
+        return self._runtime.store.read(lambda snapshot: shown_collection(snapshot, self._found(snapshot)))
+
+    @property
+    def status(self) -> JobStatus:
+        """Where it stands now."""
+        return self.refresh().status
+
+    def cancel(self) -> CollectionJob:
+        """End it: at once while it waits, at its next write while it runs. Idempotent; one that has ended stays so."""
+        event_id, now, types = self._runtime.ids(), self._runtime.clock.now(), self._runtime.job_types
+
+        def step(tx: Tx) -> tuple[Job, Job]:
+            before = self._found(tx)
+            return before, request_cancel(tx, types, before.id, event_id, self._principal.name, now)
+
+        before, job = self._runtime.store.transact(step)
+        if job.status is not before.status:
+            announce(self._runtime, job)
+        return self.refresh()
+
+    def wait(self, timeout: float | None = None, *, progress: bool = False) -> CollectionJob:
+        """Wait until it has succeeded, and return it. `progress` shows a bar, in a terminal or a notebook.
+
+        Raises `JobFailed`; and TimeoutError after `timeout` seconds.
+        """
+        until = None if timeout is None else self._runtime.clock.monotonic() + timeout
+        turns = wait_for_end(self._runtime, lambda: self._runtime.store.read(self._found))
+        with closing(turns), progress_bar("collect") if progress else nullcontext() as show:
+            for pause in turns:
+                if show is not None:
+                    job = self.refresh()
+                    show(job.read, job.total, {})
+                if until is not None and self._runtime.clock.monotonic() >= until:
+                    break
+                pause.sleep()
+        job = self.refresh()
+        if job.status not in ENDED:
+            raise TimeoutError(f"job {self.id} is still {job.status} after {timeout} seconds")
+        if job.status is not JobStatus.SUCCEEDED:
+            raise JobFailed(job.id, job.status, job.error_message or "")
+        return job
+
+    def result(self, timeout: float | None = None, *, progress: bool = False) -> Collected:
+        """Return what it has made. Raises `JobFailed`, TimeoutError, and `NotFound` if a dataset was deleted."""
+        job = self.wait(timeout, progress=progress)
+        return Collected(self._made(job.train), self._made(job.held_out), job.left_out, job.training_job_id)
+
+    def _made(self, side: CollectedDataset | None) -> Dataset | None:
+        if side is None:
+            return None
+        named = DatasetName.parse(side.url)
+        found = None if named is None else self._runtime.store.read(partial(version_of, named=named))
+        if found is None:
+            raise NotFound("Dataset", side.url)
+        return found
+
+    def _found(self, snapshot: Snapshot) -> Job:
+        return found_collection(snapshot, self._principal, self.id)
+
+
+def is_seen(principal: Principal, job: Job) -> bool:
+    """Return whether a job is a collection in the principal's scope."""
+    return job.kind is JobKind.COLLECT and principal.scope.covers(job.entity, job.project)
+
+
+def found_collection(snapshot: Snapshot, principal: Principal, job_id: str) -> Job:
+    """Return the job of a collection. Raises `NotFound`."""
+    job = get_or_none(snapshot, Job, job_id)
+    if job is None or not is_seen(principal, job):
+        raise NotFound("Collection", job_id)
+    return job
+
+
+def shown_collection(snapshot: Snapshot, job: Job) -> CollectionJob:
+    """Return a collection as it is shown; one that was read just before its entity was erased looks untouched."""
+    return CollectionJob.of(job, get_or_none(snapshot, JobProgress, job.id) or JobProgress(job.id, job.created_at))

@@ -1,0 +1,49 @@
+"""Bytes that records keep: short ones within the record, others, and files, as artifacts."""
+
+import base64
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from modelyard.platform.runtime import Runtime
+
+WITHIN = 32 * 1024
+"""How many bytes a record may hold itself."""
+
+Kept = Mapping[str, Any]
+"""What a record keeps of bytes: nothing, `{"base64"}`, or `{"artifact", "size", "digest"}`."""
+
+
+def keep_bytes(runtime: Runtime, data: bytes, loose: list[str] | None = None) -> Kept:
+    """Keep bytes, and return what a record is to name them by. `loose` gets the artifact, if that is needed."""
+    if len(data) <= WITHIN:
+        return {"base64": base64.b64encode(data).decode()}
+    stored = runtime.artifacts.put((data,))
+    if loose is not None:
+        loose.append(stored.name)
+    return {"artifact": stored.name, "size": stored.size, "digest": stored.digest}
+
+
+def kept_bytes(runtime: Runtime, kept: Kept) -> bytes:
+    """Return the bytes. Raises `ArtifactMissing`."""
+    if "artifact" in kept:
+        with runtime.artifacts.open(kept["artifact"], kept["digest"]) as file:
+            return file.read()
+    return base64.b64decode(kept.get("base64", ""))
+
+
+def keep_files(runtime: Runtime, files: Mapping[str, Iterable[bytes]], loose: list[str]) -> Kept:
+    """Keep files as artifacts, and return what a record is to name them by: `{name: {"artifact", "size", "digest"}}`.
+
+    `loose` gets the artifacts.
+    """
+    kept = {}
+    for name, chunks in files.items():
+        stored = runtime.artifacts.put(chunks)
+        loose.append(stored.name)
+        kept[name] = {"artifact": stored.name, "size": stored.size, "digest": stored.digest}
+    return kept
+
+
+def artifacts_in(*kept: Kept) -> Iterator[str]:
+    """Yield the names of the artifacts."""
+    return (one["artifact"] for one in kept if "artifact" in one)

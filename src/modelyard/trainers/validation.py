@@ -1,0 +1,72 @@
+"""The loss on held-out rows while a job trains: of some of them now and then, of all at the end of each epoch."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Generic, TypeVar
+
+import attrs
+
+from modelyard.domain.training_run import Objective
+from modelyard.trainers.loop import Learner, Metrics, Turn
+
+Row = TypeVar("Row")
+
+MEASUREMENTS = 20
+"""How often about, in a job, the loss on some of the rows is measured."""
+
+MEASURED_ROWS = 32
+"""How many of the rows these are: the first."""
+
+
+@attrs.frozen
+class Criterion(Generic[Row]):
+    """What a method's loss is computed on: the turns of a row, the objective of some turns, and how much that counts.
+
+    The loss of several batches is the mean of theirs, weighted by `weight`: their tokens, or their pairs.
+    """
+
+    turns_of: Callable[[Row], Sequence[Turn]]
+    objective_of: Callable[[Sequence[Turn]], Objective]
+    weight: Callable[[Sequence[Turn]], int]
+
+    def trainable(self, rows: Iterable[Row]) -> list[Turn]:
+        """Return the turns of rows, without those that are too long for the model."""
+        return [turn for row in rows for turn in self.turns_of(row) if turn.logprobs]
+
+
+@attrs.frozen
+class Validation(Generic[Row]):
+    """Held-out rows, read a batch at a time, and the steps of a job on which their loss is measured."""
+
+    learner: Learner
+    criterion: Criterion[Row]
+    rows: Iterable[Row]
+    batch: int
+    steps: int
+    epochs: int
+
+    def after(self, step: int) -> Metrics:
+        """Return `valid_loss` of the first rows, and `full_valid_loss` of all, where it is time for them."""
+        ends = {math.ceil(self.steps * epoch / self.epochs) for epoch in range(1, self.epochs + 1)}
+        every = max(1, self.steps // MEASUREMENTS)
+        found = {}
+        if step % every == 0 or step in ends:
+            found["valid_loss"] = self._loss(islice(self.rows, MEASURED_ROWS))
+        if step in ends:
+            found["full_valid_loss"] = self._loss(self.rows)
+        return {name: loss for name, loss in found.items() if loss is not None}
+
+    def _loss(self, rows: Iterable[Row]) -> float | None:
+        """Return the mean loss over rows; None where none of them fits into the model."""
+        total, weight = 0.0, 0
+        for turns in self._batches(iter(rows)):
+            objective = self.criterion.objective_of(turns)
+            counted = self.criterion.weight(turns)
+            total += counted * objective.of(self.learner.scores(None, turns)).value
+            weight += counted
+        return total / weight if weight else None
+
+    def _batches(self, rows: Iterator[Row]) -> Iterator[list[Turn]]:
+        while batch := list(islice(rows, self.batch)):
+            yield self.criterion.trainable(batch)

@@ -1,0 +1,58 @@
+"""Rows that are called and scored in place come to the same as those that threads call and score."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from example_counts import examples
+from modelyard import Platform, open_platform
+from modelyard.backends.echo import EchoBackend
+from modelyard.domain.usage import LedgerEntry
+
+ROWS = st.lists(
+    st.fixed_dictionaries({"prompt": st.sampled_from(["yes", "no", "1", ""])}, optional={"expected": st.just("yes")}),
+    min_size=1,
+    max_size=6,
+)
+
+
+def strict(output: Any, row: Mapping[str, Any]) -> Any:
+    if output == "no":
+        raise ValueError("no")
+    return None if output == "1" else output == row.get("expected")
+
+
+SCORERS = {
+    "match": "exact_match",
+    "strict": strict,
+    "judge": {"type": "llm_judge", "model": "echo", "prompt": "{output}"},
+}
+
+
+def told(platform: Platform, rows: list[Any], names: list[str], **options: Any) -> Any:
+    scorers: Any = {name: SCORERS[name] for name in names}
+    result = platform.evaluations.run("e", "echo", rows, scorers, project="p", seed=1, **options)
+    kept = [(row.index, row.outcome, row.output, row.score, row.detail, row.scores, row.cost) for row in result.rows]
+    entries = platform._runtime.store.read(lambda snapshot: snapshot.page(LedgerEntry, "by_entity", "local", limit=100))
+    booked = sorted((one.prompt_tokens, one.completion_tokens, one.cost) for one in entries)
+    return kept, result.run.summary, booked, platform.usage.total()
+
+
+@pytest.mark.slow
+@examples(10)
+@given(rows=ROWS, names=st.permutations(sorted(SCORERS)).map(lambda all: all[:2]), concurrency=st.sampled_from([1, 3]))
+def test_in_place_and_in_threads_rows_come_to_the_same(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Any], names: list[str], concurrency: int
+) -> None:
+    file = tmp_path_factory.mktemp("yard") / "yard.db"  # usage waits for the commit of its rows in a store that blocks
+    with (
+        open_platform(file, durability="process", backend=EchoBackend()) as here,
+        open_platform(backend=EchoBackend()) as threads,
+    ):
+        in_place = told(here, rows, names, concurrency=concurrency)
+        # A time-out needs threads, and so do several scorers at a time that may wait.
+        in_threads = told(threads, rows, names, concurrency=concurrency, timeout=600.0, scorer_concurrency=2)
+    assert in_place == in_threads

@@ -1,0 +1,107 @@
+"""Rows that a connection keeps are those of the file, whoever has written since, and whatever was undone."""
+
+from collections.abc import Callable
+from contextlib import closing, suppress
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from example_counts import examples
+from modelyard.errors import RecordConflict, RecordNotFound
+from modelyard.protocols import Tx
+from modelyard.stores.sqlite import SqliteStore, recent_rows
+from modelyard.testing import CONTRACT_RECORDS
+from modelyard.testing.contracts.store_values import Counter, Specimen
+
+NAMES = ("a", "b")
+Write = Callable[..., None]
+
+
+def put(tx: Tx, name: str, value: int) -> None:
+    (tx.add if tx.find(Counter, "key", name) is None else tx.replace)(Counter(name, value))
+
+
+def add(tx: Tx, name: str, value: int) -> None:
+    tx.add(Counter(name, value))
+
+
+def replace(tx: Tx, name: str, value: int) -> None:
+    tx.replace(Counter(name, value))
+
+
+def remove(tx: Tx, name: str, value: int) -> None:
+    tx.remove(Counter, name)
+
+
+def put_and_fail(tx: Tx, name: str, value: int) -> None:
+    put(tx, name, value)
+    raise ZeroDivisionError
+
+
+def replaced_twice(tx: Tx, name: str, value: int) -> None:
+    put(tx, name, value + 1)
+    put(tx, name, value)
+
+
+WRITES: tuple[Write, ...] = (put, add, replace, remove, put_and_fail, replaced_twice)
+EARLIER = datetime(2025, 1, 1, tzinfo=timezone(timedelta(hours=3)))
+CALL = st.tuples(st.integers(0, 1), st.sampled_from(WRITES), st.sampled_from(NAMES), st.integers(0, 3))
+Calls = list[tuple[int, Write, str, int]]
+
+
+def test_steps_of_two_stores_see_what_either_has_written(path: Path) -> None:
+    with (
+        closing(SqliteStore(path, CONTRACT_RECORDS, "process")) as one,
+        closing(SqliteStore(path, CONTRACT_RECORDS, "process")) as other,
+    ):
+
+        @examples(30)
+        @given(st.lists(CALL))
+        def check(calls: Calls) -> None:
+            for which, write, name, value in calls:
+                store = (one, other)[which]
+                with suppress(RecordConflict, RecordNotFound, ZeroDivisionError):
+                    store.transact(partial(write, name=name, value=value))
+                assert in_step(one) == in_step(other) == in_read(one)
+
+        check()
+
+
+def in_step(store: SqliteStore) -> list[Any]:
+    return store.transact(lambda tx: [tx.find(Counter, "key", name) for name in NAMES])
+
+
+def in_read(store: SqliteStore) -> list[Any]:
+    return store.read(lambda snapshot: [snapshot.find(Counter, "key", name) for name in NAMES])
+
+
+def test_a_record_that_was_replaced_is_not_read_from_the_file_again(store: SqliteStore) -> None:
+    store.transact(lambda tx: tx.add(Counter("a")))
+    store.transact(lambda tx: tx.replace(Counter("a", 1)))
+    seen: list[str] = []
+    store._writer._connection.set_trace_callback(seen.append)
+    assert store.transact(lambda tx: tx.get(Counter, "a")) == Counter("a", 1)
+    assert not [statement for statement in seen if statement.startswith("SELECT")]
+
+
+def test_a_kept_row_has_the_values_that_the_file_gives_back(store: SqliteStore) -> None:
+    store.transact(lambda tx: tx.add(Specimen("s")))
+    values: Any = {"ratio": 2, "names": ["a"], "numbers": [1, 2.5], "mapping": {"k": [1]}, "at": EARLIER}
+    changed = attrs.evolve(Specimen("s"), **values, price=Decimal("1.50"), maybe_flag=True)
+    store.transact(lambda tx: tx.replace(changed))
+    kept = store.transact(lambda tx: tx.get(Specimen, "s"))
+    assert repr(kept) == repr(store.read(lambda snapshot: snapshot.get(Specimen, "s")))
+
+
+def test_few_rows_are_kept(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent_rows, "_MOST", 5)
+    for number in range(12):
+        store.transact(lambda tx, n=str(number): (tx.add(Counter(n)), tx.replace(Counter(n, 1))))  # type: ignore[misc]
+    assert len(store._writer._recent._rows) <= 5
