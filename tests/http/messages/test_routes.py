@@ -310,10 +310,10 @@ def test_documents_and_the_images_of_tools_become_messages() -> None:
 def test_behind_another_platform_the_stop_sequence_is_named(stream: bool) -> None:
     with open_platform() as inner, asgi_server(asgi_app(inner, [Interface.INFERENCE]), log_level="warning") as server:
         secret = inner.keys.create("acme").secret
-        backend = UpstreamBackend(
+        far = UpstreamBackend(
             f"{server.url}/inference/v1", secret, models=[offer("echo", context_length=1000, pricing=Pricing())]
         )
-        with open_platform(backend=backend) as outer:
+        with far, open_platform(backend=far) as outer:
             answer = ask(client_of(outer), stop_sequences=["friend"], stream=stream)
             ended = events(answer)[-2]["delta"] if stream else answer.json
             assert (ended["stop_reason"], ended["stop_sequence"]) == ("stop_sequence", "friend")
