@@ -241,7 +241,7 @@ def test_it_can_be_left_out(client_for: Any) -> None:
         ),
         (
             {"messages": [{"role": "user", "content": [{**DOCUMENT, "citations": {"enabled": True}}]}]},
-            "messages[0].content[0].citations.enabled: must be False",
+            "messages[0].content[0].citations.enabled: must be false: nothing is cited",
         ),
         ({"tools": [{"type": "web_search_20250305", "name": "w", "input_schema": {}}]}, "must be 'custom'"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "other"}}, "tool_choice: must be the name"),

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import attrs
 
 from modelyard.domain.completion import Message, Part, Role, ToolCall
-from modelyard.formats.constraints import Length, Matching
+from modelyard.formats.constraints import Length, Matching, Only
 from modelyard.formats.json import dumps
 
 _ID = Length(1, 256)
@@ -18,7 +18,7 @@ _BASE64 = Matching(r"[A-Za-z0-9+/]+={0,2}", "must be base64")
 class NoCitations:
     """That nothing is cited."""
 
-    enabled: Literal[False] = False
+    enabled: bool = attrs.field(default=False, validator=Only((False,), "must be false: nothing is cited"))
 
 
 @attrs.frozen
