@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.stores import sorted_entries
-from modelyard.stores.sorted_entries import SortedEntries
+from modelyard.stores import memory_tables
+from modelyard.stores.memory_tables import SortedEntries
 
 NUMBER = st.integers(-2, 30)
 CHANGES = st.lists(st.integers(0, 28), max_size=80)
@@ -16,7 +16,7 @@ CHANGES = st.lists(st.integers(0, 28), max_size=80)
 
 @pytest.fixture(autouse=True)
 def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sorted_entries, "_LONGEST", 4)
+    monkeypatch.setattr(memory_tables, "_LONGEST", 4)
 
 
 def filled(changes: list[int]) -> tuple[SortedEntries, list[int]]:
