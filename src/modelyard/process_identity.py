@@ -4,6 +4,7 @@ They are read from Linux's `/proc`. Elsewhere a name means nothing to another pr
 """
 
 import os
+from functools import cache
 from pathlib import Path
 from typing import Self
 
@@ -56,10 +57,15 @@ class ProcessName:
         return state not in "ZX" and started == self.started
 
 
+@cache
 def process_here() -> str:
     """Return the name of the calling process and its machine; "" where processes have no such names."""
     here = machine()
     return here and f"{here}/{this_process()}"
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=process_here.cache_clear)
 
 
 def died_here(names: str) -> bool:
