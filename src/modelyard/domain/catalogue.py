@@ -5,11 +5,12 @@ from collections.abc import Iterable, Mapping
 from datetime import date
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, TypeVar
 
 import attrs
 
-from modelyard.domain.record import Index, Record
+from modelyard.domain.record import Index, Record, frozen_mapping
 from modelyard.errors import InvalidInput, Problem
 
 
@@ -128,7 +129,7 @@ class Pricing:
 
     Takes Decimals, strings and whole numbers. Raises `InvalidInput` for a float, which would not be exact.
 
-    >>> Pricing(prompt="0.0000001").texts
+    >>> dict(Pricing(prompt="0.0000001").texts)
     {'prompt': '0.0000001'}
     """
 
@@ -139,11 +140,11 @@ class Pricing:
     input_cache_read: Decimal = attrs.field(default=Decimal(0), converter=_exact, validator=_is_exact)
     training: Decimal = attrs.field(default=Decimal(0), converter=_exact, validator=_is_exact)
 
-    @property
+    @cached_property
     def texts(self) -> Mapping[str, str]:
         """The prices that are not 0, as plain decimal strings."""
         prices = {field.name: getattr(self, field.name) for field in attrs.fields(Pricing)}
-        return {name: f"{price:f}" for name, price in prices.items() if price}
+        return frozen_mapping({name: f"{price:f}" for name, price in prices.items() if price})
 
 
 @attrs.frozen

@@ -12,7 +12,7 @@ from modelyard.domain.evaluation.references import MODEL_KINDS, ObjectRef, RefKi
 from modelyard.domain.evaluation.scorers import LlmJudge, Unscored, text_of
 from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.models import ModelName
-from modelyard.domain.record import frozen_mapping, truncate_for_storage
+from modelyard.domain.record import truncate_for_storage
 from modelyard.domain.usage import cost
 from modelyard.errors import InvalidInput
 from modelyard.flow import Flow
@@ -74,7 +74,7 @@ class CompletionModel:
             request,
             served.base_model,
             ref,
-            frozen_mapping(served.entry.pricing.texts),
+            served.entry.pricing.texts,
             None if served.checkpoint is None else served.checkpoint.step,
             "seed" in capabilities.parameters,
             getattr(backend, "blocking", True),
