@@ -1,4 +1,4 @@
-"""Jobs as they are shown: the summary of any kind, and when one that runs will end."""
+"""The summary of a job of any kind."""
 
 from datetime import datetime
 
@@ -47,15 +47,3 @@ class JobSummary:
             job.error_message,
             waiting_for,
         )
-
-
-def estimated_end(job: Job, progress: JobProgress, now: datetime) -> datetime | None:
-    """When a running job will end at the rate since its first start; None while that is unknown."""
-    if job.status is not JobStatus.RUNNING or not (progress.step and progress.total and job.started_at):
-        return None
-    now = progress.time(now)
-    left = max(progress.total - progress.step, 0) / progress.step
-    try:
-        return now + (now - job.started_at) * left
-    except OverflowError:
-        return None

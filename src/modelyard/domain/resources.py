@@ -19,10 +19,8 @@ class Resources(TypedDict, total=False):
     memory: int
 
 
-def check_resources(needs: Mapping[str, Any] | None) -> Resources:
-    """Return what a request needs; nothing for None. Raises `InvalidInput` naming every problem."""
-    if needs is None:
-        return {}
+def check_resources(needs: Mapping[str, Any]) -> Resources:
+    """Return what a request needs. Raises `InvalidInput` naming every problem."""
     known = Resources.__annotations__
     if not isinstance(needs, Mapping):
         raise InvalidInput.at("needs", msg=f"must be a mapping with {' and '.join(known)}")

@@ -9,7 +9,6 @@ import attrs
 
 from modelyard.domain.completion import Choice, FinishReason, Message, Role, Tool
 from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus
-from modelyard.domain.job_summary import estimated_end
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.models import ARTIFACT_NAME
 from modelyard.domain.record import Index, Record, frozen_mapping
@@ -241,6 +240,18 @@ class TrainingJob:
             waiting_for=waiting_for,
             loop_id=job.spec.get("loop_id"),
         )
+
+
+def estimated_end(job: Job, progress: JobProgress, now: datetime) -> datetime | None:
+    """Return when a running job will end at the rate since its first start; None while that is unknown."""
+    if job.status is not JobStatus.RUNNING or not (progress.step and progress.total and job.started_at):
+        return None
+    now = progress.time(now)
+    left = max(progress.total - progress.step, 0) / progress.step
+    try:
+        return now + (now - job.started_at) * left
+    except OverflowError:
+        return None
 
 
 _DATASET_VERSION = re.compile(r"v(0|[1-9][0-9]{0,17})")

@@ -24,10 +24,9 @@ class NeedsBody:
     memory: int | None = attrs.field(default=None, validator=Within(0, MOST))
 
 
-def resources_of(body: NeedsBody | None) -> Resources:
+def resources_of(body: NeedsBody) -> Resources:
     """Return what a body needs, without what it left out."""
-    given = {} if body is None else attrs.asdict(body)
-    return check_resources({name: amount for name, amount in given.items() if amount is not None})
+    return check_resources({name: amount for name, amount in attrs.asdict(body).items() if amount is not None})
 
 
 @attrs.frozen

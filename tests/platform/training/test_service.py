@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from modelyard.clock import SystemClock
 from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus
-from modelyard.domain.job_summary import estimated_end
+from modelyard.domain.training import estimated_end
 from modelyard.errors import Conflict, Forbidden, InvalidInput, JobFailed, NotFound, RateLimited
 from modelyard.platform.jobs.announced import MAX_WORKERS
 from modelyard.platform.training.handle import MAX_AHEAD, JobHandle

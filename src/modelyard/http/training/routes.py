@@ -73,7 +73,7 @@ def create_loop(call: RouteCall) -> Response:
             body.reward,
             held_out=body.held_out,
             idempotency_key=key,
-            needs=resources_of(body.needs),
+            needs=None if body.needs is None else resources_of(body.needs),
             **cast("LoopOptions", options_of(body.config)),
         )
     return json_response(job_object(job.refresh()))
@@ -97,7 +97,7 @@ def _create(
     needs: NeedsBody | None,
 ) -> Response:
     training, model_id = call.platform.training, model_id.lower()
-    asked, wanted = options_of(options), resources_of(needs)
+    asked, wanted = options_of(options), None if needs is None else resources_of(needs)
     job = training.submit(kind, model_id, data, asked, idempotency_key=key, needs=wanted, require_worker=True)
     return json_response(job_object(job.refresh()))
 

@@ -15,9 +15,9 @@ from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.platform.batches.endpoints import ENDPOINTS
 from modelyard.platform.files.service import LEAST_LIFE, MOST_LIFE, Files
+from modelyard.platform.jobs import announced
 from modelyard.platform.jobs.claims import requester_spec
 from modelyard.platform.jobs.queue import announce, enqueue, request_cancel
-from modelyard.platform.jobs.service import Jobs
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_entity, listed_index, named_place
 from modelyard.platform.runtime import Runtime
@@ -65,7 +65,7 @@ class Batches:
         if file.purpose != "batch":
             raise InvalidInput.at("input_file_id", msg=f'must be a file of the purpose "batch", not "{file.purpose}"')
         if require_worker:
-            Jobs(self._runtime, self._principal).require_worker("batch")
+            announced.require_worker(self._runtime, "batch")
         life = None if output_expires_after is None else output_expires_after.total_seconds()
         asked = {"input_file_id": file.id, "endpoint": endpoint, "metadata": dict(metadata), "output_life": life}
         spec = {

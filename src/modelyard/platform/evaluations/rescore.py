@@ -8,15 +8,10 @@ from modelyard.domain.evaluation.prediction import Prediction
 from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind
-from modelyard.domain.resources import check_resources
 from modelyard.errors import Conflict, Forbidden, InvalidInput, NotFound
 from modelyard.platform.evaluations.objects import Objects
-from modelyard.platform.evaluations.scorers import (
-    Scorers,
-    callables_of,
-    name_scorers,
-)
-from modelyard.platform.evaluations.spec import WORK_OPTIONS, RunSpec, check_options, limits_of, scored_by
+from modelyard.platform.evaluations.scorers import Scorers, callables_of, name_scorers
+from modelyard.platform.evaluations.spec import WORK_OPTIONS, RunSpec, check_options, limits_of, resources_of, scored_by
 from modelyard.platform.runtime import Runtime
 
 
@@ -47,7 +42,7 @@ def build_rescore_spec(
         source_evaluation_run_id=source.id,
         source_known=True,
     )
-    needs = check_resources(options.get("needs"))
+    needs = resources_of(options)
     job = Job(runtime.ids(), JobKind.RESCORE, *namespace, run.id, now, {"source": source.id, **scoring}, **needs)
     return RunSpec(runtime, run, job, callables_of(None, named), options.get("shards", 1)).with_items(total)
 

@@ -171,7 +171,7 @@ def build_spec(
     }
     run_id, now = runtime.ids(), runtime.clock.now()
     run = EvaluationRun(run_id, *namespace, str(evaluation_ref(evaluation, namespace)), str(ref), now)
-    needs = check_resources(options["needs"]) if "needs" in options else Resources()
+    needs = resources_of(options)
     job = Job(runtime.ids(), JobKind.EVALUATE, *namespace, run_id, now, spec, base_model=base_model, **needs)
     callables = callables_of(model if callable(model) else None, scorers)
     return RunSpec(runtime, run, job, callables, work.get("shards", 1))
@@ -277,6 +277,12 @@ def limits_of(work: Mapping[str, Any]) -> RunLimits:
         raise InvalidInput(problems)
     names = {field.name for field in attrs.fields(RunLimits)}
     return RunLimits(**{name: value for name, value in work.items() if name in names})
+
+
+def resources_of(options: Mapping[str, Any]) -> Resources:
+    """Return what the job of a run needs. Raises `InvalidInput`."""
+    needs = options.get("needs")
+    return Resources() if needs is None else check_resources(needs)
 
 
 def _is_number(value: object) -> bool:

@@ -28,9 +28,9 @@ from modelyard.platform.fine_tuning import hyperparameters
 from modelyard.platform.fine_tuning.graders import reward_of
 from modelyard.platform.fine_tuning.shown import as_fine_tuning, full_name, jobs_of, name_of_model
 from modelyard.platform.fine_tuning.training_files import TrainingFiles, located
+from modelyard.platform.jobs import announced
 from modelyard.platform.jobs.events import event_place
 from modelyard.platform.jobs.queue import announce, asked_before, files_of
-from modelyard.platform.jobs.service import Jobs
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.models.service import Models
 from modelyard.platform.paging import (
@@ -45,8 +45,8 @@ from modelyard.platform.runtime import Runtime
 from modelyard.platform.training import loop as loops
 from modelyard.platform.training.data import check_not_empty, check_rows, own
 from modelyard.platform.training.handle import cancel_job, found_job, pause_job, resume_job, shown, visible
-from modelyard.platform.training.methods import METHODS, JobRequest, require_offered
-from modelyard.platform.training.submission import add_job, new_job
+from modelyard.platform.training.methods import METHODS, JobRequest
+from modelyard.platform.training.submission import add_job, new_job, require_offered
 from modelyard.protocols import Snapshot, Tx
 
 NAME_PARTS = 5
@@ -90,7 +90,7 @@ class FineTuning:
         trained_by = JobKind.RL if kind is JobKind.LOOP else kind
         require_offered(self._runtime, model.base_model, trained_by)
         if require_worker:
-            Jobs(self._runtime, self._principal).require_worker()
+            announced.require_worker(self._runtime)
         make = self._loop if kind is JobKind.LOOP else self._batched
         job = make(request, model, given, key)
         return self.get(job.id)

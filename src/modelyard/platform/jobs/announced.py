@@ -6,6 +6,7 @@ from math import inf
 
 from modelyard.domain.job import WORKER, Job, JobStatus, QueueState, WorkerProcess, WorkerRecord
 from modelyard.domain.record import KEY
+from modelyard.errors import NoWorker
 from modelyard.platform.runtime import Runtime
 from modelyard.process_identity import died_here
 from modelyard.protocols import DomainStep, Snapshot, Tx
@@ -29,6 +30,15 @@ Host = WorkerProcess | WorkerRecord
 def alive(runtime: Runtime) -> bool:
     """Return whether a worker that has announced itself is alive, as far as this platform has seen."""
     return any(still < runtime.settings.lease for _, still in runtime.store.read(partial(_hosts, runtime)))
+
+
+def require_worker(runtime: Runtime, what: str = "job") -> None:
+    """Raise `NoWorker` where no worker is alive, so that a job (in the message: a `what`) would never start."""
+    if not alive(runtime):
+        raise NoWorker(
+            f"no worker is alive, so the {what} would never start; start one (modelyard work --store FILE, "
+            "modelyard serve --store FILE --worker, or platform.worker() in Python), then send this again"
+        )
 
 
 def live_workers(runtime: Runtime, snapshot: Snapshot) -> list[WorkerRecord]:

@@ -7,8 +7,8 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobProgress, JobStatus
 from modelyard.domain.job_summary import JobSummary
 from modelyard.domain.paging import Order
-from modelyard.errors import NotFound, NoWorker
-from modelyard.platform.jobs.announced import alive, live_workers, waiting_for
+from modelyard.errors import NotFound
+from modelyard.platform.jobs.announced import live_workers, require_worker, waiting_for
 from modelyard.platform.jobs.claims import latest_job
 from modelyard.platform.jobs.queue import announce, request_cancel
 from modelyard.platform.listing import Cursor, Listing
@@ -70,11 +70,7 @@ class Jobs:
 
     def require_worker(self, what: str = "job") -> None:
         """Raise `NoWorker` where no worker is alive, so that a job (in the message: a `what`) would never start."""
-        if not alive(self._runtime):
-            raise NoWorker(
-                f"no worker is alive, so the {what} would never start; start one (modelyard work --store FILE, "
-                "modelyard serve --store FILE --worker, or platform.worker() in Python), then send this again"
-            )
+        require_worker(self._runtime, what)
 
     def _found(self, snapshot: Snapshot, id: str) -> Job:
         job = get_or_none(snapshot, Job, id) or self._found_by_lane(snapshot, id)

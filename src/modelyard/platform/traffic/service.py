@@ -14,9 +14,9 @@ from modelyard.domain.paging import Order
 from modelyard.domain.training import DatasetName
 from modelyard.formats.training_data import read_dataset
 from modelyard.platform.checkpoints.lookup import named_model
+from modelyard.platform.jobs import announced
 from modelyard.platform.jobs.claims import requester_spec
 from modelyard.platform.jobs.queue import announce, enqueue
-from modelyard.platform.jobs.service import Jobs
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.models.service import Models
 from modelyard.platform.paging import cursor_at, index_listing, listed_entity, listed_index
@@ -88,7 +88,7 @@ class Traffic:
         request = CollectRequest.of(self._runtime, self._principal, name, options)
         trained = train and self._runtime.store.read(lambda snapshot: named_model(snapshot, self._principal, train))
         if require_worker:
-            Jobs(self._runtime, self._principal).require_worker()
+            announced.require_worker(self._runtime)
         self._runtime.require_room()
         asked = {"name": name, "collect": request.plain(), "train": trained.id if trained else None}
         spec = {**asked, "request": digest(asked), "asker": requester_spec(self._runtime, self._principal)}

@@ -17,9 +17,7 @@ from modelyard.domain.training_config import (
     SFTOptions,
     TrainingConfig,
 )
-from modelyard.errors import InvalidInput
 from modelyard.formats.training_data import EXAMPLES, GROUPS, PREFERENCES, RowFormat
-from modelyard.platform.runtime import Runtime
 
 
 @attrs.frozen
@@ -57,11 +55,3 @@ METHODS: Mapping[JobKind, Method] = {
         Method(JobKind.DPO, DPOConfig, DPOOptions, PREFERENCES),
     )
 }
-
-
-def require_offered(runtime: Runtime, base_model: str, method: str) -> None:
-    """Raise `InvalidInput` where trainers of this platform know the base model, but none of them the method."""
-    offered = {name for trainer in runtime.trainers for name in trainer.methods(base_model)}
-    if offered and method not in offered:
-        by = ", ".join(sorted(offered))
-        raise InvalidInput.at("model", msg=f"its base model {base_model!r} is trained here by {by}, not by {method}")

@@ -21,9 +21,9 @@ from modelyard.errors import InvalidInput, NotFound, nearest
 from modelyard.formats.training_data import DATASETS, RowFormat
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.checkpoints.lookup import named_model
+from modelyard.platform.jobs import announced
 from modelyard.platform.jobs.events import event_listing
 from modelyard.platform.jobs.queue import announce, files_of
-from modelyard.platform.jobs.service import Jobs
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.paging import cursor_at, index_listing, listed_entity, named_place
 from modelyard.platform.runtime import Runtime
@@ -51,8 +51,8 @@ from modelyard.platform.training.handle import (
     shown_job,
     visible,
 )
-from modelyard.platform.training.methods import METHODS, JobRequest, Method, require_offered
-from modelyard.platform.training.submission import add_job, new_job
+from modelyard.platform.training.methods import METHODS, JobRequest, Method
+from modelyard.platform.training.submission import add_job, new_job, require_offered
 from modelyard.protocols import Snapshot, StoredArtifact
 
 T = TypeVar("T")
@@ -173,7 +173,7 @@ class Training:
         _check_options(method.kind, method.options, options)
         request = self._request(method, model, method.config.resolve(options), idempotency_key, needs)
         if require_worker:
-            Jobs(self._runtime, self._principal).require_worker()
+            announced.require_worker(self._runtime)
         if isinstance(data, StoredArtifact):
             return self._submit(request, own(data))
         if isinstance(data, str) and "://" in data:
@@ -271,10 +271,11 @@ class Training:
         self, method: Method, model: Model | str, config: TrainingConfig, key: str | None, needs: Resources | None
     ) -> JobRequest:
         """Check what is requested before any data are read."""
-        key, needs, target = check_idempotency_key(key), check_resources(needs), self._model(model)
+        key, target = check_idempotency_key(key), self._model(model)
+        chosen = Resources() if needs is None else check_resources(needs)
         self._runtime.require_room()
         require_offered(self._runtime, target.base_model, method.kind)
-        return JobRequest(method, target, config, key, needs)
+        return JobRequest(method, target, config, key, chosen)
 
     def _model(self, model: Model | str) -> Model:
         return self._runtime.store.read(lambda snapshot: named_model(snapshot, self._principal, model))

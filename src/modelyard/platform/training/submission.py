@@ -26,6 +26,14 @@ RUN = "run_id"
 """The member of a loop's result that names the evaluation run of its current validation."""
 
 
+def require_offered(runtime: Runtime, base_model: str, method: str) -> None:
+    """Raise `InvalidInput` where trainers of this platform know the base model, but none of them the method."""
+    offered = {name for trainer in runtime.trainers for name in trainer.methods(base_model)}
+    if offered and method not in offered:
+        by = ", ".join(sorted(offered))
+        raise InvalidInput.at("model", msg=f"its base model {base_model!r} is trained here by {by}, not by {method}")
+
+
 def new_job(
     runtime: Runtime, principal: Principal, request: JobRequest, data: Mapping[str, Any], fingerprint: str = ""
 ) -> Job:
