@@ -121,6 +121,19 @@ def test_jobs_come_in_the_order_of_their_creation_even_when_the_clock_goes_back(
     assert take(yard).id == second.id
 
 
+def test_a_job_starts_no_earlier_than_the_one_before_it_ended_even_when_the_clock_goes_back(
+    yard: Any,
+) -> None:
+    put(yard)
+    second = put(yard)
+    first = take(yard)
+    yard.clock.advance(10)
+    ended = settle(yard, first, succeed)
+    yard.clock.jump(-3600)
+    assert take(yard).id == second.id
+    assert yard.job(second.id).started_at >= ended.ended_at
+
+
 def test_a_full_queue_refuses_and_keeps_nothing(yard: Any) -> None:
     put(yard)
     refused = yard.new_job("other")

@@ -155,12 +155,15 @@ def end(
     tx.replace(done)
     types[job.kind].on_end(tx, done)
     if job.place in _FIRST:
-        _release_next(tx, job.lane)
+        _release_next(tx, job.lane, progress.updated_at)
     return done
 
 
-def _release_next(tx: Tx, lane: str) -> None:
+def _release_next(tx: Tx, lane: str, time: datetime) -> None:
+    """Let the next job of a lane be claimed, which by its own times starts no earlier than at `time`."""
     for following in tx.page(Job, "by_lane", lane, QueueState.WAITING, limit=1):
+        progress = tx.get(JobProgress, following.id)
+        tx.replace(attrs.evolve(progress, updated_at=progress.time(time)))
         tx.replace(attrs.evolve(following, place=QueueState.READY))
         tx.notify(READY)
 
@@ -222,7 +225,7 @@ def requeue(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> 
     job = attrs.evolve(job, status=JobStatus.QUEUED, place=place)
     tx.replace(job)
     if place is QueueState.PAUSED:
-        _release_next(tx, job.lane)
+        _release_next(tx, job.lane, progress.time(now))
     _notify_ready(tx, job)
     return job
 
@@ -245,7 +248,7 @@ def request_pause(tx: Tx, job_id: str, by: str) -> Job:
     paused = attrs.evolve(job, place=QueueState.PAUSED)
     tx.replace(paused)
     if job.place is QueueState.READY:
-        _release_next(tx, job.lane)
+        _release_next(tx, job.lane, progress.updated_at)
     return paused
 
 
