@@ -43,6 +43,14 @@ class FutureStatus(StrEnum):
     LOST = "lost"
 
 
+class SessionStage(StrEnum):
+    """Whether a session may have runs at work (`open`), or none any more, with or without what they were answered."""
+
+    OPEN = "open"
+    ENDED = "ended"
+    CLEARED = "cleared"
+
+
 class WeightsKind(StrEnum):
     """What saved weights are for: to continue training, with the optimizer's state, or to sample from."""
 
@@ -52,7 +60,10 @@ class WeightsKind(StrEnum):
 
 @attrs.frozen
 class RunSession:
-    """A client at work: what it starts belongs to its session. `finished` is why it has ended, "" before."""
+    """A client at work: what it starts belongs to its session. `finished` is why it has ended, "" before.
+
+    `seen_at` is when its client was seen last, and from the `ended` stage on when that began.
+    """
 
     id: str
     entity: str
@@ -64,6 +75,7 @@ class RunSession:
     display_name: str = ""
     sdk_version: str = ""
     finished: str = ""
+    stage: SessionStage = SessionStage.OPEN
     seq: int = sequence_field()
 
 
@@ -200,7 +212,13 @@ def run_of(future_id: str) -> str:
 
 
 RECORDS = (
-    Record(RunSession, "run_sessions", ("id",), indexes={"by_entity": Index(("entity",))}, sequence="seq"),
+    Record(
+        RunSession,
+        "run_sessions",
+        ("id",),
+        indexes={"by_entity": Index(("entity",)), "by_stage": Index(("stage",), ("seen_at",))},
+        sequence="seq",
+    ),
     Record(
         TrainingRun,
         "training_runs",

@@ -22,7 +22,7 @@ from modelyard.platform.training.billing import book_rest, is_over_budget
 from modelyard.platform.training.methods import METHODS
 from modelyard.platform.training.run import train
 from modelyard.platform.training.submission import CHILD, RUN
-from modelyard.platform.training_runs import held_run
+from modelyard.platform.training_runs import held_run, silent_sessions
 from modelyard.platform.training_runs import job as run_job
 from modelyard.protocols import Tx
 
@@ -124,6 +124,7 @@ _COMMANDS = JobType(
     TRAINING_FAILED,
     calls(run_job, "end_with_job"),
     can_run=_trains_by_steps,
+    tidy=calls(silent_sessions, "tidy_sessions"),
 )
 
 JOB_TYPES: JobTypes = {

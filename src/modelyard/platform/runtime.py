@@ -39,7 +39,8 @@ class Settings:
     `reference_mode` is how strictly evaluation references are checked (`RefMode`). `spare_room` on the disk of the
     artifacts is for what runs: a new job, or data for one, is refused before it takes any of it. `max_form` bounds the
     form that uploads a file. A response that was stored is kept for `response_days`. A training run that
-    its client drives keeps its worker for `run_idle` after its last command, unless other jobs wait.
+    its client drives keeps its worker for `run_idle` after its last command, unless other jobs wait. A client's session
+    ends, and so do its runs, when nothing was heard of the client for `session_idle`.
     """
 
     lease: float = 30.0
@@ -56,6 +57,7 @@ class Settings:
     spare_room: int = 256 * 2**20
     response_days: float = 30.0
     run_idle: float = 10.0
+    session_idle: float = 3600.0
     reference_mode: str = "syntax"
 
 

@@ -1,8 +1,8 @@
-"""The change that adds the tables of training runs."""
+"""The changes that add the tables of training runs."""
 
 from datetime import datetime
 
-from modelyard.stores.table_changes import AddIndex, AddTable, SchemaChange
+from modelyard.stores.table_changes import AddColumn, AddIndex, AddTable, SchemaChange
 
 _SESSIONS, _RUNS, _COMMANDS = "run_sessions", "training_runs", "run_commands"
 _WEIGHTS, _SAMPLERS, _SAMPLES = "run_weights", "samplers", "samples"
@@ -94,3 +94,13 @@ TRAINING_RUNS = SchemaChange(
     ],
 )
 """Sessions, runs, their commands and weights; samplers, and requests to sample."""
+
+STAGES = SchemaChange(
+    "0035_stages_of_sessions",
+    _SESSIONS,
+    [
+        AddColumn(_SESSIONS, "stage", str, "open"),
+        AddIndex(_SESSIONS, f"{_SESSIONS}_by_stage", ["stage", "seen_at", "seq"]),
+    ],
+)
+"""Sessions that end because their client is silent."""

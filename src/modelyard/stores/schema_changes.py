@@ -6,7 +6,7 @@ of the version before able to run until they restart; no change rewrites what a 
 
 from datetime import datetime
 
-from modelyard.stores.run_tables import TRAINING_RUNS
+from modelyard.stores.run_tables import STAGES, TRAINING_RUNS
 from modelyard.stores.table_changes import AddColumn, AddIndex, AddTable, DropIndex, KeepByMonth, SchemaChange
 from modelyard.stores.trace_tables import OUTCOMES, TRACES
 
@@ -165,5 +165,6 @@ CHANGES: tuple[SchemaChange, ...] = (
     OUTCOMES,
     SchemaChange("0033_paused_jobs", "job_progress", [AddColumn("job_progress", "paused_by", str, "")]),
     TRAINING_RUNS,
+    STAGES,
 )
 """Every change since the stores share them, oldest first."""

@@ -26,6 +26,10 @@ def _settled(runtime: Runtime, job: Job) -> None:
     pass
 
 
+def _nothing_else(runtime: Runtime) -> None:
+    pass
+
+
 def _longest_step(settings: Settings) -> float:
     return settings.longest_step
 
@@ -44,7 +48,8 @@ class JobType:
     process dies in between. A job that is `resumable` when it has ended keeps its files, and so does one that
     `shares_files` with others that need them. `found_by_lane` lets the id of the lane name the lane's last job.
     `can_run` is whether a platform has what jobs with a base model need; a worker leaves the others in the queue. A job
-    that has recorded nothing for the seconds of `longest_pause` hangs.
+    that has recorded nothing for the seconds of `longest_pause` hangs. `tidy` ends what nobody needs any more: the
+    processes that look after others call it once a lease.
     """
 
     kind: JobKind
@@ -58,6 +63,7 @@ class JobType:
     found_by_lane: bool = False
     can_run: Callable[[Runtime, str], bool] = _always
     longest_pause: Callable[[Settings], float] = _longest_step
+    tidy: Callable[[Runtime], None] = _nothing_else
 
 
 JobTypes = Mapping[JobKind, JobType]

@@ -51,7 +51,7 @@ class Worker:
         self._loop = Periodic(runtime.clock, self._until_next_turn, self._turn, "modelyard-worker")
         self._process = process_workers(runtime)
         self._called = self._watches_others = True
-        self._asked = -inf
+        self._asked, self._tidied = -inf, runtime.clock.monotonic()
         here, now = self._runner.claimant.process, runtime.clock.now()
         self._record = WorkerRecord(self.id, 0, now, process=here, process_id=self._process.id)
 
@@ -161,6 +161,13 @@ class Worker:
         if self._watches_others:
             forget_dead(self.runtime)
             self._runner.reclaim_expired(self._watcher.take_over)
+            self._tidy(now)
+
+    def _tidy(self, now: float) -> None:
+        if now - self._tidied >= self.runtime.settings.lease:
+            self._tidied = now
+            for job_type in self.runtime.job_types.values():
+                job_type.tidy(self.runtime)
 
     def _until_next_turn(self) -> float:
         """Return the seconds until the next turn, if nothing wakes this worker before."""

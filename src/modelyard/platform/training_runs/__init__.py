@@ -2,4 +2,4 @@
 
 from modelyard.lazy import defer_modules
 
-defer_modules(__name__, "held_run", "job", "service")
+defer_modules(__name__, "held_run", "job", "service", "silent_sessions")

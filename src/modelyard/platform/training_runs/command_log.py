@@ -122,6 +122,12 @@ def next_command(snapshot: Snapshot, run_id: str) -> RunCommand | None:
     return None if run is None or run.ended else get_or_none(snapshot, RunCommand, run_id, run.applied + 1)
 
 
+def last_command(snapshot: Snapshot, run_id: str) -> RunCommand | None:
+    """Return the command with the highest number that has come."""
+    found = snapshot.page(RunCommand, "by_run", run_id, limit=1, descending=True)
+    return found[0] if found else None
+
+
 def applied_since(snapshot: Snapshot, run: TrainingRun, number: int) -> Iterator[RunCommand]:
     """Yield the commands after this number that were applied, in their order."""
     for one in range(number + 1, run.applied + 1):

@@ -25,7 +25,8 @@ MOST_HELD = 128
 class HeldRun:
     """A run that is open: the last command that its weights have, and what came since its last optimizer step.
 
-    `unsaved` counts the optimizer steps since the last saved state, which was at `saved_at` of the monotonic clock.
+    `unsaved` counts the optimizer steps since the last saved state, which was at `saved_at` of the monotonic clock. Its
+    job was put aside at `left_at`.
     """
 
     state: OpenRun
@@ -34,6 +35,7 @@ class HeldRun:
     unsaved: int = 0
     loss: float = 0.0
     tokens: int = 0
+    left_at: float = 0.0
 
     def accumulate(self, request: ScoredRows) -> tuple[Any, Mapping[str, float]]:
         """Add the gradients of rows. Returns their log-probabilities and metrics."""
@@ -75,7 +77,8 @@ def new_state(runtime: Runtime, run: TrainingRun, files: Files) -> OpenRun:
 def take_held(claimed: ClaimedJob, run: TrainingRun) -> HeldRun | None:
     """Return the run as its log leaves it: kept open since, or opened anew. None before its first command."""
     runtime = claimed.runtime
-    kept: HeldRun | None = runtime.cache.held_runs.pop(run.id, None)
+    with runtime.cache.lock:
+        kept: HeldRun | None = runtime.cache.held_runs.pop(run.id, None)
     if kept is not None:
         if kept.applied == run.applied:
             return kept
@@ -111,12 +114,20 @@ def _repeat(runtime: Runtime, opened: HeldRun, command: RunCommand) -> None:
 
 
 def keep_held(runtime: Runtime, run_id: str, opened: HeldRun) -> None:
-    """Keep a run open for its next commands; of too many, those that were left first are closed."""
-    cache = runtime.cache
+    """Keep a run open for its next commands."""
+    opened.left_at = runtime.clock.monotonic()
+    with runtime.cache.lock:
+        runtime.cache.held_runs[run_id] = opened
+    close_unused(runtime)
+
+
+def close_unused(runtime: Runtime) -> None:
+    """Close runs that are kept open: what is too many, and what is idle for as long as a session may be."""
+    cache, before = runtime.cache, runtime.clock.monotonic() - runtime.settings.session_idle
     with cache.lock:
-        cache.held_runs[run_id] = opened
-        left = [
-            cache.held_runs.pop(first) for first in list(cache.held_runs)[: max(0, len(cache.held_runs) - MOST_HELD)]
-        ]
-    for one in left:
+        too_many = len(cache.held_runs) - MOST_HELD
+        kept = enumerate(cache.held_runs.items())
+        unused = [run_id for at, (run_id, run) in kept if at < too_many or run.left_at <= before]
+        closed = [cache.held_runs.pop(run_id) for run_id in unused]
+    for one in closed:
         one.state.close()

@@ -13,6 +13,7 @@ from modelyard.domain.canonical import digest
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind
 from modelyard.domain.models import Model
+from modelyard.domain.record import EMPTY
 from modelyard.domain.run_log import (
     RUN,
     CommandKind,
@@ -40,6 +41,7 @@ from modelyard.platform.training_runs.command_log import (
     command_future,
     found_run,
     found_session,
+    last_command,
     remove_old,
 )
 from modelyard.platform.training_runs.held_run import step_trainer
@@ -48,7 +50,7 @@ from modelyard.platform.training_runs.samplers import Samplers
 from modelyard.platform.training_runs.saved_weights import check_name, remove_expired
 from modelyard.platform.training_runs.sessions import ClientSessions, ListedPart, listed_part
 from modelyard.platform.training_runs.weights import SavedWeights, load_arguments, weights_to_load
-from modelyard.protocols import Snapshot, Tx
+from modelyard.protocols import Tx
 
 SEED_BYTES = 4
 _LONGEST_PAUSE = 2.0
@@ -179,10 +181,8 @@ class TrainingRuns:
 
     def last_request(self, run: TrainingRun) -> datetime:
         """Return when the last command of a run came."""
-        found = self._runtime.store.read(
-            lambda snapshot: snapshot.page(RunCommand, "by_run", run.id, limit=1, descending=True)
-        )
-        return found[0].created_at if found else run.created_at
+        found = self._runtime.store.read(lambda snapshot: last_command(snapshot, run.id))
+        return run.created_at if found is None else found.created_at
 
     def tokenizer_of(self, base_model: str) -> str | None:
         """Return the folder of a base model on this machine, which has its tokenizer; None for another base model."""
@@ -209,7 +209,8 @@ class TrainingRuns:
         def step(tx: Tx) -> None:
             gone.clear()
             run = found_run(tx, self._principal, run_id)
-            if not add_command(tx, run, attrs.evolve(command, entity=run.entity)):
+            body = EMPTY if run.ended else command.body
+            if not add_command(tx, run, attrs.evolve(command, entity=run.entity, body=body)) or run.ended:
                 gone.extend(loose)
             else:
                 gone.extend(remove_old(tx, run, command.created_at))
@@ -242,14 +243,11 @@ class TrainingRuns:
     def unload(self, run_id: str) -> str:
         """End a run after the commands that it has, and return the id of the future of its end. Raises `NotFound`."""
 
-        def last(snapshot: Snapshot) -> RunCommand:
-            run = found_run(snapshot, self._principal, run_id)
-            return snapshot.page(RunCommand, "by_run", run.id, limit=1, descending=True)[0]
-
-        newest = self._runtime.store.read(last)
-        if newest.kind is CommandKind.UNLOAD:
+        run = self.get(run_id)
+        newest = self._runtime.store.read(lambda snapshot: last_command(snapshot, run.id))
+        if newest is not None and newest.kind is CommandKind.UNLOAD:
             return newest.id
-        return self.command(run_id, newest.number + 1, CommandKind.UNLOAD, {})
+        return self.command(run_id, (run.applied if newest is None else newest.number) + 1, CommandKind.UNLOAD, {})
 
     def finish_session(self, session_id: str, why: str) -> None:
         """End a session, and its runs after the commands that they have. Raises `NotFound`."""

@@ -62,15 +62,17 @@ class ClientSessions:
         return session
 
     def beat(self, session_id: str) -> RunSession:
-        """Note that a session's client is there. Raises `NotFound`."""
+        """Note that a session's client is there, unless the session has finished. Raises `NotFound`."""
         now = self._runtime.clock.now()
         session = self._runtime.store.read(lambda snapshot: found_session(snapshot, self._principal, session_id))
-        if now - session.seen_at < _SEEN_EVERY:
+        if session.finished or now - session.seen_at < _SEEN_EVERY:
             return session
 
         def step(tx: Tx) -> RunSession:
-            seen = attrs.evolve(found_session(tx, self._principal, session_id), seen_at=now)
-            tx.replace(seen)
+            seen = found_session(tx, self._principal, session_id)
+            if not seen.finished:
+                seen = attrs.evolve(seen, seen_at=now)
+                tx.replace(seen)
             return seen
 
         return self._runtime.store.transact(step, durable=False)
