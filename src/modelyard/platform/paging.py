@@ -56,17 +56,24 @@ def iter_index(
         after = cursor_at(cls, index, batch[-1])
 
 
-def iter_index_live(runtime: Runtime, cls: type[R], index: str, *where: object, after: object = None) -> Iterator[R]:
-    """Yield every record of an index after the record `after`, which need no longer exist, reading each batch from its
-    own snapshot when it is needed.
+def iter_index_live(
+    runtime: Runtime,
+    cls: type[R],
+    index: str,
+    *where: object,
+    after: Cursor | None = None,
+    size: int = BATCH,
+    descending: bool = False,
+) -> Iterator[R]:
+    """Yield every record of an index after a cursor, reading each batch of `size` from its own snapshot when it is
+    needed. The record of the cursor need no longer exist.
     """
-    cursor = None if after is None else cursor_at(cls, index, after)
     while True:
-        batch = runtime.store.read(partial(_batch, cls, index, where, cursor, BATCH, False))
+        batch = runtime.store.read(partial(_batch, cls, index, where, after, size, descending))
         yield from batch
-        if len(batch) < BATCH:
+        if len(batch) < size:
             return
-        cursor = cursor_at(cls, index, batch[-1])
+        after = cursor_at(cls, index, batch[-1])
 
 
 def iter_columns(

@@ -183,7 +183,7 @@ def test_a_cancelled_loop_ends_with_its_training_job(platform: Platform) -> None
 
 def test_a_loop_that_is_cancelled_while_its_training_waits_takes_it_along(platform: Platform) -> None:
     job = platform.training.loop("p/m", TASKS, length, **SMALL)
-    for _ in job._turns():
+    for _ in job._follow(None):
         if len(list(platform.training.list())) > 1:
             break
     job.cancel()

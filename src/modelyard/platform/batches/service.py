@@ -17,7 +17,8 @@ from modelyard.platform.batches.endpoints import ENDPOINTS
 from modelyard.platform.files.service import LEAST_LIFE, MOST_LIFE, Files
 from modelyard.platform.jobs import announced
 from modelyard.platform.jobs.claims import requester_spec
-from modelyard.platform.jobs.queue import announce, enqueue, request_cancel
+from modelyard.platform.jobs.queue import announce, enqueue
+from modelyard.platform.jobs.service import cancel_found
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_entity, listed_index, named_place
 from modelyard.platform.runtime import Runtime
@@ -109,16 +110,8 @@ class Batches:
 
     def cancel(self, batch_id: str) -> BatchJob:
         """End a batch, and keep what it has answered. One that has ended stays as it is. Raises `NotFound`."""
-        event_id, now, types = self._runtime.ids(), self._runtime.clock.now(), self._runtime.job_types
-
-        def step(tx: Tx) -> tuple[Job, Job]:
-            before = self._found(tx, batch_id)
-            return before, request_cancel(tx, types, before.id, event_id, self._principal.name, now)
-
-        before, job = self._runtime.store.transact(step)
-        if job.status is not before.status:
-            announce(self._runtime, job)
-        return self.get(batch_id)
+        find = partial(self._found, batch_id=batch_id)
+        return cancel_found(self._runtime, self._principal, find, lambda tx, job: _shown(tx, [job])[0])
 
     def _found(self, snapshot: Snapshot, batch_id: str) -> Job:
         job = get_or_none(snapshot, Job, batch_id)

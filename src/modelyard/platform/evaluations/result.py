@@ -21,7 +21,7 @@ from modelyard.platform.evaluations.spec import EvaluationOptions
 from modelyard.platform.evaluations.stored_run import scores_of
 from modelyard.platform.jobs.waiting import wait_for_end
 from modelyard.platform.listing import BATCH, accept_all
-from modelyard.platform.paging import iter_index_live
+from modelyard.platform.paging import cursor_at, iter_index_live
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 from modelyard.report.evaluations.run import RunReport
@@ -52,7 +52,7 @@ class Rows:
 
     def since(self, index: int) -> Iterator[RowResult]:
         """Iterate over the rows from the one with this index in the dataset; those before it are not read."""
-        after = None if index <= 0 else _Before(index)
+        after = None if index <= 0 else cursor_at(Prediction, "by_index", _Before(index))
         predictions = iter_index_live(self._runtime, Prediction, "by_index", self._run.id, after=after)
         while batch := list(islice(predictions, BATCH)):
             scores = self._runtime.store.read(partial(_scores, batch))

@@ -1,7 +1,8 @@
 """The queue as a principal may see it: jobs of every kind, trainings and evaluations."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobProgress, JobStatus
@@ -15,6 +16,8 @@ from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_entity, listed_index
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
+
+T = TypeVar("T")
 
 
 class Jobs:
@@ -56,17 +59,7 @@ class Jobs:
 
     def cancel(self, id: str) -> JobSummary:
         """End a job: at once while it waits, at its next step or row while it runs. Idempotent. Raises `NotFound`."""
-        event_id, now = self._runtime.ids(), self._runtime.clock.now()
-
-        def step(tx: Tx) -> tuple[Job, Job, JobSummary]:
-            before = self._found(tx, id)
-            job = request_cancel(tx, self._runtime.job_types, before.id, event_id, self._principal.name, now)
-            return before, job, self._summary(tx, job)
-
-        before, job, answer = self._runtime.store.transact(step)
-        if job.status is not before.status:
-            announce(self._runtime, job)
-        return answer
+        return cancel_found(self._runtime, self._principal, partial(self._found, id=id), self._summary)
 
     def require_worker(self, what: str = "job") -> None:
         """Raise `NoWorker` where no worker is alive, so that a job (in the message: a `what`) would never start."""
@@ -112,3 +105,21 @@ def _narrowest_index(entity: str | None, project: str | None, status: JobStatus 
     if status is not None:
         return "by_state", status
     return listed_index(entity, project)
+
+
+def cancel_found(runtime: Runtime, principal: Principal, find: Callable[[Tx], Job], shown: Callable[[Tx, Job], T]) -> T:
+    """Cancel the job that `find` finds, in the principal's name, and return it as `shown` shows it.
+
+    Both are functions of the transaction that cancels it. Raises what `find` raises.
+    """
+    event_id, now = runtime.ids(), runtime.clock.now()
+
+    def step(tx: Tx) -> tuple[Job, Job, T]:
+        before = find(tx)
+        job = request_cancel(tx, runtime.job_types, before.id, event_id, principal.name, now)
+        return before, job, shown(tx, job)
+
+    before, job, answer = runtime.store.transact(step)
+    if job.status is not before.status:
+        announce(runtime, job)
+    return answer

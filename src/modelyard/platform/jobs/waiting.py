@@ -5,6 +5,7 @@ from contextlib import closing
 
 from modelyard.domain.job import Job, JobStatus
 from modelyard.domain.training import TrainingEvent
+from modelyard.errors import JobFailed
 from modelyard.lazy import log
 from modelyard.platform.jobs.announced import alive
 from modelyard.platform.jobs.claims import ClaimedJob, job_topic
@@ -65,6 +66,28 @@ def _next_of_lane(runtime: Runtime, runner: Runner, lane: str) -> ClaimedJob | N
     """Claim what this thread is to run: the job or one ahead of it, unless a worker is alive."""
     runner.reclaim_expired()
     return None if alive(runtime) else runner.claim(lane)
+
+
+def wait_for_success(
+    runtime: Runtime, look: Callable[[], Job], timeout: float | None, show: Callable[[], None] | None = None
+) -> None:
+    """Wait until the job that `look` finds has succeeded, and call `show` after every poll.
+
+    Raises `JobFailed`; TimeoutError after `timeout` seconds; and what `look` raises.
+    """
+    until = None if timeout is None else runtime.clock.monotonic() + timeout
+    with closing(wait_for_end(runtime, look)) as turns:
+        for pause in turns:
+            if show is not None:
+                show()
+            if until is not None and runtime.clock.monotonic() >= until:
+                break
+            pause.sleep()
+    job = look()
+    if not job.ended:
+        raise TimeoutError(f"job {job.id} is still {job.status} after {timeout} seconds")
+    if job.status is not JobStatus.SUCCEEDED:
+        raise JobFailed(job.id, job.status, job.error_message or "")
 
 
 # ---- following events ------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial
 from heapq import merge
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 import attrs
@@ -18,7 +18,7 @@ from modelyard.domain.evaluation.filters import Expression, Literal
 from modelyard.domain.evaluation.references import ObjectRef, RefKind
 from modelyard.domain.trace import Feedback, TracedCall
 from modelyard.errors import InvalidInput
-from modelyard.platform.paging import MANY, check_slice, cursor_at, get_or_none, iter_columns
+from modelyard.platform.paging import MANY, check_slice, cursor_at, get_or_none, iter_columns, iter_index_live
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.traces.call_filter import EVERY, CallFilter, Range
 from modelyard.protocols import Snapshot
@@ -195,15 +195,11 @@ class CallSearch:
         first, last = self._ends(descending)
         if first is not None and (after is None or _is_after(first, after, descending)):
             after = first
-        while True:
-            cursor = None if after is None else cursor_at(TracedCall, index, after)
-            batch = self.runtime.store.read(partial(_batch, index, (*self.place, *where), cursor, descending))
-            yield from batch
-            if len(batch) < BATCH:
-                return
-            after = CallPlace(batch[-1].started_at, batch[-1].seq)
-            if last is not None and _is_after(after, last, descending):
-                return
+        cursor, where = None if after is None else cursor_at(TracedCall, index, after), (*self.place, *where)
+        calls = iter_index_live(
+            self.runtime, TracedCall, index, *where, after=cursor, size=BATCH, descending=descending
+        )
+        return takewhile(lambda call: last is None or not _is_after(call, last, descending), calls)
 
     def _ends(self, descending: bool) -> "tuple[CallPlace | None, CallPlace | None]":
         """Return before what the calls that are meant begin, and after what they end, in the order of reading."""
@@ -232,12 +228,6 @@ def _start(call: TracedCall | CallPlace) -> tuple[Any, ...]:
 
 def _is_after(call: "TracedCall | CallPlace", after: CallPlace, descending: bool) -> bool:
     return _start(call) < _start(after) if descending else _start(call) > _start(after)
-
-
-def _batch(
-    index: str, where: tuple[object, ...], cursor: tuple[object, ...] | None, descending: bool, snapshot: Snapshot
-) -> list[TracedCall]:
-    return snapshot.page(TracedCall, index, *where, after=cursor, limit=BATCH, descending=descending)
 
 
 def _places(

@@ -20,6 +20,7 @@ from modelyard.platform.paging import (
     get_or_none,
     index_listing,
     iter_index,
+    iter_index_live,
     listed_index,
     named_place,
     unique_ids,
@@ -159,17 +160,11 @@ class Calls:
         return index_listing(self._runtime, TracedCall, index, *where, place=cursor, order=order)
 
     def list_all(self) -> Iterator[TracedCall]:
-        """Yield the calls of every project that the caller may see, the newest first, read batch by batch."""
+        """Iterate the calls of every project that the caller may see, the newest first, reading them batch by batch."""
         scope = self._principal.scope
         index, *where = ("by_age",) if scope.entity is None else ("by_entity", scope.entity)
-        cursor: Cursor | None = None
-        while True:
-            read = partial(_newest, index, where, cursor)
-            batch = self._runtime.store.read(read)
-            yield from (call for call in batch if scope.covers(call.entity, call.project))
-            if len(batch) < AT_ONCE:
-                return
-            cursor = cursor_at(TracedCall, index, batch[-1])
+        calls = iter_index_live(self._runtime, TracedCall, index, *where, size=AT_ONCE, descending=True)
+        return (call for call in calls if scope.covers(call.entity, call.project))
 
     def query(
         self,
@@ -242,10 +237,6 @@ def _found(snapshot: Snapshot, place: Place, call_id: str) -> TracedCall:
     if call is None:
         raise NotFound("call", call_id)
     return call
-
-
-def _newest(index: str, where: Sequence[str], after: Cursor | None, snapshot: Snapshot) -> Sequence[TracedCall]:
-    return snapshot.page(TracedCall, index, *where, after=after, limit=AT_ONCE, descending=True)
 
 
 def _write(place: Place, batch: Sequence[TracedCall | CallEnd], tx: Tx) -> None:

@@ -1,21 +1,21 @@
 """The handle of a collection: wait for it, look at it, cancel it."""
 
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from functools import partial
 
 from modelyard.domain.collection import CollectedDataset, CollectionJob
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import ENDED, Job, JobKind, JobProgress, JobStatus
+from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus
 from modelyard.domain.training import Dataset, DatasetName
-from modelyard.errors import JobFailed, NotFound
-from modelyard.platform.jobs.queue import announce, request_cancel
-from modelyard.platform.jobs.waiting import wait_for_end
+from modelyard.errors import NotFound
+from modelyard.platform.jobs.service import cancel_found
+from modelyard.platform.jobs.waiting import wait_for_success
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.traffic.collected import Collected
 from modelyard.platform.training.data import version_of
-from modelyard.protocols import Snapshot, Tx
-from modelyard.report.terminal import progress_bar
+from modelyard.protocols import Snapshot
+from modelyard.report.terminal import Show, progress_bar
 
 
 class CollectionHandle:
@@ -44,38 +44,17 @@ class CollectionHandle:
 
     def cancel(self) -> CollectionJob:
         """End it: at once while it waits, at its next write while it runs. Idempotent; one that has ended stays so."""
-        event_id, now, types = self._runtime.ids(), self._runtime.clock.now(), self._runtime.job_types
-
-        def step(tx: Tx) -> tuple[Job, Job]:
-            before = self._found(tx)
-            return before, request_cancel(tx, types, before.id, event_id, self._principal.name, now)
-
-        before, job = self._runtime.store.transact(step)
-        if job.status is not before.status:
-            announce(self._runtime, job)
-        return self.refresh()
+        return cancel_found(self._runtime, self._principal, self._found, shown_collection)
 
     def wait(self, timeout: float | None = None, *, progress: bool = False) -> CollectionJob:
         """Wait until it has succeeded, and return it. `progress` shows a bar, in a terminal or a notebook.
 
         Raises `JobFailed`; and TimeoutError after `timeout` seconds.
         """
-        until = None if timeout is None else self._runtime.clock.monotonic() + timeout
-        turns = wait_for_end(self._runtime, lambda: self._runtime.store.read(self._found))
-        with closing(turns), progress_bar("collect") if progress else nullcontext() as show:
-            for pause in turns:
-                if show is not None:
-                    job = self.refresh()
-                    show(job.read, job.total, {})
-                if until is not None and self._runtime.clock.monotonic() >= until:
-                    break
-                pause.sleep()
-        job = self.refresh()
-        if job.status not in ENDED:
-            raise TimeoutError(f"job {self.id} is still {job.status} after {timeout} seconds")
-        if job.status is not JobStatus.SUCCEEDED:
-            raise JobFailed(job.id, job.status, job.error_message or "")
-        return job
+        with progress_bar("collect") if progress else nullcontext() as bar:
+            show = None if bar is None else partial(self._show, bar)
+            wait_for_success(self._runtime, lambda: self._runtime.store.read(self._found), timeout, show)
+        return self.refresh()
 
     def result(self, timeout: float | None = None, *, progress: bool = False) -> Collected:
         """Return what it has made. Raises `JobFailed`, TimeoutError, and `NotFound` if a dataset was deleted."""
@@ -90,6 +69,10 @@ class CollectionHandle:
         if found is None:
             raise NotFound("Dataset", side.url)
         return found
+
+    def _show(self, show: Show) -> None:
+        job = self.refresh()
+        show(job.read, job.total, {})
 
     def _found(self, snapshot: Snapshot) -> Job:
         return found_collection(snapshot, self._principal, self.id)

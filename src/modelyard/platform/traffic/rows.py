@@ -1,6 +1,6 @@
 """What was stored, read as conversations: completions, responses and traced calls, each with its source."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,15 +13,13 @@ from modelyard.domain.trace import TracedCall
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.converter import structure
 from modelyard.formats.json import dumps, loads
-from modelyard.platform.listing import BATCH
-from modelyard.platform.paging import cursor_at, listed_index, named_place
+from modelyard.platform.paging import cursor_at, iter_index_live, listed_index, named_place
 from modelyard.platform.responses.conversation import is_expired
 from modelyard.platform.responses.service import Responses
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.traces.service import Traces
 from modelyard.platform.traffic.conversation import WHOLE, conversation_of, tools_of
 from modelyard.platform.traffic.traffic_row import Found, LeftOut, Source, StoredAnswer, TrafficRow
-from modelyard.protocols import Snapshot
 
 MOST_PARENTS = 100
 """So many calls above one are searched for feedback."""
@@ -40,14 +38,10 @@ class TrafficReader:
         """Yield what one interface has stored, the newest first, from a place on, read batch by batch."""
         index, *where = self._index(source)
         cls, read = _READ[source]
-        while True:
-            batch = self.runtime.store.read(partial(_batch, cls, index, where, after))
-            for stored in batch:
-                after = cursor_at(cls, index, stored)
-                if self.principal.scope.covers(stored.entity, stored.project):
-                    yield StoredAnswer(source, after, _readable(partial(read, self, stored)))
-            if len(batch) < BATCH:
-                return
+        for stored in iter_index_live(self.runtime, cls, index, *where, after=after, descending=True):
+            if self.principal.scope.covers(stored.entity, stored.project):
+                place = cursor_at(cls, index, stored)
+                yield StoredAnswer(source, place, _readable(partial(read, self, stored)))
 
     def count(self, source: Source) -> int:
         """Return how many records one interface has stored."""
@@ -79,12 +73,6 @@ class TrafficReader:
                 call = traces.calls.get(call.parent_id, entity=call.entity, project=call.project)
             except NotFound:
                 return
-
-
-def _batch(
-    cls: type[Any], index: str, where: Sequence[str], after: tuple[Any, ...] | None, snapshot: Snapshot
-) -> Sequence[Any]:
-    return snapshot.page(cls, index, *where, after=after, limit=BATCH, descending=True)
 
 
 def _readable(read: Callable[[], Iterator[Found]]) -> tuple[Found, ...]:

@@ -1,21 +1,21 @@
 """Training jobs as a principal may see them, and the handle of one: wait for it, watch it, cancel it."""
 
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from functools import partial
 
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import ENDED, Job, JobProgress, JobStatus, QueueState
+from modelyard.domain.job import Job, JobProgress, JobStatus, QueueState
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.training import TrainingEvent, TrainingJob
-from modelyard.errors import JobFailed, NotFound
+from modelyard.errors import NotFound
 from modelyard.platform.jobs.announced import live_workers, waiting_for
 from modelyard.platform.jobs.events import event_listing, iter_events
-from modelyard.platform.jobs.queue import announce, request_cancel, request_pause, resume_paused
-from modelyard.platform.jobs.waiting import Followed, afollowed, follow, followed, wait_for_end
-from modelyard.platform.jobs.wakeups import JobPause
+from modelyard.platform.jobs.queue import announce, request_pause, resume_paused
+from modelyard.platform.jobs.service import cancel_found
+from modelyard.platform.jobs.waiting import Followed, afollowed, follow, followed, wait_for_end, wait_for_success
 from modelyard.platform.listing import Cursor
 from modelyard.platform.paging import cursor_at, get_or_none, listed_index
 from modelyard.platform.runtime import Runtime
@@ -74,20 +74,10 @@ class JobHandle:
 
         Raises `JobFailed`; and TimeoutError after `timeout` seconds.
         """
-        until = None if timeout is None else self._runtime.clock.monotonic() + timeout
-        with closing(self._turns()) as turns, progress_bar(self._name()) if progress else nullcontext() as show:
-            for pause in turns:
-                if show is not None:
-                    self._show(show)
-                if until is not None and self._runtime.clock.monotonic() >= until:
-                    break
-                pause.sleep()
-        job = self.refresh()
-        if job.status not in ENDED:
-            raise TimeoutError(f"job {self.id} is still {job.status} after {timeout} seconds")
-        if job.status is not JobStatus.SUCCEEDED:
-            raise JobFailed(job.id, job.status, job.error_message or "")
-        return job
+        with progress_bar(self._name()) if progress else nullcontext() as bar:
+            show = None if bar is None else partial(self._show, bar)
+            wait_for_success(self._runtime, self._look, timeout, show)
+        return self.refresh()
 
     def result(self, timeout: float | None = None, *, progress: bool = False) -> Checkpoint:
         """Return its checkpoint. Raises `JobFailed`, TimeoutError, and `NotFound` if the checkpoint was deleted."""
@@ -150,13 +140,11 @@ class JobHandle:
     # ---- how it is waited for
 
     def _follow(self, after: str | None) -> Followed:
-        return follow(self._turns(), partial(iter_events, self._runtime, self.id), after)
+        turns = wait_for_end(self._runtime, self._look)
+        return follow(turns, partial(iter_events, self._runtime, self.id), after)
 
-    def _turns(self) -> Generator[JobPause, None, None]:
-        """Yield after every poll of the job, for the last time after its end."""
-        return wait_for_end(
-            self._runtime, lambda: self._runtime.store.read(lambda tx: found_job(tx, self._principal, self.id))
-        )
+    def _look(self) -> Job:
+        return self._runtime.store.read(lambda snapshot: found_job(snapshot, self._principal, self.id))
 
 
 def _standing(job: TrainingJob) -> str:
@@ -167,17 +155,9 @@ def _standing(job: TrainingJob) -> str:
 
 def cancel_job(runtime: Runtime, principal: Principal, job_id: str) -> TrainingJob:
     """Cancel a training job in the principal's name. Raises `NotFound`."""
-    event_id, now = runtime.ids(), runtime.clock.now()
-
-    def step(tx: Tx) -> tuple[Job, Job, TrainingJob]:
-        before = found_job(tx, principal, job_id)
-        job = request_cancel(tx, runtime.job_types, job_id, event_id, principal.name, now)
-        return before, job, shown(runtime, tx, [job], now)[0]
-
-    before, job, answer = runtime.store.transact(step)
-    if job.status is not before.status:
-        announce(runtime, job)
-    return answer
+    now = runtime.clock.now()
+    find = partial(found_job, principal=principal, job_id=job_id)
+    return cancel_found(runtime, principal, find, lambda tx, job: shown(runtime, tx, [job], now)[0])
 
 
 def pause_job(runtime: Runtime, principal: Principal, job_id: str) -> Job:
