@@ -32,6 +32,13 @@ def test_a_key_is_made_used_shown_listed_and_revoked(host: Client) -> None:
     assert host.platform.keys.get(key["id"]).revoked_at is not None
 
 
+def test_a_key_begins_as_its_client_insists(host: Client) -> None:
+    made = host.ok("POST", KEYS, {"entity": "acme", "prefix": "tml-"})
+    assert made["secret"].startswith(made["key"]["prefix"])
+    assert made["secret"].startswith("tml-")
+    assert host.chat(key=made["secret"]).status == 200
+
+
 def test_listing_pages_through_all(host: Client) -> None:
     seen, after = [], {}
     while True:
@@ -56,6 +63,8 @@ def test_a_host_key_makes_a_host_key_and_sees_every_entity(host: Client) -> None
         ({"entity": "a b"}, ["body", "entity"]),
         ({"entity": "acme", "projects": ["x"], "host": True}, ["body", "projects"]),
         ({"entity": "acme", "expires_in_days": 0}, ["body", "expires_in_days"]),
+        ({"entity": "acme", "prefix": "-x"}, ["body", "prefix"]),
+        ({"entity": "acme", "prefix": "longer than 8"}, ["body", "prefix"]),
     ],
 )
 def test_what_is_wrong_is_named(host: Client, body: Any, loc: list[str]) -> None:

@@ -28,6 +28,7 @@ def create_key(call: RouteCall) -> Response:
             requests_per_minute=body.requests_per_minute,
             concurrent_requests=body.concurrent_requests,
             host=body.host,
+            prefix=body.prefix,
         )
     return json_response(KeyCreated.of(new))
 

@@ -6,16 +6,21 @@ from typing import Self
 import attrs
 
 from modelyard.domain.identity import NewKey
-from modelyard.formats.constraints import NAME, Length, Within
+from modelyard.formats.constraints import NAME, Length, Matching, Within
 from modelyard.http.listing import page_class
 from modelyard.http.message import answering
+from modelyard.platform.keys.service import PREFIX
 
 MOST_DAYS = 36_500
+_PREFIX = Matching(PREFIX.pattern, "must be 1 to 8 letters, digits, dots, underscores or hyphens, no sign first")
 
 
 @attrs.frozen
 class KeyCreate:
-    """The body that makes a key. Without `projects` it has all of the entity, and a `host` key acts for the host."""
+    """The body that makes a key. Without `projects` it has all of the entity, and a `host` key acts for the host.
+
+    The secret begins with `prefix`, for clients that insist on one.
+    """
 
     entity: str = attrs.field(validator=NAME)
     projects: tuple[str, ...] | None = attrs.field(default=None, validator=Length(1, 1000))
@@ -24,6 +29,7 @@ class KeyCreate:
     requests_per_minute: int | None = attrs.field(default=None, validator=Within(1, 2**31))
     concurrent_requests: int | None = attrs.field(default=None, validator=Within(1, 2**31))
     host: bool = False
+    prefix: str = attrs.field(default="my_", validator=_PREFIX)
 
 
 @attrs.frozen
