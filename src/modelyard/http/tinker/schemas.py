@@ -107,7 +107,7 @@ class ClientFlags:
     sample_join_sampling_session: bool = True
     sample_max_concurrent_requests: int = 256
     custom_loss_server_side: bool = False
-    use_pyqwest_transport: bool = False
+    use_pyqwest_transport: bool = True
 
 
 @attrs.frozen
