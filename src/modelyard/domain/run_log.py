@@ -178,7 +178,7 @@ class SamplingSession:
 
 @attrs.frozen
 class Sample:
-    """A request to sample, which the process of this name answers. `answer` is as that of a command."""
+    """A request to sample, which the process of this `ProcessRecord` answers. `answer` is as that of a command."""
 
     id: str
     entity: str

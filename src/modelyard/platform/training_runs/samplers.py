@@ -31,7 +31,7 @@ from modelyard.platform.runtime import Runtime
 from modelyard.platform.training_runs.command_log import Future, found_session
 from modelyard.platform.training_runs.payloads import artifacts_in, keep_bytes
 from modelyard.platform.training_runs.saved_weights import found_weights, weights_id
-from modelyard.process_identity import died_here, process_here
+from modelyard.platform.usage.presence import has_left, presence_of
 from modelyard.protocols import Snapshot, Tx
 
 MOST_AT_ONCE = 4096
@@ -45,16 +45,23 @@ _REMOVED_AT_ONCE = 4
 
 @attrs.define(eq=False)
 class Begin:
-    """An effect: a flow goes on by itself, as a task of the event loop. Without one it is driven to its end at once."""
+    """An effect: a flow goes on by itself, as a task of the event loop. Without one it is driven to its end at once.
+
+    `release` is called with its id at its end.
+    """
 
     flow: Flow[None]
     id: str
     tasks: dict[str, Any]
+    release: Callable[[str], None]
     waits: ClassVar[bool] = True
 
     def perform(self, driver: Driver[Any]) -> None:
         """Drive the flow to its end."""
-        run(self.flow)
+        try:
+            run(self.flow)
+        finally:
+            self.release(self.id)
 
     async def aperform(self, driver: AsyncDriver[Any]) -> None:
         """Begin a task."""
@@ -64,6 +71,7 @@ class Begin:
 
     def _end(self, task: Any) -> None:
         self.tasks.pop(self.id, None)
+        self.release(self.id)
         if not task.cancelled():
             task.exception()  # retrieved, so that the loop does not complain of it
 
@@ -141,7 +149,8 @@ class Samplers:
         runtime, now = self._runtime, self._runtime.clock.now()
         if len(runtime.cache.sampling) >= MOST_AT_ONCE:
             raise RateLimited(f"{MOST_AT_ONCE} requests are answered at once here", 1.0)
-        sample = Sample(f"{sampler.id}:{number}", sampler.entity, digest, process_here(), now)
+        here = presence_of(runtime)
+        sample = Sample(f"{sampler.id}:{number}", sampler.entity, digest, here.id, now)
         gone = list[str]()
 
         def step(tx: Tx) -> bool:
@@ -157,14 +166,22 @@ class Samplers:
                     break
                 tx.remove(Sample, old.id)
                 gone.extend(artifacts_in(old.answer))
+            here.sign_on(tx)
             tx.add(sample)
             return True
 
-        new = yield Transact(runtime.store, step, durable=False)
+        here.hold(sample.id)  # before it signs on, so that it does not sign off in between
+        new = False
+        try:
+            new = yield Transact(runtime.store, step, durable=False)
+        finally:
+            if not new and sample.id not in runtime.cache.sampling:
+                here.release(sample.id)
         for name in gone:
             runtime.artifacts.remove(name)
         if new:
-            yield Begin(self._answered(sample, sampler, answer), sample.id, runtime.cache.sampling)
+            here.hold(sample.id)  # again, in case that the same request came twice and has released it
+            yield Begin(self._answered(sample, sampler, answer), sample.id, runtime.cache.sampling, here.release)
         return sample.id
 
     def _answered(self, sample: Sample, sampler: SamplingSession, answer: "Answer") -> Flow[None]:
@@ -231,9 +248,11 @@ class Samplers:
         return Future(future_id, sample.status, None, {}, sample.answer, sample.error)
 
     def _is_lost(self, sample: Sample) -> bool:
-        """Return whether nothing works on a request. Of a process elsewhere only its age is known."""
-        age = (self._runtime.clock.now() - sample.created_at).total_seconds()
-        return died_here(sample.process) or age > self._runtime.settings.longest_row
+        """Return whether nothing works on a request."""
+        if sample.process == presence_of(self._runtime).id:
+            age = (self._runtime.clock.now() - sample.created_at).total_seconds()
+            return age > self._runtime.settings.longest_row
+        return has_left(self._runtime, sample.process)
 
     def cancel(self, future_id: str) -> None:
         """Stop answering a request to sample, if it is answered in this process. Raises `NotFound`."""

@@ -57,7 +57,7 @@ def reserve(
             raise
         held = yield Transact(store, step, durable=False)
     if held is not None:
-        here.hold(held)
+        here.hold(held.id)
     return held
 
 

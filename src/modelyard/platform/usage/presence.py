@@ -1,6 +1,7 @@
 """This platform's process as other processes see it, and what it does about those that have died.
 
-A record of the process exists while it holds admissions, and beats from a thread that starts with the first of them.
+A record of the process exists while it holds admissions or other promises, and beats from a thread that starts with the
+first of them.
 On the same machine a process is dead when it no longer runs, whether it beats or not. Of a process elsewhere only the
 beats are seen: it is dead when this platform has seen them stand still for a lease, or when an earlier process has seen
 and stored that they did (`ProcessRecord.observed`).
@@ -49,19 +50,19 @@ class Presence:
         if tx.find(ProcessRecord, KEY, self.id) is None:
             tx.add(ProcessRecord(self.id, self.machine, self._process, 0, tx.time))
 
-    def hold(self, admission: Admission) -> None:
-        """Beat as long as the admission is held."""
+    def hold(self, id: str) -> None:
+        """Beat as long as this is held, an admission or another promise."""
         with self._lock:
-            self._held.add(admission.id)
+            self._held.add(id)
             self._idle_since = None
             if self._pulse is None and not self._runtime.cache.closed:
                 seconds = self._runtime.settings.admission_lease / BEATS_PER_LEASE
                 self._pulse = Periodic(self._runtime.clock, seconds, self.beat, "modelyard-heartbeat")
                 self._pulse.start()
 
-    def release(self, admission_id: str) -> None:
-        """Beat for the admission no more: it is about to be settled."""
-        self._held.discard(admission_id)
+    def release(self, id: str) -> None:
+        """Beat for it no more: it is about to be settled."""
+        self._held.discard(id)
 
     # ---- beats
 
@@ -105,8 +106,8 @@ class Presence:
             return True
 
     def _remove_if_idle(self, tx: Tx) -> bool:
-        """Remove the record, and return whether it is gone: not while an admission names it."""
-        if any(_admissions_of(tx, self.id)):
+        """Remove the record, and return whether it is gone: not while something is held, or an admission names it."""
+        if self._held or any(_admissions_of(tx, self.id)):
             return False
         if tx.find(ProcessRecord, KEY, self.id) is not None:
             tx.remove(ProcessRecord, self.id)
@@ -149,11 +150,28 @@ def presence_of(runtime: Runtime) -> Presence:
 
 def release_dead(runtime: Runtime) -> bool:
     """Release what dead processes hold. Returns whether there was any."""
+    dead = _dead(runtime)
+    for record in dead:
+        runtime.store.transact(partial(_release, id=record.id, beat=record.beat))
+    return bool(dead)
+
+
+def has_left(runtime: Runtime, id: str) -> bool:
+    """Return whether a process that has signed on is gone, as far as this platform has seen."""
+    here = presence_of(runtime)
+    record = runtime.store.read(lambda snapshot: snapshot.find(ProcessRecord, KEY, id))
+    if record is None or (here.machine and record.machine == here.machine):
+        return record is None or not _runs_here(record)
+    return any(dead.id == id for dead in _dead(runtime))
+
+
+def _dead(runtime: Runtime) -> list[ProcessRecord]:
+    """Return the other processes that are dead, and store which of them are silent."""
     here, lease = presence_of(runtime), runtime.settings.admission_lease
     others, time = runtime.store.read(partial(_others, id=here.id))
     beats = {record.id: record.beat for record in others}
     silent = runtime.liveness.idle_seconds("processes", beats, runtime.clock.monotonic())
-    found = False
+    found = []
     for record in others:
         if here.machine and record.machine == here.machine:
             dead = not _runs_here(record)
@@ -162,8 +180,7 @@ def release_dead(runtime: Runtime) -> bool:
             if not dead and record.observed(time, lease) != record:
                 runtime.store.transact(partial(_observe, id=record.id, lease=lease), durable=False)
         if dead:
-            found = True
-            runtime.store.transact(partial(_release, id=record.id, beat=record.beat))
+            found.append(record)
     return found
 
 
