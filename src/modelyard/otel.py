@@ -109,7 +109,9 @@ class TracedCompletion:
         return attrs.evolve(served, headers=headers)
 
     def record(self) -> None:
-        """Begin the span of recording the usage."""
+        """Begin the span of recording the usage, unless it has begun."""
+        if self.recording is not None:
+            return
         inside = trace.set_span_in_context(self.span)
         self.recording = self.telemetry.tracer.start_span("record usage", inside, SpanKind.INTERNAL)
 

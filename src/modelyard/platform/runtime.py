@@ -1,14 +1,14 @@
 """What the use cases run on: everything comes from here, nothing is discovered."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
 
 from modelyard.domain import base_model, job
 from modelyard.domain.catalogue import CatalogueEntry
-from modelyard.domain.usage import Admission
+from modelyard.domain.usage import Admission, Budget
 from modelyard.errors import StorageFull, StoreClosed
 from modelyard.lazy import log
 from modelyard.platform.liveness import LivenessMonitor
@@ -26,6 +26,9 @@ from modelyard.protocols import (
     Tx,
 )
 from modelyard.threads import TenantThreads, Threads
+
+MOST_BUDGETS = 4096
+"""Budgets that a process remembers."""
 
 
 @attrs.frozen
@@ -89,13 +92,13 @@ class ProcessCache:
 
     `offered` is what the backend offered last, and `offered_by_id` indexes it; `offers` counts how often that changed.
     `running` are the requests under way, by their ids: each is removed by the one who records its usage, itself or
-    `close`. `bookings` are those that are not committed yet. `plans` are how requests are
-    answered (`platform.chat.plan`). `presence` is the process as others see it
-    (`platform.usage.presence`), once it was needed, and `workers` are its workers
-    (`platform.jobs.process_workers`). `meters` count what happens, once
-    metrics were asked for; `tracing` is a `platform.chat.booked_request.Tracing`, once the host wants one. `places` are
-    where parts of queries ended. `held_runs` are training runs whose weights stay open between their commands, by id;
-    `sampling` are the requests to sample that this process answers (`platform.training_runs`).
+    `close`. `bookings` are those that are not committed yet. `plans` are how requests are answered
+    (`platform.chat.plan`), and `budgets` are budgets as this process saw them last, by their ids. `presence` is the
+    process as others see it (`platform.usage.presence`), once it was needed, and `workers` are its workers
+    (`platform.jobs.process_workers`). `meters` count what happens, once metrics were asked for; `tracing` is a
+    `platform.chat.booked_request.Tracing`, once the host wants one. `places` are where parts of queries ended.
+    `held_runs` are training runs whose weights stay open between their commands, by id; `sampling` are the requests to
+    sample that this process answers (`platform.training_runs`).
     """
 
     offered: tuple[CatalogueEntry, ...] = ()
@@ -104,6 +107,7 @@ class ProcessCache:
     running: dict[str, RunningRequest] = attrs.field(factory=dict)
     bookings: dict[str, Booking] = attrs.field(factory=dict)
     plans: dict[Any, Any] = attrs.field(factory=dict)
+    budgets: dict[str, Budget] = attrs.field(factory=dict)
     closed: bool = False
     presence: Any = None
     workers: Any = None
@@ -113,6 +117,13 @@ class ProcessCache:
     held_runs: dict[str, Any] = attrs.field(factory=dict)
     sampling: dict[str, Any] = attrs.field(factory=dict)
     lock: Any = attrs.field(factory=threading.Lock)
+
+    def see_budgets(self, budgets: Iterable[Budget]) -> None:
+        """Remember budgets as they were a moment ago."""
+        if len(self.budgets) >= MOST_BUDGETS:
+            self.budgets.clear()
+        for budget in budgets:
+            self.budgets[budget.id] = budget
 
     def begin(self, id: str, request: RunningRequest) -> None:
         """Add a request to those that run. Raises `StoreClosed`."""

@@ -21,6 +21,7 @@ from modelyard.errors import ModelyardError
 from modelyard.platform.chat import whole_answer
 from modelyard.platform.platform import Platform
 from modelyard.platform.usage.booking import close_requests
+from modelyard.platform.usage.presence import presence_of
 
 CUT = "cut"
 FAIL = "fail"
@@ -124,7 +125,20 @@ options = st.one_of(
 budgets = st.sampled_from([None, None, "0.1", "0.2", "50"])
 
 
-def seen(backend: _Scripted, asked: Sequence[dict[str, Any]], budget: str | None, limited: bool) -> object:
+class _Forgetful(dict[str, Any]):
+    """Remembers nothing: what an answer may cost is always reserved first."""
+
+    def __contains__(self, key: object) -> bool:
+        return False
+
+
+def seen(
+    backend: _Scripted,
+    asked: Sequence[dict[str, Any]],
+    budget: str | None,
+    limited: bool,
+    reserves_first: bool = False,
+) -> object:
     """What becomes of these requests: answers, errors, events, the ledger, totals, budgets and counts."""
     numbers, events = count(), []
     fixed: dict[str, Any] = {"clock": _StoppedClock(), "ids": lambda: f"id-{next(numbers):04d}"}
@@ -132,6 +146,9 @@ def seen(backend: _Scripted, asked: Sequence[dict[str, Any]], budget: str | None
     with open_platform(**fixed) as host:
         platform: Platform = host.acting_as(KEY if limited else attrs.evolve(KEY, limits=Limits()))
         backend.platform = host
+        presence_of(host._runtime)  # which takes an id
+        if reserves_first:
+            host._runtime.cache.budgets = _Forgetful()
         meters = host.metrics.count()
         if budget is not None:
             host.usage.set_budget(budget, entity="acme")
@@ -160,6 +177,26 @@ def test_at_once_or_assembled_it_is_the_same(
     assert seen(quick, asked, budget, limited) == seen(slow, asked, budget, limited)
 
 
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(
+    st.one_of(st.just([Delta(**PLAIN)]), items),
+    st.lists(options, min_size=1, max_size=4),
+    st.sampled_from([2, 2, None, 49]),
+    budgets,
+    st.booleans(),
+)
+def test_answered_first_or_reserved_first_it_is_the_same(
+    given_items: Sequence[Any],
+    asked: Sequence[dict[str, Any]],
+    counted: int | None,
+    budget: str | None,
+    assembled: bool,
+) -> None:
+    one, other = (_Scripted(given_items, counted, assembled) for _ in range(2))
+    assert seen(one, asked, budget, limited=False) == seen(other, asked, budget, limited=False, reserves_first=True)
+
+
 def alone(choices: dict[str, list[Any]]) -> list[dict[str, Any]]:
     """Each of these choices alone."""
     return [{name: value} for name, values in choices.items() for value in values]
@@ -169,6 +206,13 @@ def alone(choices: dict[str, list[Any]]) -> list[dict[str, Any]]:
 def test_what_is_not_plain_in_an_answer_is_assembled(other: dict[str, Any]) -> None:
     quick, slow = (_Scripted([Delta(**PLAIN | other)], 2, assembled) for assembled in (False, True))
     assert seen(quick, [{}], None, limited=False) == seen(slow, [{}], None, limited=False)
+
+
+@pytest.mark.parametrize("given_items", [[Delta(**PLAIN)], [CUT, Delta(**PLAIN)], [CUT], [FAIL], [None], []], ids=str)
+def test_whatever_a_backend_gives_first_a_budget_sees_the_same(given_items: list[Any]) -> None:
+    one, other = (_Scripted(given_items, 2, assembled=False) for _ in range(2))
+    asked: list[dict[str, Any]] = [{}, {}]
+    assert seen(one, asked, "50", limited=False) == seen(other, asked, "50", limited=False, reserves_first=True)
 
 
 @pytest.mark.parametrize("parameter", [{}, *alone(PARAMETERS)], ids=str)

@@ -1,19 +1,19 @@
 """What requests of every kind have in common: they are measured, may reserve a budget, and are booked once."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol
 
 from modelyard.domain import events
 from modelyard.domain.completion import CompletionRequest, Usage
 from modelyard.domain.identity import Attribution, Principal, RateStand
-from modelyard.domain.usage import Admission, LedgerEntry
+from modelyard.domain.usage import ENTITY, Admission, LedgerEntry
 from modelyard.errors import ModelyardError, StoreClosed
 from modelyard.flow import CallerDisconnected, Flow
 from modelyard.platform.chat.backend_stream import BackendStream
 from modelyard.platform.chat.plan import CompletionPlan
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.usage.booking import CompletionBooking, RecordUsage, of_entity
-from modelyard.protocols import ServedModel
+from modelyard.platform.usage.booking import CompletionBooking, RecordUsage
+from modelyard.protocols import DomainStep, ServedModel, Tx
 
 
 class RequestInProgress(Protocol):
@@ -142,14 +142,17 @@ class BookedRequest:
 
     def _write(self, booking: CompletionBooking) -> Flow[None]:
         """Commit a booking. A caller who leaves meanwhile does so after the commit."""
-        store = self.runtime.store
-        step = of_entity(booking.step, self.attribution.entity) if store.blocking else booking.step
-        effect = RecordUsage(store, step, booking=booking)
+        effect = RecordUsage(self.runtime.store, self._step(booking), booking=booking)
         try:
             yield effect
         except CallerDisconnected:
             yield effect
             raise
+
+    def _step(self, booking: CompletionBooking) -> Callable[[Tx], None]:
+        if self.runtime.store.blocking:
+            return DomainStep(booking.step, [(ENTITY, self.attribution.entity)])
+        return booking.step
 
     def _leave(self) -> None:
         """End the request; what an interrupt kept from being recorded is left to the next beat."""

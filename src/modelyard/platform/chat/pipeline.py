@@ -1,6 +1,7 @@
 """One chat completion: resolve, check, reserve, stream, assemble, record. Written once, as a flow, for every caller."""
 
 from collections.abc import Sequence
+from decimal import Decimal
 from functools import partial
 from itertools import chain
 from typing import Any, ClassVar
@@ -10,7 +11,7 @@ from modelyard.domain.frozen import maker
 from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.usage import Admission
 from modelyard.errors import ModelyardError, StoreClosed
-from modelyard.flow import Call, CallerDisconnected, Emit, Flow
+from modelyard.flow import Call, CallerDisconnected, Emit, Flow, Transact
 from modelyard.platform.chat import capability_checks as checks
 from modelyard.platform.chat.assembly import (
     UNINTERRUPTED,
@@ -47,6 +48,8 @@ class CompletionPipeline(BookedRequest):
     where the backend has them. A caller who leaves meanwhile pays for what was produced.
 
     What does not wait, as a store or backend declares, is done in place: yielding it to the driver would cost more.
+    `reserves_first` is for a driver who stores usage in transactions of its own: what an answer may cost is then always
+    reserved before the backend is asked.
     """
 
     operation: ClassVar[str] = "chat"
@@ -58,8 +61,10 @@ class CompletionPipeline(BookedRequest):
     makes_choices: bool = False
     assemblers: Sequence[ResponseAssembler] = ()
     begun: BegunAnswer | None = None
-    answered: Delta | None = None
+    answered: bool = False
+    longest: Decimal
     choices_begun: int = 0
+    reserves_first: bool = False
 
     def __init__(
         self,
@@ -98,10 +103,15 @@ class CompletionPipeline(BookedRequest):
             cache.running[self.id] = self
             if cache.closed:
                 raise StoreClosed("this platform was closed; open it again with open_platform")
+            if plan.budgets and not self.reserves_first and self._affordable():
+                completion = yield from self._answer_first()
+                if completion is not None:
+                    return _result(completion, self.served.entry)
             if plan.limited:
                 self.reserved = yield from self._reserve()
             try:
                 completion = None if plan.waits else self._whole()
+                self.answered = completion is not None
                 if completion is None:
                     self.assemblers = assemblers_of(self.request, self.makes_choices)
                     for assembler in self.assemblers:
@@ -112,7 +122,7 @@ class CompletionPipeline(BookedRequest):
                 if (rest := self.remainder()) is not None and self._claim(rest):
                     yield from self._write(rest)
                 raise
-            booking = self._whole_booking(completion)
+            booking = self._claim_whole(self._whole_booking(completion))
             if store.blocking:
                 yield from self._write(booking)
             else:
@@ -124,6 +134,8 @@ class CompletionPipeline(BookedRequest):
         except CallerDisconnected:
             raise
         except Exception as error:
+            if self.begun is not None:
+                self.begun.close()
             report_failed(self, error)
             raise
         finally:
@@ -148,14 +160,50 @@ class CompletionPipeline(BookedRequest):
         self.request = request.asking(request.messages, sampling, self.max_tokens)
         self.makes_choices = capabilities.choices
 
-    def _reserve(self) -> Flow[Admission | None]:
+    def _cost_with(self, tokens: int) -> Decimal:
+        """Return what the request costs at most, with so many tokens in each answer."""
         assert self.plan is not None
-        cost_with, entity = partial(self.plan.most, self.prompt_tokens, self.images), self.attribution.entity
-        longest = cost_with(self.max_tokens * self.request.n)
-        admission = _admission(self.id, self.principal.key_id, entity, (), longest, self.runtime.clock.now())
+        return self.plan.most(self.prompt_tokens, self.images, tokens * self.request.n)
+
+    def _reserve(self) -> Flow[Admission | None]:
+        key_id, entity, now = self.principal.key_id, self.attribution.entity, self.runtime.clock.now()
+        admission = _admission(self.id, key_id, entity, (), self._cost_with(self.max_tokens), now)
         see = None if self.client is None else self.client.see_rate
-        least = partial(cost_with, min(1, self.max_tokens) * self.request.n)
+        least = partial(self._cost_with, min(1, self.max_tokens))
         return reserve(self.runtime, admission, self.principal.limits, least, see)
+
+    # ---- where it is answered before its budgets are asked
+
+    def _affordable(self) -> bool:
+        """Return whether the budgets had what the request may cost when this process last saw them."""
+        assert self.plan is not None
+        self.longest = longest = self._cost_with(self.max_tokens)
+        seen = self.runtime.cache.budgets
+        return all(id_ in seen and longest <= seen[id_].remaining for id_ in self.plan.budgets)
+
+    def _answer_first(self) -> Flow[Completion | None]:
+        """Answer, then admit and record in one transaction. Returns None where that is not possible.
+
+        The request goes on then as one that has reserved nothing: what was answered is neither seen nor paid.
+        """
+        completion, cache, store = self._whole(), self.runtime.cache, self.runtime.store
+        if completion is None and self.cut_by is None:
+            return None
+        if completion is None or cache.running.pop(self.id, None) is None:
+            raise self.cut_by or StoreClosed("this platform was closed while the request ran")
+        booking = self._whole_booking(completion).after_answer(self.longest)
+        if self.span is not None:
+            self.span.record()
+        if store.blocking:
+            yield Transact(store, self._step(booking), durable=False)
+        else:
+            store.transact(booking.step, durable=False)
+        if not booking.admitted:
+            cache.begin(self.id, self)
+            return None
+        self.whole = True
+        booking.report()
+        return completion
 
     # ---- while it answers
 
@@ -181,26 +229,27 @@ class CompletionPipeline(BookedRequest):
 
         From what else it has begun to give, `_read_in_place` goes on.
         """
-        request = self.request
-        if request.n > 1 or request.streamed or request.stop or request.logprobs:
+        request, begun = self.request, self.begun
+        if request.n > 1 or request.streamed or request.stop or request.logprobs or self.prompt_tokens is None:
             return None
-        if self.cut_by is not None or self.prompt_tokens is None:
-            return None
-        self.begun = begun = begin_answer(self.backend, request, self.served)
+        if begun is None:
+            if self.cut_by is not None:
+                return None
+            self.begun = begun = begin_answer(self.backend, request, self.served)
         delta = begun.first
         if not is_whole(delta, self.max_tokens):
             return None
-        self.answered = delta
         if hasattr(begun.rest, "close"):
-            close_deltas(begun.rest)
+            begun.close()
         choice = _choice(0, _message(Role.ASSISTANT, delta.text), delta.finish_reason)
         usage = _usage(self.prompt_tokens, delta.tokens, 0, self.images)
         return _completion(self.id, self.created, self.given.model, (choice,), usage)
 
     def _read_in_place(self, assembler: ResponseAssembler) -> Flow[None]:
         """Read the answer of a backend that never waits, and give way to others now and then."""
-        deltas = None if self.begun is None else self.begun.rest
-        source = None if self.begun is None else chain((self.begun.first,), self.begun.rest)
+        begun = self.begun
+        source = None if begun is None else chain((begun.first,), begun.rest)
+        deltas: Any = None
         more, taken = True, 0
         try:
             while more and not assembler.done:
@@ -221,7 +270,10 @@ class CompletionPipeline(BookedRequest):
                     taken = assembler.details = 0
                     yield GiveWay()
         finally:
-            close_deltas(deltas)
+            if begun is None:
+                close_deltas(deltas)
+            else:
+                begun.close()
 
     def _emit(self, assembler: ResponseAssembler) -> Flow[None]:
         """Emit the deltas that may be shown, all at once; the choices begin in the order of their indexes."""
@@ -264,18 +316,18 @@ class CompletionPipeline(BookedRequest):
         )
 
     def _whole_booking(self, completion: Completion) -> CompletionBooking:
-        """Claim the right to record the completion. Raises what it was cut off by."""
+        """Return what records the completion."""
         booking = self._booking(completion.usage)
         if self.given.store:
             now = self.runtime.clock.now()
             booking.keep = storing(self.given, completion, self.attribution, self.served, now)
-        return self._claim_whole(booking)
+        return booking
 
     def remainder(self) -> CompletionBooking | None:
         """Return what records what was produced so far, and releases what was reserved."""
-        if self.answered is not None and not self.assemblers:
+        if self.answered and self.begun is not None and not self.assemblers:
             self.assemblers = assemblers_of(self.request, self.makes_choices)
-            self.assemblers[0].take(self.answered)
+            self.assemblers[0].take(self.begun.first)
         if any(assembler.produced for assembler in self.assemblers):
             return self._booking(self._usage())
         return None if self.reserved is None else self._booking(None)

@@ -1,6 +1,6 @@
 """What is the same for all requests of a caller to a model: found once, and again when a setting has changed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from decimal import Decimal
 
@@ -10,7 +10,7 @@ from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import Completion, CompletionRequest, StoredCompletion, Usage
 from modelyard.domain.frozen import maker
 from modelyard.domain.identity import Attribution, Limits, Principal, check_name
-from modelyard.domain.usage import LedgerEntry, cost, most
+from modelyard.domain.usage import Budget, LedgerEntry, cost, most
 from modelyard.errors import InvalidInput
 from modelyard.formats import converter
 from modelyard.platform.catalogue.service import Offers, booked_name, offered, served
@@ -32,10 +32,11 @@ _entry, _usage = maker(LedgerEntry), maker(Usage)
 class CompletionPlan:
     """How a principal's requests to a model are answered, and under which name their usage is booked.
 
-    `limited` is whether a limit or a budget applies, `waits` whether the backend may keep an event loop waiting, and
-    `counts_in_thread` whether it may even while it counts a prompt.
-    `offers` and `settings_version` are what was in force when the plan was made; `entries` is the tuple that the
-    backend offered then, if it was one.
+    `limited` is whether a limit or a budget applies. `budgets` are the ids of those that are asked after a whole
+    answer of a backend that never waits: none where a limit applies, too. `waits` is whether the backend may keep an
+    event loop waiting, and `counts_in_thread` whether it may even while it counts a prompt. `offers` and
+    `settings_version` are what was in force when the plan was made; `entries` is the tuple that the backend offered
+    then, if it was one.
     """
 
     principal: Principal
@@ -43,6 +44,7 @@ class CompletionPlan:
     backend: Backend | AsyncBackend
     booked_as: str
     limited: bool
+    budgets: Sequence[str]
     waits: bool
     counts_in_thread: bool
     offers: Offers
@@ -106,17 +108,20 @@ def make_plan(runtime: Runtime, principal: Principal, attribution: Attribution, 
     version = runtime.store.settings_version()  # before what it is the version of
     entries, offers = runtime.backend.entries(), offered(runtime)
 
-    def query(snapshot: Snapshot) -> tuple[ServedModel, bool]:
-        limited = principal.limits != _NO_LIMITS or bool(budgets_of(snapshot, entity, principal.key_id))
-        return served(runtime, snapshot, offers, model, principal), limited
+    def query(snapshot: Snapshot) -> tuple[ServedModel, list[Budget]]:
+        return served(runtime, snapshot, offers, model, principal), budgets_of(snapshot, entity, principal.key_id)
 
-    found, limited = runtime.store.read(query)
+    found, budgets = runtime.store.read(query)
+    runtime.cache.see_budgets(budgets)
     backend = backend_of(runtime.backend, found.base_model)
     waits = getattr(backend, "blocking", True) or hasattr(backend, "astream")
     in_thread = getattr(backend, "blocking", False) and not getattr(backend, "counts_in_place", False)
     name = booked_name(model, found.entry, principal)
     same = entries if type(entries) is tuple and offered(runtime) is offers else None
-    plan = CompletionPlan(principal, found, backend, name, limited, waits, in_thread, offers, same, version)
+    key_limited = principal.limits != _NO_LIMITS
+    asked = [] if key_limited or waits else [budget.id for budget in budgets]
+    limited = key_limited or bool(budgets)
+    plan = CompletionPlan(principal, found, backend, name, limited, asked, waits, in_thread, offers, same, version)
     if version is not None:  # the plan holds the principal, so that no other one gets its id
         _keep(runtime.cache.plans, (id(principal), entity, project, model), plan)
     return plan

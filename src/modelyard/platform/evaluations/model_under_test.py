@@ -85,7 +85,9 @@ class CompletionModel:
         """Complete a row's `messages` or `prompt`, with this seed where the model takes one."""
         sampling = self.request.sampling.seeded(seed) if self.seeded else self.request.sampling
         request = self.request.asking(messages_of(row), sampling, self.request.max_tokens)
-        given = yield from CompletionPipeline(self.runtime, self.principal, request, self.attribution).flow()
+        pipeline = CompletionPipeline(self.runtime, self.principal, request, self.attribution)
+        pipeline.reserves_first = True  # a row and its usage are stored together
+        given = yield from pipeline.flow()
         usage = given.completion.usage
         spent = cost(usage, given.entry.pricing)
         return Reply(_output(given.completion), usage.prompt_tokens, usage.completion_tokens, spent)

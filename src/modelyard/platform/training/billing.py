@@ -16,12 +16,12 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobEvent
 from modelyard.domain.models import Model
 from modelyard.domain.training import GRADIENT_STEP
-from modelyard.domain.usage import EXACT, Admission, Budget, LedgerEntry
+from modelyard.domain.usage import EXACT, Budget, LedgerEntry
 from modelyard.errors import BudgetExceeded, ModelNotFound
 from modelyard.platform.catalogue.service import Catalogue
 from modelyard.platform.paging import get_or_none, iter_index
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.usage.booking import book, budgets_of
+from modelyard.platform.usage.booking import book, budgets_of, charge
 from modelyard.protocols import Snapshot, Tx
 
 BILLED_STEP = "billed_step"
@@ -96,8 +96,9 @@ def book_tokens(tx: Tx, job: Job, tokens: int, entry_id: str, now: datetime, war
         return
     budgets = require_budget(tx, job, cost_of(job, tokens))
     entry = _entry(tx, job, tokens, entry_id, now)
-    payer = Admission(entry_id, entry.key_id, job.entity, tuple(one.id for one in budgets), _NOTHING, entry.created_at)
-    book(tx, entry, payer, None, warnings)
+    if book(tx, entry):
+        for budget in budgets:
+            charge(tx, budget, _NOTHING, entry.cost, warnings)
 
 
 def book_rest(tx: Tx, job: Job) -> None:

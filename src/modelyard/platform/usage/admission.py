@@ -1,7 +1,9 @@
 """Admit a request: limits, and reservations on budgets, as functions of `tx`.
 
 A request is admitted in one transaction before the backend is called, and settled in the transaction of its ledger row.
-Where neither a budget nor a limit applies, nothing is reserved and there is no first transaction.
+Where neither a budget nor a limit applies, nothing is reserved and there is no first transaction. Nor is there one for
+a whole answer of a backend that never waits: its budgets are asked in the transaction of its ledger row
+(`booking.AnsweredBooking`).
 """
 
 from collections.abc import Callable

@@ -8,12 +8,12 @@ import attrs
 
 from modelyard.domain import events
 from modelyard.domain.record import KEY
-from modelyard.domain.usage import ENTITY, Admission, Budget, BudgetPeriod, LedgerEntry, UsageTotal, total_of
+from modelyard.domain.usage import Admission, Budget, BudgetPeriod, LedgerEntry, UsageTotal, total_of
 from modelyard.errors import RecordConflict, RecordNotFound, StoreClosed, StoreError
 from modelyard.flow import AsyncDriver, Driver, Transact
 from modelyard.lazy import log
 from modelyard.platform.runtime import Booking, Runtime
-from modelyard.protocols import DomainStep, Snapshot, Tx
+from modelyard.protocols import Snapshot, Tx
 
 _NOTHING = Decimal(0)
 
@@ -22,7 +22,8 @@ _NOTHING = Decimal(0)
 class CompletionBooking:
     """What records a completion and settles what it has `reserved`; without an `entry` it only settles.
 
-    `booked` is called with the entry once it is committed. `keep` stores the answer in the same transaction.
+    `booked` is called with the entry once it is committed. `keep` stores the answer in the same transaction. `charged`
+    become the budgets as they are then, and `warnings` those of which it is time to warn.
     """
 
     runtime: Runtime
@@ -31,24 +32,36 @@ class CompletionBooking:
     reserved: Admission | None
     booked: Callable[[LedgerEntry], None]
     keep: Callable[[Tx], object] | None = None
-    warnings: list[Budget] = attrs.field(factory=list)
+    charged: Sequence[Budget] = ()
+    warnings: Sequence[Budget] = ()
 
     def step(self, tx: Tx, totals: "Totals | None" = None) -> None:
         """Record it, its total in `totals` where they are given. Repeating it changes nothing."""
-        if self.warnings:
-            self.warnings.clear()
-        if self.entry is not None:
-            book(tx, self.entry, self.reserved, self.keep, self.warnings, totals)
-        elif self.reserved is not None:
-            settle(tx, self.reserved)
+        self.charged = self.warnings = ()
+        if self.entry is not None and not book(tx, self.entry, self.keep, totals):
+            return
+        if self.reserved is not None:
+            self.warnings = warnings = list[Budget]()
+            spent = _NOTHING if self.entry is None else self.entry.cost
+            self.charged = settle(tx, self.reserved, spent, warnings)
 
     def on_committed(self) -> None:
         """Forget it, and report it, once."""
-        if self.runtime.cache.bookings.pop(self.id, None) is None or self.entry is None:
-            return
-        self.booked(self.entry)
-        if self.warnings:
-            warn_of(self.runtime, self.warnings)
+        if self.runtime.cache.bookings.pop(self.id, None) is not None:
+            self.report()
+
+    def after_answer(self, longest: Decimal) -> "AnsweredBooking":
+        """Return what records it if all budgets have what it could have cost."""
+        return AnsweredBooking(self.runtime, self.id, self.entry, None, self.booked, self.keep, longest=longest)
+
+    def report(self) -> None:
+        """Report what is committed."""
+        if self.charged:
+            self.runtime.cache.see_budgets(self.charged)
+        if self.entry is not None:
+            self.booked(self.entry)
+            if self.warnings:
+                warn_of(self.runtime, self.warnings)
 
 
 @attrs.define(eq=False)
@@ -72,9 +85,24 @@ class RecordUsage(Transact):
         self.booking.on_committed()
 
 
-def of_entity(step: Callable[[Tx], None], entity: str) -> DomainStep[None]:
-    """Return the step as one that touches only what an entity uses."""
-    return DomainStep(step, [(ENTITY, entity)])
+@attrs.define(eq=False)
+class AnsweredBooking(CompletionBooking):
+    """What admits and records, in one transaction, a completion that is whole before its budgets were asked.
+
+    `longest` is what it could have cost. `admitted` is whether the budgets had that; if not, nothing is recorded.
+    """
+
+    longest: Decimal = attrs.field(kw_only=True)
+    admitted: bool = False
+
+    def step(self, tx: Tx, totals: "Totals | None" = None) -> None:
+        """Record it if all budgets have what it could have cost. Repeating it records nothing more."""
+        assert self.entry is not None
+        self.charged, self.warnings = (), (warnings := list[Budget]())
+        budgets = budgets_of(tx, self.entry.entity, self.entry.key_id)
+        self.admitted = all(self.longest <= budget.remaining for budget in budgets)
+        if self.admitted and book(tx, self.entry, self.keep, totals):
+            self.charged = [charge(tx, budget, _NOTHING, self.entry.cost, warnings) for budget in budgets]
 
 
 class Totals:
@@ -95,47 +123,50 @@ class Totals:
             tx.accumulate(total)
 
 
-def book(
-    tx: Tx,
-    entry: LedgerEntry,
-    held: Admission | None,
-    keep: Callable[[Tx], object] | None,
-    warnings: list[Budget] | None = None,
-    totals: Totals | None = None,
-) -> None:
-    """Add a completion to the ledger and to `totals`, or the stored ones; settle what it reserved; and `keep` it.
+def book(tx: Tx, entry: LedgerEntry, keep: Callable[[Tx], object] | None = None, totals: Totals | None = None) -> bool:
+    """Add a completion to the ledger and to `totals`, or the stored ones, and `keep` it.
 
-    Repeating it changes nothing.
+    Returns whether it was not booked before.
     """
     try:
         tx.add(entry)
     except RecordConflict:
-        return
+        return False
     (tx if totals is None else totals).accumulate(total_of(entry))
-    if held is not None:
-        settle(tx, held, entry.cost, warnings)
     if keep is not None:
         keep(tx)
+    return True
 
 
-def settle(tx: Tx, held: Admission, spent: Decimal = _NOTHING, warnings: list[Budget] | None = None) -> None:
-    """Release what a request has reserved, and add what it spent. A second call releases nothing.
+def settle(
+    tx: Tx, held: Admission, spent: Decimal = _NOTHING, warnings: list[Budget] | None = None
+) -> Sequence[Budget]:
+    """Release what a request has reserved, and charge what it spent. A second call releases nothing.
 
-    Budgets of which it is time to warn are added to `warnings`, once.
+    Returns the budgets as they are then.
     """
     try:
         tx.remove(Admission, held.id)
         reserved = held.reserved
     except RecordNotFound:
         reserved = _NOTHING
-    for id_ in held.budgets:
-        budget = find_budget(tx, id_)
-        if budget is not None and (reserved or spent):
-            budget = budget.settle(reserved, spent)
-            if warnings is not None and budget.alarming and not budget.warned:
-                budget = attrs.evolve(budget, warned=True)
-                warnings.append(budget)
-            tx.replace(budget)
+    found = [budget for id_ in held.budgets if (budget := find_budget(tx, id_)) is not None]
+    return [charge(tx, budget, reserved, spent, warnings) for budget in found]
+
+
+def charge(tx: Tx, budget: Budget, reserved: Decimal, spent: Decimal, warnings: list[Budget] | None = None) -> Budget:
+    """Release what was reserved of a budget, and add what was spent. Returns it as it is then.
+
+    It is added to `warnings`, once, when it is time to warn of it.
+    """
+    if not reserved and not spent:
+        return budget
+    budget = budget.settle(reserved, spent)
+    if warnings is not None and budget.alarming and not budget.warned:
+        budget = attrs.evolve(budget, warned=True)
+        warnings.append(budget)
+    tx.replace(budget)
+    return budget
 
 
 def warn_of(runtime: Runtime, budgets: Iterable[Budget]) -> None:
