@@ -31,7 +31,11 @@ class Moments:
 
 def write_adapter(adapter: Adapter) -> Iterable[bytes]:
     """Return the bytes of the file in chunks; equal adapters give equal bytes."""
-    parameters, weights = adapter.parameters()
+    return write_parameters(*adapter.parameters())
+
+
+def write_parameters(parameters: "array[int]", weights: "array[float]") -> Iterable[bytes]:
+    """Write the columns of an adapter as its file."""
     return write_tensors({"parameters": _tensor("I64", parameters), "weights": _tensor("F64", weights)})
 
 

@@ -7,9 +7,10 @@ for bit (no result depends on the order in which weights were loaded: sums over 
 """
 
 import math
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from operator import add
+from operator import add, mul
 
 import attrs
 
@@ -168,6 +169,10 @@ class WorkingCopy:
             for feature, row in successors.items():
                 yield feature, {tokens[slot]: weight for slot, weight in row.items()}
 
+    def parameters(self) -> "tuple[array[int], array[float]]":
+        """Return the current weights as `Adapter.parameters` does."""
+        return Adapter(self.rows).parameters()
+
     def model(self) -> TabularModel:
         """Return a copy of the current model, which later steps do not change."""
         return TabularModel(self._seed, Adapter(self.rows))
@@ -214,10 +219,10 @@ class WorkingCopy:
         Returns `grad_norm`. Raises `TrainingError`, naming `step`, if training has diverged; the learner must not be
         used after that.
         """
-        _refuse_lost(traces, learning_rate, step)
+        refuse_lost([trace.logprobs for trace in traces], learning_rate, step)
         positions = sum(len(trace.positions) for trace in traces)
         slopes = _descend(self.gradient(traces, derivatives), positions, learning_rate, step)
-        return {"grad_norm": math.hypot(*slopes)}
+        return {"grad_norm": math.sqrt(math.fsum(map(mul, slopes, slopes)))}
 
     def gradient(self, traces: Sequence[Trace], derivatives: Sequence[Sequence[float]]) -> Gradient:
         """Return the loss's derivative for every weight, chained through the softmax of every position."""
@@ -226,6 +231,11 @@ class WorkingCopy:
             gradient.add(trace, row)
         gradient.add_constant(self._constant)
         return gradient
+
+
+def full_rate(learning_rate: float, positions: int) -> float:
+    """Return the factor on derivatives in a step on so many positions, before the share of a feature."""
+    return LOGITS_PER_RATE * learning_rate * positions
 
 
 def _descend(gradient: Gradient, positions: int, learning_rate: float, step: int) -> list[float]:
@@ -237,26 +247,28 @@ def _descend(gradient: Gradient, positions: int, learning_rate: float, step: int
     """
     lowest, highest = -WEIGHT_LIMIT, WEIGHT_LIMIT
     slopes: list[float] = []
-    whole_rate = LOGITS_PER_RATE * learning_rate * positions
+    full = full_rate(learning_rate, positions)
     for row, value, errors, visits in gradient.parts.values():
-        rate = whole_rate / (visits + 1)
+        rate = full / (visits + 1)
         for at, weight in row.items():
             slope = value * errors[at]
             slopes.append(slope)
             row[at] = weight = weight - rate * slope
             if not lowest <= weight <= highest:
-                raise _diverged(step, f"a weight has passed {WEIGHT_LIMIT:g} nats", learning_rate)
+                raise diverged(step, f"a weight has passed {WEIGHT_LIMIT:g} nats", learning_rate)
     return slopes
 
 
-def _refuse_lost(traces: Sequence[Trace], learning_rate: float, step: int) -> None:
-    losses = [-position.logprob for trace in traces for position in trace.positions]
+def refuse_lost(logprobs: Sequence[Sequence[float]], learning_rate: float, step: int) -> None:
+    """Raise `TrainingError` when tokens with these log-probabilities show that training has diverged."""
+    losses = [-logprob for row in logprobs for logprob in row]
     mean = math.fsum(losses) / max(len(losses), 1)
     if not mean <= WORST_LOSS:
-        raise _diverged(step, f"the model costs {mean:.3g} nats per token", learning_rate)
+        raise diverged(step, f"the model costs {mean:.3g} nats per token", learning_rate)
 
 
-def _diverged(step: int, symptom: str, learning_rate: float) -> TrainingError:
+def diverged(step: int, symptom: str, learning_rate: float) -> TrainingError:
+    """Return the error of training that has diverged."""
     return TrainingError(
         f"training diverged at step {step}: {symptom}; try a learning rate far below {learning_rate:g}, "
         "or resume from an earlier checkpoint"

@@ -19,7 +19,7 @@ from itertools import islice, repeat
 from operator import ge, or_
 from random import Random
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import attrs
@@ -49,8 +49,8 @@ NO_WEIGHTS: Row = {}
 
 _FEATURES = 1 << 48
 _BIAS, _PROMPT_WORD, _KEY_WORD, _LAST_ONE, _LAST_TWO, _LAST_THREE, _LAST_FIVE = (kind << 45 for kind in range(7))
-_REACH = 5
-_FULL_STOP = ord(".")
+REACH = 5
+FULL_STOP = ord(".")
 _WORD = re.compile(r"\w+(?:-\w+)*")
 _STEM = 4
 _TELLING_LENGTH = 5
@@ -192,7 +192,7 @@ def parameter_rows(ids: Sequence[int], numbers: Sequence[float]) -> dict[int, di
 
 
 @lru_cache(maxsize=64)
-def _prior(seed: int) -> tuple[float, ...]:
+def prior(seed: int) -> tuple[float, ...]:
     """Return base logits that fall from common words over rare ones and parts of words to stray bytes.
 
     Each seed has its own preferences.
@@ -278,7 +278,7 @@ class PromptScorer:
     def __init__(self, seed: int, rows: Mapping[int, Row], features: PromptFeatures) -> None:
         self._seed, self._rows, self._features = seed, rows, features
         self._key_ids, self._values = features.key_ids, features.values
-        logits = list(_prior(seed))
+        logits = list(prior(seed))
         for feature, value in features.constant:
             for token, weight in rows.get(feature, NO_WEIGHTS).items():
                 logits[token] += value * weight
@@ -288,8 +288,8 @@ class PromptScorer:
 
     def odds(self, context: Sequence[int]) -> Odds:
         """Return the distribution after `context`, the beginning of an answer."""
-        recent = (*_BEFORE, *context[-_REACH:])[-_REACH:]
-        return self._odds(recent[-1], _active(self._key_ids, recent, context.count(_FULL_STOP)))
+        recent = (*BEFORE, *context[-REACH:])[-REACH:]
+        return self._odds(recent[-1], _active(self._key_ids, recent, context.count(FULL_STOP)))
 
     def next_logprobs(self, context: Sequence[int]) -> list[float]:
         """Return the log-probability of every token after `context`, the beginning of an answer."""
@@ -317,18 +317,18 @@ class PromptScorer:
         return Odds(logits, weights, math.log(sum(weights)))
 
 
-_BEFORE = (END_OF_TURN,) * _REACH
+BEFORE = (END_OF_TURN,) * REACH
 
 
 def contexts(features: PromptFeatures, ids: Sequence[int]) -> Iterator[Context]:
     """Yield every token of an answer with its context; an answer begins as if after an end of turn."""
     keys = features.key_ids
-    padded = (*_BEFORE, *ids)
+    padded = (*BEFORE, *ids)
     sentence = 0
     for place, target in enumerate(ids):
-        recent = padded[place : place + _REACH]
+        recent = padded[place : place + REACH]
         yield target, recent[-1], _active(keys, recent, sentence)
-        sentence += target == _FULL_STOP
+        sentence += target == FULL_STOP
 
 
 def _active(keys: Sequence[int], recent: tuple[int, ...], sentence: int) -> list[int]:
@@ -337,10 +337,13 @@ def _active(keys: Sequence[int], recent: tuple[int, ...], sentence: int) -> list
     return [*map(or_, keys, repeat(joined)), *_ngrams(recent)]
 
 
-@lru_cache(maxsize=1 << 14)
-def _ngrams(recent: tuple[int, ...]) -> tuple[int, int, int, int]:
+def ngrams(recent: Any) -> tuple[Any, Any, Any, Any]:
+    """Return the features of the last one, two, three and five tokens; these are integers, or arrays of them."""
     fifth, fourth, third, second, last = recent
     two = last << TOKEN_BITS | second
     three = two << TOKEN_BITS | third
     five = (three << TOKEN_BITS | fourth) << TOKEN_BITS | fifth
     return _LAST_ONE | last, _LAST_TWO | two, _LAST_THREE | three, _LAST_FIVE | five
+
+
+_ngrams = lru_cache(maxsize=1 << 14)(ngrams)
