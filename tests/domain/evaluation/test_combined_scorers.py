@@ -31,6 +31,8 @@ TWICE: Any = {"type": "combined", "scorers": {"a": OTHER}, "formula": "a"}  # on
         ("10 ^ 400 + a + b", None),
         ("exp(1000)", None),
         ("log(0)", None),
+        ("log(8, 2)", 3.0),
+        ("floor((0 - 1) ^ 0.5)", None),
     ],
 )
 def test_what_a_formula_comes_to(text: str, value: float | None) -> None:
@@ -60,7 +62,9 @@ def test_what_a_formula_comes_to(text: str, value: float | None) -> None:
         "a" * 1001,
         "min(a, default=1)",
         "a and b",
-        "a; b",
+        "abs(a, b)",
+        "exp(1, 2)",
+        "log(1, 2, 3)",
         "__import__('os')",
     ],
 )

@@ -20,33 +20,35 @@ _OPERATORS: Mapping[type, Callable[..., Any]] = {
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
-    ast.Pow: operator.pow,
+    ast.Pow: math.pow,
     ast.USub: operator.neg,
     ast.UAdd: operator.pos,
 }
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     function.__name__: function for function in (min, max, abs, math.floor, math.ceil, math.exp, math.sqrt, math.log)
 }
+_MOST_ARGUMENTS: Mapping[str, float] = {"min": math.inf, "max": math.inf, "log": 2}
+"""How many arguments the functions take that take more than one."""
 
 
 class FormulaError(ValueError):
-    """What a formula has that cannot be read."""
+    """A text is not a formula."""
 
 
 @attrs.frozen
 class Formula:
     """A formula that was read, and the names that it uses."""
 
-    text: str
+    body: ast.expr
     names: frozenset[str]
 
     def value(self, numbers: Mapping[str, float]) -> float | None:
-        """Return what it comes to; None where that is no finite number, such as a quotient of 0."""
+        """Return its value; None where that is not a finite number, as after a division by 0."""
         try:
-            found = _value(_body(self.text), numbers)
+            found = float(_value(self.body, numbers))
         except (ArithmeticError, ValueError):
             return None
-        return float(found) if not isinstance(found, complex) and math.isfinite(found) else None
+        return found if math.isfinite(found) else None
 
 
 @lru_cache(maxsize=256)
@@ -55,16 +57,12 @@ def read_formula(text: str) -> Formula:
     if len(text) > MAX_FORMULA:
         raise FormulaError(f"has more than {MAX_FORMULA} characters")
     try:
-        return Formula(text, frozenset(_names(_body(text))))
+        body = ast.parse(text.strip().replace("^", "**"), mode="eval").body
+        return Formula(body, frozenset(_names(body)))
     except FormulaError:
         raise
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise FormulaError("is not a formula, such as 0.8 * right + 0.2 * short") from None
-
-
-@lru_cache(maxsize=256)
-def _body(text: str) -> ast.expr:
-    return ast.parse(text.strip().replace("^", "**"), mode="eval").body
 
 
 def _names(node: ast.expr) -> set[str]:
@@ -79,8 +77,10 @@ def _names(node: ast.expr) -> set[str]:
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             return _names(left) | _names(right)
         case ast.Call(func=ast.Name(id=name), args=[_, *_] as args, keywords=[]) if name in _FUNCTIONS:
+            if len(args) > _MOST_ARGUMENTS.get(name, 1):
+                raise FormulaError(f"gives {len(args)} arguments to {name}")
             return set().union(*map(_names, args))
-    raise FormulaError(f"has what is not arithmetic: {ast.unparse(node)[:40]!r}")
+    raise FormulaError(f"is not arithmetic at {ast.unparse(node)[:40]!r}")
 
 
 def _value(node: ast.expr, numbers: Mapping[str, float]) -> Any:
@@ -93,8 +93,7 @@ def _value(node: ast.expr, numbers: Mapping[str, float]) -> Any:
             return _OPERATORS[type(op)](_value(operand, numbers))
         case ast.BinOp(left=left, op=op, right=right):
             return _OPERATORS[type(op)](_value(left, numbers), _value(right, numbers))
-        case ast.Call(func=ast.Name(id=name), args=[only]) if name in ("min", "max"):
-            return _value(only, numbers)
         case ast.Call(func=ast.Name(id=name), args=args):
-            return _FUNCTIONS[name](*(_value(arg, numbers) for arg in args))
+            values = [_value(argument, numbers) for argument in args]
+            return _FUNCTIONS[name](values) if name in ("min", "max") else _FUNCTIONS[name](*values)
     raise AssertionError(node)
