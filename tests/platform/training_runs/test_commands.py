@@ -6,7 +6,9 @@ import pytest
 
 from driven_runs import Driven, course, opened
 from modelyard.domain.run_log import CommandKind, FutureStatus
-from modelyard.errors import InvalidInput, NotFound
+from modelyard.errors import InvalidInput, NotFound, RateLimited
+from modelyard.platform.training_runs.command_log import MOST_AHEAD
+from modelyard.platform.training_runs.payloads import WITHIN
 
 DONE, FAILED, PENDING = FutureStatus.DONE, FutureStatus.FAILED, FutureStatus.PENDING
 
@@ -74,6 +76,14 @@ def test_another_request_with_a_number_that_is_taken_is_refused(driven: Driven) 
     driven.work()
     with pytest.raises(InvalidInput, match="1 was the number of another request"):
         driven.step(1)
+
+
+def test_a_command_that_is_refused_leaves_no_artifact(driven: Driven) -> None:
+    artifacts = driven.platform._runtime.artifacts
+    before = set(artifacts.names())
+    with pytest.raises(RateLimited, match="wait for one before them"):
+        driven.learn(MOST_AHEAD + 1, "long" * WITHIN)
+    assert set(artifacts.names()) == before
 
 
 def test_what_is_wrong_fails_by_itself_and_those_after_it_have_their_turn(driven: Driven, undisturbed: str) -> None:

@@ -24,7 +24,7 @@ from modelyard.domain.run_log import (
     run_of,
 )
 from modelyard.domain.training_run import AdapterConfig
-from modelyard.errors import InvalidInput, NotFound
+from modelyard.errors import InvalidInput, NotFound, RateLimited
 from modelyard.flow import Await, Call, Flow, run
 from modelyard.platform.checkpoints.transactions import create
 from modelyard.platform.jobs.announced import alive
@@ -218,7 +218,7 @@ class TrainingRuns:
 
         try:
             runtime.store.transact(step)
-        except (InvalidInput, NotFound):
+        except (InvalidInput, NotFound, RateLimited):
             gone = loose
             raise
         finally:
