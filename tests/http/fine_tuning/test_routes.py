@@ -69,6 +69,10 @@ def graded(grader: Any) -> dict[str, Any]:
     return {"method": {"type": "reinforcement", "reinforcement": {"grader": grader}}}
 
 
+def labelled(**members: Any) -> dict[str, Any]:
+    return graded(MULTI | {"graders": {"label": LABEL | members}, "calculate_output": "label"})
+
+
 def ended(client: Any, made: Any) -> Any:
     assert made.status == 200, made.raw
     client.platform.worker().run_until_idle()
@@ -215,7 +219,14 @@ def test_graders_are_the_reward(client: Any, grader: Any, reward: float) -> None
         (graded({"type": "python", "source": "def grade(sample, item): return 1"}), "grader.type"),
         (graded({"type": "label_model"}), "grader.type"),
         (graded({"type": "multi", "graders": [GRADER], "calculate_output": "a"}), "grader.graders"),
-        (graded(MULTI | {"calculate_output": "same"}), "grader.formula"),
+        (graded(MULTI | {"calculate_output": "same"}), "grader.calculate_output"),
+        (graded(MULTI | {"calculate_output": "same +"}), "grader.calculate_output"),
+        (labelled(labels="good"), "grader.graders.label.labels"),
+        (labelled(labels=["good", "{bad}"]), "grader.graders.label.labels"),
+        (labelled(passing_labels=None), "grader.graders.label.passing_labels"),
+        (labelled(passing_labels="good"), "grader.graders.label.passing_labels"),
+        (labelled(passing_labels=["good", 5]), "grader.graders.label.passing_labels"),
+        (labelled(passing_labels=["great"]), "grader.graders.label.passing_labels"),
         (graded(MULTI | {"graders": {"a": {"type": "python"}}}), "grader.graders.a.type"),
         (graded(JUDGE | {"range": [0]}), "grader.range"),
         (graded(JUDGE | {"sampling_params": {"seed": 1}}), "grader.sampling_params"),

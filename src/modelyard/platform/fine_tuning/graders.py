@@ -1,9 +1,10 @@
-"""What the graders of fine-tuning services mean here: scorers, as data."""
+"""Graders of fine-tuning services, read as scorers."""
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
+from modelyard.domain.evaluation.scorer_rules import rule_of
 from modelyard.errors import InvalidInput
 
 _OUTPUT = re.compile(r"\{\{\s*sample\.output_text\s*\}\}")
@@ -16,6 +17,8 @@ _CHECKS: Mapping[str, Mapping[str, Any]] = {
     "ilike": {"type": "contains", "ignore_case": True},
 }
 _METRICS: Mapping[str, Mapping[str, Any]] = {"fuzzy_match": {"type": "fuzzy"}, "rouge_l": {"type": "rouge_l"}}
+_PARAMETERS = {"scorers": "graders", "formula": "calculate_output"}
+"""The parameters of a grader `multi`, by those of the scorer that it is."""
 _WHY_NOT: Mapping[str, str] = {
     "python": "is source code of a client, which is kept and never run here; give the function to "
     "platform.training.loop as its reward, on the host",
@@ -34,7 +37,7 @@ def reward_of(grader: Mapping[str, Any] | None) -> Mapping[str, Any]:
         msg = "must be graders by their names, and calculate_output a formula of these names"
         raise InvalidInput.at("grader", "graders", msg=msg)
     parts = {str(name): _named(str(name), one) for name, one in graders.items()}
-    return {"type": "combined", "scorers": parts, "formula": formula}
+    return _combined(parts, formula)
 
 
 def _named(name: str, grader: Any) -> Mapping[str, Any]:
@@ -56,14 +59,21 @@ def _scorer(grader: Mapping[str, Any], known: tuple[str, ...]) -> Mapping[str, A
         raise InvalidInput.at("grader", "type", msg=msg)
     if kind == "string_check":
         scorer = _compared(grader, "operation", _CHECKS)
-        return _formula(scorer, "1 - it") if grader["operation"] == "ne" else scorer
+        return _combined({"it": scorer}, "1 - it") if grader["operation"] == "ne" else scorer
     if kind == "text_similarity":
         return _compared(grader, "evaluation_metric", _METRICS)
     return _score_model(grader) if kind == "score_model" else _label_model(grader)
 
 
-def _formula(scorer: Mapping[str, Any], formula: str) -> Mapping[str, Any]:
-    return {"type": "combined", "scorers": {"it": scorer}, "formula": formula}
+def _combined(scorers: Mapping[str, Mapping[str, Any]], formula: str) -> Mapping[str, Any]:
+    """Return a combined scorer. Raises `InvalidInput` at the parameters of a grader."""
+    scorer = {"type": "combined", "scorers": scorers, "formula": formula}
+    try:
+        rule_of(scorer)
+    except InvalidInput as wrong:
+        name, *rest = wrong.problems[0].loc
+        raise InvalidInput.at("grader", _PARAMETERS[str(name)], *rest, msg=wrong.problems[0].msg) from None
+    return scorer
 
 
 def _compared(grader: Mapping[str, Any], name: str, known: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -88,15 +98,16 @@ def _score_model(grader: Mapping[str, Any]) -> Mapping[str, Any]:
         return judge
     if not isinstance(bounds, list) or len(bounds) != 2 or not all(_is_number(one) for one in bounds):
         raise InvalidInput.at("grader", "range", msg="must be the lowest and the highest score, two numbers")
-    return _formula(judge, f"min(max(it, {bounds[0]!r}), {bounds[1]!r})")
+    return _combined({"it": judge}, f"min(max(it, {bounds[0]!r}), {bounds[1]!r})")
 
 
 def _label_model(grader: Mapping[str, Any]) -> Mapping[str, Any]:
     _only(grader, "model", "input", "labels", "passing_labels")
-    judge, labels, passing = _judge(grader), _labels(grader, "labels"), _labels(grader, "passing_labels")
-    if not labels or not set(passing) <= set(labels):
-        msg = "must be strings without braces; passing_labels must be some of them"
-        raise InvalidInput.at("grader", "labels", msg=msg)
+    judge, labels, passing = _judge(grader), grader.get("labels"), grader.get("passing_labels")
+    if not _are_labels(labels):
+        raise InvalidInput.at("grader", "labels", msg="must be strings without braces")
+    if not _are_labels(passing) or not set(passing) <= set(labels):
+        raise InvalidInput.at("grader", "passing_labels", msg="must be some of the labels")
     asked = f"{judge['prompt']}\n\nAnswer with one of these labels, and nothing else: {', '.join(labels)}"
     return {**judge, "prompt": asked, "scale": "labels", "labels": {label: label in passing for label in labels}}
 
@@ -120,11 +131,11 @@ def _only(grader: Mapping[str, Any], *known: str) -> None:
             raise InvalidInput.at("grader", name, msg="is not supported; leave it out")
 
 
-def _labels(grader: Mapping[str, Any], name: str) -> list[str]:
-    """Return labels that fit into a prompt; none where one of them does not."""
-    found = grader.get(name)
-    labels = [label for label in found if isinstance(label, str) and label.strip()] if isinstance(found, list) else []
-    return labels if len(labels) == len(found or ()) and not _BRACES.search("".join(labels)) else []
+def _are_labels(found: Any) -> TypeGuard[list[str]]:
+    """Return whether these are labels, at least one, that fit into a prompt."""
+    if not isinstance(found, list) or not found:
+        return False
+    return all(isinstance(one, str) and one.strip() and not _BRACES.search(one) for one in found)
 
 
 def _is_number(value: Any) -> bool:
