@@ -1,4 +1,4 @@
-"""Collections: jobs that make training data of what was asked and answered, and how one stands."""
+"""Collections: jobs that make training data of stored answers, as they are shown."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -24,10 +24,10 @@ class CollectedDataset:
 
 @attrs.frozen
 class CollectionJob:
-    """A collection as it is read. Of about `total` stored answers so many are `read`.
+    """A collection as it is shown. `read` of about `total` stored answers were read.
 
-    What was made is known when it has ended: `train` and `held_out` are None for a side without rows, `left_out` says
-    how much is in neither, by the reason, and `training_job_id` is the job that trains on them, if that was requested.
+    When it has ended, `train` and `held_out` are its datasets, None for one without rows. `left_out` counts what is in
+    neither, by the reason. `training_job_id` is the job that trains on `train`, if that was requested.
     """
 
     id: str

@@ -51,11 +51,10 @@ class TrafficCollect:
 
 @attrs.frozen
 class TrafficDataset:
-    """A collection of stored answers into datasets, which a worker does: of about `total` answers `read` were read.
+    """A job that collects stored answers into datasets. `read` of about `total` answers were read.
 
-    What was made is known when it has ended: `train` and `held_out` are null for a side without rows, `left_out` says
-    how much is in neither, by the reason, and `training_job_id` is the job that trains on them. Times are in Unix
-    seconds.
+    When it has ended, `train` and `held_out` are its datasets, null for one without rows. `left_out` counts what is in
+    neither, by the reason. `training_job_id` is the job that trains on `train`. Times are in Unix seconds.
     """
 
     id: str

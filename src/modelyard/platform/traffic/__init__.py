@@ -1,4 +1,4 @@
-"""`platform.traffic`: from what was asked and answered to training data."""
+"""`platform.traffic`: training data made of stored answers."""
 
 from modelyard.lazy import defer_modules
 

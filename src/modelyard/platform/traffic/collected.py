@@ -1,4 +1,4 @@
-"""What a collection has made."""
+"""The result of a collection."""
 
 from collections.abc import Mapping
 
@@ -10,9 +10,9 @@ from modelyard.errors import InvalidInput
 
 @attrs.frozen
 class Collected:
-    """What was collected: datasets, None for a side without rows, and how much was left out, by the reason.
+    """What was collected: datasets, None for one without rows, and how much was left out, by the reason.
 
-    `training_job_id` is the job that trains on it, where that was requested.
+    `training_job_id` is the job that trains on `train`, if that was requested.
     """
 
     train: Dataset | None

@@ -1,7 +1,7 @@
-"""Reading what is to be collected, so that it can be left off and continued anywhere: what was kept becomes lines.
+"""Collecting stored answers, which can be stopped anywhere and resumed: what was kept is written as lines.
 
-A line is a row with its score, or, after the rows of some answers, how far these lines come: which answer of which
-source was read last, and what was left out until then.
+A line holds a row and its score. After the rows of some answers comes a line with the position: which answer of which
+source was read last, and what was left out so far.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from modelyard.domain.training import Dataset, Example, Preference
 from modelyard.formats.json import dumps, loads
 from modelyard.formats.training_data import DATASETS, dump_example, example_of
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.traffic.judging import ChosenAnswer, Judging, valued
+from modelyard.platform.traffic.judging import ChosenAnswer, Judging, with_scores
 from modelyard.platform.traffic.kept_rows import KeptRows, preference_between
 from modelyard.platform.traffic.redaction import TextRedaction
 from modelyard.platform.traffic.request import CollectRequest
@@ -27,17 +27,14 @@ from modelyard.platform.traffic.selection import AnsweredBy, Selection
 from modelyard.platform.traffic.traffic_row import LeftOut, StoredAnswer, TrafficRow
 from modelyard.platform.training.data import keep_version, store_rows
 
-_END = ChosenAnswer(StoredAnswer("chat", (), ()), (), ())
-"""What an iterator yields that has ended."""
-
 HELD_OUT = "-held-out"
-"""How the name of the dataset of the held-out rows ends."""
+"""The suffix of the name of the dataset with the held-out rows."""
 
 
 class Collector:
     """Reads stored answers, the newest first, into rows that are each kept once.
 
-    Answers that were stored after `asked_at` are left out. `read` counts answers.
+    Answers that were stored after `requested_at` are left out. `read` counts the answers that were read.
     """
 
     def __init__(
@@ -46,12 +43,12 @@ class Collector:
         principal: Principal,
         request: CollectRequest,
         kept: KeptRows,
-        asked_at: datetime | None = None,
+        requested_at: datetime | None = None,
     ) -> None:
         self._runtime, self._principal, self._request, self._kept = runtime, principal, request, kept
         project = None if request.everywhere else request.project
         self._reader = TrafficReader(runtime, principal, request.entity, project)
-        self._redaction, self._asked_at = TextRedaction.of(request.redact), asked_at
+        self._redaction, self._requested_at = TextRedaction.of(request.redact), requested_at
         self._selection = _selection(runtime, principal, request)
         self._left_out, self._good = Counter[str](), 0
         self._place: tuple[str, tuple[Any, ...]] = ("", ())
@@ -65,21 +62,24 @@ class Collector:
         return sum(map(self._reader.count, self._request.sources))
 
     def steps(self) -> Iterator[bool]:
-        """Read the rest. Yields True after each answer, and False while the judge of the next is waited for.
+        """Read the remaining answers. Yields True after each, and False while it waits for a judge to score the next.
 
         Raises what a function or judge raises.
         """
+        if self._is_full():
+            return
         judge, place = self._request.judge, (self._request.entity, self._request.project)
-        value = partial(valued, self._selection)
+        value = partial(with_scores, self._selection)
         if judge is not None:
-            value = Judging(self._runtime, self._principal, judge, place).valued  # type: ignore[assignment]
+            value = Judging(self._runtime, self._principal, judge, place).with_scores  # type: ignore[assignment]
         with closing(value(map(self._chosen, self._answers()))) as answers:
-            while not self._is_full and (answer := next(answers, _END)) is not _END:
+            for answer in answers:
                 if answer is not None:
                     self._add(answer)
                 yield answer is not None
+                if self._is_full():
+                    return
 
-    @property
     def _is_full(self) -> bool:
         return self._request.limit is not None and self._good >= self._request.limit
 
@@ -99,7 +99,7 @@ class Collector:
         return ChosenAnswer(stored, tuple(rows), tuple(missed))
 
     def _selected(self, row: TrafficRow) -> TrafficRow | LeftOut:
-        if self._asked_at is not None and row.created_at > self._asked_at:
+        if self._requested_at is not None and row.created_at > self._requested_at:
             return LeftOut("another time")
         missed = self._selection.missed(row)
         if missed is not None:
@@ -113,7 +113,7 @@ class Collector:
     def _add(self, answer: ChosenAnswer) -> None:
         self._left_out.update(answer.missed)
         for row, value in zip(answer.rows, answer.values, strict=True):
-            if self._is_full:
+            if self._is_full():
                 break
             if self._request.score is not None and value is None:
                 self._left_out["no score"] += 1
@@ -133,16 +133,16 @@ class Collector:
         at_least = self._request.at_least
         return at_least is None or (score is not None and score >= at_least)
 
-    # ---- leaving off
+    # ---- stopping and resuming
 
     def take_lines(self) -> Iterator[bytes]:
-        """Yield what was kept since the last call, and how far it comes."""
+        """Yield the lines since the last call, and then the position."""
         lines, self._lines = self._lines, []
         source, place = self._place
         at = [one.isoformat() if isinstance(one, datetime) else one for one in place]
-        how_far = {"source": source, "at": at, "left_out": self._left_out, "good": self._good, "read": self.read}
+        position = {"source": source, "at": at, "left_out": self._left_out, "good": self._good, "read": self.read}
         yield from lines
-        yield dumps(how_far) + b"\n"
+        yield dumps(position) + b"\n"
 
     def forget_lines(self) -> None:
         """Forget what `take_lines` would yield."""
@@ -162,7 +162,7 @@ class Collector:
     # ---- the end
 
     def finish(self) -> tuple[Dataset | None, Dataset | None, Mapping[str, int]]:
-        """Write the datasets of both sides, None for one without rows. Returns also what is in neither, by the reason.
+        """Write the datasets to train on and to hold out, None for one without rows; and count what is in neither.
 
         Raises `StorageFull`.
         """
@@ -172,7 +172,7 @@ class Collector:
         return train, held_out, {reason: count for reason, count in left_out.items() if count}
 
     def _keep(self, suffix: str, rows: Iterator[Example | Preference]) -> Dataset | None:
-        """Write the dataset of one side, unless it has no rows."""
+        """Write a dataset, unless it has no rows."""
         for first in rows:
             self._runtime.require_room()
             stored, count = store_rows(self._runtime.artifacts, DATASETS, chain([first], rows))

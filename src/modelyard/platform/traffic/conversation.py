@@ -1,4 +1,4 @@
-"""The conversation that a traced call is: of a chat completion, of a response, or of a span about generative AI."""
+"""Conversations read from traced calls: chat completions, responses, and spans about generative AI."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,15 +13,15 @@ from modelyard.formats.json import dumps, without_nulls
 from modelyard.formats.responses.items import messages_of, read_items, stored_items
 
 WHOLE = (FinishReason.STOP, FinishReason.TOOL_CALLS)
-"""How answers end that were not cut off."""
+"""The finish reasons of answers that were not cut off."""
 
 _ENDS = frozenset({*WHOLE, "tool_call", "end_turn"})
 
-Said = tuple[tuple[Message, ...], tuple[Tool, ...], tuple[Choice, ...]]
+Exchange = tuple[tuple[Message, ...], tuple[Tool, ...], tuple[Choice, ...]]
 """The messages, the tools, and the answers."""
 
 Conversation = tuple[str, tuple[Message, ...], tuple[Tool, ...], tuple[Choice, ...]]
-"""The model that was asked for, and what was said."""
+"""The name of the model that was requested, the messages, the tools, and the answers."""
 
 
 def conversation_of(inputs: Mapping[str, Any], output: Any) -> Conversation:
@@ -58,7 +58,7 @@ class _TracedChoice:
     finish_reason: str = FinishReason.STOP.value
 
 
-def _of_chat(inputs: Mapping[str, Any], choices: Sequence[Any]) -> Said:
+def _of_chat(inputs: Mapping[str, Any], choices: Sequence[Any]) -> Exchange:
     messages = tuple(map(message_of, structure(tuple[RecordedMessage, ...], inputs.get("messages", []))))
     tools = tuple(map(tool_of, structure(tuple[RecordedTool, ...], inputs.get("tools", []))))
     read = [structure(_TracedChoice, one) for one in choices if messages]
@@ -73,8 +73,8 @@ def _end(reason: object) -> FinishReason:
 # ---- responses -------------------------------------------------------------------------------------------------------
 
 
-def _of_response(inputs: Mapping[str, Any], output: Mapping[str, Any]) -> Said:
-    """Read a response with its input. One that continues another does not say all that was said before."""
+def _of_response(inputs: Mapping[str, Any], output: Mapping[str, Any]) -> Exchange:
+    """Read a response with its input; nothing of one that continues another, because the rest is not in the call."""
     asked, instructions = inputs.get("input"), inputs.get("instructions")
     if inputs.get("previous_response_id") or not asked:
         return (), (), ()
@@ -88,15 +88,15 @@ def _of_response(inputs: Mapping[str, Any], output: Mapping[str, Any]) -> Said:
 # ---- spans -----------------------------------------------------------------------------------------------------------
 
 
-def _of_span(inputs: Mapping[str, Any], answers: Sequence[Any]) -> Said:
+def _of_span(inputs: Mapping[str, Any], answers: Sequence[Any]) -> Exchange:
     """Read messages in the conventions of OpenTelemetry: a role, and parts that are texts, calls and their results."""
-    said = inputs.get("system_instructions")
-    before = [{"role": "system", "parts": said if isinstance(said, list) else [said]}] if said else []
-    messages = tuple(message for one in [*before, *inputs.get("messages", [])] for message in _spoken(one))
+    system = inputs.get("system_instructions")
+    before = [{"role": "system", "parts": system if isinstance(system, list) else [system]}] if system else []
+    messages = tuple(message for one in [*before, *inputs.get("messages", [])] for message in _messages_of(one))
     choices = [
         Choice(at, message, _end(one.get("finish_reason", FinishReason.STOP.value)))
         for at, one in enumerate(answers)
-        for message in _spoken(one)
+        for message in _messages_of(one)
     ]
     tools = structure(tuple[RecordedTool, ...], [_function(one) for one in inputs.get("tools", [])])
     return messages, tuple(map(tool_of, tools)), tuple(choices)
@@ -108,8 +108,8 @@ def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     return tool if "function" in tool else {"type": "function", "function": named}
 
 
-def _spoken(one: Any) -> Sequence[Message]:
-    """Return a message, or one for each result of a call that it has."""
+def _messages_of(one: Any) -> Sequence[Message]:
+    """Read a message of a span; one that holds results of tool calls becomes a message for each."""
     if not isinstance(one, Mapping):
         raise InvalidInput.at("messages", msg="must be objects")
     parts = one.get("parts", [{"type": "text", "content": one.get("content", "")}])

@@ -1,4 +1,4 @@
-"""The handle of a collection: wait for it, look at it, cancel it."""
+"""The handle of a collection: show it, wait for it, cancel it."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -57,7 +57,7 @@ class CollectionHandle:
         return self.refresh()
 
     def result(self, timeout: float | None = None, *, progress: bool = False) -> Collected:
-        """Return what it has made. Raises `JobFailed`, TimeoutError, and `NotFound` if a dataset was deleted."""
+        """Wait, and return what was collected. Raises as `wait`, and `NotFound` if a dataset was deleted."""
         job = self.wait(timeout, progress=progress)
         return Collected(self._made(job.train), self._made(job.held_out), job.left_out, job.training_job_id)
 
@@ -78,7 +78,7 @@ class CollectionHandle:
         return found_collection(snapshot, self._principal, self.id)
 
 
-def is_seen(principal: Principal, job: Job) -> bool:
+def is_visible(principal: Principal, job: Job) -> bool:
     """Return whether a job is a collection in the principal's scope."""
     return job.kind is JobKind.COLLECT and principal.scope.covers(job.entity, job.project)
 
@@ -86,11 +86,11 @@ def is_seen(principal: Principal, job: Job) -> bool:
 def found_collection(snapshot: Snapshot, principal: Principal, job_id: str) -> Job:
     """Return the job of a collection. Raises `NotFound`."""
     job = get_or_none(snapshot, Job, job_id)
-    if job is None or not is_seen(principal, job):
+    if job is None or not is_visible(principal, job):
         raise NotFound("Collection", job_id)
     return job
 
 
 def shown_collection(snapshot: Snapshot, job: Job) -> CollectionJob:
-    """Return a collection as it is shown; one that was read just before its entity was erased looks untouched."""
+    """Return a collection as it is shown. If its progress was erased meanwhile, it is shown as not begun."""
     return CollectionJob.of(job, get_or_none(snapshot, JobProgress, job.id) or JobProgress(job.id, job.created_at))

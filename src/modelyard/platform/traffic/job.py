@@ -1,6 +1,6 @@
-"""The work of a collection: it is read, and now and then what was kept is written, so that another attempt continues.
+"""The work of a collection: read stored answers, and save what was kept now and then for the next attempt.
 
-What is written is the job's saved state: parts with the lines of a `Collector`, which are removed when the job ends.
+The saved state of the job is parts with the lines of a `Collector`, which are removed when the job ends.
 """
 
 from collections.abc import Generator, Mapping
@@ -24,7 +24,7 @@ from modelyard.protocols import Tx
 ANSWERS_AT_ONCE = 10_000
 JUDGED_AT_ONCE = 50
 SECONDS_BETWEEN = 5.0
-"""What was kept is written after so many answers, or so many that a judge was asked about, or so many seconds."""
+"""What was kept is saved after so many answers (with a judge, so many that it scored), or after so many seconds."""
 
 _KIND = "lines"
 
@@ -32,7 +32,7 @@ Turns = Generator[None, None, None]
 
 
 def collect(claimed: ClaimedJob) -> Turns:
-    """Do the work of a collection. Yields after each write, and while a judge is waited for."""
+    """Do the work of a collection. Yields after each write, and while it waits for a judge."""
     collection = _Collection(claimed)
     try:
         with KeptRows() as kept:
@@ -53,7 +53,7 @@ class _Collection:
         self.written_at = self.runtime.clock.monotonic()
 
     def turns(self, kept: KeptRows) -> Turns:
-        """Do what is left."""
+        """Do the remaining work."""
         job = self.claimed.job
         collector = Collector(self.runtime, self.principal, self.request, kept, job.created_at)
         for name in sorted(job.resume):
@@ -66,9 +66,9 @@ class _Collection:
             yield
         for is_read in collector.steps():
             if not is_read:
-                self._look()
+                self._refresh_progress()
                 yield
-            elif self._is_time(collector.read):
+            elif self._is_due(collector.read):
                 self._write(collector)
                 yield
         if collector.read > self.claimed.job.resume_step:
@@ -76,17 +76,17 @@ class _Collection:
             yield
         self._end(self._result(collector))
 
-    def _is_time(self, read: int) -> bool:
+    def _is_due(self, read: int) -> bool:
         since = self.runtime.clock.monotonic() - self.written_at
         return read - self.claimed.job.resume_step >= self.at_once or since >= SECONDS_BETWEEN
 
-    def _look(self) -> None:
-        """Note whether the collection was cancelled. Raises `LeaseLost`."""
+    def _refresh_progress(self) -> None:
+        """See whether the collection was cancelled, and show that it moves. Raises `LeaseLost`."""
         self.claimed.progress = self.runtime.store.read(lambda snapshot: fenced(snapshot, self.claimed.claim))
         self.claimed.moved_at = self.runtime.clock.monotonic()
 
     def _write(self, collector: Collector) -> None:
-        """Write what was kept, and how far it comes, in one transaction. Raises `LeaseLost`."""
+        """Save what was kept since the last time, with the position, in one transaction. Raises `LeaseLost`."""
         before, now = self.claimed.job.resume_step, self.runtime.clock.now()
         files = self.parts.add(self.claimed.job.resume, _KIND, before, collector.take_lines())
 
@@ -106,7 +106,7 @@ class _Collection:
     # ---- its end
 
     def _result(self, collector: Collector) -> Mapping[str, Any]:
-        """Write the datasets, and queue the training on them if one is requested: the same in every attempt.
+        """Write the datasets, and queue the training on them if it was requested: one job, however many attempts.
 
         Raises `InvalidInput` where there is nothing to train on, and what a request for the training raises.
         """

@@ -1,4 +1,4 @@
-"""What answers are worth: by feedback or a function in place, by a judge several at a time, in their order."""
+"""Scores of answers: from feedback or a function, or from a judge, which is asked about several at a time."""
 
 import threading
 from collections import deque
@@ -19,15 +19,15 @@ from modelyard.platform.traffic.selection import Selection, number_of
 from modelyard.platform.traffic.traffic_row import StoredAnswer, TrafficRow
 
 CONCURRENCY = 16
-"""How many answers are judged at a time."""
+"""How many answers are judged at the same time."""
 
 RETRIES = 4
-"""How often a judge is asked again that fails for now. A rate limit is waited for as long as it takes."""
+"""How often a judge that fails for now is asked again. A rate limit is waited for however long it takes."""
 
 
 @attrs.frozen
 class ChosenAnswer:
-    """A stored answer: its rows that are chosen, why others are not, and what each of the rows is worth."""
+    """A stored answer: the rows of it that are chosen, why others are not, and the score of each chosen row."""
 
     stored: StoredAnswer
     rows: tuple[TrafficRow, ...]
@@ -35,31 +35,31 @@ class ChosenAnswer:
     values: tuple[float | None, ...] = ()
 
 
-def valued(selection: Selection, answers: Iterator[ChosenAnswer]) -> Generator[ChosenAnswer | None, None, None]:
-    """Yield the answers with what each of their rows is worth."""
+def with_scores(selection: Selection, answers: Iterator[ChosenAnswer]) -> Generator[ChosenAnswer | None, None, None]:
+    """Yield the answers with the scores of their rows, from feedback or a function."""
     for answer in answers:
         scored = selection.score is not None
         yield attrs.evolve(answer, values=tuple(selection.value_of(row) if scored else None for row in answer.rows))
 
 
 class Judging:
-    """Answers that a judge is asked about, in threads. A context manager; leaving it waits for what was begun."""
+    """Asks a judge about answers, in threads."""
 
     def __init__(self, runtime: Runtime, principal: Principal, judge: LlmJudge, place: tuple[str, str]) -> None:
         """Judge for a principal; what it costs is recorded for the entity and the project of `place`."""
         self._runtime, self._chat, self._judge, self._place = runtime, Chat(runtime, principal), judge, place
         self._stopping = False
 
-    def valued(self, answers: Iterator[ChosenAnswer]) -> Generator[ChosenAnswer | None, None, None]:
-        """Yield the answers with what their rows are worth; None while the next is waited for.
+    def with_scores(self, answers: Iterator[ChosenAnswer]) -> Generator[ChosenAnswer | None, None, None]:
+        """Yield the answers in their order, with the scores of their rows; None while it waits for the next.
 
-        Raises as the completion of a judge does.
+        Closing it waits for the questions that were begun. Raises as the completion of a judge does.
         """
         threads, waiting = ThreadPoolExecutor(CONCURRENCY, "modelyard-judge"), deque[Future[ChosenAnswer]]()
         try:
             while True:
                 more = islice(answers, CONCURRENCY - len(waiting))
-                waiting.extend(threads.submit(self._value, answer) for answer in more)
+                waiting.extend(threads.submit(self._judge_rows, answer) for answer in more)
                 if not waiting:
                     return
                 while not self._is_done(waiting[0]):
@@ -70,18 +70,18 @@ class Judging:
             threads.shutdown(cancel_futures=True)
 
     def _is_done(self, future: Future[ChosenAnswer]) -> bool:
-        """Wait a little, unless it is done."""
+        """Wait a little, unless it is done. Return whether it is."""
         if not future.done():
             done = threading.Event()
             future.add_done_callback(lambda _: done.set())
             self._runtime.clock.sleep(self._runtime.settings.poll, done)
         return future.done()
 
-    def _value(self, answer: ChosenAnswer) -> ChosenAnswer:
-        return attrs.evolve(answer, values=tuple(map(self._asked, answer.rows)))
+    def _judge_rows(self, answer: ChosenAnswer) -> ChosenAnswer:
+        return attrs.evolve(answer, values=tuple(map(self._ask, answer.rows)))
 
-    def _asked(self, row: TrafficRow) -> float | None:
-        """Ask the judge, again where it fails for now."""
+    def _ask(self, row: TrafficRow) -> float | None:
+        """Ask the judge, and ask again where it fails for now."""
         pauses = Retries(RETRIES, self._runtime.clock).pauses()
         while True:
             try:
@@ -111,7 +111,7 @@ class Judging:
             return None
 
     def _pause(self, seconds: float) -> None:
-        """Wait, and look now and then whether the judging has ended."""
+        """Wait, but no longer than until the judging ends."""
         until = self._runtime.clock.monotonic() + seconds
         while not self._stopping and (left := until - self._runtime.clock.monotonic()) > 0:
             self._runtime.clock.sleep(min(left, self._runtime.settings.poll))

@@ -42,7 +42,7 @@ class KeptRow:
 
 
 class KeptRows:
-    """Rows by what they say. A context manager, whose end removes them."""
+    """Conversations, equal ones kept once. A context manager; leaving it removes them."""
 
     def __init__(self) -> None:
         self._table = sqlite3.connect("", isolation_level=None, check_same_thread=False)  # a temporary file

@@ -1,4 +1,4 @@
-"""What is to be collected: the conditions, checked, and as JSON data, which a job keeps."""
+"""What is to be collected: the conditions, checked, and as JSON data for a job to keep."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -40,10 +40,10 @@ class CollectOptions(TypedDict, total=False):
 
 @attrs.frozen
 class CollectRequest:
-    """What is to be collected, and where its datasets are: `entity`, `project`, `name`.
+    """What is to be collected, and the `entity`, `project` and `name` of its datasets.
 
-    `everywhere` means that completions and responses of every project of the entity are read. `model` is as it was
-    requested, but an alias, which is the checkpoint that it was then.
+    With `everywhere`, completions and responses of every project of the entity are read. `model` is as it was
+    requested; an alias is replaced by the checkpoint that it named then.
     """
 
     name: str
@@ -67,7 +67,7 @@ class CollectRequest:
     def of(
         cls, runtime: Runtime, principal: Principal, name: str, given: CollectOptions, where: Any = None
     ) -> "CollectRequest":
-        """Check what is requested. Raises `InvalidInput`, `NotFound`, `Forbidden`."""
+        """Check the options of a request. Raises `InvalidInput`, `NotFound`, `Forbidden`."""
         options: dict[str, Any] = {**given}
         entity, only = options.pop("entity", None), options.pop("project", None)
         place = named_place(runtime, principal, entity, only)
@@ -84,7 +84,7 @@ class CollectRequest:
 
     @classmethod
     def of_plain(cls, plain: Mapping[str, Any]) -> "CollectRequest":
-        """Read what `plain` has written."""
+        """Read what `plain` returned."""
         times = {name: datetime.fromisoformat(plain[name]) for name in ("since", "until") if plain[name]}
         redact = tuple(one if isinstance(one, str) else re.compile(*one) for one in plain["redact"])
         return cls(**{**plain, **times, "sources": tuple(plain["sources"]), "redact": redact})
@@ -104,16 +104,8 @@ class CollectRequest:
 
     @property
     def judge(self) -> LlmJudge | None:
-        """The judge that scores. Raises `InvalidInput` for another declarative scorer."""
-        if not isinstance(self.score, Mapping):
-            return None
-        try:
-            rule = rule_of(self.score)
-        except InvalidInput as wrong:
-            raise wrong.below("score") from None
-        if not isinstance(rule, LlmJudge):
-            raise InvalidInput.at("score", "type", msg="must be llm_judge; another scorer needs what is expected")
-        return rule
+        """The judge that scores, if one does."""
+        return None if not isinstance(self.score, Mapping) else judge_of(self.score)
 
     def _check(self) -> None:
         for at, one in enumerate(self.sources):
@@ -130,7 +122,19 @@ class CollectRequest:
             if moment is not None and moment.tzinfo is None:
                 raise InvalidInput.at(name, msg="must have a time zone")
         TextRedaction.of(self.redact)
-        self.judge  # noqa: B018 - it raises
+        if isinstance(self.score, Mapping):
+            judge_of(self.score)
+
+
+def judge_of(score: Mapping[str, Any]) -> LlmJudge:
+    """Read a judge that is given as data. Raises `InvalidInput`, also for another declarative scorer."""
+    try:
+        rule = rule_of(score)
+    except InvalidInput as wrong:
+        raise wrong.below("score") from None
+    if not isinstance(rule, LlmJudge):
+        raise InvalidInput.at("score", "type", msg="must be llm_judge; other scorers need an expected answer")
+    return rule
 
 
 def _text(moment: datetime | None) -> str | None:

@@ -1,4 +1,4 @@
-"""From traffic to training: stored answers as datasets, and the way back from a checkpoint to each of them."""
+"""Datasets of stored answers, and the lineage of a checkpoint: which answers it was trained on."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -23,7 +23,7 @@ from modelyard.platform.paging import cursor_at, index_listing, listed_entity, l
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.traffic.collected import Collected, TrainedRow
 from modelyard.platform.traffic.collector import Collector
-from modelyard.platform.traffic.handle import CollectionHandle, found_collection, is_seen, shown_collection
+from modelyard.platform.traffic.handle import CollectionHandle, found_collection, is_visible, shown_collection
 from modelyard.platform.traffic.kept_rows import KeptRows
 from modelyard.platform.traffic.request import CollectOptions, CollectRequest
 from modelyard.platform.traffic.traffic_row import TrafficRow
@@ -79,8 +79,8 @@ class Traffic:
     ) -> CollectionHandle:
         """Queue a job that collects as `collect` does, and then trains the model `train` by SFT, with `pairs` by DPO.
 
-        What is stored from now on is not collected, and the job continues where it was when its worker is lost. The
-        conditions are data: no functions. The same request under one `idempotency_key` is one job. With
+        Answers that are stored from now on are not collected. If its worker is lost, the job continues where it was.
+        Functions cannot be conditions of a job. The same request under one `idempotency_key` is one job. With
         `require_worker`, raises `NoWorker` where no worker is alive. Raises as `collect`, and `RateLimited`,
         `Conflict`.
         """
@@ -120,10 +120,10 @@ class Traffic:
         def place(id: str, snapshot: Snapshot) -> Cursor:
             return cursor_at(Job, index, found_collection(snapshot, self._principal, id))
 
-        keep = partial(is_seen, self._principal)
+        keep = partial(is_visible, self._principal)
         return index_listing(self._runtime, Job, index, *where, place=place, order=order, keep=keep, shown=_shown)
 
-    # ---- the way back
+    # ---- lineage
 
     def lineage(self, model: Model | str, step: int) -> Iterator[TrainedRow]:
         """Yield the rows of the datasets that a checkpoint, and those before it, were trained on, the nearest first.
