@@ -1,4 +1,4 @@
-"""What each kind of command does: to the weights, and then, in the transaction that records it, to the records."""
+"""The commands of a run: what each kind does to the weights, and to the records in the transaction that records it."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
@@ -22,10 +22,10 @@ from modelyard.platform.training_runs.saved_weights import NewWeights, expiry, f
 from modelyard.protocols import Snapshot, Tx
 
 UNNAMED_KEPT = timedelta(days=1)
-"""How long weights are kept that a client samples from without having named them."""
+"""How long weights without a name are kept for a client to sample from."""
 
 Recording = Callable[[Tx, Job, datetime], list[str]]
-"""What a command changes in the records. Returns the artifacts that no record names any more."""
+"""Makes the changes of a command to the records. Returns the artifacts that no record names any more."""
 
 
 def _nothing(tx: Tx, job: Job, now: datetime) -> list[str]:
@@ -34,10 +34,10 @@ def _nothing(tx: Tx, job: Job, now: datetime) -> list[str]:
 
 @attrs.frozen
 class Applied:
-    """What came of a command: its answer, and what is to be recorded with it.
+    """The outcome of a command: its answer, and what is to be recorded with it.
 
-    `metrics` are those of an optimizer step, `tokens` are how many are to be booked, `saved` is the state that the run
-    is to be resumed from. After the `last` command there are no more.
+    `metrics` are those of an optimizer step, `tokens` is how many to book, `saved` is the state to resume the run from.
+    The `last` command ends the run.
     """
 
     result: Mapping[str, Any] = EMPTY
@@ -50,7 +50,7 @@ class Applied:
 
 
 class Applier:
-    """Applies commands of one run to its weights, which are open from its first command on."""
+    """Applies the commands of one run to its weights, which its first command opens."""
 
     def __init__(self, claimed: ClaimedJob, run: TrainingRun, opened: HeldRun | None) -> None:
         self.claimed, self.runtime, self.run = claimed, claimed.runtime, run
@@ -89,7 +89,7 @@ class Applier:
         return Applied({"model_id": self.run.id, "type": "create_model"})
 
     def _load(self, command: RunCommand) -> Applied:
-        """Open saved weights in the place of those that there are, and save them as the run's own state."""
+        """Open saved weights in place of the current ones, and save them as the run's own state."""
         path, files = str(command.arguments["path"]), self.runtime.store.read(lambda s: self._files(s, command))
         state = new_state(self.runtime, self.run, files)
         if self.opened is not None:
@@ -148,7 +148,7 @@ class Applier:
 
 
 def _add_sampler(tx: Tx, run: TrainingRun, weights: RunWeights, asked: Mapping[str, Any]) -> None:
-    """Add what samples from weights: these, or with `inflight` those that the run has saved last."""
+    """Add a sampling session for these weights, or with `inflight` for the latest that the run has saved."""
     model = tx.get(Model, run.model_id)
     name = f"{model.entity}/{model.project}/{model.name}"
     if get_or_none(tx, SamplingSession, asked["id"]) is not None:

@@ -1,4 +1,4 @@
-"""The log of a run's commands, as functions of a transaction: what comes, in which order, and what it was answered."""
+"""The log of a run's commands and of their answers: functions of a transaction."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -70,14 +70,14 @@ def found_run(snapshot: Snapshot, principal: Principal, run_id: str) -> Training
     return run
 
 
-# ---- what comes --------------------------------------------------------------------------------------------------
+# ---- commands --------------------------------------------------------------------------------------------------
 
 
 def add_command(tx: Tx, run: TrainingRun, command: RunCommand) -> bool:
-    """Add a command to the log, and have a worker apply it in its turn. Returns whether it is new.
+    """Add a command to the log, for a worker to apply in its turn. Returns whether it is new.
 
-    The same command may come again and changes nothing. Raises `InvalidInput` where another has its number, or what it
-    was answered is no longer kept; `RateLimited` for one that is too far ahead.
+    The same command may be sent again, and changes nothing. Raises `InvalidInput` where another has its number or its
+    answer is no longer kept, and `RateLimited` for one that is too far ahead.
     """
     known = get_or_none(tx, RunCommand, run.id, command.number)
     if known is not None:
@@ -113,7 +113,7 @@ def saved_at(snapshot: Snapshot, run: TrainingRun) -> int:
     return job.resume_step if job is not None and job.resume else -1
 
 
-# ---- what is answered --------------------------------------------------------------------------------------------
+# ---- answers --------------------------------------------------------------------------------------------
 
 
 def next_command(snapshot: Snapshot, run_id: str) -> RunCommand | None:
@@ -135,7 +135,7 @@ def applied_since(snapshot: Snapshot, run: TrainingRun, number: int) -> Iterator
 
 
 def forget_bodies(tx: Tx, run: TrainingRun, before: int, upto: int) -> Sequence[str]:
-    """Drop what commands have brought after `before`, up to `upto`: a saved state has it. Returns the artifacts."""
+    """Drop the bodies of commands after `before`, up to `upto`, which a saved state has. Returns their artifacts."""
     names: list[str] = []
     for number in range(before + 1, upto + 1):
         command = get_or_none(tx, RunCommand, run.id, number)
@@ -154,7 +154,7 @@ def close_command(tx: Tx, command: RunCommand, **outcome: Any) -> None:
 
 
 def end_run(tx: Tx, run: TrainingRun, why: str) -> None:
-    """Let nothing more be applied; those who wait for answers hear of it."""
+    """End a run: no more commands are applied. Those who wait for answers are notified."""
     if not run.ended:
         tx.replace(attrs.evolve(run, ended=why))
         tx.notify(f"future/{run.id}")

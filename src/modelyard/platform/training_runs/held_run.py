@@ -1,4 +1,4 @@
-"""A run's weights in this process: opened from its last saved state, and brought up to date by its log."""
+"""The weights of a run in this process: opened from its last saved state, then brought up to date from its log."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -18,7 +18,7 @@ from modelyard.platform.training_runs.payloads import kept_bytes
 from modelyard.protocols import OpenRun, StepTrainer
 
 MOST_HELD = 128
-"""Runs that a process keeps open while no job works on them."""
+"""How many runs a process keeps open while no job works on them."""
 
 
 @attrs.define
@@ -53,7 +53,7 @@ class HeldRun:
 
 
 def objective_of(request: ScoredRows) -> Any:
-    """Return what a request lessens. Raises `InvalidInput`."""
+    """Return the objective that a request minimizes. Raises `InvalidInput`."""
     return token_objective(request.loss, request.settings, request.rows, request.columns)
 
 
@@ -75,7 +75,7 @@ def new_state(runtime: Runtime, run: TrainingRun, files: Files) -> OpenRun:
 
 
 def take_held(claimed: ClaimedJob, run: TrainingRun) -> HeldRun | None:
-    """Return the run as its log leaves it: kept open since, or opened anew. None before its first command."""
+    """Return the run with all commands that were applied: kept open, or opened again. None before its first command."""
     runtime = claimed.runtime
     with runtime.cache.lock:
         kept: HeldRun | None = runtime.cache.held_runs.pop(run.id, None)
@@ -104,7 +104,7 @@ def _rebuilt(claimed: ClaimedJob, run: TrainingRun) -> HeldRun:
 
 
 def _repeat(runtime: Runtime, opened: HeldRun, command: RunCommand) -> None:
-    """Do again what a command did to the weights."""
+    """Apply a command to the weights again."""
     if command.status is not FutureStatus.DONE:
         return
     if command.kind is CommandKind.FORWARD_BACKWARD:

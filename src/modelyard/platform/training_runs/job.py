@@ -1,8 +1,8 @@
 """The job of a training run: it applies the commands of its log, one after the other, while it is claimed.
 
-It gives its place back when no command has come for a while, at once where other jobs wait, and after a turn where
-commands keep coming. Its weights stay open in the process. What a crash loses is done again from the last saved state:
-commands are applied in one order, with the same outcome each time, and an answer that is recorded is not changed.
+It gives up its claim when no command has come for a while, at once if other jobs wait, and after a turn if commands
+keep coming. Its weights stay open in the process. After a crash, commands are applied again from the last saved state,
+in the same order and with the same outcome; an answer that was recorded does not change.
 """
 
 import threading
@@ -23,6 +23,7 @@ from modelyard.platform.jobs.runner import sentence
 from modelyard.platform.jobs.turns import park, rotate
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.training.billing import book_tokens, cost_of, require_budget
+from modelyard.platform.training.job_files import Files
 from modelyard.platform.training_runs.apply import Applied, Applier
 from modelyard.platform.training_runs.command_log import (
     RUN_ID,
@@ -40,11 +41,10 @@ TURN = 2.0
 """Seconds after which a run lets other jobs go first, if any are ready."""
 
 STEPS_PER_STATE, SECONDS_PER_STATE = 20, 60.0
-"""After how many optimizer steps, or seconds, the state of a run is saved: what a crash makes it do again."""
-
+"""After how many optimizer steps, or seconds, the state of a run is saved. So much is computed again after a crash."""
 
 _BEFORE_ANY_CHANGE = (InvalidInput, NotFound, Conflict)
-"""What is raised before a command has changed any weights."""
+"""Errors that are raised before a command has changed any weights."""
 
 
 def apply_commands(claimed: ClaimedJob) -> Generator[None, None, None]:
@@ -114,7 +114,7 @@ class _Holder:
         return bool(self.runtime.store.read(ready_needs))
 
     def _park(self, tx: Tx) -> bool:
-        """Put the job aside, unless a command has come, or it is to stop for good."""
+        """Put the job aside, unless a command has come, or its cancellation or pause was requested."""
         job, progress = require_claim(tx, self.claimed.claim), fenced(tx, self.claimed.claim)
         if progress.leaving or next_command(tx, self.run.id) is not None:
             return False
@@ -126,7 +126,7 @@ class _Holder:
         rotate(tx, require_claim(tx, self.claimed.claim), self.runtime.clock.now())
 
     def leave(self) -> None:
-        """Keep the run open in this process for its next claim, unless it is not known what its weights have."""
+        """Keep the run open in this process for its next claim, unless it is unknown what its weights have."""
         applier, self._applier = self._applier, None
         if applier is None or applier.opened is None:
             return
@@ -138,7 +138,7 @@ class _Holder:
     # ---- a command
 
     def apply(self, command: RunCommand) -> None:
-        """Apply a command and record its outcome. What is wrong with it makes it fail, and nothing else."""
+        """Apply a command and record its outcome. A command that fails fails alone."""
         try:
             outcome = self._outcome(command)
             self._record(command, outcome)
@@ -162,7 +162,7 @@ class _Holder:
         return self._applier.apply(command, self._require_budget)
 
     def _forget_weights(self) -> None:
-        """Have the next command open the run anew: it is not known what this one has done to its weights."""
+        """Close the weights, so that the next command opens them again: it is unknown what this one did to them."""
         applier, self._applier = self._applier, None
         self._unsound = False
         if applier is not None and applier.opened is not None:
@@ -208,7 +208,7 @@ class _Holder:
             announce(runtime, self.claimed.job)
 
     def _recorded(self, command: RunCommand, gone: list[str]) -> None:
-        """Note that the command is applied, and remove what no record names any more."""
+        """Note that the command is applied, and remove the artifacts in `gone`."""
         self.claimed.moved_at = self.runtime.clock.monotonic()
         self.claimed.loose.clear()
         if self._applier is not None:
@@ -242,7 +242,7 @@ class _Holder:
     # ---- the saved state
 
     def _save_state_now_and_then(self, command: RunCommand, outcome: Applied) -> None:
-        """Save the state after an optimizer step, when there are no gradients, if the last one is old."""
+        """Save the state if the last one is old. Only after an optimizer step, when there are no gradients to save."""
         opened, runtime = self._applier and self._applier.opened, self.runtime
         if outcome.metrics is None or not opened or self._applier is None:
             return
@@ -260,9 +260,9 @@ class _Holder:
         opened.unsaved, opened.saved_at = 0, runtime.clock.monotonic()
         self._recorded(command, gone)
 
-    def _resume_from(self, tx: Tx, job: Job, number: int, files: object) -> list[str]:
-        """Make files the state to resume from after a command. Returns the artifacts that are needed no more."""
+    def _resume_from(self, tx: Tx, job: Job, number: int, files: Files) -> list[str]:
+        """Make these files the state to resume from. Returns the artifacts that are no longer needed."""
         gone = [file["artifact"] for file in job.resume.values()]
-        before = max(saved_at(tx, self.run), -1)
-        save_resume(tx, self.claimed.claim, number, files, self.runtime.clock.now())  # type: ignore[arg-type]
+        before = saved_at(tx, self.run)
+        save_resume(tx, self.claimed.claim, number, files, self.runtime.clock.now())
         return [*gone, *forget_bodies(tx, self.run, before, number)]

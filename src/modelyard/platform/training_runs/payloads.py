@@ -1,4 +1,4 @@
-"""Bytes that records keep: short ones within the record, others, and files, as artifacts."""
+"""Bytes that belong to records: short ones are kept in the record, longer ones and files as artifacts."""
 
 import base64
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,11 +10,11 @@ WITHIN = 32 * 1024
 """How many bytes a record may hold itself."""
 
 Kept = Mapping[str, Any]
-"""What a record keeps of bytes: nothing, `{"base64"}`, or `{"artifact", "size", "digest"}`."""
+"""What a record holds of bytes: nothing, `{"base64"}`, or `{"artifact", "size", "digest"}`."""
 
 
 def keep_bytes(runtime: Runtime, data: bytes, loose: list[str] | None = None) -> Kept:
-    """Keep bytes, and return what a record is to name them by. `loose` gets the artifact, if that is needed."""
+    """Keep bytes, and return what the record is to hold. The name of their artifact, if any, is added to `loose`."""
     if len(data) <= WITHIN:
         return {"base64": base64.b64encode(data).decode()}
     stored = runtime.artifacts.put((data,))
@@ -32,9 +32,9 @@ def kept_bytes(runtime: Runtime, kept: Kept) -> bytes:
 
 
 def keep_files(runtime: Runtime, files: Mapping[str, Iterable[bytes]], loose: list[str]) -> Kept:
-    """Keep files as artifacts, and return what a record is to name them by: `{name: {"artifact", "size", "digest"}}`.
+    """Keep files as artifacts, and return what the record is to hold: `{name: {"artifact", "size", "digest"}}`.
 
-    `loose` gets the artifacts.
+    The names of the artifacts are added to `loose`.
     """
     kept = {}
     for name, chunks in files.items():

@@ -1,4 +1,4 @@
-"""What clients sample from: samplers, and requests to sample, which the process that takes them answers."""
+"""Samplers, and requests to sample, which are answered by the process that receives them."""
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -45,7 +45,7 @@ _REMOVED_AT_ONCE = 4
 
 @attrs.define(eq=False)
 class Begin:
-    """An effect: a flow goes on by itself, as a task of the event loop. Without one it is driven to its end at once.
+    """An effect that starts a flow as a task of the event loop. Without a loop, the flow is driven to its end.
 
     `release` is called with its id at its end.
     """
@@ -64,7 +64,7 @@ class Begin:
             self.release(self.id)
 
     async def aperform(self, driver: AsyncDriver[Any]) -> None:
-        """Begin a task."""
+        """Start the task."""
         task = asyncio.get_running_loop().create_task(arun(self.flow))
         self.tasks[self.id] = task
         task.add_done_callback(self._end)
@@ -73,7 +73,7 @@ class Begin:
         self.tasks.pop(self.id, None)
         self.release(self.id)
         if not task.cancelled():
-            task.exception()  # retrieved, so that the loop does not complain of it
+            task.exception()  # retrieved, so that the loop does not log it
 
 
 class Samplers:

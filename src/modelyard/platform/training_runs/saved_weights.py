@@ -1,7 +1,8 @@
-"""Weights under paths: what a run has saved, as functions of a transaction."""
+"""Weights that runs have saved, found by their paths: functions of a transaction."""
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 import attrs
@@ -21,12 +22,12 @@ from modelyard.protocols import Snapshot, Tx
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 LONGEST = 10 * 365 * 24 * 3600
-"""Seconds that weights may be kept before they expire: ten years."""
+"""The longest time, in seconds, until weights expire: ten years."""
 
 _REMOVED_AT_ONCE = 4
 
 
-def check_name(name: str) -> str:
+def check_weights_name(name: str) -> str:
     """Return the name of weights. Raises `InvalidInput`."""
     if not NAME.fullmatch(name) or name in (".", ".."):
         raise InvalidInput.at("body", "path", msg="must be 1 to 128 letters, digits, dots, underscores or hyphens")
@@ -73,7 +74,7 @@ def files_to_load(snapshot: Snapshot, weights: RunWeights, optimizer: bool) -> F
 
 @attrs.frozen
 class NewWeights:
-    """What is to be saved: under which name, and the files of a checkpoint and of a state to continue from."""
+    """Weights to save: their name, the files of their checkpoint, and those of a state to continue training from."""
 
     kind: WeightsKind
     name: str
@@ -135,10 +136,8 @@ def remove_weights(tx: Tx, weights: RunWeights) -> list[str]:
     names = [file["artifact"] for file in weights.state.values()]
     model = get_or_none(tx, Model, _model_of(tx, weights))
     if model is not None:
-        try:
+        with suppress(Conflict):
             names += artifacts_of(delete_steps(tx, model, [weights.step]))
-        except Conflict:
-            return names
     return names
 
 

@@ -47,7 +47,7 @@ from modelyard.platform.training_runs.command_log import (
 from modelyard.platform.training_runs.held_run import step_trainer
 from modelyard.platform.training_runs.payloads import keep_bytes, kept_bytes
 from modelyard.platform.training_runs.samplers import Samplers
-from modelyard.platform.training_runs.saved_weights import check_name, remove_expired
+from modelyard.platform.training_runs.saved_weights import check_weights_name, remove_expired
 from modelyard.platform.training_runs.sessions import ClientSessions, ListedPart, listed_part
 from modelyard.platform.training_runs.weights import SavedWeights, load_arguments, weights_to_load
 from modelyard.protocols import Tx
@@ -57,10 +57,10 @@ _LONGEST_PAUSE = 2.0
 
 
 class TrainingRuns:
-    """Models that clients train command by command: what a step is, they say.
+    """Models that clients train command by command.
 
-    Each run is a model with a log of commands, which are applied in the order of their numbers, each once, by a job. A
-    command is answered with the id of a future. The same command sent again has the same future.
+    Each run is a model with a log of commands, which a job applies in the order of their numbers, each once. A command
+    is answered with the id of a future. The same command sent again has the same future.
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
@@ -228,7 +228,7 @@ class TrainingRuns:
 
     def save(self, run_id: str, number: int, kind: CommandKind, name: str | None, **options: Any) -> str:
         """Save the weights of a run under a name. Raises as `command` does."""
-        named = check_name(f"{number:06d}" if name is None else name)
+        named = check_weights_name(f"{number:06d}" if name is None else name)
         return self.command(run_id, number, kind, {"name": named, **options})
 
     def load(self, run_id: str, number: int, path: str, *, optimizer: bool) -> str:

@@ -30,7 +30,7 @@ class SessionParts:
 
 @attrs.frozen
 class ListedPart:
-    """Some of a listing, and how long the whole is."""
+    """A part of a listing, and how many items the whole has."""
 
     items: Sequence[Any]
     total: int
@@ -78,7 +78,7 @@ class ClientSessions:
         return self._runtime.store.transact(step, durable=False)
 
     def finish(self, session_id: str, why: str) -> None:
-        """Have no more runs begin in a session. Raises `NotFound`."""
+        """Finish a session: no more runs may begin in it. Raises `NotFound`."""
 
         def step(tx: Tx) -> None:
             session = found_session(tx, self._principal, session_id)
@@ -111,7 +111,7 @@ def listed_part(
     limit: int,
     keep: Callable[[R], bool] = lambda _: True,
 ) -> ListedPart:
-    """Return what the principal's entity has, from an offset on: clients page by offsets, so all is counted."""
+    """Return what the principal's entity has, from an offset on. Clients page by offsets, so all is counted."""
     scope, entity = principal.scope, principal.entity
 
     def query(snapshot: Snapshot) -> ListedPart:

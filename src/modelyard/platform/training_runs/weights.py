@@ -1,4 +1,4 @@
-"""Saved weights as a principal sees them: found by their paths, listed, deleted, and when they expire."""
+"""The saved weights that a principal may see: find them by their paths, list, delete, and let them expire."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,7 +33,7 @@ class SavedWeights:
         return self._runtime.store.read(lambda snapshot: found_weights(snapshot, self._principal, named, now))
 
     def of_run(self, run_id: str) -> Sequence[RunWeights]:
-        """Return the weights that a run has saved, the first first. Raises `NotFound`."""
+        """Return the weights that a run has saved, the oldest first. Raises `NotFound`."""
         now = self._runtime.clock.now()
 
         def query(snapshot: Snapshot) -> Sequence[RunWeights]:
@@ -59,7 +59,7 @@ class SavedWeights:
             self._runtime.artifacts.remove(name)
 
     def set_expiry(self, path: str, seconds: int | None) -> None:
-        """Have saved weights expire after so many seconds, or never. Raises `NotFound`, `InvalidInput`."""
+        """Let saved weights expire after so many seconds, or never. Raises `NotFound`, `InvalidInput`."""
         named, now = weights_id(path), self._runtime.clock.now()
         ends = expiry(now, seconds)
         self._runtime.store.transact(
