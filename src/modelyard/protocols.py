@@ -403,10 +403,11 @@ class Capabilities:
     `structured_outputs` mean that it really constrains its output, as do "choice" and "regex" in `guided`.
     `synthesises_structure` is for test doubles that answer a forced tool call or a schema with the smallest valid
     instance. `masked_logprobs` means that log-probabilities of a constrained answer are those among the tokens that
-    were allowed, so that training leaves them out. `embedding_size` is how many numbers an embedding has, 0 for a model
-    that makes none (`Embedder`), and `embedding_dimensions` means that a request may ask for fewer. `completions` is
-    False for a model that only embeds. `prompts` means that it continues a `prompt`, be it a string or token ids, in
-    the place of messages, and `prompt_logprobs` that it has the log-probabilities of the prompt's tokens.
+    were allowed, so that training leaves them out. `reasoning` means that it may reason before it answers, and reads
+    the reasoning of earlier turns. `embedding_size` is how many numbers an embedding has, 0 for a model that makes none
+    (`Embedder`), and `embedding_dimensions` means that a request may ask for fewer. `completions` is False for a model
+    that only embeds. `prompts` means that it continues a `prompt`, be it a string or token ids, in the place of
+    messages, and `prompt_logprobs` that it has the log-probabilities of the prompt's tokens.
     """
 
     parameters: frozenset[str] = frozenset()

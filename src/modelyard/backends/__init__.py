@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from modelyard.backends.entries import entry_for
     from modelyard.backends.fallback import Fallback
     from modelyard.backends.router import Router
-    from modelyard.backends.scripted.answers import call, pause, say, token
+    from modelyard.backends.scripted.answers import call, pause, reasoning, say, token
     from modelyard.backends.scripted.backend import ScriptedBackend
     from modelyard.backends.scripted.rules import Rule, on
     from modelyard.backends.scripted.script_file import load_script
@@ -26,7 +26,7 @@ else:
             "backends.entries": ("entry_for",),
             "backends.fallback": ("Fallback",),
             "backends.router": ("Router",),
-            "backends.scripted.answers": ("call", "pause", "say", "token"),
+            "backends.scripted.answers": ("call", "pause", "reasoning", "say", "token"),
             "backends.scripted.backend": ("ScriptedBackend",),
             "backends.scripted.rules": ("Rule", "on"),
             "backends.scripted.script_file": ("load_script",),
@@ -60,6 +60,7 @@ __all__ = [
     "offer",
     "on",
     "pause",
+    "reasoning",
     "say",
     "token",
 ]

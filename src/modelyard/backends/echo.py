@@ -1,8 +1,8 @@
 """A backend that repeats the last user message, and how a known string is streamed as if it were sampled.
 
 A token begins at each space and each line break, so that words are counted as fast as characters are found. A word of
-more than `LONGEST` characters is several tokens. The text
-has probability 1: every log-probability is 0 and there are no alternatives. There is no end-of-turn token.
+more than `LONGEST` characters is several tokens. The text has probability 1: every log-probability is 0 and there are
+no alternatives. There is no end-of-turn token.
 """
 
 import re
@@ -53,6 +53,7 @@ CERTAIN = Capabilities(
     tools=True,
     synthesises_structure=True,
     guided=frozenset({"choice", "regex"}),
+    reasoning=True,
     embedding_size=256,
     embedding_dimensions=True,
 )
@@ -66,6 +67,7 @@ class EchoBackend:
 
     Its tokens are words with the space or line break before them, counted exactly; each is certain (log-probability 0).
     An id is a hash, which no word can be read out of: a token that is given by its id is written as `<id>`.
+    With a `reasoning_effort` other than "none" it repeats the message as its reasoning, too, before its answer.
     A forced tool call and a response format are answered with a small valid instance (`json_schema.instances`). Texts
     with the same words have near embeddings.
 
@@ -98,7 +100,7 @@ class EchoBackend:
 
     def tokens(self, request: CompletionRequest, model: ServedModel) -> Sequence[int]:
         """Return the hashes of the prompt's words."""
-        return prompt_ids(request.messages) if request.prompt is None else _ids(_prompt(request))
+        return prompt_ids(request.messages) if request.prompt is None else [entry.id or 0 for entry in _prompt(request)]
 
     def token_bytes(self, ids: Sequence[int], model: ServedModel) -> Sequence[bytes]:
         """Return what each id is written as."""
@@ -110,7 +112,9 @@ class EchoBackend:
             return _continued(request)
         if request.tool_choice.mode is ToolMode.REQUIRED or request.response_format.type is not ResponseType.TEXT:
             return _structured(request)
-        return _answer(_last_user_text(request.messages), request)
+        text, reasons = _last_user_text(request.messages), request.extras.get("reasoning_effort", "none") != "none"
+        message = Message(Role.ASSISTANT, text, reasoning=text) if reasons else None
+        return _answer(text, request) if message is None else stream_message(message, request)
 
     def embed(self, request: "embedding.EmbeddingRequest", model: ServedModel) -> "Iterator[embedding.EmbeddedBatch]":
         """Embed by the words of each input: see `word_embedding`. Raises `ContextLengthExceeded`."""
@@ -151,10 +155,6 @@ def _given(id_: int) -> TokenLogprob:
     return TokenLogprob(word, 0.0, tuple(_encoded(word)), id=id_)
 
 
-def _ids(entries: Sequence[TokenLogprob]) -> tuple[int, ...]:
-    return tuple([entry.id for entry in entries if entry.id is not None])
-
-
 def _continued(request: CompletionRequest) -> Iterator[Delta]:
     """Repeat the prompt, or follow it with what the response format demands."""
     prompt, text = _prompt(request), instances.structured_text(request)
@@ -163,7 +163,7 @@ def _continued(request: CompletionRequest) -> Iterator[Delta]:
     scored: tuple[TokenLogprob, ...] = ()
     if (count := request.prompt_logprobs) is not None:
         scored = _with_top([attrs.evolve(entry, rank=1) for entry in prompt[1:]], count)
-    ids = _ids(prompt) if request.return_token_ids else ()
+    ids = tuple([entry.id or 0 for entry in prompt]) if request.return_token_ids else ()
     for group in ([[entry] for entry in kept] if request.streamed else [kept]) or [[]]:
         ended = not group or group[-1] is kept[-1]
         reason = FinishReason.STOP if len(kept) == len(entries) else FinishReason.LENGTH
@@ -171,7 +171,7 @@ def _continued(request: CompletionRequest) -> Iterator[Delta]:
             "".join([entry.token for entry in group]),
             len(group),
             logprobs=_with_top(group, request.top_logprobs) if request.logprobs else (),
-            token_ids=_ids(group) if request.return_token_ids else (),
+            token_ids=tuple([entry.id or 0 for entry in group]) if request.return_token_ids else (),
             prompt_token_ids=ids,
             finish_reason=reason if ended else None,
             prompt_logprobs=scored,
@@ -277,20 +277,22 @@ def _deltas_of(words: Sequence[str], request: CompletionRequest, first: bool, en
 
 
 def stream_message(message: Message, request: CompletionRequest, reason: FinishReason | None = None) -> Iterator[Delta]:
-    """Stream this message, content first, then its tool calls, cut at `request.max_tokens`."""
+    """Stream this message, reasoning first, then its content and its tool calls, cut at `request.max_tokens`."""
     ending = FinishReason.TOOL_CALLS if message.tool_calls else FinishReason.STOP
     return _deltas(list(_pieces(message)), request, reason or ending)
 
 
 @attrs.frozen
 class _Piece:
-    """A token, and the part of a tool call that it is, unless it is content."""
+    """A token, and the part of a tool call that it is, or that it is reasoning, unless it is content."""
 
     word: str
     call: ToolCallDelta | None = None
+    is_reasoning: bool = False
 
 
 def _pieces(message: Message) -> Iterator[_Piece]:
+    yield from (_Piece(word, is_reasoning=True) for word in split_tokens(message.reasoning or ""))
     yield from map(_Piece, split_tokens(message.text))
     for index, call in enumerate(message.tool_calls):
         for piece in call_pieces(index, call):
@@ -308,7 +310,7 @@ def call_pieces(index: int, call: ToolCall) -> Iterator[ToolCallDelta]:
 def _deltas(pieces: list[_Piece], request: CompletionRequest, reason: FinishReason) -> Iterator[Delta]:
     kept = pieces[: request.max_tokens]
     ending = reason if len(kept) == len(pieces) else FinishReason.LENGTH
-    separately = request.streamed or any(piece.call for piece in kept)
+    separately = request.streamed or any(piece.call or piece.is_reasoning for piece in kept)
     groups = [[piece] for piece in kept] if separately else [kept]
     last = len(groups) - 1
     for at, group in enumerate(groups or [[]]):
@@ -317,13 +319,14 @@ def _deltas(pieces: list[_Piece], request: CompletionRequest, reason: FinishReas
 
 def _delta(group: Sequence[_Piece], request: CompletionRequest, first: bool, ending: FinishReason | None) -> Delta:
     return Delta(
-        text="".join(piece.word for piece in group if piece.call is None),
+        text="".join(piece.word for piece in group if piece.call is None and not piece.is_reasoning),
         tokens=len(group),
         tool_call=group[0].call if group else None,
         logprobs=logprobs([piece.word for piece in group], request),
         token_ids=token_ids([piece.word for piece in group], request),
         prompt_token_ids=prompt_ids(request.messages) if request.return_token_ids and first else (),
         finish_reason=ending,
+        reasoning="".join(piece.word for piece in group if piece.is_reasoning),
     )
 
 

@@ -53,13 +53,14 @@ class Part:
 @quick_init
 @attrs.frozen(weakref_slot=False)
 class Message:
-    """One message of a conversation."""
+    """One message of a conversation. `reasoning` is what a model wrote before its answer, which is not content."""
 
     role: Role
     content: str | tuple[Part, ...] | None = None
     name: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
+    reasoning: str | None = None
 
     @property
     def text(self) -> str:
@@ -216,13 +217,16 @@ class ToolCallDelta:
 @quick_init
 @attrs.frozen(weakref_slot=False)
 class Usage:
-    """Tokens counted. `cached_tokens` are those of the prompt that were read from a cache."""
+    """Tokens counted. `cached_tokens` are those of the prompt that were read from a cache, `reasoning_tokens` those of
+    the completion that are reasoning, as far as that is known.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     images: int = 0
     estimated: bool = False
+    reasoning_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -235,10 +239,11 @@ class Usage:
 class Delta:
     """A piece of one choice, in the order in which it was produced.
 
-    `text` is content; `tokens` is how many tokens this piece holds (an end-of-turn token counts, and may come with
-    empty text). `logprobs` and `token_ids`, where there are any, have one entry per token. `prompt_token_ids`, and
-    `prompt_logprobs` of all but the first of these, come in a choice's first delta, `finish_reason` in its last.
-    `usage` is what the backend reports, in any delta, of the whole request as it was given; its last report counts.
+    `text` is content, and `reasoning` is what a model writes before that. `tokens` is how many tokens this piece holds
+    (an end-of-turn token counts, and may come with empty text). `logprobs` and `token_ids`, where there are any, have
+    one entry per token. `prompt_token_ids`, and `prompt_logprobs` of all but the first of these, come in a choice's
+    first delta, `finish_reason` in its last. `usage` is what the backend reports, in any delta, of the whole request as
+    it was given; its last report counts.
     `stop_string` is that which ended the choice, in its last delta; None where none did, or it is not known which.
     """
 
@@ -253,6 +258,7 @@ class Delta:
     usage: Usage | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     stop_string: str | None = None
+    reasoning: str = ""
 
 
 @quick_init

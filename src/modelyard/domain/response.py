@@ -69,6 +69,12 @@ class ModelResponse:
         return "".join(part["text"] for part in parts)
 
     @property
+    def reasoning(self) -> str:
+        """The text of the output's reasoning."""
+        parts = [part for item in self.output if item["type"] == "reasoning" for part in item["content"]]
+        return "".join(part["text"] for part in parts)
+
+    @property
     def calls(self) -> tuple[Mapping[str, Any], ...]:
         """The function calls of the output, each with its `call_id`, `name` and `arguments`."""
         return tuple(item for item in self.output if item["type"] == "function_call")

@@ -9,9 +9,9 @@ import attrs
 import pytest
 
 from backends import AsynchronousFace
-from modelyard import Platform, Pricing, open_platform
+from modelyard import Platform, Pricing, ScriptedBackend, open_platform
 from modelyard.asgi import asgi_app
-from modelyard.backends import VLLM, UpstreamBackend, UpstreamModel, offer
+from modelyard.backends import COMMON, VLLM, UpstreamBackend, UpstreamModel, offer
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
 from modelyard.domain.completion import Completion
@@ -108,6 +108,8 @@ QUESTIONS: list[dict[str, Any]] = [
     },
     {"model": "echo", "messages": "x", "response_format": SCHEMA},
     {"model": "echo", "messages": "", "max_tokens": 5},
+    {"model": "echo", "messages": "one two", "reasoning_effort": "low", "logprobs": True},
+    {"model": "echo", "messages": "one two", "reasoning_effort": "low", "max_tokens": 3, "n": 2},
     {"model": "tabular-mini", "messages": "say", "logprobs": True, "top_logprobs": 4, "return_token_ids": True},
     {"model": "tabular-mini", "messages": "say", "n": 2, "temperature": 0.5, "top_k": 40, "min_p": 0.01},
     {"model": "tabular-mini", "messages": "say", "logit_bias": {101: 50.0}, "repetition_penalty": 1.3, "top_p": 0.9},
@@ -148,6 +150,29 @@ def test_an_answer_from_afar_is_the_answer_in_process(
     near: Platform, far: Platform, question: dict[str, Any], way: Any
 ) -> None:
     assert content(way(far, question)) == content(ask(near, question))
+
+
+@pytest.mark.parametrize("way", [ask, ask_streaming])
+def test_a_vllm_shows_its_reasoning_under_its_own_name(behind_vllm: Platform, way: Any) -> None:
+    completion = way(behind_vllm, {"model": "echo", "messages": "one two", "reasoning_effort": "low"})
+    assert (completion.choices[0].message.reasoning, completion.text) == ("one two", "one two")
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_server_is_sent_earlier_reasoning_only_for_a_model_that_reads_it(reads: bool) -> None:
+    turns = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "so", "reasoning_content": "hm"},
+        {"role": "user", "content": "and?"},
+    ]
+    far = ScriptedBackend(lambda request: "ok", ["m"])
+    can = attrs.evolve(COMMON, reasoning=reads)
+    with FakeVllm(far).serve() as url:
+        models = [offer("m", context_length=8192, pricing=Pricing(), capabilities=can)]
+        with UpstreamBackend(f"{url}/v1", models=models) as backend, open_platform(backend=backend) as platform:
+            ask(platform, {"model": "m", "messages": turns})
+    (request,) = far.requests
+    assert [message.reasoning for message in request.messages] == [None, "hm" if reads else None, None]
 
 
 PROMPTS: list[dict[str, Any]] = [

@@ -24,7 +24,8 @@ deltas = st.fixed_dictionaries(
         "role": st.just("assistant"),
         "tool_calls": tool_calls | odd,
         "refusal": st.sampled_from(["no", None]),
-        "reasoning_content": st.sampled_from(["hm", None]),
+        "reasoning_content": st.sampled_from(["hm", None]) | odd,
+        "reasoning": st.sampled_from(["hm", None]) | odd,
     },
 )
 choices = st.fixed_dictionaries(
@@ -77,10 +78,12 @@ CHANGES: dict[str, list[Any]] = {
     "message.content": [None, "", 0, ["text"], {}],
     "message.tool_calls": [None, [], {}, 0, [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}]],
     "message.refusal": [None, "no", 0],
-    "message.reasoning_content": ["hm"],
+    "message.reasoning_content": ["hm", "", 0, {}],
+    "message.reasoning": ["hm", "", 0, ["hm"]],
     "usage.prompt_tokens": [None, True, -1, 2.0, "2", 0],
     "usage.completion_tokens": [None, True, -1, 2.0, 0],
     "usage.prompt_tokens_details": [None, {}, [], {"cached_tokens": 1}],
+    "usage.completion_tokens_details": [None, {}, [], {"reasoning_tokens": 1}, {"reasoning_tokens": 9}],
 }
 
 

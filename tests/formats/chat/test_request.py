@@ -71,6 +71,15 @@ def test_extras_are_passed_on_and_overrule_nothing() -> None:
     assert (body["reasoning_effort"], body["model"]) == ("low", "m")
 
 
+def test_reasoning_is_sent_under_both_names_where_it_is_read() -> None:
+    requested = CompletionRequest("m", (*HELLO, Message(Role.ASSISTANT, "so", reasoning="hm"), *HELLO))
+    (_, bare, _), (_, sent, _) = (
+        request_object(requested, "m", None, (), reads)["messages"] for reads in (False, True)
+    )
+    assert bare == {"role": "assistant", "content": "so"}
+    assert sent == bare | {"reasoning": "hm", "reasoning_content": "hm"}
+
+
 def test_tools_are_chosen_as_requested() -> None:
     def choice(**fields: object) -> dict[str, object]:
         body = request_object(attrs.evolve(CompletionRequest("m", HELLO, tools=(TOOL,)), **fields), "m", None, ())

@@ -53,7 +53,8 @@ def read(request: CompletionRequest, *answers: Any) -> list[Delta]:
 
 texts = st.text(st.characters(codec="utf-8"), max_size=60)
 calls = st.lists(st.builds(ToolCall, st.just("call_1"), st.just("look_up"), texts), max_size=2)
-contents = st.tuples(texts, calls).filter(lambda made: made[0] or made[1])
+contents = st.tuples(texts, calls, st.none() | texts.filter(bool)).filter(any)
+Said = tuple[str, list[ToolCall], str | None]
 USAGE = Usage(7, 11, 3)
 
 
@@ -62,13 +63,16 @@ def usage_of(reply: Iterable[Delta]) -> Usage:
     return attrs.evolve(USAGE, completion_tokens=sum(delta.tokens for delta in reply))
 
 
-def spoken(text: str, made: Iterable[ToolCall], streamed: bool) -> tuple[CompletionRequest, list[Delta]]:
+def spoken(
+    text: str, made: Iterable[ToolCall], reasoning: str | None, streamed: bool
+) -> tuple[CompletionRequest, list[Delta]]:
     requested = attrs.evolve(ASKED, streamed=streamed, logprobs=True, return_token_ids=True, max_tokens=None)
-    return requested, list(stream_message(Message(Role.ASSISTANT, text, tool_calls=tuple(made)), requested))
+    message = Message(Role.ASSISTANT, text, tool_calls=tuple(made), reasoning=reasoning)
+    return requested, list(stream_message(message, requested))
 
 
 @given(contents, st.lists(st.integers(0, 4000), max_size=20))
-def test_a_stream_however_it_is_cut_reads_as_it_was_said(content: tuple[str, list[ToolCall]], cuts: list[int]) -> None:
+def test_a_stream_however_it_is_cut_reads_as_it_was_said(content: Said, cuts: list[int]) -> None:
     requested, reply = spoken(*content, streamed=True)
     chunks = Chunks("id", 1, "m", with_usage=True, with_logprobs=True, with_ids=True)
     raw = b"".join([*map(chunks.of, reply), chunks.usage(usage_of(reply)), DONE])
@@ -85,8 +89,8 @@ def test_a_stream_however_it_is_cut_reads_as_it_was_said(content: tuple[str, lis
 
 
 @given(contents)
-@example(("0     ", [ToolCall("call_1", "look_up", "0     ")]))  # more tokens than a fixed usage once claimed
-def test_a_whole_answer_reads_as_it_was_said(content: tuple[str, list[ToolCall]]) -> None:
+@example(("0     ", [ToolCall("call_1", "look_up", "0     ")], None))  # more tokens than a fixed usage once claimed
+def test_a_whole_answer_reads_as_it_was_said(content: Said) -> None:
     requested, reply = spoken(*content, streamed=False)
     choice = fold_choice(0, _without_alternatives(reply), True)
     answer = loads(completion_json(Completion("id", 1, "m", (choice,), usage_of(reply)), True, True))
@@ -132,12 +136,20 @@ def test_an_estimate_never_passes_the_limit() -> None:
     assert delta.tokens == 100
 
 
-def test_thoughts_count_and_are_not_content() -> None:
-    found = read(
-        STREAMED, chunk({"reasoning_content": "hm"}), chunk({"reasoning": "hm"}), chunk({"content": "8"}, "stop")
-    )
+def test_reasoning_counts_and_is_not_content() -> None:
+    both = {"reasoning_content": "!", "reasoning": "!", "content": "8"}
+    found = read(STREAMED, chunk({"reasoning_content": "hm"}), chunk({"reasoning": "hm"}), chunk(both, "stop"))
     assert "".join(delta.text for delta in found) == "8"
+    assert "".join(delta.reasoning for delta in found) == "hmhm!"
     assert found[-1].usage == Usage(4, 3, estimated=True)
+
+
+def test_a_server_tells_how_many_tokens_are_reasoning() -> None:
+    counted = {"prompt_tokens": 4, "completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 7}}
+    (delta,) = read(ASKED, whole("8", usage=counted, reasoning="hm"))
+    assert (delta.text, delta.reasoning, delta.usage) == ("8", "hm", Usage(4, 9, reasoning_tokens=7))
+    counted["completion_tokens_details"] = {"reasoning_tokens": 70}
+    assert read(ASKED, whole("8", usage=counted))[0].usage == Usage(4, 9, reasoning_tokens=9)
 
 
 def test_a_refusal_is_what_the_model_said() -> None:

@@ -97,6 +97,16 @@ def test_text_after_a_call_belongs_to_the_same_turn() -> None:
     assert (message.content, len(message.tool_calls)) == ("so", 2)
 
 
+def test_reasoning_belongs_to_the_answer_after_it() -> None:
+    thoughts = [{"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": t}]} for t in "ab"]
+    call = {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"}
+    user, said = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "so"}
+    assert [one.reasoning for one in messages_of(read_items([user, *thoughts, said]))] == [None, "ab"]
+    (message,) = messages_of(read_items([thoughts[0], call, thoughts[1], said]))
+    assert (message.reasoning, message.content) == ("ab", "so")
+    assert messages_of(read_items([thoughts[0], user, said])) == messages_of(read_items([user, said]))
+
+
 @pytest.mark.parametrize(
     ("items", "place", "words"),
     [

@@ -12,7 +12,7 @@ from example_counts import examples
 from http_client import Answer, Client, client_of
 from modelyard import Pricing, ScriptedBackend, open_platform
 from modelyard.asgi import asgi_app
-from modelyard.backends import UpstreamBackend, call, offer, say
+from modelyard.backends import UpstreamBackend, call, offer, reasoning, say
 from modelyard.domain.completion import Message, Part, Role, ToolCall, ToolMode
 from modelyard.errors import BackendError
 from modelyard.formats.messages.request import read_messages_request
@@ -56,8 +56,9 @@ def assembled(found: list[Any]) -> Any:
         elif event["type"] == "content_block_delta":
             assert (opened, event["index"]) == (True, len(content) - 1)
             delta = event["delta"]
-            if delta["type"] == "text_delta":
-                content[-1]["text"] += delta["text"]
+            if delta["type"] in ("text_delta", "thinking_delta"):
+                name = delta["type"].removesuffix("_delta")
+                content[-1][name] += delta[name]
             else:
                 pieces += delta["partial_json"]
         else:
@@ -99,6 +100,8 @@ ANSWERS = {
         ),
         "tool_use",
     ),
+    "reasoning": (say(reasoning("hm "), reasoning("so"), "one two"), "end_turn"),
+    "reasoning and a call": (say(reasoning("hm"), call("look", x=1)), "tool_use"),
     "filtered": (say("no", finish="content_filter"), "refusal"),
 }
 
@@ -362,7 +365,7 @@ def test_a_conversation_with_tools_and_images_becomes_messages() -> None:
     assert request.messages == (
         Message(Role.SYSTEM, "be kind"),
         Message(Role.USER, (Part("text", "see"), image)),
-        Message(Role.ASSISTANT, "I look", tool_calls=(ToolCall("t1", "look", '{"x":1}'),)),
+        Message(Role.ASSISTANT, "I look", tool_calls=(ToolCall("t1", "look", '{"x":1}'),), reasoning="hm"),
         Message(Role.TOOL, "Error: no", tool_call_id="t1"),
         Message(Role.TOOL, "", tool_call_id="t2"),
         Message(Role.USER, "and?"),

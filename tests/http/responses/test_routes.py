@@ -6,7 +6,8 @@ import attrs
 import pytest
 
 from backends import Failing, FixedAnswer
-from modelyard import open_platform
+from modelyard import ScriptedBackend, open_platform
+from modelyard.backends import call, reasoning, say
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import Delta, FinishReason, ToolCallDelta
 from modelyard.errors import BackendError
@@ -153,6 +154,95 @@ def test_a_backend_that_fails_in_mid_stream_ends_it_with_an_error_and_a_failed_r
         assert [event["sequence_number"] for event in events] == list(range(len(events)))
         assert client.send("GET", f"/v1/responses/{events[0]['response']['id']}").status == 404
         assert [entry.completion_tokens for entry in platform.usage.list(entity="acme")] == [1]
+
+
+# ---- reasoning -----------------------------------------------------------------------------------------------------
+
+REASONED = say(reasoning("They ask"), reasoning(" for one."), "one", " two")
+REASONING_EVENTS = [
+    "created",
+    "in_progress",
+    "output_item.added",
+    "content_part.added",
+    *["reasoning_text.delta"] * 2,
+    "reasoning_text.done",
+    "content_part.done",
+    "output_item.done",
+    "output_item.added",
+    "content_part.added",
+    *["output_text.delta"] * 2,
+    "output_text.done",
+    "content_part.done",
+    "output_item.done",
+    "completed",
+]
+
+
+def test_reasoning_is_an_item_before_the_message_streamed_and_whole(client_for: Any) -> None:
+    with open_platform(backend=ScriptedBackend([REASONED, REASONED], ["echo"])) as platform:
+        client = client_for(platform)
+        whole, events = made(client), asked(client, stream=True).events
+    assert [event["type"].removeprefix("response.") for event in events] == REASONING_EVENTS
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    item, message = whole["output"]
+    assert item["id"].startswith("rs_")
+    assert item | {"id": ""} == {
+        "id": "",
+        "type": "reasoning",
+        "status": "completed",
+        "summary": [],
+        "content": [{"type": "reasoning_text", "text": "They ask for one."}],
+    }
+    assert message["content"][0]["text"] == "one two"
+    assert whole["usage"]["output_tokens"] == 6
+    assert whole["usage"]["output_tokens_details"] == {"reasoning_tokens": 4}
+    streamed = events[-1]["response"]
+    assert streamed["usage"] == whole["usage"]
+    assert [one | {"id": ""} for one in streamed["output"]] == [one | {"id": ""} for one in whole["output"]]
+    assert [event["item"] for event in events if event["type"].endswith("item.done")] == streamed["output"]
+    for event in events:
+        if "content_index" in event:
+            assert event["item_id"] == streamed["output"][event["output_index"]]["id"]
+
+
+def test_reasoning_before_a_call_and_reasoning_that_is_cut(client_for: Any) -> None:
+    called, long = say(reasoning("hm"), call("look", q="a")), say(reasoning("one two three"), "four")
+    with open_platform(backend=ScriptedBackend([called, called, long, long], ["echo"])) as platform:
+        client = client_for(platform)
+        for stream in (False, True):
+            answer = asked(client, tools=[LOOK], stream=stream)
+            output = answer.events[-1]["response"]["output"] if stream else answer.json["output"]
+            assert [item["type"] for item in output] == ["reasoning", "function_call"]
+        for stream in (False, True):
+            answer = asked(client, max_output_tokens=2, stream=stream)
+            response = answer.events[-1]["response"] if stream else answer.json
+            (item,) = response["output"]
+            assert (item["type"], item["status"], response["status"]) == ("reasoning", "incomplete", "incomplete")
+            assert item["content"][0]["text"] == "one two"
+
+
+def test_a_model_reads_its_reasoning_again_by_items_references_and_the_response_before(client_for: Any) -> None:
+    backend = ScriptedBackend([say(reasoning("hm"), call("look", q="a")), *["done"] * 3], ["echo"])
+    with open_platform(backend=backend) as platform:
+        client = client_for(platform)
+        first = made(client, tools=[LOOK])
+        returned = {"type": "function_call_output", "call_id": first["output"][1]["call_id"], "output": "found"}
+        begun = {"role": "user", "content": "hello there"}
+        references = [{"type": "item_reference", "id": item["id"]} for item in first["output"]]
+        made(client, [returned], previous_response_id=first["id"], tools=[LOOK])
+        made(client, [begun, *first["output"], returned], tools=[LOOK])
+        made(client, [begun, *references, returned], tools=[LOOK])
+    for request in backend.requests[1:]:
+        user, answered, tool = request.messages
+        assert (user.role, answered.reasoning, answered.tool_calls[0].name, tool.text) == (
+            *("user", "hm", "look", "found"),
+        )
+
+
+def test_echo_reasons_where_it_is_asked_to(client: Any) -> None:
+    item, message = made(client, reasoning={"effort": "low"})["output"]
+    assert item["content"][0]["text"] == message["content"][0]["text"] == "hello there"
+    assert len(made(client, reasoning={"effort": "none"})["output"]) == 1
 
 
 # ---- what was answered before ------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ OTHER: dict[str, list[Any]] = {
     "usage": [Usage(1, 1)],
     "prompt_logprobs": [(TokenLogprob("a", -1.0),), "x"],
     "stop_string": ["x", 1],
+    "reasoning": ["hm", "\ud800", 3],
 }
 FOUND = [attrs.evolve(Delta("a", 1), **{name: value}) for name, values in OTHER.items() for value in values]
 texts = st.builds(Delta, st.sampled_from(["a", "b", " c"]), st.just(1))

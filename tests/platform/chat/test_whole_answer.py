@@ -85,13 +85,14 @@ OTHER: dict[str, list[Any]] = {
     "tokens": [0, 2, 3, 60, -1, True],
     "index": [1, False],
     "finish_reason": [FinishReason.LENGTH, None, "stop"],
-    "usage": [Usage(3, 2), Usage(1, 1, 4)],
+    "usage": [Usage(3, 2), Usage(1, 1, 4), Usage(1, 1, reasoning_tokens=2)],
     "logprobs": [(TokenLogprob("a", 0.0, (97,)),)],
     "token_ids": [(1,)],
     "prompt_token_ids": [(1, 2)],
     "prompt_logprobs": [(TokenLogprob("a", 0.0, (97,)),)],
     "tool_call": [ToolCallDelta(0, "c1", "f", "{}"), ToolCallDelta(1)],
     "stop_string": ["END", 7, "\ud800"],
+    "reasoning": ["hm", "\ud800", 7],
 }
 """What else a field may have than in an answer that is plain."""
 

@@ -70,19 +70,29 @@ def stored(platform_id: str = "resp_1", **members: Any) -> ModelResponse:
     return attrs.evolve(response, job_id="j")
 
 
-WHOLE = stored()
+WHOLE = stored(reasoning={"effort": "low"})
+LONGEST = len(WHOLE.reasoning + WHOLE.text)
 
 
 def opened(length: int) -> ModelResponse:
     """The response when so many characters of it were written."""
-    (message,) = WHOLE.output
-    (part,) = message["content"]
-    part = {**part, "text": part["text"][:length]}
-    begun = {**message, "status": "in_progress", "content": [part]}
-    return attrs.evolve(WHOLE, status=type(WHOLE.status)("in_progress"), output=(begun,), usage={})
+    output = []
+    for item in WHOLE.output:
+        (part,) = item["content"]
+        if length >= 0:
+            ended = length > len(part["text"])
+            part, status = {**part, "text": part["text"][:length]}, "completed" if ended else "in_progress"
+            output.append({**item, "status": status, "content": [part]})
+        length -= len(part["text"]) if length > 0 and ended else length + 1
+    return attrs.evolve(WHOLE, status=type(WHOLE.status)("in_progress"), output=tuple(output), usage={})
 
 
-@given(st.lists(st.integers(0, len(WHOLE.text)), max_size=5), st.data())
+def written(events: Any) -> str:
+    """All that was written, reasoning and text."""
+    return "".join(event.data["delta"] for event in events if event.type.endswith("_text.delta"))
+
+
+@given(st.lists(st.integers(0, LONGEST), max_size=5), st.data())
 def test_however_it_is_read_the_events_are_the_same(lengths: list[int], data: st.DataObject) -> None:
     replay, events = Replay(), []
     for length in sorted(lengths):
@@ -91,10 +101,11 @@ def test_however_it_is_read_the_events_are_the_same(lengths: list[int], data: st
     assert replay.of(WHOLE, 1) == []
     numbers = [event.data["sequence_number"] for event in events]
     assert all(one < other for one, other in pairwise(numbers))
-    assert "".join(event.text for event in events) == WHOLE.text
+    assert written(events) == WHOLE.reasoning + WHOLE.text
     whole = Replay().of(WHOLE, 1)
-    assert [event for event in events if not event.text] == [event for event in whole if not event.text]
+    others = [[event for event in made if "_text.delta" not in event.type] for made in (events, whole)]
+    assert others[0] == others[1]
     after = data.draw(st.sampled_from(numbers))
     rest = Replay(after).of(WHOLE, 1)
     before = [event for event in events if event.data["sequence_number"] <= after]
-    assert "".join(event.text for event in [*before, *rest]) == WHOLE.text
+    assert written([*before, *rest]) == WHOLE.reasoning + WHOLE.text

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from modelyard import Message, Platform, Principal, Role, Scope, ScriptedBackend, open_platform
+from modelyard.backends import reasoning, say
 from modelyard.domain.training import Example, Preference
 from modelyard.errors import Forbidden, InvalidInput, NotFound
 from modelyard.formats.training_data import dump_example, example_of, read_dataset
@@ -94,6 +95,21 @@ def test_rows_are_selected_by_model_checkpoint_time_metadata_and_a_function(plat
     assert asked(where=lambda row: row.answer.text == "other") == ["other"]
     with pytest.raises(NotFound):
         asked(model="desk/support:nothing")
+
+
+def test_reasoning_is_left_out() -> None:
+    script = [say(reasoning("hm"), "chat"), say(reasoning("hm"), "response")]
+    earlier = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "so", "reasoning_content": "hm"},
+        {"role": "user", "content": "and?"},
+    ]
+    with open_platform(backend=ScriptedBackend(script, ["echo"])) as platform:
+        ask(platform, earlier)
+        platform.responses.create(model="echo", input="hello")
+        kept = rows(platform, platform.traffic.collect("all").url)
+    assert sorted(row.messages[-1].text for row in kept) == ["chat", "response"]
+    assert {message.reasoning for row in kept for message in row.messages} == {None}
 
 
 def test_only_the_callers_own_rows_are_collected(platform: Platform) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from modelyard import open_platform
 from modelyard.backends.echo import EchoBackend
-from modelyard.backends.scripted.backend import ScriptedBackend, call, say
+from modelyard.backends.scripted.backend import ScriptedBackend, call, reasoning, say
 from modelyard.domain.completion import Message, Part, Role, Tool, ToolCall
 from modelyard.platform.keys.service import SECRET_BYTES, secret_of
 from modelyard.testing.cassette.cassette import use_cassette
@@ -75,7 +75,14 @@ CANARY = "sk-canary-0123456789abcdef"
 def test_no_part_of_a_conversation_brings_a_secret_into_a_cassette(tmp_path: Path) -> None:
     path = tmp_path / "c.jsonl"
     script = [
-        say("your key is sk-ca", "nary-0123456789", "abcdef, sir", call("save", key=CANARY, pin="hunter2")),
+        say(
+            reasoning("they have sk-canary-"),
+            reasoning("0123456789abcdef"),
+            "your key is sk-ca",
+            "nary-0123456789",
+            "abcdef, sir",
+            call("save", key=CANARY, pin="hunter2"),
+        ),
         say("ok"),
     ]
     conversation = [

@@ -1,21 +1,20 @@
 """The answers that a script may give, and the deltas that they become.
 
-An answer made with `say` is a list of parts in the order in which they happen: texts, tokens, tool calls, pauses and
-exceptions. Every other kind of answer (a string, a message, a finished choice, a structured value, an exception) is
-short for such a list, or consists of deltas already.
+An answer made with `say` is a list of parts in the order in which they happen: reasoning, texts, tokens, tool calls,
+pauses and exceptions. Every other kind of answer (a string, a message, a finished choice, a structured value, an
+exception) is short for such a list, or consists of deltas already.
 """
 
 import dataclasses
-import hashlib
 import json
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, ClassVar, Protocol
 
 import attrs
 
 from modelyard.backends import echo
+from modelyard.backends.scripted.parts import Called, Item, Part, Parts, Pause, Reasoning, Token, stream_parts, unusable
 from modelyard.domain.completion import (
     Choice,
     Completion,
@@ -23,50 +22,11 @@ from modelyard.domain.completion import (
     Delta,
     FinishReason,
     Message,
-    ToolCall,
     ToolCallDelta,
     ToolMode,
     Usage,
 )
-from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.record import EMPTY
-from modelyard.errors import InvalidInput, NoAnswerPrepared
-
-
-@attrs.frozen
-class Pause:
-    """A pause of so many seconds on the script's clock."""
-
-    seconds: float
-
-
-@attrs.frozen
-class Called:
-    """A call of a tool; `arguments` is JSON text. Its id is generated when it is streamed."""
-
-    name: str
-    arguments: str
-
-
-@attrs.frozen
-class Token:
-    """A string that is one token, with its log-probability and those of its alternatives."""
-
-    text: str
-    logprob: float
-    others: Mapping[str, float] = EMPTY
-
-
-Part = str | Called | Token | Pause | Exception
-
-
-@attrs.frozen
-class Parts:
-    """Parts in the order in which they happen, the finish reason, and the reported usage."""
-
-    parts: tuple[Part, ...]
-    finish: FinishReason | None = None
-    usage: Usage | None = None
 
 
 class PydanticModel(Protocol):
@@ -86,14 +46,12 @@ class DataclassInstance(Protocol):
 Structured = Mapping[str, Any] | attrs.AttrsInstance | DataclassInstance | PydanticModel
 """A value that is streamed as JSON: as content, or as the arguments of the tool that must be called."""
 
-Plain = str | Message | Choice | Completion | Called | Parts | Structured | Exception | Iterable[Delta]
+Plain = str | Message | Choice | Completion | Called | Reasoning | Parts | Structured | Exception | Iterable[Delta]
 
 Answer = Plain | Callable[[CompletionRequest], Any]
 """What a script may hold: content; a message with tool calls; a finished choice (of a completion the first); a `call`;
 a `say`; a structured value; an exception, which is raised; deltas; a function of the request that returns one of them.
 """
-
-Item = Delta | Pause
 
 
 def pause(seconds: float) -> Pause:
@@ -108,6 +66,15 @@ def call(name: str, /, **arguments: Any) -> Called:
     '{"order": 17}'
     """
     return Called(name, json_text(arguments))
+
+
+def reasoning(text: str) -> Reasoning:
+    """Create a part of `say` that is reasoning: a piece of the stream that is no content.
+
+    >>> say(reasoning("Two and two."), "4").parts[0].text
+    'Two and two.'
+    """
+    return Reasoning(text)
 
 
 def token(text: str, logprob: float, others: Mapping[str, float] = EMPTY) -> Token:
@@ -140,9 +107,9 @@ def items(answer: Answer, request: CompletionRequest) -> Iterable[Item]:
     if isinstance(answer, Choice):
         return _finished(answer, request)
     if isinstance(answer, Parts):
-        return _stream_parts(answer, request)
-    if isinstance(answer, Called | Token | Pause | Exception):
-        return _stream_parts(Parts((answer,)), request)
+        return stream_parts(answer, request)
+    if isinstance(answer, Called | Reasoning | Token | Pause | Exception):
+        return stream_parts(Parts((answer,)), request)
     return _other_items(answer, request)
 
 
@@ -153,12 +120,7 @@ def _other_items(answer: Any, request: CompletionRequest) -> Iterable[Item]:
         return _structured(answer, request)
     if isinstance(answer, Iterable) and not isinstance(answer, type | bytes):
         return _deltas(answer)
-    raise _unusable(f"a script cannot answer with {answer!r}; give a string, say(...), call(...) or an exception")
-
-
-def _unusable(message: str) -> InvalidInput:
-    """Return the error for what a script cannot answer with: a fault of the test, which no client should try again."""
-    return NoAnswerPrepared.at("messages", msg=message)
+    raise unusable(f"a script cannot answer with {answer!r}; give a string, say(...), call(...) or an exception")
 
 
 def _is_function(answer: Any) -> bool:
@@ -174,9 +136,9 @@ def _is_structured(answer: Any) -> bool:
 def _deltas(answer: Iterable[Any]) -> Iterator[Item]:
     for item in answer:
         if isinstance(item, str):
-            raise _unusable('a script cannot stream a list of strings; to stream them one by one use say("a", "b")')
+            raise unusable('a script cannot stream a list of strings; to stream them one by one use say("a", "b")')
         if not isinstance(item, Delta | Pause):
-            raise _unusable(f"a script cannot stream {item!r}; give a list of Delta, or say(...)")
+            raise unusable(f"a script cannot stream {item!r}; give a list of Delta, or say(...)")
         yield item
 
 
@@ -192,6 +154,7 @@ def _finished(choice: Choice, request: CompletionRequest) -> Iterable[Delta]:
         logprobs=choice.logprobs or () if request.logprobs else (),
         token_ids=choice.token_ids if request.return_token_ids else (),
         prompt_token_ids=choice.prompt_token_ids if request.return_token_ids else (),
+        reasoning=message.reasoning or "",
     )
     return [whole, *(Delta(tool_call=call) for call in calls), Delta(finish_reason=choice.finish_reason)]
 
@@ -218,7 +181,7 @@ def with_usage(answer: Iterable[Item], request: CompletionRequest) -> Iterator[I
     prompt, produced, content, reported = echo.count_prompt(request.messages), 0, False, False
     for item in answer:
         if isinstance(item, Delta):
-            produced, content = produced + item.tokens, content or bool(item.text or item.tool_call)
+            produced, content = produced + item.tokens, content or bool(item.text or item.reasoning or item.tool_call)
             reported = reported or item.usage is not None
             if not reported and (item.tokens or (item.finish_reason and not content)):
                 item = attrs.evolve(item, usage=Usage(prompt, produced))
@@ -232,7 +195,7 @@ def _structured(value: Structured, request: CompletionRequest) -> Iterable[Item]
     """Stream as arguments if a certain tool must be called, else as content."""
     tool = _forced_tool(request)
     part: Part = json_text(value) if tool is None else Called(tool, json_text(value))
-    return _stream_parts(Parts((part,)), request)
+    return stream_parts(Parts((part,)), request)
 
 
 def _forced_tool(request: CompletionRequest) -> str | None:
@@ -246,7 +209,7 @@ def json_text(value: object) -> str:
     try:
         return json.dumps(value, allow_nan=False, default=_plain)
     except (TypeError, ValueError) as error:
-        raise _unusable(f"this answer of a script cannot be written as JSON: {error}") from None
+        raise unusable(f"this answer of a script cannot be written as JSON: {error}") from None
 
 
 def _plain(value: Any) -> Any:
@@ -261,90 +224,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     raise TypeError(f"{type(value).__name__} is not a JSON value")
-
-
-# ---- part by part ------------------------------------------------------------------------------------------------
-
-
-@attrs.frozen
-class _Piece:
-    """One delta to come: its tokens, and their tool call or their log-probability if they are not plain text."""
-
-    tokens: Sequence[str]
-    call: ToolCallDelta | None = None
-    token: Token | None = None
-
-    def first(self, count: float) -> "_Piece":
-        """Return the piece with at most this many tokens."""
-        return self if len(self.tokens) <= count else attrs.evolve(self, tokens=self.tokens[: int(count)])
-
-    def delta(self, request: CompletionRequest) -> Delta:
-        """Return the delta with the details that the request asks for."""
-        return Delta(
-            "" if self.call else "".join(self.tokens),
-            len(self.tokens),
-            tool_call=self.call,
-            logprobs=_logprobs(self.token, request) if self.token else echo.logprobs(self.tokens, request),
-            token_ids=echo.token_ids(self.tokens, request),
-        )
-
-
-def _stream_parts(answer: Parts, request: CompletionRequest) -> Iterator[Item]:
-    """Stream the parts in order, up to the request's token limit, then an empty delta with the finish reason."""
-    left = math.inf if request.max_tokens is None else request.max_tokens
-    ending = answer.finish or _ending(answer)
-    opening = echo.prompt_ids(request.messages) if request.return_token_ids else ()
-    for part in _pieces(answer, request):
-        if isinstance(part, Exception):
-            raise part
-        if isinstance(part, Pause):
-            yield part
-            continue
-        if left > 0:
-            yield attrs.evolve(part.first(left).delta(request), prompt_token_ids=opening)
-            opening = ()
-        left -= len(part.tokens)
-        if left < 0:
-            ending = FinishReason.LENGTH
-            break
-    yield Delta(prompt_token_ids=opening, finish_reason=ending, usage=answer.usage)
-
-
-def _ending(answer: Parts) -> FinishReason:
-    calls = any(isinstance(part, Called) for part in answer.parts)
-    return FinishReason.TOOL_CALLS if calls else FinishReason.STOP
-
-
-def _pieces(answer: Parts, request: CompletionRequest) -> Iterator[_Piece | Pause | Exception]:
-    calls = 0
-    for part in answer.parts:
-        if isinstance(part, str):
-            yield _Piece(echo.split_tokens(part))
-        elif isinstance(part, Token):
-            yield _Piece([part.text], token=part)
-        elif isinstance(part, Called):
-            made = ToolCall(_call_id(request, calls, part.name), part.name, part.arguments)
-            yield from (_Piece([piece.arguments], piece) for piece in echo.call_pieces(calls, made))
-            calls += 1
-        elif isinstance(part, Pause | Exception):
-            yield part
-        else:
-            raise _unusable(f"a script cannot stream {part!r}; give strings, call(...), token(...), pause(...)")
-
-
-def _call_id(request: CompletionRequest, at: int, name: str) -> str:
-    """Return an id that depends on the place in the conversation alone, and is unique there."""
-    key = f"{len(request.messages)}:{at}:{name}"
-    return f"call_{hashlib.sha256(key.encode()).hexdigest()[:24]}"
-
-
-def _logprobs(token: Token, request: CompletionRequest) -> tuple[TokenLogprob, ...]:
-    if not request.logprobs:
-        return ()
-    likely = sorted({**token.others, token.text: token.logprob}.items(), key=lambda one: -one[1])
-    top = tuple(_entry(text, logprob) for text, logprob in likely[: request.top_logprobs])
-    return (attrs.evolve(_entry(token.text, token.logprob), top=top),)
-
-
-def _entry(text: str, logprob: float) -> TokenLogprob:
-    return TokenLogprob(text, logprob, tuple(text.encode("utf-8", "surrogatepass")), id=echo.token_id(text))

@@ -6,25 +6,25 @@ from modelyard.backends import echo, word_embedding
 from modelyard.backends.entries import entry_for
 from modelyard.backends.scripted.answers import (
     Answer,
-    Item,
-    Pause,
     call,
     items,
     may_report,
     pause,
+    reasoning,
     say,
     token,
     usage_of,
     with_usage,
 )
 from modelyard.backends.scripted.demands import checked
+from modelyard.backends.scripted.parts import Item, Pause
 from modelyard.backends.scripted.rules import Rule, RuleBook, Script, on, rules_of
 from modelyard.domain import embedding
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.protocols import Capabilities, Clock, ServedModel
 
-__all__ = ["Answer", "Rule", "Script", "ScriptedBackend", "call", "on", "pause", "say", "token"]
+__all__ = ["Answer", "Rule", "Script", "ScriptedBackend", "call", "on", "pause", "reasoning", "say", "token"]
 
 
 class ScriptedBackend:

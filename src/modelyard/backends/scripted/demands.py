@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from modelyard.backends.json_schema.schemas import Document
 from modelyard.backends.json_schema.validation import fits
-from modelyard.backends.scripted.answers import Item
+from modelyard.backends.scripted.parts import Item
 from modelyard.domain.completion import (
     CompletionRequest,
     Delta,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from modelyard.backends.scripted.answers import call, say
+from modelyard.backends.scripted.answers import call, reasoning, say
 from modelyard.backends.scripted.rules import Rule, on
 from modelyard.errors import BackendError, InvalidInput, Overloaded, RateLimited
 from modelyard.formats.json import loads
@@ -22,8 +22,9 @@ def load_script(path: str | os.PathLike[str]) -> list[Rule]:
 
     The file is a list of objects with `on`, conditions as those of the function `on` (all requests without it), and
     `answer`, or a list of `answers` to give one after the other. An answer is a string, or an object with one of `json`
-    (a structured value), `call` (the name of a tool, with its `arguments`), `say` (a list of strings and calls) and
-    `error` ("rate_limit_exceeded", "overloaded" or "backend_error", with a `message` and `retry_after` in seconds).
+    (a structured value), `call` (the name of a tool, with its `arguments`), `say` (a list of strings, calls and objects
+    with `reasoning`) and `error` ("rate_limit_exceeded", "overloaded" or "backend_error", with a `message` and
+    `retry_after` in seconds).
 
     Raises `InvalidInput` at the place in the file, and OSError.
     """
@@ -77,12 +78,17 @@ def _call(given: Mapping[str, Any], at: Place) -> Any:
 
 def _say(given: Mapping[str, Any], at: Place) -> Any:
     if not isinstance(given["say"], list):
-        raise InvalidInput.at(*at, "say", msg="must be a list of strings and calls")
+        raise InvalidInput.at(*at, "say", msg="must be a list of strings, calls and reasoning")
     return say(*(_part(part, (*at, "say", number)) for number, part in enumerate(given["say"])))
 
 
 def _part(part: Any, at: Place) -> Any:
-    return part if isinstance(part, str) else _call({"call": None, **_fields(part, {"call", "arguments"}, at)}, at)
+    if isinstance(part, str):
+        return part
+    given = _fields(part, {"call", "arguments", "reasoning"}, at)
+    if isinstance(given.get("reasoning"), str) and len(given) == 1:
+        return reasoning(given["reasoning"])
+    return _call({"call": None, **given}, at)
 
 
 def _error(given: Mapping[str, Any], at: Place) -> Any:

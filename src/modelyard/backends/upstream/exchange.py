@@ -238,7 +238,8 @@ class Exchange(Attempts):
         # What is the model's own limit anyway is left to the server, which knows how long the prompt is.
         limited = request.max_tokens is not None and request.max_tokens < self._model.entry.max_output_length
         limit = request.max_tokens if limited else None
-        return dumps(request_object(request, name, limit, self._upstream_model.capabilities.parameters))
+        can = self._upstream_model.capabilities
+        return dumps(request_object(request, name, limit, can.parameters, can.reasoning))
 
     def _reader(self, whole: bool) -> AnswerReader:
         return AnswerReader(self._request)

@@ -220,6 +220,8 @@ def plain_message(message: Message) -> dict[str, Any]:
         plain["tool_call_id"] = message.tool_call_id
     if message.name is not None:
         plain["name"] = message.name
+    if message.reasoning:
+        plain["reasoning_content"] = message.reasoning
     return plain
 
 

@@ -13,15 +13,23 @@ import attrs
 
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, ToolCallDelta, Usage
 from modelyard.domain.frozen import maker
-from modelyard.domain.logprobs import TokenLogprob, token_bytes, trimmed
+from modelyard.domain.logprobs import TokenLogprob
 from modelyard.errors import BackendError
-from modelyard.formats.fields import each, mapping, natural, number, optional, refused, required, text
+from modelyard.formats.chat.answer_parts import (
+    TOKEN_DETAILS,
+    fitting,
+    read_ids,
+    read_logprobs,
+    read_token_ids,
+    read_usage,
+)
+from modelyard.formats.fields import each, mapping, natural, optional, refused, required, text
 
 CHARACTERS_PER_TOKEN = 4
 """The estimate where no tokens were counted."""
 
 _REASONS: Mapping[Any, FinishReason] = {reason.value: reason for reason in FinishReason}
-_REASONING = ("reasoning_content", "reasoning")
+_REASONING, _EMPTY = ("reasoning_content", "reasoning"), (None, "")
 _MORE = ("finish_reason", "logprobs", "token_ids", "provider_specific_fields", "prompt_token_ids")
 """Members of a choice next to its text."""
 _delta = maker(Delta)
@@ -43,7 +51,7 @@ class AnswerReader:
     The very last delta is held back until `end`, because the usage that comes after it belongs to it. Where the server
     counts no tokens, a chunk counts as one token, and a whole text is estimated. The usage is then marked as estimated,
     as it is where the server counts fewer tokens than it shows.
-    Thoughts of a model are not content: their tokens count, their text is dropped.
+    Servers have two names for reasoning; one of them is enough.
     """
 
     def __init__(self, request: CompletionRequest) -> None:
@@ -97,7 +105,7 @@ class AnswerReader:
         if self._take_plain_answer(chunk):
             return []
         data = mapping(chunk)
-        self._usage = optional(_usage, data, "usage", None) or self._usage
+        self._usage = optional(read_usage, data, "usage", None) or self._usage
         found = optional(lambda given: each(lambda choice: self._deltas(choice, data), given), data, "choices", ())
         return [delta for deltas in found for delta in deltas]
 
@@ -114,6 +122,8 @@ class AnswerReader:
             if "message" in choice or chunk.get("usage") is not None or chunk.get("prompt_token_ids") is not None:
                 return None
             if choice["delta"].get("tool_calls") is not None or any(choice.get(name) is not None for name in _MORE):
+                return None
+            if any(choice["delta"].get(name) not in _EMPTY for name in _REASONING):
                 return None
             return self._choices[index].take_text(content)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError):
@@ -138,7 +148,9 @@ class AnswerReader:
                 return False
             if not (type(prompt) is int and type(produced) is int and prompt >= 0 and produced >= 0):
                 return False
-            if usage.get("prompt_tokens_details") is not None or chunk.get("prompt_token_ids") is not None:
+            if any(message.get(name) not in _EMPTY for name in _REASONING) or chunk.get("prompt_token_ids") is not None:
+                return False
+            if any(usage.get(name) is not None for name in TOKEN_DETAILS):
                 return False
         except (KeyError, TypeError, ValueError, AttributeError):
             return False
@@ -206,23 +218,24 @@ class _ChoiceReader:
         whole = "message" in choice
         message = required(mapping, choice, "message" if whole else "delta")
         content = optional(text, message, "content", "") or optional(text, message, "refusal", "")
-        calls = optional(
-            lambda given: each(self._call, list(enumerate(each(lambda call: call, given)))), message, "tool_calls", ()
-        )
-        entries, ids = optional(_logprobs, choice, "logprobs", ()), _token_ids(choice)
+        reasoning = _reasoning(message)
+        calls = optional(self._all_calls, message, "tool_calls", ())
+        entries, ids = optional(read_logprobs, choice, "logprobs", ()), read_token_ids(choice)
         reason = optional(self._finish_reason, choice, "finish_reason", None)
-        has_output = bool(content or calls or any(message.get(name) for name in _REASONING))
-        tokens = len(ids) or len(entries) or (self._estimate(content, has_output, usage) if whole else int(has_output))
+        has_output = bool(content or calls or reasoning)
+        shown = reasoning + content
+        tokens = len(ids) or len(entries) or (self._estimate(shown, has_output, usage) if whole else int(has_output))
         prompt = self._prompt(choice, chunk)
         if has_output:
             self._check_details(entries, ids)
-        if reason is FinishReason.STOP and entries:
-            entries = _fitting(entries, content)
+        if reason is FinishReason.STOP and entries and not reasoning:
+            entries = fitting(entries, content)
         if len(ids) == len(entries):
             entries = tuple(attrs.evolve(entry, id=token) for entry, token in zip(entries, ids, strict=True))
         self.tokens += tokens
         self.shown += tokens if entries or ids or not whole else 0
-        first = Delta(content, tokens, self.index, calls[0] if calls else None, entries, ids, prompt)
+        call = calls[0] if calls else None
+        first = Delta(content, tokens, self.index, call, entries, ids, prompt, reasoning=reasoning)
         deltas = [first] if has_output or tokens or prompt else []
         deltas += [Delta(index=self.index, tool_call=call) for call in calls[1:]]
         stopped = choice.get("stop_reason")  # of vLLM; servers may also name a token here
@@ -275,7 +288,7 @@ class _ChoiceReader:
         """Return the token ids of the prompt, once. Servers put them into the choice or next to all choices."""
         if self._prompted:
             return ()
-        ids = optional(_ids, choice, "prompt_token_ids", ()) or optional(_ids, chunk, "prompt_token_ids", ())
+        ids = optional(read_ids, choice, "prompt_token_ids", ()) or optional(read_ids, chunk, "prompt_token_ids", ())
         self._prompted = bool(ids)
         return ids
 
@@ -295,52 +308,6 @@ class _ChoiceReader:
         return ToolCallDelta(index, call_id, required(text, function, "name"), arguments)
 
 
-# ---- the parts ---------------------------------------------------------------------------------------------------
-
-
-def _usage(value: Any) -> Usage:
-    data = mapping(value)
-    details = optional(mapping, data, "prompt_tokens_details", {})
-    prompt = optional(natural, data, "prompt_tokens", 0)
-    cached = optional(natural, details, "cached_tokens", 0)
-    return Usage(prompt, optional(natural, data, "completion_tokens", 0), min(cached, prompt))
-
-
-def _token_ids(choice: Mapping[str, Any]) -> tuple[int, ...]:
-    """Read the ids where vLLM puts them, or where LiteLLM puts those of a vLLM."""
-    ids = optional(_ids, choice, "token_ids", ())
-    return ids or optional(_ids, optional(mapping, choice, "provider_specific_fields", {}), "token_ids", ())
-
-
-def _ids(value: Any) -> tuple[int, ...]:
-    return each(natural, value)
-
-
-def _logprobs(value: Any) -> tuple[TokenLogprob, ...]:
-    return optional(lambda entries: each(_sampled, entries), mapping(value), "content", ())
-
-
-def _sampled(value: Any) -> TokenLogprob:
-    """Read a token and its alternatives, the likeliest first: vLLM puts the sampled token before the others."""
-    top = optional(lambda others: each(_entry, others), mapping(value), "top_logprobs", ())
-    ordered = sorted(top, key=lambda other: -other.logprob)
-    return attrs.evolve(_entry(value), top=tuple(ordered)) if top else _entry(value)
-
-
-def _entry(value: Any) -> TokenLogprob:
-    data = mapping(value)
-    logprob = min(0.0, required(number, data, "logprob"))
-    return TokenLogprob(required(text, data, "token"), logprob, optional(_byte_values, data, "bytes", None))
-
-
-def _byte_values(value: Any) -> tuple[int, ...]:
-    values = each(natural, value)
-    if any(byte > 255 for byte in values):
-        raise refused("must be bytes", "value_error")
-    return values
-
-
-def _fitting(entries: tuple[TokenLogprob, ...], content: str) -> tuple[TokenLogprob, ...]:
-    """Return the entries without the text of an end-of-turn token or of a stop string, which is not content."""
-    written, size = b"".join(map(token_bytes, entries)), content.encode("utf-8", "surrogatepass")
-    return tuple(trimmed(entries, len(size))) if written.startswith(size) else entries
+def _reasoning(message: Mapping[str, Any]) -> str:
+    """Return reasoning under the name that the server has for it."""
+    return next((given for given in map(message.get, _REASONING) if isinstance(given, str) and given), "")

@@ -110,15 +110,20 @@ class MessageToolCall:
 
 @attrs.frozen
 class AssistantMessage:
-    """An earlier turn of the assistant: text, calls, or both."""
+    """An earlier turn of the assistant: text, calls, or both, and the reasoning before them, under either name.
+
+    Reasoning is given to models that read it (`Capabilities.reasoning`), and to no others.
+    """
 
     role: Literal["assistant"]
     content: str | tuple[TextPart | RefusalPart, ...] | None = None
     tool_calls: tuple[MessageToolCall, ...] | None = None
     name: str | None = attrs.field(default=None, validator=_NAME)
+    reasoning_content: str | None = None
+    reasoning: str | None = None
 
     def __attrs_post_init__(self) -> None:
-        if self.content is None and not self.tool_calls:
+        if self.content is None and not (self.tool_calls or self.reasoning_content or self.reasoning):
             raise InvalidInput.at("content", msg="is required, unless there are tool_calls", type="missing")
 
 
@@ -145,13 +150,12 @@ def read_messages(raw: Any) -> tuple[Message, ...]:
 
 
 def _read_message(message: ChatMessage) -> Message:
-    return Message(
-        Role(message.role),
-        read_content(message.content),
-        message.name,
-        _read_calls(message.tool_calls or ()) if isinstance(message, AssistantMessage) else (),
-        message.tool_call_id if isinstance(message, ToolMessage) else None,
-    )
+    role, content = Role(message.role), read_content(message.content)
+    if isinstance(message, AssistantMessage):
+        reasoning = message.reasoning_content or message.reasoning or None
+        return Message(role, content, message.name, _read_calls(message.tool_calls or ()), reasoning=reasoning)
+    answered = message.tool_call_id if isinstance(message, ToolMessage) else None
+    return Message(role, content, message.name, tool_call_id=answered)
 
 
 def _read_calls(calls: tuple[MessageToolCall, ...]) -> tuple[ToolCall, ...]:
@@ -185,6 +189,8 @@ def message_object(message: Message) -> dict[str, Any]:
         written["tool_calls"] = [tool_call_object(call) for call in message.tool_calls]
     if message.tool_call_id is not None:
         written["tool_call_id"] = message.tool_call_id
+    if message.reasoning:
+        written["reasoning_content"] = message.reasoning
     return written
 
 
@@ -235,6 +241,7 @@ class RecordedMessage:
     name: str | None = None
     tool_calls: tuple[RecordedCall, ...] = ()
     tool_call_id: str | None = None
+    reasoning_content: str | None = None
 
 
 @attrs.frozen
@@ -263,7 +270,8 @@ def recorded_message(value: Any) -> Message:
 def message_of(read: RecordedMessage) -> Message:
     """Return the message that was recorded."""
     calls = [ToolCall(call.id, call.function.name, call.function.arguments) for call in read.tool_calls]
-    return Message(read.role, read_content(read.content), read.name, tuple(calls), read.tool_call_id)
+    content, reasoning = read_content(read.content), read.reasoning_content or None
+    return Message(read.role, content, read.name, tuple(calls), read.tool_call_id, reasoning)
 
 
 def tool_of(read: RecordedTool) -> Tool:

@@ -259,17 +259,22 @@ _ALL_TOKENS = -1
 
 
 def request_object(
-    request: CompletionRequest, model: str, max_tokens: int | None, parameters: Collection[str]
+    request: CompletionRequest,
+    model: str,
+    max_tokens: int | None,
+    parameters: Collection[str],
+    with_reasoning: bool = False,
 ) -> dict[str, Any]:
     """Return the JSON of a request for the model that the server calls `model`.
 
     The sampling `parameters` that the server knows are always sent, so that no default of its own takes their place.
-    Messages of the role `developer` are sent as `system`, which every chat template knows.
+    Messages of the role `developer` are sent as `system`, which every chat template knows. The reasoning of earlier
+    turns is sent `with_reasoning` only, under both names that servers have for it.
     """
     body = {
         **request.extras,
         "model": model,
-        "messages": [_message(message) for message in request.messages],
+        "messages": [_message(message, with_reasoning) for message in request.messages],
         "stream": request.streamed,
         **_sampling(request.sampling, parameters),
         **_details(request),
@@ -282,8 +287,11 @@ def request_object(
     return body
 
 
-def _message(message: Message) -> Mapping[str, Any]:
+def _message(message: Message, with_reasoning: bool) -> Mapping[str, Any]:
     written = message_object(message)
+    if message.reasoning:
+        reasoning = written.pop("reasoning_content")
+        written |= {"reasoning_content": reasoning, "reasoning": reasoning} if with_reasoning else {}
     return written | {"role": Role.SYSTEM.value} if message.role is Role.DEVELOPER else written
 
 

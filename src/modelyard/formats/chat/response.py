@@ -16,11 +16,12 @@ from modelyard.formats.json import dumps
 
 @attrs.frozen
 class AnsweredMessage:
-    """The answer of a model. `content` is null only next to tool calls."""
+    """The answer of a model. `content` is null only next to tool calls; `reasoning_content` is what came before it."""
 
     role: Literal["assistant"]
     content: str | None
     tool_calls: tuple[MessageToolCall, ...] | None = None
+    reasoning_content: str | None = None
 
 
 @attrs.frozen
@@ -70,6 +71,13 @@ class PromptTokens:
 
 
 @attrs.frozen
+class CompletionTokens:
+    """How much of an answer is reasoning."""
+
+    reasoning_tokens: int
+
+
+@attrs.frozen
 class AnsweredUsage:
     """Tokens counted, over all choices."""
 
@@ -77,6 +85,7 @@ class AnsweredUsage:
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokens | None = None
+    completion_tokens_details: CompletionTokens | None = None
 
 
 @attrs.frozen
@@ -124,9 +133,11 @@ def _choice(choice: Choice, with_logprobs: bool, with_ids: bool, as_ids: bool) -
     if with_ids:
         ids = _ids(choice)
     content = quoted(message.content) if type(message.content) is str else _content(message)
-    calls = _calls(message) if message.tool_calls else ""
+    more = _calls(message) if message.tool_calls else ""
+    if message.reasoning:
+        more += f',"reasoning_content":{quoted(message.reasoning)}'
     return (
-        f'{{"index":{choice.index},"message":{{"role":"assistant","content":{content}{calls}}},'
+        f'{{"index":{choice.index},"message":{{"role":"assistant","content":{content}{more}}},'
         f'"finish_reason":"{choice.finish_reason._value_}","logprobs":{logprobs}{ids}{_stop(choice.stop_string)}}}'
     )
 
@@ -153,6 +164,8 @@ def usage_text(usage: Usage) -> str:
     """Write the usage of an answer."""
     prompt, completion = usage.prompt_tokens, usage.completion_tokens
     details = f',"prompt_tokens_details":{{"cached_tokens":{usage.cached_tokens}}}' if usage.cached_tokens else ""
+    if usage.reasoning_tokens:
+        details += f',"completion_tokens_details":{{"reasoning_tokens":{usage.reasoning_tokens}}}'
     return (
         f'{{"prompt_tokens":{prompt},"completion_tokens":{completion},"total_tokens":{prompt + completion}{details}}}'
     )

@@ -38,6 +38,7 @@ class ChunkDelta:
     role: Literal["assistant"] | None = None
     content: str | None = None
     tool_calls: tuple[ChunkToolCall, ...] | None = None
+    reasoning_content: str | None = None
 
 
 @attrs.frozen
@@ -99,6 +100,8 @@ class Chunks:
             halves = self._halves.get(delta.index)
             if halves is None or details or delta.finish_reason is not None or delta.tool_call is not None:
                 texts.append(self.of(delta).decode("ascii"))
+            elif delta.reasoning:
+                texts.append(self._reasoning(delta).decode("ascii"))
             elif delta.text:
                 texts.append(f"{halves[0]}{quoted(delta.text)}{halves[1]}")
         return "".join(texts).encode("ascii")
@@ -110,6 +113,8 @@ class Chunks:
             return self._opening(delta) + self.of(delta)
         if delta.tool_call or (self._with_logprobs and delta.logprobs) or (self._with_ids and delta.token_ids):
             events = self._content(delta)
+        elif delta.reasoning:
+            events = self._reasoning(delta)
         else:
             events = f"{halves[0]}{quoted(delta.text)}{halves[1]}".encode("ascii") if delta.text else b""
         if delta.finish_reason is not None:
@@ -138,8 +143,16 @@ class Chunks:
             choice["prompt_token_ids"] = list(delta.prompt_token_ids)
         return self._event(choice)
 
+    def _reasoning(self, delta: Delta) -> bytes:
+        """Write reasoning, and the text that comes with it, if any: most comes alone."""
+        before, after = self._halves[delta.index]
+        written = f'{before.removesuffix(_NAME)}"reasoning_content":{quoted(delta.reasoning)}{after}'.encode("ascii")
+        return written + (f"{before}{quoted(delta.text)}{after}".encode("ascii") if delta.text else b"")
+
     def _content(self, delta: Delta) -> bytes:
-        content: dict[str, Any] = {"content": delta.text} if delta.text or not delta.tool_call else {}
+        content: dict[str, Any] = {"reasoning_content": delta.reasoning} if delta.reasoning else {}
+        if delta.text or not (delta.tool_call or delta.reasoning):
+            content["content"] = delta.text
         if delta.tool_call is not None:
             content["tool_calls"] = [tool_call_piece(delta.tool_call)]
         choice = _choice_chunk(delta.index, content)
@@ -154,6 +167,7 @@ class Chunks:
 
 
 _MARK = "\0"
+_NAME = '"content":'
 
 
 def _choice_chunk(index: int, delta: Mapping[str, Any], finish_reason: str | None = None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import attrs
 from modelyard.domain.completion import Choice, Completion, Delta, FinishReason, ToolCallDelta, Usage
 from modelyard.errors import InvalidInput
 from modelyard.formats.json import dumps, loads
-from modelyard.formats.messages.blocks import TextBlock, ToolUseBlock
+from modelyard.formats.messages.blocks import TextBlock, ThinkingBlock, ToolUseBlock
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"]
 
@@ -43,7 +43,7 @@ class AnsweredMessages:
     type: Literal["message"]
     role: Literal["assistant"]
     model: str
-    content: tuple[TextBlock | ToolUseBlock, ...]
+    content: tuple[TextBlock | ToolUseBlock | ThinkingBlock, ...]
     stop_reason: StopReason | None
     stop_sequence: str | None
     usage: MessagesUsage
@@ -78,12 +78,18 @@ def messages_json(completion: Completion) -> bytes:
     """Write a whole answer."""
     (choice,) = completion.choices
     content: list[Mapping[str, Any]] = []
+    if choice.message.reasoning:
+        content.append(_thinking(choice.message.reasoning))
     if choice.message.text:
         content.append({"type": "text", "text": choice.message.text})
     for call in choice.message.tool_calls:
         content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call.arguments)})
     stopped = _stopped(choice)
     return dumps({**_message(completion.id, completion.model, content, completion.usage), **stopped})
+
+
+def _thinking(text: str) -> Mapping[str, Any]:
+    return {"type": "thinking", "thinking": text, "signature": ""}
 
 
 def _stopped(ended: Choice | Delta) -> Mapping[str, str | None]:
@@ -137,7 +143,7 @@ class MessagesEvents:
     def __init__(self, id: str, model: str) -> None:
         self._begun = _message(id, model, (), Usage())
         self._started, self._index = False, -1
-        self._open: object = None  # "text", or the index of a tool call
+        self._open: object = None  # "thinking", "text", or the index of a tool call
         self._last = Delta()
 
     def of_all(self, deltas: Iterable[Delta]) -> bytes:
@@ -157,6 +163,9 @@ class MessagesEvents:
     def _of(self, delta: Delta) -> bytes:
         self._last = delta
         events = b""
+        if delta.reasoning:
+            events += self._block("thinking", _thinking(""))
+            events += self._delta({"type": "thinking_delta", "thinking": delta.reasoning})
         if delta.text:
             events += self._block("text", {"type": "text", "text": ""})
             events += self._delta({"type": "text_delta", "text": delta.text})

@@ -107,15 +107,16 @@ class ToolResultBlock:
 
 @attrs.frozen
 class ThinkingBlock:
-    """Thoughts of an earlier turn, which models are not given again."""
+    """Reasoning. That of an earlier turn is given to models that read it. Signatures are empty, and are not read."""
 
     type: Literal["thinking"]
     thinking: str
+    signature: str = ""
 
 
 @attrs.frozen
 class RedactedThinkingBlock:
-    """Hidden thoughts of an earlier turn, which models are not given again."""
+    """Hidden reasoning of an earlier turn, which models are not given again."""
 
     type: Literal["redacted_thinking"]
     data: str
@@ -181,7 +182,8 @@ def _of_user(blocks: Sequence[UserBlock]) -> Iterator[Message]:
 def _of_assistant(blocks: Sequence[AssistantBlock]) -> Message:
     used = [block for block in blocks if isinstance(block, ToolUseBlock)]
     calls = tuple(ToolCall(block.id, block.name, dumps(block.input).decode()) for block in used)
-    return Message(Role.ASSISTANT, _text(blocks) or (None if calls else ""), tool_calls=calls)
+    reasoning = "".join(block.thinking for block in blocks if isinstance(block, ThinkingBlock)) or None
+    return Message(Role.ASSISTANT, _text(blocks) or (None if calls else ""), tool_calls=calls, reasoning=reasoning)
 
 
 def _text(blocks: Sequence[object]) -> str:

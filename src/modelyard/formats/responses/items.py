@@ -126,11 +126,20 @@ class FunctionOutputItem:
 
 
 @attrs.frozen
+class ReasoningText:
+    """Reasoning as the model wrote it."""
+
+    type: Literal["reasoning_text"]
+    text: str
+
+
+@attrs.frozen
 class ReasoningItem:
-    """Reasoning that a model has shown. It may be sent back, and is not shown to a model again."""
+    """Reasoning that a model has shown. Models that read it are given its content again; a summary is not read."""
 
     type: Literal["reasoning"] = "reasoning"
     summary: tuple[Any, ...] = ()
+    content: tuple[ReasoningText, ...] | None = None
     id: str | None = attrs.field(default=None, validator=_NAME)
 
 
@@ -199,10 +208,14 @@ def messages_of(items: Iterable[ResponseItem]) -> tuple[Message, ...]:
     """Return the messages that items stand for.
 
     Calls belong to the message of the assistant right before them, and so does text of the assistant that follows them.
-    Reasoning is left out. References must have been replaced by what they refer to.
+    Reasoning belongs to the answer right after it. References must have been replaced by what they refer to.
     """
     messages: list[Message] = []
+    reasoning = ""
     for item in items:
+        if isinstance(item, ReasoningItem):
+            reasoning += "".join([part.text for part in item.content or ()])
+            continue
         if isinstance(item, MessageItem):
             said, last = Message(Role(item.role), _content(item)), messages[-1] if messages else None
             if last is not None and last.tool_calls and said.role is Role.ASSISTANT:
@@ -216,6 +229,9 @@ def messages_of(items: Iterable[ResponseItem]) -> tuple[Message, ...]:
                 messages.append(Message(Role.ASSISTANT))
             call = ToolCall(item.call_id, item.name, item.arguments)
             messages[-1] = attrs.evolve(messages[-1], tool_calls=(*messages[-1].tool_calls, call))
+        if reasoning and messages and messages[-1].role is Role.ASSISTANT:
+            messages[-1] = attrs.evolve(messages[-1], reasoning=(messages[-1].reasoning or "") + reasoning)
+        reasoning = ""
     return tuple(messages)
 
 

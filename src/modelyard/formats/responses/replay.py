@@ -12,7 +12,7 @@ import attrs
 
 from modelyard.domain.record import EMPTY
 from modelyard.domain.response import ModelResponse, ResponseStatus
-from modelyard.formats.responses.response import response_object, text_part
+from modelyard.formats.responses.response import response_object
 from modelyard.formats.responses.stream import ResponseEvent
 
 SERIES = 10**9
@@ -49,7 +49,7 @@ class _Series:
         self._after = after
         yield from self._beginning()
         for place, item in enumerate(self._response.output):
-            yield from self._message(place, item) if item["type"] == "message" else self._call(place, item)
+            yield from self._call(place, item) if item["type"] == "function_call" else self._written(place, item)
             if item["status"] == OPEN:
                 break  # the next ones follow when this one has ended
         if self._response.ended:
@@ -81,15 +81,18 @@ class _Series:
 
     # ---- items
 
-    def _message(self, place: int, item: Mapping[str, Any]) -> Iterator[ResponseEvent | None]:
+    def _written(self, place: int, item: Mapping[str, Any]) -> Iterator[ResponseEvent | None]:
+        """Return the events of a message, or of reasoning."""
         (part,), begun = item["content"], {**item, "status": OPEN, "content": []}
         at = {"item_id": item["id"], "output_index": place, "content_index": 0}
-        text, logprobs = part["text"], part["logprobs"]
+        name, text = f"response.{part['type']}", part["text"]
+        logprobs = {name: part[name] for name in ("logprobs",) if name in part}  # of messages
+        none: dict[str, Any] = {name: [] for name in logprobs}
         yield self._event("response.output_item.added", output_index=place, item=begun)
-        yield self._event("response.content_part.added", **at, part=text_part("", []))
-        yield self._piece("response.output_text.delta", text, **at, logprobs=[])
+        yield self._event("response.content_part.added", **at, part={**part, "text": "", **none})
+        yield self._piece(f"{name}.delta", text, **at, **none)
         if item["status"] != OPEN:
-            yield self._event("response.output_text.done", **at, text=text, logprobs=logprobs)
+            yield self._event(f"{name}.done", **at, text=text, **logprobs)
             yield self._event("response.content_part.done", **at, part=part)
             yield self._event("response.output_item.done", output_index=place, item=item)
 

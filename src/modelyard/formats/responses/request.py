@@ -77,7 +77,7 @@ class TextOptions:
 
 @attrs.frozen
 class ReasoningOptions:
-    """How much a model reasons, where it has a choice. No summary of it is made."""
+    """How much a model reasons, where it has a choice. Its reasoning is shown as it is; no summary of it is made."""
 
     effort: str | None = attrs.field(default=None, validator=_SHORT)
     summary: str | None = attrs.field(default=None, validator=_SHORT)

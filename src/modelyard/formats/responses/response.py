@@ -49,6 +49,28 @@ class OutputCall:
 
 
 @attrs.frozen
+class AnsweredReasoning:
+    """A text of reasoning."""
+
+    type: Literal["reasoning_text"]
+    text: str
+
+
+@attrs.frozen
+class OutputReasoning:
+    """What the model wrote before its answer. No summary of it is made."""
+
+    type: Literal["reasoning"]
+    id: str
+    status: Literal["in_progress", "completed", "incomplete"]
+    summary: tuple[Any, ...]
+    content: tuple[AnsweredReasoning, ...]
+
+
+OutputItem = OutputReasoning | OutputMessage | OutputCall
+
+
+@attrs.frozen
 class InputTokens:
     """How much of the input was read from a cache."""
 
@@ -99,7 +121,7 @@ class ResponseObject:
     completed_at: int | None
     status: Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
     model: str
-    output: tuple[OutputMessage | OutputCall, ...]
+    output: tuple[OutputItem, ...]
     error: ResponseFailure | None
     incomplete_details: Incompleteness | None
     usage: ResponseUsage | None
@@ -189,12 +211,12 @@ def _tool(tool: Mapping[str, Any]) -> Json:
 
 
 def usage_object(usage: Usage) -> Json:
-    """Return the JSON of a response's usage. Reasoning is not counted apart."""
+    """Return the JSON of a response's usage."""
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": usage.total_tokens,
     }
 
@@ -206,16 +228,28 @@ def reason_of(finish: FinishReason) -> str:
 
 
 def output_of(choice: Choice, response_id: str) -> tuple[Json, ...]:
-    """Return the items of an answer that was not streamed: its text, if it has any, and then its calls."""
-    message, items = choice.message, []
-    if message.content is not None:
+    """Return the items of an answer that was not streamed: its reasoning and its text, if any, and then its calls."""
+    message, items = choice.message, list[Json]()
+    if message.reasoning:
+        items.append(reasoning_item(item_id("rs", response_id, 0), message.reasoning))
+    if message.text or not (items or message.tool_calls):
         logprobs = [] if choice.logprobs is None else logprobs_object(choice.logprobs)["content"]
-        items.append(message_item(item_id("msg", response_id, 0), message.text, logprobs))
+        items.append(message_item(item_id("msg", response_id, len(items)), message.text, logprobs))
     for call in message.tool_calls:
         items.append(call_item(item_id("fc", response_id, len(items)), call.id, call.name, call.arguments))
     if reason_of(choice.finish_reason):
         items[-1]["status"] = "incomplete"
     return tuple(items)
+
+
+def reasoning_item(id: str, text: str, status: str = "completed") -> Json:
+    """Return the JSON of reasoning of the model."""
+    return {"id": id, "type": "reasoning", "status": status, "summary": [], "content": [reasoning_part(text)]}
+
+
+def reasoning_part(text: str) -> Json:
+    """Return the JSON of a text of reasoning."""
+    return {"type": "reasoning_text", "text": text}
 
 
 def message_item(id: str, text: str, logprobs: list[Any], status: str = "completed") -> Json:

@@ -11,15 +11,15 @@ from modelyard.errors import InvalidInput
 from modelyard.formats.chat.response import TokenEntry, logprobs_object
 from modelyard.formats.json import dumps, loads
 from modelyard.formats.responses.response import (
+    AnsweredReasoning,
     AnsweredText,
     Json,
-    OutputCall,
-    OutputMessage,
+    OutputItem,
     ResponseObject,
     call_item,
     message_item,
+    reasoning_item,
     response_object,
-    text_part,
 )
 
 
@@ -50,8 +50,8 @@ class ResponseStreamEvent:
     output_index: int | None = None
     content_index: int | None = None
     item_id: str | None = None
-    item: OutputMessage | OutputCall | None = None
-    part: AnsweredText | None = None
+    item: OutputItem | None = None
+    part: AnsweredText | AnsweredReasoning | None = None
     delta: str | None = None
     text: str | None = None
     logprobs: tuple[TokenEntry, ...] | None = None
@@ -75,17 +75,30 @@ class _Open:
     def text(self) -> str:
         return "".join(self.pieces)
 
+    @property
+    def part(self) -> Mapping[str, Any]:
+        """Where its text is, of reasoning or a message."""
+        return {"item_id": self.item["id"], "output_index": self.place, "content_index": 0}
+
+    def written(self, status: str) -> Json:
+        """Return the item with its text."""
+        if self.item["type"] == "message":
+            return message_item(self.item["id"], self.text, self.logprobs, status)
+        if self.item["type"] == "reasoning":
+            return reasoning_item(self.item["id"], self.text, status)
+        return {**self.item, "arguments": self.text, "status": status}
+
 
 class ResponseEvents:
     """Makes the events of one response out of the deltas of an answer, and its `output` with them.
 
-    A message ends when a call begins, and a call when another item begins and its arguments are complete.
+    Reasoning and a message end when another item begins, and a call when another begins and its arguments are complete.
     """
 
     def __init__(self, begun: ModelResponse, with_logprobs: bool) -> None:
         self._response, self._with_logprobs = begun, with_logprobs
         self._number = 0
-        self._message: _Open | None = None
+        self._writing: _Open | None = None  # reasoning or a message
         self._calls: dict[int, _Open] = {}
         self._ended: set[int] = set()
         self.output: list[Json] = []
@@ -99,7 +112,9 @@ class ResponseEvents:
         """Return the events of deltas."""
         events: list[ResponseEvent] = []
         for delta in deltas:
-            if delta.text or (self._with_logprobs and delta.logprobs and delta.tool_call is None):
+            if delta.reasoning:
+                events += self._reasoning(delta)
+            if delta.text or (self._with_logprobs and delta.logprobs and not (delta.tool_call or delta.reasoning)):
                 events += self._text(delta)
             if delta.tool_call is not None:
                 events += self._call(delta.tool_call)
@@ -110,23 +125,20 @@ class ResponseEvents:
 
         A response without any has an empty message.
         """
-        begun = [] if self.output else self._begin_message()
-        left = [*([self._message] if self._message else []), *self._calls.values()]
+        begun = [] if self.output else self._begin("message")
+        left = [*([self._writing] if self._writing else []), *self._calls.values()]
         left.sort(key=lambda one: one.place)
         ends = []
         for one in left:
             ends += self._end(one, "incomplete" if incomplete and one is left[-1] else "completed")
-        self._message, self._calls = None, {}
+        self._writing, self._calls = None, {}
         return [*begun, *ends]
 
     def so_far(self) -> tuple[Json, ...]:
         """Return the items as they are now, those that are being written with their text so far."""
         items = list(self.output)
-        for one in (*([self._message] if self._message else []), *self._calls.values()):
-            if one.item["type"] == "message":
-                items[one.place] = message_item(one.item["id"], one.text, [], "in_progress")
-            else:
-                items[one.place] = {**one.item, "arguments": one.text}
+        for one in (*([self._writing] if self._writing else []), *self._calls.values()):
+            items[one.place] = one.written("in_progress")
         return tuple(items)
 
     def end(self, response: ModelResponse) -> ResponseEvent:
@@ -140,30 +152,43 @@ class ResponseEvents:
 
     # ---- items
 
+    def _reasoning(self, delta: Delta) -> list[ResponseEvent]:
+        events, item = self._begin("reasoning"), self._writing
+        assert item is not None
+        item.pieces.append(delta.reasoning)
+        return [*events, self._event("response.reasoning_text.delta", **item.part, delta=delta.reasoning)]
+
     def _text(self, delta: Delta) -> list[ResponseEvent]:
-        events = [] if self._message is not None else self._begin_message()
-        message = self._message
+        events, message = self._begin("message"), self._writing
         assert message is not None
         logprobs = logprobs_object(delta.logprobs)["content"] if self._with_logprobs else []
         message.pieces.append(delta.text)
         message.logprobs += logprobs
         if delta.text:
-            part = {"item_id": message.item["id"], "output_index": message.place, "content_index": 0}
-            events.append(self._event("response.output_text.delta", **part, delta=delta.text, logprobs=logprobs))
+            event = self._event("response.output_text.delta", **message.part, delta=delta.text, logprobs=logprobs)
+            events.append(event)
         return events
 
-    def _begin_message(self) -> list[ResponseEvent]:
-        events = self._end_complete_calls()
-        place = len(self.output)
-        item = message_item(item_id("msg", self._response.id, place), "", [], "in_progress")
-        self._message = _Open(place, item)
+    def _begin(self, kind: str) -> list[ResponseEvent]:
+        """Begin reasoning or a message, unless such an item is being written."""
+        if self._writing is not None and self._writing.item["type"] == kind:
+            return []
+        events, place = [*self._end_writing(), *self._end_complete_calls()], len(self.output)
+        if kind == "message":
+            item = message_item(item_id("msg", self._response.id, place), "", [], "in_progress")
+        else:
+            item = reasoning_item(item_id("rs", self._response.id, place), "", "in_progress")
+        self._writing, part = _Open(place, item), item["content"][0]
         self.output.append(item)
-        part = {"item_id": item["id"], "output_index": place, "content_index": 0, "part": text_part("", [])}
         return [
             *events,
             self._event("response.output_item.added", output_index=place, item={**item, "content": []}),
-            self._event("response.content_part.added", **part),
+            self._event("response.content_part.added", **self._writing.part, part=part),
         ]
+
+    def _end_writing(self) -> list[ResponseEvent]:
+        ended, self._writing = self._writing, None
+        return [] if ended is None else self._end(ended, "completed")
 
     def _call(self, piece: ToolCallDelta) -> list[ResponseEvent]:
         if piece.index in self._ended:
@@ -173,16 +198,12 @@ class ResponseEvents:
         call = self._calls[piece.index]
         if piece.arguments:
             call.pieces.append(piece.arguments)
-            part = {"item_id": call.item["id"], "output_index": call.place}
-            events.append(self._event("response.function_call_arguments.delta", **part, delta=piece.arguments))
+            at = {"item_id": call.item["id"], "output_index": call.place}
+            events.append(self._event("response.function_call_arguments.delta", **at, delta=piece.arguments))
         return events
 
     def _begin_call(self, piece: ToolCallDelta) -> list[ResponseEvent]:
-        events = self._end_complete_calls()
-        if self._message is not None:
-            events += self._end(self._message, "completed")
-            self._message = None
-        place = len(self.output)
+        events, place = [*self._end_complete_calls(), *self._end_writing()], len(self.output)
         item = call_item(item_id("fc", self._response.id, place), piece.id or "", piece.name or "", "", "in_progress")
         self._calls[piece.index] = _Open(place, item)
         self.output.append(item)
@@ -196,18 +217,17 @@ class ResponseEvents:
         return events
 
     def _end(self, one: _Open, status: str) -> list[ResponseEvent]:
-        text, at = one.text, {"item_id": one.item["id"], "output_index": one.place}
-        if one.item["type"] == "message":
-            item = message_item(one.item["id"], text, one.logprobs, status)
-            part = {**at, "content_index": 0}
-            events = [
-                self._event("response.output_text.done", **part, text=text, logprobs=one.logprobs),
-                self._event("response.content_part.done", **part, part=item["content"][0]),
-            ]
-        else:
-            item = {**one.item, "arguments": text, "status": status}
-            call = {"name": one.item["name"], "arguments": text}
+        text, item = one.text, one.written(status)
+        if item["type"] == "function_call":
+            at, call = {"item_id": item["id"], "output_index": one.place}, {"name": item["name"], "arguments": text}
             events = [self._event("response.function_call_arguments.done", **at, **call)]
+        else:
+            ended = (
+                self._event("response.reasoning_text.done", **one.part, text=text)
+                if item["type"] == "reasoning"
+                else self._event("response.output_text.done", **one.part, text=text, logprobs=one.logprobs)
+            )
+            events = [ended, self._event("response.content_part.done", **one.part, part=item["content"][0])]
         self.output[one.place] = item
         return [*events, self._event("response.output_item.done", output_index=one.place, item=item)]
 

@@ -95,7 +95,7 @@ class ResponseAssembler:
                 break
             if type(delta.index) is not int or delta.index or delta.usage is not None or delta.stop_string is not None:
                 break
-            if delta.logprobs or delta.token_ids or delta.prompt_logprobs:
+            if delta.logprobs or delta.token_ids or delta.prompt_logprobs or delta.reasoning:
                 break
             text, tokens = delta.text, delta.tokens
             if type(text) is not str or type(tokens) is not int or not (text.isascii() and 0 <= tokens <= left):
@@ -126,6 +126,12 @@ class ResponseAssembler:
             choices.append(fold_choice(choice.index, choice.deltas, with_logprobs))
         return choices
 
+    def reasoning_tokens(self) -> int:
+        """Return the tokens of reasoning, as reported, or as counted by a backend that reports nothing."""
+        if self.report is not None:
+            return min(self.report.reasoning_tokens, self.completion_tokens())
+        return sum([choice.reasoning_tokens for choice in self.choices])
+
     def completion_tokens(self) -> int:
         """Return the tokens of all choices, never more than were requested."""
         if self.report is None:
@@ -137,11 +143,12 @@ class ResponseAssembler:
 class ChoiceAssembler:
     """Takes the deltas of one choice and returns those that the caller may see.
 
-    `tokens` counts all that come, those of a stop string too. `ended` is True when no more are needed. The request must
-    have its `max_tokens`.
+    `tokens` counts all that come, those of a stop string too, and `reasoning_tokens` those that are reasoning alone.
+    `ended` is True when no more are needed. The request must have its `max_tokens`.
     """
 
     tokens: int = 0
+    reasoning_tokens: int = 0
     length: int = 0
     ended: bool = False
     _cut = False
@@ -178,6 +185,9 @@ class ChoiceAssembler:
             delta, reason = self._bounded(delta)
         self.tokens += delta.tokens
         self.length += len(delta.text)
+        if delta.reasoning:
+            self.length += len(delta.reasoning)
+            self.reasoning_tokens += 0 if delta.text or delta.tool_call else delta.tokens
         if self.length > MAX_TEXT:
             raise BackendError(f"choice {self.index} is longer than {MAX_TEXT} characters")
         if delta.usage is not None or delta.index != self.index or delta.finish_reason is not reason:
@@ -210,12 +220,17 @@ class ChoiceAssembler:
 
 
 def first_tokens(delta: Delta, count: int) -> Delta:
-    """Return the first `count` tokens of a delta. Without log-probabilities the text is cut in proportion."""
-    if delta.logprobs:
+    """Return the first `count` tokens of a delta. Without log-probabilities, and of reasoning, text is cut in
+    proportion.
+    """
+    reasoning = ""
+    if delta.logprobs and not delta.reasoning:
         size = sum(len(token_bytes(entry)) for entry in delta.logprobs[:count])
         text = delta.text.encode()[:size].decode(errors="ignore")
     else:
-        text = delta.text[: len(delta.text) * count // delta.tokens]
+        kept = (len(delta.reasoning) + len(delta.text)) * count // delta.tokens
+        reasoning = delta.reasoning[:kept]
+        text = delta.text[: kept - len(reasoning)]
     return attrs.evolve(
         delta,
         text=text,
@@ -223,6 +238,7 @@ def first_tokens(delta: Delta, count: int) -> Delta:
         tool_call=delta.tool_call if count else None,
         logprobs=delta.logprobs[:count],
         token_ids=delta.token_ids[:count],
+        reasoning=reasoning,
     )
 
 
@@ -257,7 +273,7 @@ def fold_choice(index: int, given: Iterable[Delta], with_logprobs: bool) -> Choi
         texts.append(delta.text)
         reason, stop = delta.finish_reason or reason, delta.stop_string
         of_prompt = delta.prompt_token_ids or delta.prompt_logprobs
-        if delta.tool_call is not None or delta.token_ids or delta.logprobs or of_prompt:
+        if delta.tool_call is not None or delta.token_ids or delta.logprobs or of_prompt or delta.reasoning:
             detailed.append(delta)
     content = texts[0] if len(texts) == 1 else "".join(texts)
     if not detailed:
@@ -267,7 +283,12 @@ def fold_choice(index: int, given: Iterable[Delta], with_logprobs: bool) -> Choi
     calls = _fold_calls(detailed)
     return Choice(
         index,
-        Message(Role.ASSISTANT, None if calls and not content else content, tool_calls=calls),
+        Message(
+            Role.ASSISTANT,
+            None if calls and not content else content,
+            tool_calls=calls,
+            reasoning="".join([delta.reasoning for delta in detailed]) or None,
+        ),
         reason,
         tuple([entry for delta in detailed for entry in delta.logprobs]) if with_logprobs else None,
         tuple([id_ for delta in detailed for id_ in delta.token_ids]),

@@ -6,7 +6,7 @@ from modelyard.domain.completion import Delta, FinishReason, ToolCallDelta, Usag
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.errors import BackendError
 
-_COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "images")
+_COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "images", "reasoning_tokens")
 
 
 def validate_delta(delta: Delta, choices: int) -> None:
@@ -15,6 +15,8 @@ def validate_delta(delta: Delta, choices: int) -> None:
         raise BackendError(f"the backend gave a {type(delta).__name__} instead of a Delta")
     if type(delta.text) is not str or not delta.text.isascii():
         _check_text(delta.text, "text")
+    if delta.reasoning:
+        _check_text(delta.reasoning, "reasoning")
     if type(delta.tokens) is not int or delta.tokens < 0:
         _check_count(delta.tokens, "tokens")
     if type(delta.index) is not int or not 0 <= delta.index < choices:
@@ -82,3 +84,5 @@ def _check_usage(usage: Usage) -> None:
         _check_count(getattr(usage, name), name)
     if usage.cached_tokens > usage.prompt_tokens:
         raise BackendError("the backend gave more cached tokens than the prompt has")
+    if usage.reasoning_tokens > usage.completion_tokens:
+        raise BackendError("the backend gave more tokens of reasoning than the answer has")

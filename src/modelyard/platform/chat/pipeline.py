@@ -305,15 +305,15 @@ class CompletionPipeline(BookedRequest):
         estimated = first is None and known is None
         prompt = first.prompt_tokens if first is not None else known
         prompt = checks.estimated_prompt(self.request) if prompt is None else prompt
-        prompt, produced = min(prompt, self.served.entry.context_length), 0
+        prompt, produced, reasoning = min(prompt, self.served.entry.context_length), 0, 0
         for assembler in self.assemblers:
             produced += assembler.completion_tokens()
+            reasoning += assembler.reasoning_tokens()
             estimated = estimated or (assembler.report is not None and assembler.report.estimated)
         if known is not None and prompt > known and self.reserved is not None and self.plan is not None:
             prompt = known if self.plan.most(prompt, self.images, produced) > self.reserved.reserved else prompt
-        return _usage(
-            prompt, produced, 0 if first is None else min(first.cached_tokens, prompt), self.images, estimated
-        )
+        cached = 0 if first is None else min(first.cached_tokens, prompt)
+        return _usage(prompt, produced, cached, self.images, estimated, reasoning)
 
     def _whole_booking(self, completion: Completion) -> CompletionBooking:
         """Return what records the completion."""

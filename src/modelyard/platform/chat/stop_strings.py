@@ -55,7 +55,7 @@ class StopStringBuffer:
         chars, size = at, len(self._text[:at].encode())
         shown = []
         for delta in self.release():
-            entries = [] if delta.tool_call is not None else trimmed(delta.logprobs, size)
+            entries = [] if delta.tool_call is not None or delta.reasoning else trimmed(delta.logprobs, size)
             size -= sum(len(token_bytes(entry)) for entry in entries)
             shown.append(
                 attrs.evolve(
@@ -84,7 +84,7 @@ def _count_begun(text: str, stops: Sequence[str]) -> int:
 
 
 def _lead_of(delta: Delta) -> int:
-    """Return how many more bytes the text has than the entries. Those of a tool call belong to no text."""
-    if not delta.logprobs or delta.tool_call is not None:
+    """Return how many more bytes the text has than the entries. Those of a tool call or of reasoning belong to none."""
+    if not delta.logprobs or delta.tool_call is not None or delta.reasoning:
         return 0
     return len(delta.text.encode()) - sum(len(token_bytes(entry)) for entry in delta.logprobs)

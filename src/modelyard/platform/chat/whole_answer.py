@@ -64,5 +64,7 @@ def is_whole(delta: Any, most: int) -> bool:
         and delta.tool_call is None
         and delta.usage is None
         and delta.stop_string is None
-        and not (delta.logprobs or delta.token_ids or delta.prompt_token_ids or delta.prompt_logprobs)
+        and not (
+            delta.logprobs or delta.token_ids or delta.prompt_token_ids or delta.prompt_logprobs or delta.reasoning
+        )
     )

@@ -148,8 +148,13 @@ def _row(
     else:
         model, metadata = stored.model, stored.metadata
         when, checkpoint = stored.created_at, stored.checkpoint_id
-    all_messages = (*messages, answer)
+    all_messages = tuple([_without_reasoning(message) for message in (*messages, answer)])
     return TrafficRow(id, source, stored.entity, model, when, all_messages, tools, metadata, checkpoint, completion_id)
+
+
+def _without_reasoning(message: Message) -> Message:
+    """Return the message without reasoning: what is collected trains a model to answer, not to reason as another."""
+    return attrs.evolve(message, reasoning=None) if message.reasoning else message
 
 
 def _plain(value: Any) -> Any:

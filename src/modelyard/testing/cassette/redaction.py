@@ -71,7 +71,7 @@ class Redactor:
         return kept
 
     def deltas(self, deltas: Sequence[Delta]) -> list[Delta]:
-        """Return the deltas of an answer without secrets in text, arguments of calls, or tokens.
+        """Return the deltas of an answer without secrets in text, reasoning, arguments of calls, or tokens.
 
         A token of a secret keeps its log-probability and loses its alternatives; the ids of its delta become 0.
         """
@@ -79,6 +79,7 @@ class Redactor:
         for choice in {delta.index for delta in deltas}:
             places = [at for at, delta in enumerate(deltas) if delta.index == choice]
             self._rewrite(clean, places, lambda delta: delta.text, _with_text)
+            self._rewrite(clean, places, lambda delta: delta.reasoning, _with_reasoning)
             for call in {delta.tool_call.index for delta in deltas if delta.tool_call}:
                 calls = [at for at in places if (piece := deltas[at].tool_call) and piece.index == call]
                 self._rewrite(clean, calls, _arguments, _with_arguments)
@@ -141,6 +142,10 @@ def without_prompt_ids(delta: Delta) -> Delta:
 
 def _with_text(delta: Delta, text: str) -> Delta:
     return attrs.evolve(delta, text=text, token_ids=(0,) * len(delta.token_ids))
+
+
+def _with_reasoning(delta: Delta, reasoning: str) -> Delta:
+    return attrs.evolve(delta, reasoning=reasoning, token_ids=(0,) * len(delta.token_ids))
 
 
 def _arguments(delta: Delta) -> str:

@@ -126,6 +126,7 @@ class BackendContract:
         deltas = deltas_of(backend, request_for(model))
         assert {delta.index for delta in deltas} == {0}
         assert all(isinstance(delta.text, str) and delta.tokens >= 0 for delta in deltas)
+        assert all(isinstance(delta.reasoning, str) for delta in deltas)
         assert sum(delta.tokens for delta in deltas) > 0
 
     @pytest.mark.parametrize("streamed", [False, True])

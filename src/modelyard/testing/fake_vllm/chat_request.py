@@ -42,6 +42,7 @@ _CHECKS: Mapping[str, shape.Check] = {
     "ignore_eos": shape.flag,
     "stop_token_ids": shape.array,
     "structured_outputs": shape.mapping,
+    "reasoning_effort": shape.text,
 }
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 _GREEDY = 1e-5
@@ -236,7 +237,7 @@ def _message(message: Json, model: str) -> Json:
     if isinstance(content, list) and any(part.get("type") != "text" for part in content if isinstance(part, dict)):
         raise Refused(f"{model} is not a multimodal model")
     taken = {"role": role, "content": "" if content is None else content}
-    kept = {"assistant": ("tool_calls",), "tool": ("tool_call_id",)}.get(role, ())
+    kept = {"assistant": ("tool_calls", "reasoning"), "tool": ("tool_call_id",)}.get(role, ())
     taken |= {name: message[name] for name in kept if message.get(name)}
     return {"tool_call_id": "call"} | taken if role == "tool" else taken
 

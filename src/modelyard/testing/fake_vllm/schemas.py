@@ -97,7 +97,7 @@ class AnswerWriter:
             "audio": None,
             "function_call": None,
             **({"tool_calls": calls} if calls else {}),
-            "reasoning": None,
+            "reasoning": choice.message.reasoning or None,
         }
         return {
             "index": choice.index,
@@ -181,7 +181,8 @@ def usage_object(usage: Usage) -> Json:
 
 def _delta_object(delta: Delta) -> Json:
     if delta.tool_call is None:
-        return {"content": delta.text} if delta.text else {}
+        reasoning = {"reasoning": delta.reasoning} if delta.reasoning else {}
+        return {**reasoning, **({"content": delta.text} if delta.text else {})}
     piece = {"tool_calls": [tool_call_piece(delta.tool_call)]}
     return {"content": None, **piece} if delta.tool_call.id else piece
 
