@@ -104,6 +104,19 @@ def test_asynchronous_clients_work_side_by_side(served: Any) -> None:
     assert asyncio.run(main()) == [f"word-{number}" for number in range(20)]
 
 
+def test_a_completion_and_a_stream_show_reasoning_which_is_sent_back(client: Any) -> None:
+    asked: Any = {"model": "echo", "messages": HELLO, "reasoning_effort": "low"}
+    answer = client.chat.completions.create(**asked)
+    message = answer.choices[0].message
+    assert (message.content, message.reasoning_content) == (HELLO[0]["content"], HELLO[0]["content"])
+    assert answer.usage.completion_tokens_details.reasoning_tokens * 2 == answer.usage.completion_tokens
+    chunks = [chunk.choices[0].delta for chunk in client.chat.completions.create(**asked, stream=True)]
+    assert "".join(getattr(delta, "reasoning_content", "") for delta in chunks) == message.reasoning_content
+    assert "".join(delta.content or "" for delta in chunks) == message.content
+    again = client.chat.completions.create(model="echo", messages=[*HELLO, message, *HELLO])
+    assert not hasattr(again.choices[0].message, "reasoning_content")
+
+
 def test_several_choices_stop_limit_seed_and_logprobs(client: Any) -> None:
     answer = client.chat.completions.create(
         model="tabular-mini", messages=HELLO, n=3, max_tokens=5, seed=7, logprobs=True, top_logprobs=2
@@ -251,6 +264,30 @@ def test_a_streamed_response_says_what_the_whole_one_says(client: Any) -> None:
     assert (kinds[0], kinds[-1]) == ("response.created", "response.completed")
     plain = list(client.responses.create(model="echo", input="one two", stream=True))
     assert [event.sequence_number for event in plain] == list(range(len(plain)))
+
+
+def test_a_response_has_its_reasoning_as_an_item_whole_streamed_and_in_the_background(client: Any) -> None:
+    asked: Any = {"model": "echo", "input": "one two", "reasoning": {"effort": "low"}}
+    whole = client.responses.create(**asked)
+    item, message = whole.output
+    assert (item.type, item.summary, item.content[0].text) == ("reasoning", [], "one two")
+    assert (message.type, whole.output_text) == ("message", "one two")
+    assert whole.usage.output_tokens_details.reasoning_tokens == 2
+    with client.responses.stream(**asked) as stream:
+        events = list(stream)
+        streamed = stream.get_final_response()
+    deltas = [event.delta for event in events if event.type == "response.reasoning_text.delta"]
+    assert ("".join(deltas), streamed.output_text) == ("one two", "one two")
+    assert [one.type for one in streamed.output] == ["reasoning", "message"]
+    later = list(client.responses.create(**asked, background=True, stream=True))
+    assert [one.text for one in later if one.type == "response.reasoning_text.done"] == ["one two"]
+    assert [one.type for one in later[-1].response.output] == ["reasoning", "message"]
+    items = [{"role": "user", "content": "one two"}, *whole.output, {"role": "user", "content": "so?"}]
+    assert client.responses.create(model="echo", input=items).output_text == "so?"
+    assert client.responses.create(model="echo", input="so?", previous_response_id=whole.id).output_text == "so?"
+    with pytest.raises(BadRequestError) as refused:
+        client.responses.create(**asked | {"model": "tabular-mini"})
+    assert refused.value.param == "reasoning.effort"
 
 
 def test_a_response_calls_a_function_and_reads_its_output(client: Any) -> None:

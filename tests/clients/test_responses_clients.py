@@ -16,9 +16,11 @@ from haystack.utils import Secret
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 from openai import AsyncOpenAI
+from openai.types.shared import Reasoning
 from pydantic import BaseModel
 from pydantic_ai import Agent as TypedAgent
-from pydantic_ai.models.openai import OpenAIResponsesModel
+from pydantic_ai.messages import ThinkingPart
+from pydantic_ai.models.openai import OpenAIResponsesModel, OpenAIResponsesModelSettings
 from pydantic_ai.providers.openai import OpenAIProvider as TypedProvider
 
 set_tracing_disabled(True)
@@ -95,6 +97,24 @@ def test_agents_call_tools_stream_and_read_typed_answers(served: Any) -> None:
 # ---- pydantic-ai --------------------------------------------------------------------------------------------------
 
 
+def test_agents_keep_reasoning_items_and_send_them_back(served: Any) -> None:
+    async def tell(run: Callable[..., Any], config: RunConfig) -> None:
+        settings = ModelSettings(reasoning=Reasoning(effort="low"))
+        agent = Agent(name="helper", model="echo", model_settings=settings, tools=[look])
+        done = await run(agent, "hello there")
+        assert [item.type for item in done.new_items] == ["reasoning_item", "message_output_item"]
+        assert done.new_items[0].raw_item.content[0].text == done.final_output == "hello there"
+        assert done.context_wrapper.usage.output_tokens_details.reasoning_tokens == 2
+        again = await run(agent, [*done.to_input_list(), {"role": "user", "content": "and?"}])
+        assert again.final_output == "and?"
+        streamed = Runner.run_streamed(agent, "one two", run_config=config)
+        events = [event.data async for event in streamed.stream_events() if event.type == "raw_response_event"]
+        deltas = [event.delta for event in events if event.type == "response.reasoning_text.delta"]
+        assert ("".join(deltas), streamed.final_output) == ("one two", "one two")
+
+    run_agents(served, tell)
+
+
 @pytest.fixture
 def typed_model(served: Any) -> OpenAIResponsesModel:
     return OpenAIResponsesModel("echo", provider=TypedProvider(api_key=served.key, base_url=served.root + "/v1"))
@@ -115,6 +135,16 @@ def test_a_typed_agent_answers_streams_calls_and_continues(typed_model: OpenAIRe
     assert asyncio.run(streamed()) == "one two"
 
 
+def test_a_typed_agent_reads_reasoning_and_sends_it_back(typed_model: OpenAIResponsesModel) -> None:
+    agent = TypedAgent(typed_model, model_settings=OpenAIResponsesModelSettings(openai_reasoning_effort="low"))
+    first = agent.run_sync("hello there")
+    thinking, text = first.all_messages()[-1].parts
+    assert isinstance(thinking, ThinkingPart)
+    assert (thinking.provider_details or {}).get("raw_content") == ["hello there"]
+    assert first.output == text.content == "hello there"  # type: ignore[union-attr]
+    assert agent.run_sync("and?", message_history=first.all_messages()).output == "and?"
+
+
 # ---- haystack -----------------------------------------------------------------------------------------------------
 
 
@@ -129,6 +159,21 @@ def test_a_generator_answers_and_streams(served: Any) -> None:
     tools = [{"type": "function", "name": "look", "parameters": LOOK["function"]["parameters"], "strict": False}]  # type: ignore[index]
     called = OpenAIResponsesChatGenerator(**options, tools=tools, generation_kwargs={"tool_choice": "required"})
     assert called.run([ChatMessage.from_user("x")])["replies"][0].tool_calls[0].tool_name == "look"
+
+
+def test_a_generator_shows_reasoning(served: Any) -> None:
+    options: Any = {"api_key": Secret.from_token(served.key), "api_base_url": served.root + "/v1", "model": "echo"}
+    options["generation_kwargs"] = {"reasoning": {"effort": "low"}}
+    user = ChatMessage.from_user("hello there")
+    pieces: list[Any] = []
+    for generator in (
+        OpenAIResponsesChatGenerator(**options),
+        OpenAIResponsesChatGenerator(**options, streaming_callback=pieces.append),
+    ):
+        (reply,) = generator.run([user])["replies"]
+        assert reply.text == "hello there"
+        assert reply.reasoning.reasoning_text == "hello there"
+        assert generator.run([user, reply, ChatMessage.from_user("and?")])["replies"][0].text == "and?"
 
 
 # ---- LangChain ----------------------------------------------------------------------------------------------------
@@ -152,6 +197,19 @@ def test_a_chain_answers_streams_and_counts(chain: ChatOpenAI) -> None:
         return text_of(await chain.ainvoke("again"))
 
     assert asyncio.run(asynchronously()) == "again"
+
+
+def test_a_chain_keeps_reasoning_and_sends_it_back(chain: ChatOpenAI) -> None:
+    reasoning = chain.bind(reasoning={"effort": "low"})
+    answer = reasoning.invoke("hello there")
+    blocks = [block["type"] for block in answer.content]  # type: ignore[index]
+    assert (blocks, text_of(answer)) == (["reasoning", "text"], "hello there")
+    assert answer.usage_metadata["output_token_details"]["reasoning"] == 2  # type: ignore[attr-defined]
+    whole = None
+    for chunk in reasoning.stream("one two"):
+        whole = chunk if whole is None else whole + chunk
+    assert text_of(whole) == "one two"
+    assert text_of(chain.invoke([HumanMessage("hello there"), answer, HumanMessage("and?")])) == "and?"
 
 
 def test_a_chain_calls_tools_and_sends_their_results_back(chain: ChatOpenAI) -> None:

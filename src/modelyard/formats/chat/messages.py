@@ -112,7 +112,7 @@ class MessageToolCall:
 class AssistantMessage:
     """An earlier turn of the assistant: text, calls, or both, and the reasoning before them, under either name.
 
-    Reasoning is given to models that read it (`Capabilities.reasoning`), and to no others.
+    Reasoning is given to models that read it, and to no others.
     """
 
     role: Literal["assistant"]
