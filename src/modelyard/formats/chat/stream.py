@@ -102,8 +102,8 @@ class Chunks:
                 texts.append(self.of(delta).decode("ascii"))
             elif delta.reasoning:
                 texts.append(self._reasoning(delta).decode("ascii"))
-            elif delta.text:
-                texts.append(f"{halves[0]}{quoted(delta.text)}{halves[1]}")
+            elif text := delta.text:
+                texts.append(f"{halves[0]}{quoted(text)}{halves[1]}")
         return "".join(texts).encode("ascii")
 
     def of(self, delta: Delta) -> bytes:

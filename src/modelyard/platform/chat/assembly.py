@@ -93,11 +93,11 @@ class ResponseAssembler:
         for delta in deltas:
             if type(delta) is not Delta or delta.finish_reason is not None or delta.tool_call is not None:
                 break
-            if type(delta.index) is not int or delta.index or delta.usage is not None or delta.stop_string is not None:
+            index, text, tokens = delta.index, delta.text, delta.tokens
+            if type(index) is not int or index or delta.usage is not None or delta.stop_string is not None:
                 break
             if delta.logprobs or delta.token_ids or delta.prompt_logprobs or delta.reasoning:
                 break
-            text, tokens = delta.text, delta.tokens
             if type(text) is not str or type(tokens) is not int or not (text.isascii() and 0 <= tokens <= left):
                 break
             left, room, count = left - tokens, room - len(text), count + 1
@@ -266,15 +266,20 @@ def _shifted(seed: int, by: int) -> int:
 
 def fold_choice(index: int, given: Iterable[Delta], with_logprobs: bool) -> Choice:
     """Fold the deltas of a choice, in order."""
-    reason, stop = FinishReason.STOP, None
-    texts: list[str] = []
-    detailed: list[Delta] = []
-    for delta in given:
-        texts.append(delta.text)
-        reason, stop = delta.finish_reason or reason, delta.stop_string
-        of_prompt = delta.prompt_token_ids or delta.prompt_logprobs
-        if delta.tool_call is not None or delta.token_ids or delta.logprobs or of_prompt or delta.reasoning:
-            detailed.append(delta)
+    deltas = given if isinstance(given, list) else list(given)
+    texts = [delta.text for delta in deltas]
+    detailed = [
+        delta
+        for delta in deltas
+        if delta.tool_call is not None
+        or delta.reasoning
+        or delta.token_ids
+        or delta.logprobs
+        or delta.prompt_token_ids
+        or delta.prompt_logprobs
+    ]
+    stop = deltas[-1].stop_string if deltas else None
+    reason = next((delta.finish_reason for delta in reversed(deltas) if delta.finish_reason), FinishReason.STOP)
     content = texts[0] if len(texts) == 1 else "".join(texts)
     if not detailed:
         return _choice(
