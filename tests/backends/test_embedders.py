@@ -115,20 +115,20 @@ def test_a_router_leads_to_the_backend_that_embeds() -> None:
     assert hasattr(router.backend_of("echo"), "embed")
 
 
-def alike(one: str, other: str, size: int = 256) -> float:
+def similarity(one: str, other: str, size: int = 256) -> float:
     return sum(a * b for a, b in zip(word_vector(one, size), word_vector(other, size), strict=True))
 
 
 def test_texts_with_the_same_words_are_near() -> None:
-    assert alike("the cat sat on a mat", "A mat: the cat sat on!") > 0.999
-    assert alike("the cat sat on a mat", "the cat sat on a rug") > 0.7
-    assert abs(alike("the cat sat on a mat", "stocks fell sharply yesterday")) < 0.3
+    assert similarity("the cat sat on a mat", "A mat: the cat sat on!") > 0.999
+    assert similarity("the cat sat on a mat", "the cat sat on a rug") > 0.7
+    assert abs(similarity("the cat sat on a mat", "stocks fell sharply yesterday")) < 0.3
 
 
 @examples(60)
 @given(st.text(min_size=1), st.sampled_from([1, 2, 7, 256]))
 def test_every_text_has_a_vector_of_length_1(text: str, size: int) -> None:
-    assert abs(alike(text, text, size) - 1) < 1e-5
+    assert abs(similarity(text, text, size) - 1) < 1e-5
 
 
 def test_a_vector_is_the_same_on_every_machine() -> None:

@@ -360,8 +360,8 @@ def test_each_option_arrives_and_trains_something_else(live: Any, served: Any) -
         return await asyncio.gather(*map(train, (first, *others), OPTIONS))
 
     digests = live(" ".join(f"option-{number}" for number in range(len(OPTIONS))), life)
-    alike = [options for options, digest in zip(OPTIONS, digests, strict=True) if digests.count(digest) > 1]
-    assert not alike
+    repeated = [options for options, digest in zip(OPTIONS, digests, strict=True) if digests.count(digest) > 1]
+    assert not repeated
 
 
 @BOTH

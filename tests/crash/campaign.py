@@ -90,7 +90,7 @@ class Campaign:
         for _ in self.evidence.unended:
             child.hear_until("event", ANY, TRAINING_ENDED)
         child.stop()
-        self.evidence.heard(child.printed)
+        self.evidence.read_log(child.printed)
         self.wrong = self.evidence.wrong_in_the_end()
 
     def _start(self) -> Child:

@@ -154,7 +154,7 @@ class Evidence:
         self.requested[job.id] = model, number
         return job.id
 
-    def heard(self, lines: Iterable[Sequence[Any]]) -> None:
+    def read_log(self, lines: Iterable[Sequence[Any]]) -> None:
         """Remember what a worker acknowledged."""
         self.acknowledged |= {(job, type, seq) for word, *more in lines if word == "event" for job, type, seq in [more]}
 
@@ -173,7 +173,7 @@ class Evidence:
 
     def wrong_after_death(self, printed: Iterable[Sequence[Any]]) -> list[str]:
         """The same, when a worker that said this is dead and no other lives."""
-        self.heard(printed)
+        self.read_log(printed)
         with self.open() as platform:
             found = [*self._wrong(platform), *self._lose_attempts(platform)]
         return [*found, *self._wrong_files()]

@@ -23,7 +23,7 @@ def whole(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Evidenc
     child = nursery.start(made.path)
     child.hear_until("closed")
     child.stop()
-    made.heard(child.printed)
+    made.read_log(child.printed)
     assert made.wrong_in_the_end() == []
     return made
 

@@ -95,7 +95,7 @@ def test_a_worker_thawed_while_its_successor_works_changes_nothing(nursery: Nurs
 def check_the_end(evidence: Evidence, *workers: Child) -> None:
     for worker in workers:
         worker.stop()
-        evidence.heard(worker.printed)
+        evidence.read_log(worker.printed)
     assert evidence.wrong_in_the_end() == []
 
 

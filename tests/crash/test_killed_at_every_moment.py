@@ -93,7 +93,7 @@ def end(nursery: Nursery, evidence: Evidence) -> None:
     (job_id,) = evidence.requested
     child.hear_until("changed", job_id, "succeeded")
     child.stop()
-    evidence.heard(child.printed)
+    evidence.read_log(child.printed)
     assert evidence.wrong_in_the_end() == []
 
 

@@ -66,7 +66,7 @@ def refusals_side_by_side(nursery: Nursery, evidence: Evidence, before: int = 0,
         nursery.listen()
     for child in children:
         child.kill()
-        evidence.heard(child.printed)
+        evidence.read_log(child.printed)
     return _refusals(children)
 
 

@@ -92,10 +92,10 @@ def served(path: Path, key: str, moment: str = "") -> tuple[int, list[list[Any]]
 
 def test_every_moment_is_known(begun: Begun, tmp_path: Path) -> None:
     shutil.copytree(begun.folder, tmp_path, dirs_exist_ok=True)
-    status, told = served(tmp_path / "yard.db", begun.key)
-    moments = {line[1].rpartition(" ")[0] for line in told if line[0] == "at" and line[1].endswith(" after")}
+    status, printed = served(tmp_path / "yard.db", begun.key)
+    moments = {line[1].rpartition(" ")[0] for line in printed if line[0] == "at" and line[1].endswith(" after")}
     assert status == 0
-    assert len([line for line in told if line[0] == "acknowledged"]) == len(REQUESTS)
+    assert len([line for line in printed if line[0] == "acknowledged"]) == len(REQUESTS)
     assert moments == {one.rpartition(" ")[0] for one in MOMENTS}
 
 
@@ -105,9 +105,9 @@ def test_what_was_acknowledged_is_there_and_what_is_sent_again_is_there_once(
 ) -> None:
     shutil.copytree(begun.folder, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "yard.db"
-    status, told = served(path, begun.key, moment)
+    status, printed = served(path, begun.key, moment)
     assert status == -9
-    acknowledged = len([line for line in told if line[0] == "acknowledged"])
+    acknowledged = len([line for line in printed if line[0] == "acknowledged"])
     before, after = begun.states[acknowledged], begun.states[min(acknowledged + 1, len(REQUESTS))]
     with open_platform(path) as platform:
         found = state(platform)

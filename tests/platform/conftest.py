@@ -185,9 +185,9 @@ class Yard:
         return attrs.evolve(self.runtime, cache=ProcessCache())
 
     def claim(self, runner: Runner | None = None) -> Any:
-        hold = (runner or self.runner()).claim()
-        assert hold is not None
-        return hold
+        claimed = (runner or self.runner()).claim()
+        assert claimed is not None
+        return claimed
 
     def abandon(self, items: int) -> Iterator[None]:
         """A worker claims the next job, stores so many items, and is never heard of again."""

@@ -109,8 +109,8 @@ def test_waits_of_threads_and_tasks_and_actions_share_one_order(clock: ManualClo
 def test_whom_a_woken_thread_wakes_acts_at_the_same_moment(clock: ManualClock, begin: Start) -> None:
     first, second, seen = threading.Event(), threading.Event(), []
 
-    def relay(heard: threading.Event, next_one: threading.Event) -> None:
-        seen.append((clock.wait(heard, 100), clock.monotonic()))
+    def relay(awaited: threading.Event, next_one: threading.Event) -> None:
+        seen.append((clock.wait(awaited, 100), clock.monotonic()))
         next_one.set()
 
     begin(lambda: relay(second, threading.Event()))

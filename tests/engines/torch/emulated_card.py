@@ -233,8 +233,8 @@ class Card:
     def _wait_for(self, op: Any, args: Any, graph: "_Graph | None") -> None:
         name, transfer = op._schema.name, op is aten.copy_.default
         indices = _tensors(args[1]) if name in _INDEXING else []
-        apart = op is aten._grouped_mm.default and args[0].dtype is not torch.bfloat16  # the only kernel there is
-        waits = apart or name in _WAITING or any(not one.is_cuda or one.dtype is torch.bool for one in indices)
+        is_grouped = op is aten._grouped_mm.default and args[0].dtype is not torch.bfloat16  # the only kernel there is
+        waits = is_grouped or name in _WAITING or any(not one.is_cuda or one.dtype is torch.bool for one in indices)
         if not waits and not (transfer and args[0].device != args[1].device):
             return
         if graph is None:

@@ -51,10 +51,10 @@ def test_four_adapters_and_the_base_mixed_answer_as_each_alone(folder: Path, eng
     wanted = [(prompt, place % 5) for place, prompt in enumerate(prompts(20))]
     mixed = answered(engine, *(requested(prompt, 8, Sampling(seed=1), slot=slot) for prompt, slot in wanted))
     for (prompt, slot), found in zip(wanted, mixed, strict=True):
-        apart = engine_of(folder)
+        separate = engine_of(folder)
         if slot:
-            apart.load(slot, SHAPE, adapter_weights(folder, SHAPE, seed=slot))
-        assert answered(apart, requested(prompt, 8, Sampling(seed=1), slot=slot)) == [found]
+            separate.load(slot, SHAPE, adapter_weights(folder, SHAPE, seed=slot))
+        assert answered(separate, requested(prompt, 8, Sampling(seed=1), slot=slot)) == [found]
     assert len({tuple(answered(engine, requested([5, 6, 7], 8, slot=slot))[0]) for slot in range(5)}) == 5
 
 
@@ -66,10 +66,10 @@ def test_a_prompt_is_never_taken_over_from_another_adapter(folder: Path, engine:
         other = requested(prompt, 50, slot=(slot + 1) % 5)
         engine.submit(other)
         engine.wait(other, 2 if running else 50)
-        apart = engine_of(folder)
+        separate = engine_of(folder)
         if slot:
-            apart.load(slot, SHAPE, adapter_weights(folder, SHAPE, seed=slot))
-        assert torch.allclose(logits(engine, prompt, slot), logits(apart, prompt, slot), atol=1e-4)
+            separate.load(slot, SHAPE, adapter_weights(folder, SHAPE, seed=slot))
+        assert torch.allclose(logits(engine, prompt, slot), logits(separate, prompt, slot), atol=1e-4)
         engine.cancel(other)
 
 
@@ -86,9 +86,9 @@ def test_an_adapter_loaded_under_load_disturbs_no_other_request(folder: Path, en
         fresh.load(2, SHAPE, weights)
         assert answered(engine, requested([8, 9], 5, slot=2)) == answered(fresh, requested([8, 9], 5, slot=2))
     reader.join(60)
-    apart = engine_of(folder)
-    apart.load(1, SHAPE, adapter_weights(folder, SHAPE, seed=1))
-    assert answered(apart, requested([5, 6, 7], 300, Sampling(seed=2), slot=1)) == [running.answer]
+    separate = engine_of(folder)
+    separate.load(1, SHAPE, adapter_weights(folder, SHAPE, seed=1))
+    assert answered(separate, requested([5, 6, 7], 300, Sampling(seed=2), slot=1)) == [running.answer]
 
 
 # ---- files -------------------------------------------------------------------------------------------------------

@@ -163,9 +163,11 @@ def test_a_replay_that_reads_memory_which_was_given_back_is_noticed(card: Card) 
 # ---- serving -----------------------------------------------------------------------------------------------------
 
 
-def engine_on(device: str, folder: Path, dtype: torch.dtype | None = None, anew: bool = False, rows: int = 4) -> Engine:
+def engine_on(
+    device: str, folder: Path, dtype: torch.dtype | None = None, unrecorded: bool = False, rows: int = 4
+) -> Engine:
     served = Network(folder, device, dtype)
-    recorder = None if anew else usual_recorder(served.device)
+    recorder = None if unrecorded else usual_recorder(served.device)
     engine = Engine(served, AdapterBank(served.model, 4, 8), frozenset({END}), recorder=recorder, rows=rows)
     for slot in (1, 2):
         engine.load(slot, SHAPE, adapter_weights(folder, SHAPE, seed=slot))
@@ -206,13 +208,13 @@ def reported(engine: Engine, *answers: Answer) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(("dtype", "anew"), [(torch.float32, True), (None, False)])
+@pytest.mark.parametrize(("dtype", "unrecorded"), [(torch.float32, True), (None, False)])
 def test_answers_of_every_kind_are_those_of_the_processor(
-    card: Card, folder: Path, dtype: torch.dtype | None, anew: bool
+    card: Card, folder: Path, dtype: torch.dtype | None, unrecorded: bool
 ) -> None:
     """In 16 bits the same weights give the same too, as the sums of the head are of 32 bits on both."""
     before, expected = card.replays, engine_on("cpu", folder, dtype or BF16, rows=5)
-    engine = engine_on("cuda", folder, dtype, anew, rows=5)
+    engine = engine_on("cuda", folder, dtype, unrecorded, rows=5)
     assert engine._network.dtype is (dtype or BF16)
     assert reported(engine, *of_every_kind(folder)) == reported(expected, *of_every_kind(folder))
     wide = attrs.evolve(SHAPE, rank=8, alpha=16)
@@ -221,7 +223,7 @@ def test_answers_of_every_kind_are_those_of_the_processor(
     mixed = [requested(prompt, 4, slot=slot) for slot, prompt in enumerate(prompts(4, seed=1))]
     again = [requested(one.prompt, 4, slot=one.slot) for one in mixed]
     assert reported(engine, *mixed) == reported(expected, *again)
-    assert (card.replays > before) is not anew
+    assert (card.replays > before) is not unrecorded
 
 
 @pytest.mark.parametrize(
@@ -257,13 +259,13 @@ def test_rows_that_grow_and_what_was_answered_before_are_those_of_the_processor(
 
 
 @pytest.mark.parametrize(
-    ("sampling", "anew", "copies"), [(GREEDY, False, 3), (Sampling(seed=1), False, 4), (GREEDY, True, 5)]
+    ("sampling", "unrecorded", "copies"), [(GREEDY, False, 3), (Sampling(seed=1), False, 4), (GREEDY, True, 5)]
 )
 def test_a_token_waits_for_the_card_no_oftener_than_it_must(
-    card: Card, folder: Path, sampling: Sampling, anew: bool, copies: int
+    card: Card, folder: Path, sampling: Sampling, unrecorded: bool, copies: int
 ) -> None:
     """Tokens, places and adapters go there, in one copy for a recorded pass; tokens and log-probabilities come back."""
-    engine = engine_on("cuda", folder, anew=anew)
+    engine = engine_on("cuda", folder, unrecorded=unrecorded)
     answers = [requested(prompt, 30, sampling, slot=slot) for slot, prompt in enumerate(prompts(3, seed=5))]
     for one in answers:
         engine.submit(one)
@@ -445,7 +447,7 @@ def test_every_table_of_the_benchmark_is_made_on_the_card(
     assert not [row for title in titles for row in report[title] if "failed" in row]
     found = {row["what"]: row["found"] - row["ideal"] for row in report["right?"]}
     assert len(found) >= 6
-    assert all(abs(apart) < 1e-4 for apart in found.values())
+    assert all(abs(difference) < 1e-4 for difference in found.values())
     assert not [value for row in report["decode"] for value in row.values() if isinstance(value, str)]
     assert [row["most GB"] for row in report["LoRA step"]] == [0.0] * 4
 

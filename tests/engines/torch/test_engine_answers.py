@@ -48,12 +48,12 @@ MIXED = [
 
 def test_an_answer_does_not_depend_on_concurrent_answers(folder: Path) -> None:
     wanted = [(prompt, MIXED[place % len(MIXED)]) for place, prompt in enumerate(prompts(18, seed=1))]
-    apart = alone(folder, *(requested(prompt, 10, sampling) for prompt, sampling in wanted))
+    alone_found = alone(folder, *(requested(prompt, 10, sampling) for prompt, sampling in wanted))
     for order in (list(range(18)), list(reversed(range(18))), random.Random(7).sample(range(18), 18)):
         found = answered(
             engine_of(folder, rows=5), *(requested(wanted[place][0], 10, wanted[place][1]) for place in order)
         )
-        assert found == [apart[place] for place in order]
+        assert found == [alone_found[place] for place in order]
 
 
 def test_one_who_comes_later_joins_those_who_are_under_way(folder: Path) -> None:

@@ -23,20 +23,20 @@ class Reader:
     def __init__(self, sequence: Sequence) -> None:
         request = CompletionRequest("m", (Message(Role.USER, "x"),), streamed=True)
         self._speaker = ChoiceStream(0, sequence, request, [bytes([65 + n % 26]) for n in range(259)])
-        self.heard: list[Delta] = []
+        self.received: list[Delta] = []
         self.failure: Exception | None = None
 
     def look(self) -> None:
         if self._speaker.ended:
             return
         try:
-            self.heard.extend(self._speaker.deltas())
+            self.received.extend(self._speaker.deltas())
         except Exception as fault:
             self.failure = self.failure or fault
 
     @property
     def reasons(self) -> list[FinishReason | None]:
-        return [delta.finish_reason for delta in self.heard]
+        return [delta.finish_reason for delta in self.received]
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def read(folder: Path, sequence: Sequence, every: int = 1, ends: frozenset[int] 
 @pytest.mark.parametrize("every", [1, 7, 301])
 def test_the_last_token_always_comes_with_the_reason(folder: Path, every: int) -> None:
     reader = read(folder, requested([5, 6, 7], 9), every)
-    assert [delta.tokens for delta in reader.heard] == [1] * 9
+    assert [delta.tokens for delta in reader.received] == [1] * 9
     assert reader.reasons == [None] * 8 + [FinishReason.LENGTH]
 
 
@@ -81,8 +81,8 @@ def test_the_last_token_always_comes_with_the_reason(folder: Path, every: int) -
 def test_so_does_a_token_that_ends_the_answer(folder: Path, every: int) -> None:
     (third,) = read(folder, requested([5, 6, 7], 3))._speaker.sequence.answer[2:]
     reader = read(folder, requested([5, 6, 7], 9), every, frozenset({third}))
-    assert reader.reasons == [None] * (len(reader.heard) - 1) + [FinishReason.STOP]
-    assert sum(delta.tokens for delta in reader.heard) == len(reader.heard)
+    assert reader.reasons == [None] * (len(reader.received) - 1) + [FinishReason.STOP]
+    assert sum(delta.tokens for delta in reader.received) == len(reader.received)
 
 
 class Failing:
@@ -122,4 +122,4 @@ def test_a_whole_answer_is_one_delta_at_its_end(folder: Path) -> None:
     with looking(reader, 1):
         engine.wait(sequence, 4)
     reader.look()
-    assert [(delta.text, delta.finish_reason) for delta in reader.heard] == [("aaaa", FinishReason.LENGTH)]
+    assert [(delta.text, delta.finish_reason) for delta in reader.received] == [("aaaa", FinishReason.LENGTH)]

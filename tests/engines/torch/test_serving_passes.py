@@ -47,5 +47,5 @@ TOKENS = st.lists(st.integers(0, 1), max_size=2 * _BLOCK + 3)
 @example(prompt=[0, 1, 0], parts=[[0, 0], [1, 0]])
 @example(prompt=[0, 1], parts=[[0, 1, 1], [1]])
 def test_a_prompt_shares_as_much_as_it_begins_alike(prompt: list[int], parts: list[list[int]]) -> None:
-    alike = takewhile(lambda pair: pair[0] == pair[1], zip(prompt, chain(*parts), strict=False))
-    assert _shared(prompt, parts) == len(list(alike))
+    shared = takewhile(lambda pair: pair[0] == pair[1], zip(prompt, chain(*parts), strict=False))
+    assert _shared(prompt, parts) == len(list(shared))

@@ -127,9 +127,9 @@ def test_an_adapter_in_training_computes_and_learns_as_that_of_peft(dtype: torch
         generated = one(given)
         generated.backward(wanted)
         found.append((generated.detach(), given.grad))
-    apart = 0.02 if dtype is BF16 else 1e-5
+    tolerance = 0.02 if dtype is BF16 else 1e-5
     for ours, peft in zip(*found, strict=True):
-        assert float((ours - peft).abs().max()) < apart * float(peft.abs().max())
+        assert float((ours - peft).abs().max()) < tolerance * float(peft.abs().max())
     named = {name.replace(".default", ""): weight.grad for name, weight in theirs.named_parameters()}
     for name, weight in trained.named.items():
         torch.testing.assert_close(weight.grad, named[name], rtol=1e-3, atol=2e-5)
@@ -158,7 +158,7 @@ def test_the_sampler_and_the_trainer_agree_on_what_an_adapter_says(folder: Path)
     network = Network(folder, dtype=BF16)
     trained = attach_adapter(network.model, SHAPE, 0, "base")
     trained.load(weights)
-    scorer, apart = TokenScorer(network), []
+    scorer, differences = TokenScorer(network), []
     for number, prompt in enumerate(prompts(8)):
         answer = requested(prompt, 12, Sampling(seed=number), slot=1)
         answered(engine, answer)
@@ -166,7 +166,7 @@ def test_the_sampler_and_the_trainer_agree_on_what_an_adapter_says(folder: Path)
         places = tuple(range(len(answer.prompt), len(ids)))
         with torch.no_grad():
             found, _ = scorer.logprobs([TokenRow(tuple(ids), places, (None,) * len(places))])
-        apart += [abs(one.logprob - other) for one, other in zip(answer.sampled, found.tolist(), strict=True)]
+        differences += [abs(one.logprob - other) for one, other in zip(answer.sampled, found.tolist(), strict=True)]
     assert found.dtype is torch.float32
-    assert max(apart) < 0.1
-    assert sum(apart) / len(apart) < 0.01
+    assert max(differences) < 0.1
+    assert sum(differences) / len(differences) < 0.01

@@ -148,8 +148,8 @@ def test_text_is_read_as_tokens_and_written_again(client: Any) -> None:
     assert written == {"prompt": text}
     chat = {"model": "tabular-mini", "messages": [{"role": "user", "content": "hi"}]}
     tokens = client.ok("POST", "/tokenize", chat)["tokens"]
-    told = client.ok("POST", "/v1/chat/completions", {**chat, "max_tokens": 1, "seed": 1})
-    assert told["choices"][0]["prompt_token_ids"] == tokens
+    answer = client.ok("POST", "/v1/chat/completions", {**chat, "max_tokens": 1, "seed": 1})
+    assert answer["choices"][0]["prompt_token_ids"] == tokens
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

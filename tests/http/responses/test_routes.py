@@ -57,9 +57,9 @@ def test_a_call_is_an_item_and_its_output_is_sent_back(client: Any) -> None:
     output = {"type": "function_call_output", "call_id": call["call_id"], "output": "found"}
     then = made(client, [output, {"role": "user", "content": "and?"}], previous_response_id=first["id"])
     assert then["output"][0]["content"][0]["text"] == "and?"
-    told = client.platform.responses.messages(then["id"])
-    assert [message.role for message in told] == ["user", "assistant", "tool", "user", "assistant"]
-    assert told[1].tool_calls[0].name == "look"
+    messages = client.platform.responses.messages(then["id"])
+    assert [message.role for message in messages] == ["user", "assistant", "tool", "user", "assistant"]
+    assert messages[1].tool_calls[0].name == "look"
 
 
 def test_json_follows_its_schema(client: Any) -> None:
@@ -253,8 +253,8 @@ def test_a_response_continues_the_one_before_without_its_instructions(client: An
     second = made(client, "second", previous_response_id=first["id"], instructions="Be plain.")
     third = made(client, "third", previous_response_id=second["id"])
     assert third["previous_response_id"] == second["id"]
-    told = client.platform.responses.messages(third["id"])
-    assert [message.text for message in told] == ["first", "first", "second", "second", "third", "third"]
+    messages = client.platform.responses.messages(third["id"])
+    assert [message.text for message in messages] == ["first", "first", "second", "second", "third", "third"]
 
 
 def test_an_item_is_referred_to_by_its_id(client: Any) -> None:
@@ -311,8 +311,8 @@ def test_responses_of_others_are_not_there(client: Any) -> None:
         missing = other.send(method, f"/v1/responses/resp_nothing{end}")
         foreign = other.send(method, f"/v1/responses/{response['id']}{end}")
         assert (missing.status, foreign.status) == (404, 404)
-        told = foreign.json["error"]["message"].replace(response["id"], "resp_nothing")
-        assert told == missing.json["error"]["message"]
+        hidden = foreign.json["error"]["message"].replace(response["id"], "resp_nothing")
+        assert hidden == missing.json["error"]["message"]
     assert asked(other, previous_response_id=response["id"]).json["error"]["param"] == "previous_response_id"
     assert asked(other, [{"id": response["output"][0]["id"]}]).json["error"]["param"] == "input[0].id"
     client.ok("GET", f"/v1/responses/{response['id']}")
@@ -395,8 +395,8 @@ def test_a_response_in_the_background_is_queued_answered_and_booked_once(client:
     assert (ended["background"], ended["metadata"]) == (True, {"k": "v"})
     assert len(list(platform.usage.list(entity="acme"))) == before + 1
     assert client.ok("POST", f"{path}/cancel") == ended
-    told = platform.responses.messages(queued["id"])
-    assert [message.text for message in told] == ["first", "first", "later", "later"]
+    messages = platform.responses.messages(queued["id"])
+    assert [message.text for message in messages] == ["first", "first", "later", "later"]
 
 
 TYPES = [

@@ -499,9 +499,9 @@ def test_a_job_outlives_its_model_and_shows_why_it_ended(worked: Trainee) -> Non
     model = worked.model()
     jobs = [worked.ok("POST", JOBS, {"model_id": model["id"], "trajectory_groups": [GROUP]}) for _ in range(2)]
     runner = Runner(worked.platform._runtime)
-    hold = runner.claim()
-    assert hold is not None
-    steps = runner.steps(hold)
+    claimed = runner.claim()
+    assert claimed is not None
+    steps = runner.steps(claimed)
     next(steps)
     assert worked.ok("DELETE", f"{MODELS}/{model['id']}")["deleted_checkpoints"] == 1
     assert list(steps) == []
@@ -522,9 +522,9 @@ def test_a_job_shows_its_state_its_last_heartbeat_and_its_end(worked: Trainee) -
     assert (first["queue_position"], second["queue_position"]) == (0, 1)
     assert (second["last_heartbeat"], second["estimated_end"]) == (None, None)
     runner = Runner(worked.platform._runtime)
-    hold = runner.claim()
-    assert hold is not None
-    steps = runner.steps(hold)
+    claimed = runner.claim()
+    assert claimed is not None
+    steps = runner.steps(claimed)
     for _ in range(2):
         next(steps)
     running = worked.ok("GET", f"{JOBS}/{first['id']}")

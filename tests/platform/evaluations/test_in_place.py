@@ -32,7 +32,7 @@ SCORERS = {
 }
 
 
-def told(platform: Platform, rows: list[Any], names: list[str], **options: Any) -> Any:
+def outcome_of(platform: Platform, rows: list[Any], names: list[str], **options: Any) -> Any:
     scorers: Any = {name: SCORERS[name] for name in names}
     result = platform.evaluations.run("e", "echo", rows, scorers, project="p", seed=1, **options)
     kept = [(row.index, row.outcome, row.output, row.score, row.detail, row.scores, row.cost) for row in result.rows]
@@ -52,7 +52,7 @@ def test_in_place_and_in_threads_rows_come_to_the_same(
         open_platform(file, durability="process", backend=EchoBackend()) as here,
         open_platform(backend=EchoBackend()) as threads,
     ):
-        in_place = told(here, rows, names, concurrency=concurrency)
+        in_place = outcome_of(here, rows, names, concurrency=concurrency)
         # A time-out needs threads, and so do several scorers at a time that may wait.
-        in_threads = told(threads, rows, names, concurrency=concurrency, timeout=600.0, scorer_concurrency=2)
+        in_threads = outcome_of(threads, rows, names, concurrency=concurrency, timeout=600.0, scorer_concurrency=2)
     assert in_place == in_threads

@@ -161,16 +161,16 @@ def test_a_job_of_a_process_that_is_dead_on_this_machine_is_taken_at_once(
     yard: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     yard.sft(2)
-    hold = yard.claim()
+    claimed = yard.claim()
     yard.runtime.store.transact(lambda tx: tx.add(WorkerRecord("w", 1, yard.clock.now(), process=DEAD)))
     runner = yard.runner()
     runner.reclaim_expired()
-    assert yard.job(hold.job.id).status is JobStatus.RUNNING
+    assert yard.job(claimed.job.id).status is JobStatus.RUNNING
     assert not alive(yard.runtime)
-    monkeypatch.setattr(hold, "progress", attrs.evolve(hold.progress, process=DEAD))
-    yard.runtime.store.transact(lambda tx: tx.replace(hold.progress))
+    monkeypatch.setattr(claimed, "progress", attrs.evolve(claimed.progress, process=DEAD))
+    yard.runtime.store.transact(lambda tx: tx.replace(claimed.progress))
     runner.reclaim_expired()
-    assert yard.job(hold.job.id).status is JobStatus.QUEUED
+    assert yard.job(claimed.job.id).status is JobStatus.QUEUED
 
 
 def test_waiting_for_a_job_of_a_worker_that_was_killed_on_this_machine_takes_no_time(yard: Any) -> None:
@@ -201,13 +201,13 @@ def test_every_job_that_is_held_is_watched_however_many_there_are(yard: Any) -> 
     now, runner = yard.clock.now(), yard.runner()
     names = [f"job-{number:04}" for number in range(10 * PAGE + 1)]
 
-    def hold(tx: Tx) -> None:
+    def add_claimed(tx: Tx) -> None:
         for name in names:
             job = Job(name, JobKind.SFT, "acme", "p", name, now, status=JobStatus.RUNNING, place=QueueState.CLAIMED)
             tx.add(job)
             tx.add(JobProgress(name, now, epoch=1, worker_id="gone", held=True))
 
-    yard.runtime.store.transact(hold)
+    yard.runtime.store.transact(add_claimed)
     for _ in range(11):
         runner.reclaim_expired()
     yard.clock.advance(yard.runtime.settings.lease)
@@ -234,8 +234,8 @@ def test_a_job_that_records_nothing_for_longer_than_its_kind_may_is_given_back_a
             runner.beat()
 
     yard.trainer.before, runner = before, yard.runner()
-    hold = yard.claim(runner)
-    runner.run(hold)
+    claimed = yard.claim(runner)
+    runner.run(claimed)
     assert seen == [JobStatus.RUNNING, JobStatus.QUEUED]
     assert (yard.progress(job.id).crashes, runner.claimed_jobs) == (1, ())
     assert "it recorded nothing for 100 seconds" in caplog.text

@@ -112,9 +112,9 @@ class Site:
     def process(self, items: int = 0) -> Iterator[None]:
         """The process takes the job up and stores so many items."""
         self.runner = self.yard.runner()
-        hold = self.runner.adopt(self.job_id)
-        assert hold is not None
-        steps: Iterator[None] = self.runner.steps(hold)
+        claimed = self.runner.adopt(self.job_id)
+        assert claimed is not None
+        steps: Iterator[None] = self.runner.steps(claimed)
         for _ in range(items):
             next(steps)
         self.yard.abandoned.append(steps)
@@ -130,12 +130,12 @@ def site(yard: Any) -> Site:
 
 
 def test_a_process_holds_the_job_in_the_same_attempt_and_the_worker_s_claim_is_worth_nothing(site: Site) -> None:
-    (old,), now = [hold.claim for hold in site.worker._runner.claimed_jobs], site.yard.clock.now()
-    hold = site.yard.runner().adopt(site.job_id)
-    assert (hold.claim.epoch, hold.job.attempts) == (old.epoch + 1, 1)
+    (old,), now = [claimed.claim for claimed in site.worker._runner.claimed_jobs], site.yard.clock.now()
+    claimed = site.yard.runner().adopt(site.job_id)
+    assert (claimed.claim.epoch, claimed.job.attempts) == (old.epoch + 1, 1)
     with pytest.raises(LeaseLost):
         site.yard.runtime.store.transact(lambda tx: heartbeat(tx, old, now))
-    site.yard.runtime.store.transact(lambda tx: heartbeat(tx, hold.claim, now))
+    site.yard.runtime.store.transact(lambda tx: heartbeat(tx, claimed.claim, now))
 
 
 def test_a_process_of_an_attempt_that_is_over_leaves_the_job_of_the_next_one_alone(site: Site) -> None:
@@ -144,8 +144,8 @@ def test_a_process_of_an_attempt_that_is_over_leaves_the_job_of_the_next_one_alo
     site.worker.look()
     assert site.job.attempts == 2
     assert site.yard.runner().adopt(site.job_id, attempt=1) is None
-    hold = site.yard.runner().adopt(site.job_id, attempt=2)
-    assert (hold.job.attempts, site.yard.runner().adopt(site.job_id, attempt=1)) == (2, None)
+    claimed = site.yard.runner().adopt(site.job_id, attempt=2)
+    assert (claimed.job.attempts, site.yard.runner().adopt(site.job_id, attempt=1)) == (2, None)
 
 
 def test_the_executor_is_given_the_number_of_the_attempt(site: Site) -> None:

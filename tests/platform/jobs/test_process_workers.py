@@ -1,4 +1,4 @@
-"""The workers of one process: one beat and one look for all of them, and no job that is overlooked."""
+"""The workers of one process share a heartbeat and a look at the queue, and overlook no job."""
 
 import threading
 from contextlib import ExitStack

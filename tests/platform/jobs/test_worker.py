@@ -249,9 +249,9 @@ def test_a_lease_depends_on_idle_time_and_not_on_any_wall_clock(yard: Any) -> No
 def test_a_runner_does_not_take_its_own_jobs_away(yard: Any) -> None:
     yard.sft(ROWS)
     runner = yard.runner()
-    hold = yard.claim(runner)
+    claimed = yard.claim(runner)
     yard.lose_worker(runner)
-    assert yard.job(hold.job.id).place is QueueState.CLAIMED
+    assert yard.job(claimed.job.id).place is QueueState.CLAIMED
 
 
 # ---- cancelling --------------------------------------------------------------------------------------------------
@@ -538,9 +538,9 @@ def test_the_work_is_chosen_by_kind_and_a_missing_kind_is_left_alone(yard: Any) 
     other = yard.new_job("other", JobKind.RESCORE)
     done: list[str] = []
 
-    def evaluate(hold: Any) -> Iterator[None]:
-        done.append(hold.job.id)
-        hold.record("row_judged", {"score": 1}, step=1, total=1)
+    def evaluate(claimed: Any) -> Iterator[None]:
+        done.append(claimed.job.id)
+        claimed.record("row_judged", {"score": 1}, step=1, total=1)
         yield
 
     for one in (job, other):

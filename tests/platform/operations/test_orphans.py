@@ -134,17 +134,17 @@ def test_the_saved_state_of_a_running_job_stays(yard: Any) -> None:
 def test_a_job_that_is_silent_but_beats_keeps_its_files_and_nothing_else_does(yard: Any) -> None:
     yard.sft(10)
     runner = yard.runner()
-    hold = yard.claim(runner)
-    steps = runner.steps(hold)
+    claimed = yard.claim(runner)
+    steps = runner.steps(claimed)
     next(steps)
     orphan(yard)
-    hold.loose.append(orphan(yard))
+    claimed.loose.append(orphan(yard))
     before = yard.files()
     assert swept(yard, runner.beat) == 1
-    assert set(hold.loose) < yard.files() < before
+    assert set(claimed.loose) < yard.files() < before
     for _ in steps:
         pass
-    assert yard.job(hold.job.id).status == "succeeded"
+    assert yard.job(claimed.job.id).status == "succeeded"
 
 
 def test_a_job_that_has_not_beaten_is_fenced_off_before_its_files_go(yard: Any) -> None:

@@ -244,8 +244,8 @@ def test_jobs_on_the_same_data_are_listed_whatever_their_model(platform: Platfor
     dataset = platform.training.upload("rows", rows, project="p")
     platform.models.create("n", project="q", base_model="tabular-mini")
     on = [platform.training.sft(model, data).id for model, data in (("p/m", dataset.url), ("q/n", dataset.url))]
-    alike, other = platform.training.sft("q/n", rows).id, platform.training.sft("q/n", rows * 2).id
+    on_equal_rows, other = platform.training.sft("q/n", rows).id, platform.training.sft("q/n", rows * 2).id
     assert [job.id for job in platform.training.list(data=dataset.url)] == on
-    assert [job.id for job in platform.training.list(data=dataset.digest)] == [*on, alike]
-    assert [job.id for job in platform.training.list(data=dataset.digest, model="q/n")] == [on[1], alike]
+    assert [job.id for job in platform.training.list(data=dataset.digest)] == [*on, on_equal_rows]
+    assert [job.id for job in platform.training.list(data=dataset.digest, model="q/n")] == [on[1], on_equal_rows]
     assert other not in [job.id for job in platform.training.list(data=dataset.digest)]

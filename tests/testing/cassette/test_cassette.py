@@ -255,7 +255,7 @@ class _Checkpoint:
 TALE = say("Once", pause(5), " upon", pause(2), " a time", pause(1))
 
 
-def told(clock: ManualClock, stream: Iterator[Delta]) -> list[tuple[float, str]]:
+def timed(clock: ManualClock, stream: Iterator[Delta]) -> list[tuple[float, str]]:
     return [(clock.monotonic(), delta.text) for delta in stream]
 
 
@@ -270,7 +270,7 @@ def served(backend: Any) -> ServedModel:
 def recorded_tale(path: Path) -> None:
     clock = ManualClock()
     recorder: Any = use_cassette(path, ScriptedBackend([TALE], clock=clock), mode="new", clock=clock)
-    assert told(clock, recorder.stream(ASKED, served(recorder))) == TIMES
+    assert timed(clock, recorder.stream(ASKED, served(recorder))) == TIMES
 
 
 def test_a_stream_is_recorded_with_its_timing_and_replayed_at_once(path: Path) -> None:
@@ -286,7 +286,7 @@ def test_a_replay_with_a_clock_takes_the_time_that_was_recorded(path: Path) -> N
     clock = ManualClock()
     replay: Any = use_cassette(path, clock=clock)
     assert replay.blocking is True
-    assert told(clock, replay.stream(ASKED, served(replay))) == TIMES
+    assert timed(clock, replay.stream(ASKED, served(replay))) == TIMES
 
 
 def test_a_replay_on_an_event_loop_takes_the_time_too(path: Path) -> None:

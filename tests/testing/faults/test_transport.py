@@ -76,7 +76,7 @@ def call(request: pytest.FixtureRequest, faults: Faults, platform: Any, is_async
     return Caller(faults, platform, request.param, is_async)
 
 
-def heard(platform: Any) -> int:
+def booked_requests(platform: Any) -> int:
     return sum(total.requests for total in platform.usage.total())
 
 
@@ -85,7 +85,7 @@ def test_with_no_fault_everything_passes(call: Caller, platform: Any, stream: bo
     read, error = call(stream)
     assert error is None
     assert ("[DONE]" in read) is stream
-    assert heard(platform) == 1
+    assert booked_requests(platform) == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -95,7 +95,7 @@ def test_a_connection_is_refused_before_the_platform_hears(
     faults.connection(Disconnect())
     read, error = call(stream)
     assert isinstance(error, call.library.ConnectError)
-    assert (read, heard(platform)) == ("", 0)
+    assert (read, booked_requests(platform)) == ("", 0)
     assert call(stream)[1] is None
 
 
@@ -106,7 +106,7 @@ def test_a_connection_is_lost_in_the_stream(faults: Faults, call: Caller, platfo
     assert isinstance(error, call.library.RemoteProtocolError)
     assert read.count("\n\n") == after
     assert "[DONE]" not in read
-    assert heard(platform) == 1
+    assert booked_requests(platform) == 1
     faults.check()
 
 
@@ -124,7 +124,7 @@ def test_an_answer_is_lost_on_its_way_though_the_platform_has_made_it(
     faults.connection(Disconnect(), after=1)
     _, error = call(stream=False)
     assert isinstance(error, call.library.RemoteProtocolError)
-    assert heard(platform) == 1
+    assert booked_requests(platform) == 1
 
 
 def test_a_stream_that_is_too_short_is_not_broken(faults: Faults, call: Caller) -> None:

@@ -1,7 +1,7 @@
 """Sequences with caches of their own are answered as those that lie side by side in rows; and what goes wrong with one
 goes wrong with it alone.
 
-A network that could be served in rows is served apart here, so that the two can be compared.
+A network that could be served in rows is served with separate caches here, so that the two can be compared.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ def joins(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
-def apart(folder: Path, monkeypatch: pytest.MonkeyPatch, joins: bool) -> Any:
+def separate(folder: Path, monkeypatch: pytest.MonkeyPatch, joins: bool) -> Any:
     """Makes engines as `engine_of` does."""
 
     def engine(keeps: bool = True, **options: Any) -> Engine:
@@ -39,9 +39,9 @@ def apart(folder: Path, monkeypatch: pytest.MonkeyPatch, joins: bool) -> Any:
     return engine
 
 
-def test_answers_are_those_of_rows(apart: Any, folder: Path, joins: bool) -> None:
+def test_answers_are_those_of_rows(separate: Any, folder: Path, joins: bool) -> None:
     wanted = [requested(prompt, 3 + 2 * n, Sampling(seed=n)) for n, prompt in enumerate(prompts(9))]
-    engine, passes = apart(rows=4), [0]
+    engine, passes = separate(rows=4), [0]
     body = engine._network.body
     body.register_forward_hook(lambda *_: passes.__setitem__(0, passes[0] + 1))
     assert answered(engine, *wanted) == alone(folder, *wanted)
@@ -49,8 +49,8 @@ def test_answers_are_those_of_rows(apart: Any, folder: Path, joins: bool) -> Non
     assert passes[0] < tokens // 2 if joins else passes[0] == tokens
 
 
-def test_a_prompt_that_many_have_is_read_once_for_each_adapter(apart: Any, folder: Path, joins: bool) -> None:
-    engine, read = apart(rows=8), list[tuple[int, int]]()
+def test_a_prompt_that_many_have_is_read_once_for_each_adapter(separate: Any, folder: Path, joins: bool) -> None:
+    engine, read = separate(rows=8), list[tuple[int, int]]()
     engine.load(1, SHAPE, adapter_weights(folder, SHAPE, seed=1))
     engine._network.body.register_forward_hook(
         lambda _, __, given, ___: read.append(given["input_ids"].shape), with_kwargs=True
@@ -64,8 +64,8 @@ def test_a_prompt_that_many_have_is_read_once_for_each_adapter(apart: Any, folde
     assert len({str(answer) for answer in found}) == 8
 
 
-def test_each_has_its_adapter(apart: Any, folder: Path) -> None:
-    engines = [apart(), engine_of(folder)]
+def test_each_has_its_adapter(separate: Any, folder: Path) -> None:
+    engines = [separate(), engine_of(folder)]
     for engine in engines:
         for slot in (1, 2):
             engine.load(slot, SHAPE, adapter_weights(folder, SHAPE, seed=slot))
@@ -82,8 +82,8 @@ def _taken(engine: Engine) -> int:
     return sum(batch.cache.nbytes for batch in set(engine.rows._batches.values()))
 
 
-def test_caches_take_what_was_reckoned_and_go_with_their_answers(apart: Any, joins: bool) -> None:
-    engine = apart(ends=frozenset())
+def test_caches_take_what_was_reckoned_and_go_with_their_answers(separate: Any, joins: bool) -> None:
+    engine = separate(ends=frozenset())
     wanted = [requested(prompt, 20) for prompt in prompts(3)]
     for one in wanted:
         engine.submit(one)
@@ -97,10 +97,10 @@ def test_caches_take_what_was_reckoned_and_go_with_their_answers(apart: Any, joi
 
 
 def test_memory_is_never_exceeded_and_those_for_whom_there_is_none_wait(
-    apart: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+    separate: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory, most = TOKEN_BYTES * 100, [0]
-    engine = apart(memory=memory, ends=frozenset())
+    engine = separate(memory=memory, ends=frozenset())
     read = JointCache.read
 
     def watching(cache: JointCache, ids: torch.Tensor) -> torch.Tensor:
@@ -117,8 +117,8 @@ def test_memory_is_never_exceeded_and_those_for_whom_there_is_none_wait(
     )
 
 
-def test_what_can_never_fit_is_refused_with_the_numbers(apart: Any) -> None:
-    engine = apart(memory=TOKEN_BYTES * 30)
+def test_what_can_never_fit_is_refused_with_the_numbers(separate: Any) -> None:
+    engine = separate(memory=TOKEN_BYTES * 30)
     with pytest.raises(ContextLengthExceeded, match=r"context length is 30 tokens.*The messages have 30; shorten"):
         engine.submit(requested([5] * 30))
     (found,) = answered(engine, fitting := requested([5] * 25, 100))
@@ -129,10 +129,10 @@ def test_what_can_never_fit_is_refused_with_the_numbers(apart: Any) -> None:
 @pytest.mark.parametrize("at", [1, 4, 5, 6, 9])
 @pytest.mark.parametrize("where", ["layers.1.mlp", ""])
 def test_a_fault_fails_one_and_the_others_say_what_they_would_have_said(
-    apart: Any, folder: Path, at: int, where: str
+    separate: Any, folder: Path, at: int, where: str
 ) -> None:
     """Also between two that continue, within a pass, and after it: no sequence is read from where it is not."""
-    engine, calls = apart(ends=frozenset()), [0]
+    engine, calls = separate(ends=frozenset()), [0]
 
     def failing(*_: Any) -> None:
         calls[0] += 1
@@ -151,8 +151,8 @@ def test_a_fault_fails_one_and_the_others_say_what_they_would_have_said(
         assert answer == right or one in failed
 
 
-def test_a_network_without_a_cache_reads_all_each_time(apart: Any, folder: Path) -> None:
+def test_a_network_without_a_cache_reads_all_each_time(separate: Any, folder: Path) -> None:
     wanted = [requested(prompt, 6) for prompt in prompts(3)]
-    engine = apart(keeps=False)
+    engine = separate(keeps=False)
     assert answered(engine, *wanted) == alone(folder, *wanted)
     assert engine.rows.whole == 0
