@@ -53,6 +53,29 @@ def test_a_stream(client: Any) -> None:
     assert (raw[0], raw[-2:]) == ("message_start", ["message_delta", "message_stop"])
 
 
+def test_thinking_and_a_schema(client: Any) -> None:
+    asked: Any = {"model": "echo", "max_tokens": 20, "output_config": {"effort": "low"}}
+    whole = client.messages.create(messages=HELLO, thinking={"type": "adaptive"}, **asked)
+    assert [block.type for block in whole.content] == ["thinking", "text"]
+    assert whole.content[0].thinking == whole.content[1].text == "hello there friend"
+    with client.messages.stream(messages=HELLO, **asked) as stream:
+        kinds = {event.type for event in stream}
+        final = stream.get_final_message()
+    assert {"thinking", "text"} <= kinds
+    assert final.content[0].thinking == "hello there friend"
+    turns = [*HELLO, {"role": "assistant", "content": whole.content}, *HELLO]
+    assert client.messages.create(model="echo", max_tokens=20, messages=turns).content[0].text == "hello there friend"
+    schema = {
+        "type": "object",
+        "properties": {"n": {"type": "integer"}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
+    form: Any = {"format": {"type": "json_schema", "schema": schema}}
+    answer = client.messages.create(model="echo", max_tokens=20, messages=HELLO, output_config=form)
+    assert json.loads(answer.content[0].text) == {"n": 0}
+
+
 def test_a_tool_is_called_and_answered(client: Any) -> None:
     options = {"model": "echo", "max_tokens": 50, "tools": [TOOL]}
     first = client.messages.create(messages=HELLO, tool_choice={"type": "tool", "name": "look"}, **options)

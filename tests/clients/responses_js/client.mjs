@@ -43,6 +43,18 @@ await check("openai streams", async () => {
   assert.equal((await stream.finalResponse()).output_text, "one two");
 });
 
+const reasoned = { model: "echo", input: "one two", reasoning: { effort: "low" } };
+
+await check("openai reasoning", async () => {
+  const whole = await client.responses.create(reasoned);
+  assert.deepEqual(whole.output.map((item) => item.type), ["reasoning", "message"]);
+  assert.equal(whole.output[0].content[0].text, "one two");
+  const final = await client.responses.stream(reasoned).finalResponse();
+  assert.deepEqual(final.output.map((item) => item.content[0].text), ["one two", "one two"]);
+  const input = [{ role: "user", content: "hi" }, ...whole.output, { role: "user", content: "so?" }];
+  assert.equal((await client.responses.create({ model: "echo", input })).output_text, "so?");
+});
+
 const model = createOpenAI({ apiKey, baseURL })("echo");
 const look = tool({ inputSchema: z.object({ q: z.string() }), execute: async () => "found" });
 const calling = { model, prompt: "hi", tools: { look }, toolChoice: "required", maxRetries: 0, stopWhen: stepCountIs(2) };
@@ -59,6 +71,19 @@ await check("ai", async () => {
   assert.equal(typeof (await generateText({ model, prompt: "x", output, maxRetries: 0 })).output.n, "number");
 });
 
+await check("ai reasoning", async () => {
+  const providerOptions = { openai: { reasoningEffort: "low", forceReasoning: true } };
+  const asked = { model, prompt: "one two", maxRetries: 0, providerOptions };
+  const whole = await generateText(asked);
+  assert.equal(whole.text, "one two");
+  assert.equal(whole.usage.outputTokenDetails.reasoningTokens, 2);
+  const turns = [{ role: "user", content: "hi" }, ...whole.response.messages, { role: "user", content: "again" }];
+  assert.equal((await generateText({ model, messages: turns, maxRetries: 0 })).text, "again");
+  const kinds = await collected(streamText(asked).fullStream, (part) => part.type);
+  assert.ok(!kinds.includes("error"));
+  assert.ok(kinds.includes("reasoning-end"));
+});
+
 await check("ai streams", async () => {
   const plain = streamText({ model, prompt: "one two", maxRetries: 0 });
   assert.equal((await collected(plain.textStream, (piece) => piece)).join(""), "one two");
@@ -67,7 +92,8 @@ await check("ai streams", async () => {
   assert.ok(!kinds.includes("error"));
 });
 
-const chain = new ChatOpenAI({ model: "echo", apiKey, useResponsesApi: true, maxRetries: 0, configuration: { baseURL } });
+const options = { model: "echo", apiKey, useResponsesApi: true, maxRetries: 0, configuration: { baseURL } };
+const chain = new ChatOpenAI(options);
 const parameters = { type: "object", properties: { q: { type: "string" } }, required: ["q"] };
 const tools = [{ type: "function", function: { name: "look", description: "look it up", parameters } }];
 
@@ -82,6 +108,14 @@ await check("LangChain", async () => {
   assert.equal((await chain.invoke(turns)).text, "so?");
   const structured = chain.withStructuredOutput(z.object({ n: z.number() }), { method: "jsonSchema" });
   assert.equal(typeof (await structured.invoke("x")).n, "number");
+});
+
+await check("LangChain reasoning", async () => {
+  const modelKwargs = { reasoning: reasoned.reasoning }; // its own option is for the hosted models' names
+  const answer = await new ChatOpenAI({ ...options, modelKwargs }).invoke("one two");
+  assert.equal(answer.text, "one two");
+  assert.equal(answer.usage_metadata.output_token_details.reasoning, 2);
+  assert.equal((await chain.invoke([new HumanMessage("one two"), answer, new HumanMessage("so?")])).text, "so?");
 });
 
 console.log(JSON.stringify(done));

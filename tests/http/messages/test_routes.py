@@ -136,6 +136,16 @@ def test_a_whole_answer_in_blocks(client: Client) -> None:
     }
 
 
+def test_reasoning_comes_in_blocks_of_its_own(client: Client) -> None:
+    asked: Any = {"output_config": {"effort": "low"}, "thinking": {"type": "adaptive"}}
+    thinking, text = ask(client, **asked).json["content"]
+    assert thinking == {"type": "thinking", "thinking": "hello there friend", "signature": ""}
+    assert text == {"type": "text", "text": "hello there friend"}
+    found = events(ask(client, stream=True, **asked))
+    assert assembled(found)["content"] == [thinking, text]
+    assert found[3]["delta"] == {"type": "thinking_delta", "thinking": "hello"}
+
+
 def test_the_events_come_in_their_order(client: Client) -> None:
     names = [event["type"] for event in events(ask(client, stream=True))]
     assert names == [
@@ -250,7 +260,10 @@ def test_it_can_be_left_out(client_for: Any) -> None:
         ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "other"}}, "tool_choice: must be the name"),
         ({"tool_choice": {"type": "any"}}, "tool_choice: needs tools"),
         ({"tool_choice": {"type": "tool"}}, "tool_choice.name: is required"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.type: must be 'disabled'"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.type: must be 'disabled' or 'adaptive'"),
+        ({"thinking": {"type": "adaptive", "display": "omitted"}}, "thinking.display: must be 'summarized'"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema: is required"),
+        ({"model": "tabular-mini", "output_config": {"effort": "low"}}, "reasoning_effort: "),
         ({"mcp_servers": []}, "mcp_servers: is not supported"),
         ({"container": "a"}, "container: is not supported"),
         ({"stop_sequences": [""]}, "stop_sequences: must hold no empty string"),
@@ -359,6 +372,7 @@ def test_a_conversation_with_tools_and_images_becomes_messages() -> None:
         "metadata": {"user_id": "u"},
         "top_k": 3,
         "thinking": {"type": "disabled"},
+        "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": {"type": "object"}}},
     }
     request = read_messages_request(body)
     image = Part("image_url", data={"url": "data:image/png;base64,aGk=", "detail": "auto"})
@@ -373,6 +387,7 @@ def test_a_conversation_with_tools_and_images_becomes_messages() -> None:
     assert (request.tool_choice.mode, request.parallel_tool_calls) == (ToolMode.REQUIRED, False)
     assert (request.user, request.sampling.top_k, request.max_tokens) == ("u", 3, 9)
     assert request.tools[0].parameters == TOOL["input_schema"]
+    assert (request.extras, request.response_format.schema) == ({"reasoning_effort": "low"}, {"type": "object"})
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -5,9 +5,18 @@ from typing import Any, Literal
 
 import attrs
 
-from modelyard.domain.completion import CompletionRequest, Sampling, Tool, ToolChoice, ToolMode, tool_choice_problems
+from modelyard.domain.completion import (
+    CompletionRequest,
+    ResponseFormat,
+    Sampling,
+    Tool,
+    ToolChoice,
+    ToolMode,
+    tool_choice_problems,
+)
 from modelyard.errors import InvalidInput, Problem, nearest
 from modelyard.formats.chat.plain import LONGEST_MODEL_NAME, MAX_TOKENS
+from modelyard.formats.chat.tools import schema_format
 from modelyard.formats.constraints import Length, Matching, Unsupported, Within
 from modelyard.formats.converter import structure
 from modelyard.formats.messages.blocks import TextBlock, Turn, messages_of
@@ -48,9 +57,26 @@ class MessagesMetadata:
 
 @attrs.frozen
 class Thinking:
-    """That the model does not think before it answers."""
+    """Whether the model may reason before it answers. It decides itself, and keeps to no budget of tokens."""
 
-    type: Literal["disabled"]
+    type: Literal["disabled", "adaptive"]
+    display: Literal["summarized"] | None = None
+
+
+@attrs.frozen
+class OutputSchema:
+    """That the text is JSON which is valid under a schema."""
+
+    type: Literal["json_schema"]
+    schema: Mapping[str, Any] = attrs.field()
+
+
+@attrs.frozen
+class OutputConfig:
+    """How much the model reasons, where it has a choice, and the form of its text."""
+
+    effort: str | None = attrs.field(default=None, validator=Length(0, 64))
+    format: OutputSchema | None = None
 
 
 @attrs.define(kw_only=True)
@@ -76,6 +102,7 @@ class MessagesBody(CountedMessages):
     stop_sequences: tuple[str, ...] | None = attrs.field(default=None, validator=Length(0, 4))
     stream: bool | None = None
     metadata: MessagesMetadata | None = None
+    output_config: OutputConfig | None = None
     service_tier: str | None = attrs.field(default=None, validator=Length(0, 64))
     container: object = attrs.field(default=None, validator=Unsupported("is not supported: there are no containers"))
     mcp_servers: object = attrs.field(default=None, validator=Unsupported("is not supported: send tools"))
@@ -90,8 +117,11 @@ def read_messages_request(body: object, *loc: str | int) -> CompletionRequest:
     parsed = structure(MessagesBody, body, *loc)
     request = _request(parsed, body, *loc)
     given: dict[str, Any] = {"temperature": parsed.temperature, "top_p": parsed.top_p, "top_k": parsed.top_k}
+    config = parsed.output_config or OutputConfig()
     return attrs.evolve(
         request,
+        extras={} if config.effort is None else {"reasoning_effort": config.effort},
+        response_format=ResponseFormat() if config.format is None else schema_format(config.format.schema),
         sampling=Sampling(**{name: value for name, value in given.items() if value is not None}),
         max_tokens=parsed.max_tokens,
         stop=parsed.stop_sequences or (),
