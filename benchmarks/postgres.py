@@ -67,10 +67,12 @@ class Raw:
             execute(update, (seq + size, step + size, NOW, job_id))
             execute("COMMIT")
 
-    def page(self) -> list[Any]:
-        """Read 100 events."""
-        sql = "SELECT * FROM job_events WHERE job_id = %s AND seq > %s ORDER BY seq LIMIT 100"
-        return self._connection.execute(sql, (self._job_id, 0), prepare=True).fetchall()
+    def page(self) -> list[JobEvent]:
+        """Read 100 events, and make their records."""
+        columns = "job_id, seq, id, type, step, data, created_at, epoch"
+        sql = f"SELECT {columns} FROM job_events WHERE job_id = %s AND seq > %s ORDER BY seq LIMIT 100"
+        rows = self._connection.execute(sql, (self._job_id, 0), prepare=True)
+        return [JobEvent(*row[:5], json.loads(row[5]), *row[6:]) for row in rows]
 
 
 def booked(store: Store, names: Any, entity: str = "t") -> None:

@@ -32,9 +32,9 @@ SETTINGS = {
 
 
 def server_folder() -> Path | None:
-    """The folder of `postgres` and `initdb`: of the newest version that Debian's packages installed, or on the path."""
+    """The folder of `postgres` and `initdb`: on the path, or of the newest version that Debian's packages installed."""
     installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
-    found = str(installed[-1]) if installed else shutil.which("postgres")
+    found = shutil.which("postgres") or (str(installed[-1]) if installed else None)
     return None if found is None else Path(found).resolve().parent
 
 

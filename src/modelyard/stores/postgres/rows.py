@@ -2,8 +2,9 @@
 
 # ruff: noqa: S608 - the names come from declarations, and every value is bound
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
+from functools import cached_property
 from itertools import compress, permutations
 from operator import is_not
 from typing import Any, Never
@@ -15,10 +16,8 @@ from modelyard.errors import StoreCorrupt
 from modelyard.stores.columns import Column, Convert, Projection, columns_of
 from modelyard.stores.postgres.locks import LOCK, lock_key, try_domain_lock
 from modelyard.stores.postgres.pages import IndexPages, Row, Statement, quoted
-from modelyard.stores.postgres.values import array_type, dumping, load_of, packing
-
-_UNREADABLE = (ValueError, KeyError, TypeError, ArithmeticError)
-"""The errors that converting a damaged value may raise."""
+from modelyard.stores.postgres.values import NEEDLESS, array_type, dumping, load_of, packing
+from modelyard.stores.row_reading import UNREADABLE, record_function
 
 _FEW = 2
 """Rows that are inserted one by one; more of them are one statement."""
@@ -55,7 +54,6 @@ class RecordPlan:
         self._row = dumping([columns[name] for name in given])
         self._names, self._width = names, len(given)
         self.numbers: str = f'"{schema}"."{record.table}_{record.sequence}_seq"'
-        self._loads = _loads(self.columns)
         key = [columns[name] for name in record.key]
         self._key_at = [names.index(name) for name in record.key]
         self.key: Projection = dumping(key)
@@ -121,16 +119,10 @@ class RecordPlan:
         """Return whether a row has its number, which only the server gives."""
         return len(row) == len(self.columns)
 
-    def record_of(self, row: Row) -> Any:
-        """Build the record of a row. Raises `StoreCorrupt` for a row that no record of this class has written."""
-        values = [*row]
-        try:
-            for at, load in self._loads:
-                if values[at] is not None:
-                    values[at] = load(values[at])
-            return self.record.cls(*values)
-        except _UNREADABLE as error:
-            raise self._corrupt(error) from error
+    @cached_property
+    def record_of(self) -> Callable[[Row], Any]:
+        """The function from a row to its record. It raises `StoreCorrupt` for a row that no such record has written."""
+        return record_function(self.record.cls, self.columns, self._corrupt, load_of, NEEDLESS)
 
     def changes(self, new: object, old: object, row: Row) -> dict[int, Any]:
         """Return the values to bind, by position, that turn the row of the record `old` into that of `new`.
@@ -164,7 +156,7 @@ class RecordPlan:
         try:
             for at, load in loads:
                 columns[at] = [None if value is None else load(value) for value in columns[at]]
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise self._corrupt(error) from error
         return [*zip(*columns, strict=True)]
 

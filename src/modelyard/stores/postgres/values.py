@@ -64,6 +64,10 @@ def _unescape(value: str) -> str:
     return value
 
 
+NEEDLESS: Mapping[Convert, str] = {_unescape: "'\\1' not in {}"}
+"""Conditions under which a value `{}` is returned as it is by the function that `load_of` returns."""
+
+
 def _dump_json(value: Any) -> str:
     return json_values.encodable(json_values.dump(value))
 
