@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 import attrs
@@ -43,6 +43,7 @@ from modelyard.platform.evaluations.shards import (
 from modelyard.platform.evaluations.stored_run import StoredRun
 from modelyard.platform.jobs.claims import ClaimedJob, fenced, record_events, requester_principal, require_claim
 from modelyard.platform.jobs.queue import announce, cancel, end, fail, succeed
+from modelyard.platform.jobs.runner import BEATS_PER_LEASE
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.usage.booking import CompletionBooking, book_together
 from modelyard.protocols import Snapshot, Tx
@@ -52,21 +53,33 @@ STARTED = "evaluation_started"
 INTERRUPTED = "interrupted"
 """The reason of a run whose owner is gone: the functions that it needs are gone with it."""
 
+UNSURE = "unsure"
+"""In the result of a job that was given back: how many of the rows that are left, the first ones, were begun before."""
+
 BETWEEN_EVENTS = 0.1
 """Least seconds between two progress events; each row is reported by its records."""
 
 
 def evaluate(claimed: ClaimedJob, callables: LocalCallables = NO_CALLABLES) -> Generator[None, None, None]:
-    """Do the work of an EVALUATE or RESCORE job. Yields after each batch that was stored, and now and then."""
+    """Do the work of an EVALUATE or RESCORE job. Yields after each batch that was stored, and now and then.
+
+    Where the job is to be given back, closing it finishes the rows under way, in bounded time.
+    """
     attempt = _Attempt(claimed, callables)
     attempt.begin()
-    yield
     with attempt.scheduler() as scheduler:
-        for batch in scheduler.batches():
-            attempt.commit(batch, scheduler)
-            if attempt.over_budget:
-                scheduler.stop()
+        batches = scheduler.batches()
+        try:
             yield
+            for batch in batches:
+                attempt.commit(batch, scheduler)
+                if attempt.over_budget:
+                    scheduler.stop()
+                yield
+        except GeneratorExit:
+            if claimed.finishes_rows:
+                attempt.leave(scheduler, batches)
+            raise
     attempt.end()
 
 
@@ -86,6 +99,7 @@ class _Attempt:
         self.records = RowRecords(self.runtime.ids, self.namespace, self.run_id, self.model, self.scorer_refs)
         self.totals = RunningTotals(self.scorer_refs)
         self.rows, self.left = JobRows(self.runtime, claimed.job), RemainingRows()
+        self.items: Iterator[WorkItem] = iter(())
         self.pending_usage: list[CompletionBooking] = []
         self._last_event_at = -math.inf
         callables.on_totals(self.totals)
@@ -115,6 +129,9 @@ class _Attempt:
             self.claimed.record(STARTED, {"total": self.spec["total"], **self.shard}, total=self.spec["total"])
         if self._resumed:
             self.left = self.runtime.store.read(self._remaining)
+        self.items = self._items()
+        if UNSURE in self.claimed.job.result:
+            self._set_unsure(None)
 
     def _remaining(self, snapshot: Snapshot) -> RemainingRows:
         progress = last_progress(snapshot, self.claimed.job.lane)
@@ -134,10 +151,9 @@ class _Attempt:
             loop, pending = self.callables.loop, self.pending_usage
             threads = partial(self.runtime.threads.backends.of, self.namespace[0])
             pool, scorer_pool = pools(opened, self.limits, self.model, self.scorers, loop, pending, threads)
-            items, begun = self._items(), self.left.begun
             limited = partial(is_limited, self.runtime, self.principal, self.namespace[0])
             workers = self.model, self.scorers, pool, scorer_pool
-            yield RowScheduler(self.runtime, items, *workers, self.limits, limited, begun)
+            yield RowScheduler(self.runtime, self.items, *workers, self.limits, limited, self.left.begun)
 
     def _flush_at_last(self) -> None:
         try:
@@ -146,13 +162,37 @@ class _Attempt:
             log.exception("the usage of rows that are not stored could not be recorded")
 
     def _items(self) -> Iterator[WorkItem]:
-        """Yield the rows that are not stored yet, in order. The first ones may have been begun before a crash."""
+        """Yield the rows that are not stored yet, in order. The first ones may have been begun before."""
         left = self.rows.items(self.left)
         drained = self.claimed.job.attempts == 1 and self.spec.get("drained")
         if self._resumed and not drained:
-            for item in islice(left, self.limits.uncommitted):
+            for item in islice(left, self.claimed.job.result.get(UNSURE, self.limits.uncommitted)):
                 yield attrs.evolve(item, unsure=item.copied is None)
         yield from left
+
+    # ---- leave
+
+    def leave(self, scheduler: RowScheduler, batches: Iterator[list[RowInFlight]]) -> None:
+        """Finish the rows under way, as far as a third of the lease allows, and record how many are not finished."""
+        scheduler.stop()
+        until = self.runtime.clock.monotonic() + self.runtime.settings.lease / BEATS_PER_LEASE
+        for batch in batches:
+            self.commit(batch, scheduler)
+            if self.runtime.clock.monotonic() >= until:
+                break
+        not_begun_again = takewhile(lambda item: item.unsure, self.items)
+        self._set_unsure(len(scheduler.under_way) + sum(1 for _ in not_begun_again))
+
+    def _set_unsure(self, count: int | None) -> None:
+        """Keep with the job how many rows may have been begun; None, while it runs, means that it is not known."""
+
+        def step(tx: Tx) -> JobProgress:
+            job = require_claim(tx, self.claimed.claim)
+            result = {name: value for name, value in job.result.items() if name != UNSURE}
+            tx.replace(attrs.evolve(job, result=result if count is None else {**result, UNSURE: count}))
+            return tx.get(JobProgress, job.id)
+
+        self.claimed.write(step)
 
     # ---- commit
 

@@ -172,6 +172,7 @@ class ClaimedJob:
 
     `moved_at` is when its run began or last wrote anything, by the monotonic clock; None before it begins. A `hung` one
     was given back because that was too long ago. `loose` are the artifacts that it has stored and no record names yet.
+    `finishes_rows` is whether its run, when it is closed, may finish what it has begun: the job is then given back.
     Every write is refused once the claim is lost.
     """
 
@@ -182,7 +183,7 @@ class ClaimedJob:
         self.claim: Claim = claim_of(progress)
         self.request_seen: float | None = None
         self.moved_at: float | None = None
-        self.hung = False
+        self.hung = self.finishes_rows = False
         self.loose: list[str] = []
 
     def write(self, step: Callable[[Tx], JobProgress]) -> JobProgress:
