@@ -1,12 +1,14 @@
 """Four servers and four workers over one PostgreSQL: one platform, whichever of them is asked."""
 
 import base64
+import re
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
-from urllib.parse import quote
+from html import unescape
+from urllib.parse import quote, urlencode
 
 import attrs
 import pytest
@@ -141,9 +143,58 @@ def test_a_run_in_shards_is_worked_on_by_the_fleet_and_followed_on_any_server(fl
     assert {tuple(answer.splitlines()) for answer in rest} == {tuple(lines[len(lines) // 2 + 1 :])}
 
 
+def text_of(page: bytes) -> str:
+    """The words of a page, but for the token of its forms."""
+    without = re.sub(rb'name="token" value="[0-9a-f]+"', b"", page).decode()
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", without)).split())
+
+
+def test_the_dashboard_and_the_metrics_of_every_server_show_the_whole_fleet(fleet: Fleet) -> None:
+    host = fleet.platform.keys.create("ops", host=True).secret
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    login = fleet.send(0, "POST", "/dashboard/login", urlencode({"key": host}).encode(), **form)
+    session = {"Cookie": login.headers["set-cookie"].partition(";")[0]}  # one log-in is for all servers
+
+    def pages(path: str) -> set[str]:
+        answers = [fleet.send(number, "GET", f"/dashboard/{path}", **session) for number in range(SIZE)]
+        assert [answer.status for answer in answers] == [200] * SIZE
+        return {text_of(answer.raw) for answer in answers}
+
+    visitor = fleet.platform.keys.create("visitor").secret
+    assert [fleet.complete(number, visitor, "priced").status for number in range(SIZE)] == [200] * SIZE
+    model = fleet.platform.models.create("shown", project="desk", base_model="tabular-mini")
+    row = {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]}
+    job = fleet.platform.training.sft(model, [row] * 8).wait(timeout=120)
+    held, release = threading.Event(), threading.Event()
+
+    def held_up(row: dict[str, str]) -> str:
+        held.set()
+        assert release.wait(60)
+        return row["prompt"]
+
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(fleet.platform.evaluations.run, "held up", held_up, ROWS[:1], progress=False)
+        try:
+            assert held.wait(60)
+            (running,) = fleet.platform.jobs.list(status=JobStatus.RUNNING)
+            seen = {path: pages(path) for path in ("", f"jobs/{running.id}", f"jobs/{job.id}", "usage")}
+            metrics = [fleet.send(n, "GET", "/metrics", Authorization=f"Bearer {host}").raw for n in range(SIZE)]
+        finally:
+            release.set()
+        assert run.result(60).score is not None
+    assert all(f"evaluate …{running.id[-8:]}" in page and f"workers alive {SIZE}" in page for page in seen[""])
+    assert [page.partition("status running")[2] != "" for page in seen[f"jobs/{running.id}"]] == [True]
+    steps = sum(event.type == "gradient_step" for event in fleet.platform.training.events(job.id))
+    assert [page.count("gradient_step ") for page in seen[f"jobs/{job.id}"]] == [steps]
+    assert all(f"visitor ${SIZE * PRICE} {SIZE} " in page for page in seen["usage"])
+    assert all(f"modelyard_workers {SIZE}.0\n".encode() in answer for answer in metrics)
+    assert all(b'modelyard_jobs{status="running"} 1.0\n' in answer for answer in metrics)
+
+
 def test_a_rolling_restart_under_load_loses_nothing(fleet: Fleet) -> None:
     secret = fleet.platform.keys.create("steady").secret
-    runs = [fleet.platform.evaluations.submit("quiz", "echo", ROWS, shards=2) for _ in range(4)]
+    rows = [{"prompt": f"row {n}", "expected": f"row {n}"} for n in range(2000)]
+    runs = [fleet.platform.evaluations.submit("quiz", "echo", rows, shards=2) for _ in range(4)]
     ended, statuses = threading.Event(), list[int]()
 
     def load(first: int) -> None:
@@ -169,5 +220,7 @@ def test_a_rolling_restart_under_load_loses_nothing(fleet: Fleet) -> None:
     assert (total.requests, total.cost) == (len(statuses), len(statuses) * PRICE)
     for run in runs:
         result = fleet.platform.evaluations.wait(run.id, timeout=120)
-        assert (result.score, len(result.rows)) == (1.0, len(ROWS))
+        assert (result.score, len(result.rows)) == (1.0, len(rows))
+        assert result.run.summary is not None
+        assert result.run.summary["possibly_repeated"] == 0
     assert {job.status for job in fleet.platform.jobs.list()} == {JobStatus.SUCCEEDED}

@@ -49,7 +49,12 @@ def main(what: str, store: str, artifacts: str, seconds: str, descriptor: str = 
         if what == "serve":
             import uvicorn
 
-            uvicorn.run(asgi_app(platform), fd=int(descriptor), log_level="warning", timeout_graceful_shutdown=60)
+            uvicorn.run(
+                asgi_app(platform, dashboard=True),
+                fd=int(descriptor),
+                log_level="warning",
+                timeout_graceful_shutdown=60,
+            )
             return
         stopped = threading.Event()
         signal.signal(signal.SIGTERM, lambda *_: stopped.set())

@@ -80,7 +80,7 @@ class Fleet:
         """Send one request to a server, on a connection of its own."""
         connection = HTTPConnection("127.0.0.1", self._sockets[number % SIZE].getsockname()[1], timeout=120)
         try:
-            data = None if body is None else json.dumps(body)
+            data = body if body is None or isinstance(body, bytes) else json.dumps(body)
             connection.request(
                 method, path, data, {"Content-Type": "application/json", "Connection": "close", **headers}
             )

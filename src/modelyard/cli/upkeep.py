@@ -105,7 +105,7 @@ def doctor(store: StoreName, as_json: bool) -> None:
             for name, one in parts
         ]
         show(False, ("part", "state", "took", "why"), rows)
-        facts = ("version", "store_engine", "store_version", "durability", "warning", "oldest_queued_s")
+        facts = ("version", "store_engine", "store_version", "durability", "warning", "oldest_queued_s", "workers")
         click.echo()
         show_fields((name, getattr(check, name)) for name in facts)
     idle = check.worker.success or check.oldest_queued_s is None

@@ -102,6 +102,6 @@ def _health(view: View) -> Html:
         (name, joined([chip("ok", "better") if part.success else chip("fault", "worse"), f" {part.error or ''}"]))
         for name, part in parts
     ]
-    pairs.append(("version", check.version))
+    pairs += [("workers alive", count_text(check.workers)), ("version", check.version)]
     pairs.append(("stored in", f"{check.store_engine or NONE} {check.store_version or ''}"))
     return section("Health", facts(pairs))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import TypeVar
 
 import attrs
@@ -10,7 +11,7 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, QueueState
 from modelyard.errors import ModelyardError, NoWorker
 from modelyard.lazy import log
-from modelyard.platform.jobs.announced import alive
+from modelyard.platform.jobs.announced import live_workers
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 from modelyard.version import __version__
@@ -31,7 +32,7 @@ class CheckResult:
 class SystemCheck:
     """The state of every part, the versions, and how long the queue's oldest job has waited (None if none waits).
 
-    `durability` is that of the store (`Store.durability`). `store_version` is SQLite's; `warning` is set if that
+    `workers` is how many workers are alive, in all processes. `durability` is that of the store (`Store.durability`). `store_version` is SQLite's; `warning` is set if that
     version has a known fault.
     """
 
@@ -46,6 +47,7 @@ class SystemCheck:
     durability: str
     warning: str | None
     oldest_queued_s: float | None
+    workers: int
 
     @property
     def success(self) -> bool:
@@ -78,7 +80,7 @@ class Health:
         api, _ = self._tried(self.check)
         store, facts = self._tried(self._runtime.store.check)
         artifacts, _ = self._tried(self._check_artifacts)
-        worker, _ = self._tried(self._require_worker)
+        worker, workers = self._tried(self._count_workers)
         queue, oldest = self._tried(lambda: self._runtime.store.read(_oldest_queued))
         known = facts or {}
         return SystemCheck(
@@ -93,6 +95,7 @@ class Health:
             durability=self._runtime.store.durability,
             warning=_text(known.get("warning")),
             oldest_queued_s=self._age(oldest),
+            workers=workers or 0,
         )
 
     def _tried(self, part: Callable[[], T]) -> tuple[CheckResult, T | None]:
@@ -109,9 +112,11 @@ class Health:
         self._runtime.artifacts.check()
         self._runtime.require_room()
 
-    def _require_worker(self) -> None:
-        if not alive(self._runtime):
+    def _count_workers(self) -> int:
+        workers = self._runtime.store.read(partial(live_workers, self._runtime))
+        if not workers:
             raise NoWorker("no worker is alive, so training jobs wait; start one: modelyard work --store FILE")
+        return len(workers)
 
     def _age(self, since: datetime | None) -> float | None:
         if since is None:
