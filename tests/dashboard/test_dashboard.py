@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, urlencode
 import attrs
 import pytest
 
+from driven_runs import shown_run
 from modelyard.compose import open_platform
 from modelyard.dashboard import view as views
 from modelyard.dashboard.app import Dashboard
@@ -30,7 +31,7 @@ from modelyard.report.html import Html
 from modelyard.testing.clock import ManualClock
 
 HOSTILE = "<script>alert('x')</script>\"&\u202e" + "n" * 60
-PAGES = ("", "jobs", "models", "runs", "traces", "usage", "keys", "catalogue", "catalogue/echo", "api")
+PAGES = ("", "jobs", "models", "runs", "tinker", "traces", "usage", "keys", "catalogue", "catalogue/echo", "api")
 
 
 @attrs.define
@@ -96,6 +97,7 @@ def platform() -> Iterator[Platform]:
         call = platform.traces.calls.start(HOSTILE, {HOSTILE: [HOSTILE]}, project="bots", entity="acme")
         platform.traces.calls.end(call.id, HOSTILE, exception=HOSTILE, project="bots", entity="acme")
         platform.traces.feedback.add(call.ref, "rating", {"said": HOSTILE}, creator="ann")
+        shown_run(platform, "acme", HOSTILE)
         yield platform
 
 
@@ -313,7 +315,7 @@ def test_keys_are_made_shown_once_and_revoked(browser: Browser, platform: Platfo
 
 
 def test_an_alias_is_moved_and_moved_back(browser: Browser, platform: Platform) -> None:
-    (model,) = platform.models.list(entity="acme")
+    (model,) = platform.models.list(entity="acme", project="bots")
     path = f"models/{model.id}"
     assert browser.post(f"{path}/promote", token=browser.token(), alias="best", step="0").status == 303
     browser.post(f"{path}/promote", token=browser.token(), alias="best", step="1")
@@ -325,7 +327,7 @@ def test_an_alias_is_moved_and_moved_back(browser: Browser, platform: Platform) 
 
 def test_a_job_is_cancelled(browser: Browser, platform: Platform) -> None:
     rows = [{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]}]
-    (model,) = platform.models.list(entity="acme")
+    (model,) = platform.models.list(entity="acme", project="bots")
     job = platform.training.sft(model, rows)
     assert "queued" in browser.get(f"jobs/{job.id}")[1]
     browser.post(f"jobs/{job.id}/cancel", token=browser.token())

@@ -9,6 +9,7 @@ import attrs
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from driven_runs import shown_run
 from modelyard import Platform, open_platform
 from modelyard.asgi import asgi_app
 from modelyard.testing.clients.server import asgi_server
@@ -34,6 +35,7 @@ class Yard:
 @pytest.fixture(scope="module")
 def yard() -> Iterator[Yard]:
     with open_platform() as platform:
+        shown_run(platform, "acme", HOSTILE)
         learner = platform.models.create("learner", project="loops", base_model="tabular-mini", entity="acme")
         tasks = [{"prompt": HOSTILE, "expected": "yes"}, {"prompt": LONG[:500], "expected": HOSTILE}]
         judge = {"type": "llm_judge", "model": "echo", "prompt": "1 {output}", "scale": "number"}

@@ -7,6 +7,7 @@ import attrs
 
 from modelyard import Platform, open_platform
 from modelyard.artifacts.memory import MemoryArtifacts
+from modelyard.domain.identity import Principal, Scope
 from modelyard.domain.run_log import CommandKind
 from modelyard.domain.schema import RECORDS
 from modelyard.platform.runtime import Settings
@@ -86,3 +87,15 @@ def opened(store: Store | None = None, artifacts: Any = None, **more: Any) -> Pl
     """A platform on a clock moved by hand."""
     settings = {"settings": SETTINGS, "clock": ManualClock(), **more}
     return open_platform(store=store or MemoryStore(RECORDS), artifacts=artifacts or MemoryArtifacts(), **settings)
+
+
+def shown_run(platform: Platform, entity: str, text: str = "") -> Driven:
+    """A run of an entity that has learned and saved. Its session calls itself by the text, and its metadata has it."""
+    runs = platform.acting_as(Principal("ann", entity, Scope(entity))).training_runs
+    session = runs.sessions.begin(display_name=text, sdk_version="0.38.0").id
+    driven = Driven(platform, session)
+    created = {"base_model": BASE, "adapter": {"rank": 4, "seed": 1}, "metadata": {"note": text}}
+    driven.run = runs.create(session, 0, **created).rpartition(":")[0]
+    course(driven)
+    driven.work()
+    return driven

@@ -12,6 +12,7 @@ from modelyard.dashboard.pages import (
     models,
     rows,
     runs,
+    tinker,
     traces,
     usage,
 )
@@ -36,6 +37,8 @@ ROUTES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
     ("GET", ("runs", "{run}", "rows"), rows.rows),
     ("POST", ("runs", "{run}", "annotate"), annotations.annotate),
     ("GET", ("compare",), runs.compared),
+    ("GET", ("tinker",), tinker.listed),
+    ("GET", ("tinker", "{run}"), tinker.run),
     ("GET", ("traces",), traces.listed),
     ("GET", ("traces", "{entity}", "{project}", "{call}"), traces.call),
     ("GET", ("usage",), usage.usage),

@@ -25,6 +25,7 @@ NAVIGATION = (
     ("Jobs", "jobs"),
     ("Models", "models"),
     ("Runs", "runs"),
+    ("Tinker", "tinker"),
     ("Traces", "traces"),
     ("Usage", "usage"),
     ("Keys", "keys"),

@@ -223,7 +223,7 @@ RECORDS = (
         TrainingRun,
         "training_runs",
         ("id",),
-        indexes={"by_entity": Index(("entity",)), "by_session": Index(("session_id",))},
+        indexes={"all": Index(()), "by_entity": Index(("entity",)), "by_session": Index(("session_id",))},
         sequence="seq",
     ),
     Record(

@@ -7,7 +7,7 @@ from playwright.sync_api import Browser, Page, expect
 from dashboard_browser import Yard, log_in
 from modelyard.dashboard import view as views
 
-PAGES = ("", "jobs", "models", "runs", "traces", "usage", "keys", "catalogue", "catalogue/echo", "api")
+PAGES = ("", "jobs", "models", "runs", "tinker", "traces", "usage", "keys", "catalogue", "catalogue/echo", "api")
 
 
 def one_of(page: Page, yard: Yard, kind: str) -> str:
@@ -20,7 +20,7 @@ def one_of(page: Page, yard: Yard, kind: str) -> str:
 
 def addresses(page: Page, yard: Yard) -> list[str]:
     """Every page, and one of each kind of thing."""
-    single = [one_of(page, yard, kind) for kind in ("jobs", "models", "runs", "traces")]
+    single = [one_of(page, yard, kind) for kind in ("jobs", "models", "runs", "traces", "tinker")]
     before, after = (run.id for run in yard.platform.evaluations.runs.list(project="bots", entity="acme"))
     compared = [f"compare?baseline={before}&candidate={after}", f"runs/{after}/rows?baseline={before}&show=changed"]
     loop, *_, trained = yard.platform.training.list(project="loops", entity="acme")

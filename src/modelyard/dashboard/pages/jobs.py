@@ -98,7 +98,7 @@ def subject(view: View, job: JobSummary) -> Html:
     """Return a link to what a job works on."""
     if job.kind in (JobKind.BATCH, JobKind.COLLECT, JobKind.RESPONSE):
         return short_id(job.subject)
-    if job.kind not in TRAINING_KINDS:
+    if job.kind not in (*TRAINING_KINDS, JobKind.COMMANDS):
         return view.link(joined(["run ", short_id(job.subject)]), "runs", job.subject)
     try:
         model = view.platform.models.get(job.subject)
@@ -143,7 +143,9 @@ def job(view: View) -> HtmlPage:
     if found.kind is JobKind.COLLECT:
         return HtmlPage("Collection", _summary(view, found, _collected(view, found.id)), live=found.ended_at is None)
     if found.kind not in TRAINING_KINDS:
-        content = joined([_summary(view, found, []), tag("p", view.link("To the run", "runs", found.subject))])
+        driven = found.kind is JobKind.COMMANDS
+        to = ("tinker", view.platform.training_runs.of_job(found.id).id) if driven else ("runs", found.subject)
+        content = joined([_summary(view, found, []), tag("p", view.link("To the run", *to))])
         return HtmlPage(f"{found.kind} job", content, live=found.ended_at is None)
     training = view.platform.training.get(found.id)
     rows, loop = view.platform.training.job(found.id).metrics(POINTS), found.kind is JobKind.LOOP

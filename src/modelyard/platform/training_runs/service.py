@@ -31,9 +31,11 @@ from modelyard.platform.jobs.announced import alive
 from modelyard.platform.jobs.queue import announce, enqueue
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.jobs.wakeups import JobPause, JobWaiter
-from modelyard.platform.paging import get_or_none
+from modelyard.platform.listing import Cursor, Listing
+from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_entity, listed_index
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.billing import billing_of
+from modelyard.platform.training.metrics import MetricRows, metric_rows
 from modelyard.platform.training_runs.command_log import (
     RUN_ID,
     Future,
@@ -50,7 +52,7 @@ from modelyard.platform.training_runs.samplers import Samplers
 from modelyard.platform.training_runs.saved_weights import check_weights_name, remove_expired
 from modelyard.platform.training_runs.sessions import ClientSessions, ListedPart, listed_part
 from modelyard.platform.training_runs.weights import SavedWeights, load_arguments, weights_to_load
-from modelyard.protocols import Tx
+from modelyard.protocols import Snapshot, Tx
 
 SEED_BYTES = 4
 _LONGEST_PAUSE = 2.0
@@ -178,6 +180,31 @@ class TrainingRuns:
             limit,
             lambda run: project is None or run.project == project,
         )
+
+    def listing(self, *, entity: str | None = None) -> Listing[TrainingRun]:
+        """List runs, the newest first: all that the caller may see, or those of an entity. Raises `Forbidden`."""
+        index, *where = listed_index(listed_entity(self._principal, entity, None), None)
+
+        def place(after: str, snapshot: Snapshot) -> Cursor:
+            return cursor_at(TrainingRun, index, found_run(snapshot, self._principal, after))
+
+        def keep(run: TrainingRun) -> bool:
+            return self._principal.scope.covers(run.entity, run.project)
+
+        return index_listing(self._runtime, TrainingRun, index, *where, place=place, order="desc", keep=keep)
+
+    def of_job(self, job_id: str) -> TrainingRun:
+        """Return the run whose commands a job applies. Raises `NotFound`."""
+
+        def query(snapshot: Snapshot) -> TrainingRun:
+            job = get_or_none(snapshot, Job, job_id)
+            return found_run(snapshot, self._principal, "" if job is None else str(job.spec.get(RUN_ID)))
+
+        return self._runtime.store.read(query)
+
+    def metrics(self, run: TrainingRun, most: int | None = None) -> MetricRows:
+        """Return what a run has recorded with its optimizer steps; at most about `most` of them, evenly spaced."""
+        return metric_rows(self._runtime, run.job_id, most)
 
     def last_request(self, run: TrainingRun) -> datetime:
         """Return when the last command of a run came."""
