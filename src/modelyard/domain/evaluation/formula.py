@@ -39,8 +39,9 @@ class FormulaError(ValueError):
 class Formula:
     """A formula that was read, and the names that it uses."""
 
-    body: ast.expr
+    text: str
     names: frozenset[str]
+    body: ast.expr = attrs.field(eq=False, repr=False)
 
     def value(self, numbers: Mapping[str, float]) -> float | None:
         """Return its value; None where that is not a finite number, as after a division by 0."""
@@ -58,7 +59,7 @@ def read_formula(text: str) -> Formula:
         raise FormulaError(f"has more than {MAX_FORMULA} characters")
     try:
         body = ast.parse(text.strip().replace("^", "**"), mode="eval").body
-        return Formula(body, frozenset(_names(body)))
+        return Formula(text, frozenset(_names(body)), body)
     except FormulaError:
         raise
     except (SyntaxError, ValueError, RecursionError, MemoryError):
