@@ -21,7 +21,7 @@ RUN, SAMPLER = "train", "sample"
 
 
 class CommandKind(StrEnum):
-    """What a command does with its run."""
+    """The kinds of commands."""
 
     CREATE = "create_model"
     LOAD = "load_weights"
@@ -35,7 +35,7 @@ class CommandKind(StrEnum):
 
 
 class FutureStatus(StrEnum):
-    """Where the answer to a command, or to a request to sample, stands. `lost` means that nothing works on it."""
+    """The status of the answer to a command or to a request to sample. `lost` means that no process works on it."""
 
     PENDING = "pending"
     DONE = "done"
@@ -52,7 +52,7 @@ class SessionStage(StrEnum):
 
 
 class WeightsKind(StrEnum):
-    """What saved weights are for: to continue training, with the optimizer's state, or to sample from."""
+    """The purpose of saved weights: to continue training, with the optimizer's state, or to sample from."""
 
     STATE = "weights"
     SAMPLER = "sampler_weights"
@@ -128,7 +128,7 @@ class RunCommand:
 
     @property
     def id(self) -> str:
-        """Under which name its answer is asked for."""
+        """The id of its future."""
         return f"{self.run_id}:{self.number}"
 
 

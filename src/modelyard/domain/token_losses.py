@@ -83,7 +83,7 @@ TOKEN_LOSSES: Mapping[str, TokenLoss] = {
 def token_objective(
     name: str, settings: Mapping[str, float], rows: Sequence[TargetRow], columns: Sequence[Columns]
 ) -> Objective:
-    """Return what a step on these rows lessens: the sum of the loss over all their targets.
+    """Return what a step on these rows minimizes: the sum of the loss over all their targets.
 
     Each row has its own columns, one for each input of the loss. Raises `InvalidInput` for an unknown loss, setting or
     column, and where a column or a number is missing, at `loss_fn`, `loss_fn_config` or (number of the row, column).

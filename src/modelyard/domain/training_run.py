@@ -1,4 +1,4 @@
-"""Training that its caller drives, step by step: what the caller chooses, sends, and wants to be less."""
+"""Training that its caller drives, step by step: its configuration, its rows, and its objective."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ Rows = Sequence[Sequence[float]]
 """One number for each token that is scored, row by row."""
 
 
-# ---- what the caller chooses -------------------------------------------------------------------------------------
+# ---- the configuration -------------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -97,7 +97,7 @@ class TargetRow:
                 raise InvalidInput.at(name, place, msg=f"is {ids[place]}; {known}")
 
 
-# ---- what it wants to be less ------------------------------------------------------------------------------------
+# ---- the objective ------------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -111,7 +111,7 @@ class Loss:
 
 @attrs.frozen
 class Objective:
-    """What a step lessens. `of` takes the log-probability of each token of the step, row by row, and its derivatives
+    """What a step minimizes. `of` takes the log-probability of each token of the step, row by row, and its derivatives
     come in the same rows; those of a `linear` one are the same for any rows.
     """
 

@@ -1,4 +1,4 @@
-"""Paths that clients of an interface ask for and that there are not: why, in a sentence for each."""
+"""Paths that clients request and that do not exist here: for each a sentence on why, and what to use instead."""
 
 from collections.abc import Mapping, Sequence
 
@@ -31,7 +31,7 @@ NOT_OFFERED: Mapping[tuple[str, ...], str] = {
     ("project",): _PROJECT,
     ("service",): _PROJECT,
 }
-"""What the trace client may ask for beyond what it needs for calls, objects, evaluations and feedback."""
+"""Paths of the trace client besides those for calls, objects, evaluations and feedback."""
 
 
 OF_TINKER: Mapping[str, str] = {
@@ -45,13 +45,13 @@ OF_TINKER: Mapping[str, str] = {
     "project": "a session stays in the project in which it began",
     "search": "sessions are listed, and not searched",
     "auth": "API keys are not exchanged for other credentials",
-    "billing": "usage is reported by the commands `modelyard usage` and the ledger",
+    "billing": "usage is reported by the command `modelyard usage` and by the ledger",
 }
-"""What to use in the place of Tinker's routes that are not offered, by a segment after `api/v1`."""
+"""What to use instead of routes of Tinker that do not exist here, by a segment after `api/v1`."""
 
 
 def why_missing(segments: Sequence[str | None]) -> str:
-    """Return what a caller is told who asks for a path that there is not."""
+    """Return the error message for a path that does not exist."""
     if segments[:2] == ["api", "v1"]:
         found = [OF_TINKER[one] for one in segments[2:] if one is not None and one in OF_TINKER]
         return found[0] if found else UNKNOWN

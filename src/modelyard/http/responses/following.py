@@ -9,7 +9,7 @@ from modelyard.http.route import ErrorFormat, RouteCall
 
 
 def followed(call: RouteCall, response_id: str, after: int) -> Flow[None]:
-    """Emit the events that are numbered above `after`, as they come. Whoever leaves does not cancel the response.
+    """Emit the events that are numbered above `after`, as they come. A client that leaves does not cancel the response.
 
     What fails before the first is raised; what fails later ends the stream with an event that reports it.
     """

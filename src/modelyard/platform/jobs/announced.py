@@ -24,7 +24,7 @@ SHOWN = 5
 """How many workers that could run a job are named."""
 
 Host = WorkerProcess | WorkerRecord
-"""Whose beats show that workers live: a process, or a worker of an earlier version, which beats for itself."""
+"""What sends heartbeats: a process for all its workers, or a worker of an earlier version for itself."""
 
 
 def alive(runtime: Runtime) -> bool:
@@ -78,7 +78,7 @@ def watches_over_others(runtime: Runtime, me: str) -> bool:
 
 
 def forget_dead(runtime: Runtime) -> None:
-    """Remove what stood still for the lease, with its workers; a process that wakes up announces itself again."""
+    """Remove processes that stood still for the lease, and their workers. One that wakes up announces itself again."""
     for seen, still in runtime.store.read(partial(_hosts, runtime)):
         if still >= runtime.settings.lease:
             runtime.store.transact(DomainStep(partial(_forget, seen=seen), [(WORKER, seen.id)]))

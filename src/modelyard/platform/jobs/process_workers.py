@@ -1,8 +1,8 @@
-"""The workers of this process as other processes see them, and which of them is to look at the queue.
+"""The workers of one process: their heartbeat, their notices of jobs, and which of them looks at the queue.
 
-One beat shows that all of them live, one subscription hears of jobs, and one of them leads: it looks after the dead,
-and at the queue now and then in case that a notice was lost. So what idle workers cost the store depends on the number
-of processes, and not on theirs.
+They share one heartbeat and one subscription. One of them leads: it takes over from dead processes, and looks at the
+queue now and then in case a notice was lost. So the cost of idle workers to the store depends on the number of
+processes, not of workers.
 """
 
 import threading
@@ -33,7 +33,7 @@ class StartedWorker(Protocol):
         """Have it look at the queue."""
 
     def beat_claims(self) -> None:
-        """Show that its jobs are alive."""
+        """Record heartbeats of its jobs."""
 
 
 class ProcessWorkers:
@@ -56,12 +56,12 @@ class ProcessWorkers:
     # ---- as others see them
 
     def announce(self, store: Store, record: WorkerRecord) -> None:
-        """Store the record of a worker, and that its process lives."""
+        """Store the record of a worker, and a heartbeat of its process."""
         store.transact(self._step(lambda tx: self._sign(tx, [record])), durable=False)
         self._announced[record.id] = record
 
     def sign(self, store: Store) -> None:
-        """Show that the process lives. Where others have taken it for dead, all its workers announce themselves."""
+        """Record a heartbeat of the process. If others took it for dead, all its workers announce themselves again."""
         store.transact(self._step(lambda tx: self._sign(tx, ())), durable=False)
 
     def leave(self, store: Store, worker_id: str) -> None:
@@ -92,7 +92,7 @@ class ProcessWorkers:
     # ---- threads
 
     def start(self, worker: StartedWorker) -> None:
-        """Beat for a worker, and have it hear of jobs, from now on."""
+        """Send heartbeats and notices of jobs for a worker from now on."""
         with self._lock:
             self._started[worker.id] = worker
             if self._pulse is None:
@@ -102,7 +102,7 @@ class ProcessWorkers:
                 self._pulse.start()
 
     def stop(self, worker: StartedWorker) -> None:
-        """Beat for a worker no more."""
+        """Stop sending heartbeats and notices for a worker."""
         with self._lock:
             self._started.pop(worker.id, None)
             self._looked.pop(worker.id, None)
@@ -116,7 +116,7 @@ class ProcessWorkers:
         pulse.stop(self._runtime.settings.lease)
 
     def beat(self) -> None:
-        """Show that the process, its workers and their jobs are alive."""
+        """Record heartbeats of the process and of the jobs of its workers."""
         self.sign(self._runtime.store)
         for worker in tuple(self._started.values()):
             worker.beat_claims()
@@ -130,7 +130,7 @@ class ProcessWorkers:
     # ---- who looks
 
     def leads(self, worker_id: str) -> bool:
-        """Return whether this worker leads: one that has stood still for the lease, or is gone, does no more."""
+        """Return whether this worker leads. One that has stood still for the lease, or is gone, leads no longer."""
         now = self._runtime.clock.monotonic()
         with self._lock:
             still = now - self._led_at >= self._runtime.settings.lease
@@ -140,17 +140,17 @@ class ProcessWorkers:
             return True
 
     def is_led_by(self, worker_id: str) -> bool:
-        """Return whether this worker leads, as far as was asked."""
+        """Return whether this worker was the leader when `leads` was last called."""
         return self._leader == worker_id
 
     def resign(self, worker_id: str) -> None:
-        """Lead no more: a job may hold the thread of this worker."""
+        """Give up the lead: a job may occupy the thread of this worker."""
         with self._lock:
             if worker_id == self._leader:
                 self._leader = ""
 
     def begin_look(self, worker_id: str) -> None:
-        """Note that a worker looks now: it sees all that was ready before."""
+        """Note that a worker looks now, and sees all jobs that became ready before."""
         self._looked[worker_id] = self._notices
         self._looked_at = self._runtime.clock.monotonic()
 
@@ -162,7 +162,7 @@ class ProcessWorkers:
                 return
 
     def check_queue(self) -> None:
-        """Wake a worker where a notice may have been missed: none has looked for the lease, or none is heard."""
+        """Wake a worker if a notice may have been missed: none has looked for the lease, or notices do not arrive."""
         lease, now = self._runtime.settings.lease, self._runtime.clock.monotonic()
         if not self.hears or now - self._looked_at >= lease:
             self._hear()

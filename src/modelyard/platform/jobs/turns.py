@@ -10,13 +10,13 @@ from modelyard.protocols import Snapshot, Tx
 
 
 def parked_in_lane(snapshot: Snapshot, lane: str) -> Job | None:
-    """Return the first job of a lane that waits: where none is claimed or ready, it was put aside (`park`)."""
+    """Return the first waiting job of a lane. If none of the lane is claimed or ready, it was put aside (`park`)."""
     found = snapshot.page(Job, "by_lane", lane, QueueState.WAITING, limit=1)
     return found[0] if found else None
 
 
 def park(tx: Tx, job: Job, now: datetime) -> None:
-    """Put a claimed job aside until it is `unpark`ed: it has nothing to do. The next of its lane takes its place."""
+    """Put a claimed job that has nothing to do aside, until `unpark`. The next job of its lane takes its place."""
     rotate(tx, job, now, QueueState.WAITING)
     following = parked_in_lane(tx, job.lane)
     if following is not None and following.id != job.id:
@@ -24,7 +24,7 @@ def park(tx: Tx, job: Job, now: datetime) -> None:
 
 
 def unpark(tx: Tx, job: Job) -> None:
-    """Make a job ready that waits, unless another of its lane is."""
+    """Make a waiting job ready, unless another job of its lane is claimed or ready."""
     if job.place is QueueState.WAITING and first_in_lane(tx, job.lane) is None:
         ready = attrs.evolve(job, place=QueueState.READY)
         tx.replace(ready)
@@ -37,7 +37,7 @@ def rotate(tx: Tx, job: Job, now: datetime, place: QueueState = QueueState.READY
     tx.replace(attrs.evolve(progress, held=False, updated_at=progress.time(now)))
     check_transition(job.status, JobStatus.QUEUED)
     last = attrs.evolve(job, status=JobStatus.QUEUED, place=place)
-    tx.remove(Job, job.id)  # added anew, it gets a number after all others
+    tx.remove(Job, job.id)  # added again, it gets a number after all others
     tx.add(last)
     if place is QueueState.READY:
         tx.notify(READY)

@@ -109,12 +109,12 @@ class Worker:
         self.stop()
 
     def beat(self) -> None:
-        """Show that the worker and its jobs are alive."""
+        """Record heartbeats of the worker and of its jobs."""
         self._process.announce(self.runtime.store, self._record)
         self.beat_claims()
 
     def beat_claims(self) -> None:
-        """Show that its jobs are alive."""
+        """Record heartbeats of its jobs."""
         self._runner.beat()
 
     def wake(self) -> None:

@@ -199,7 +199,7 @@ class ResponsePipeline(CompletionPipeline):
 
 
 def end_response(ended: ModelResponse, tx: Tx) -> None:
-    """Record how a response in the background stands, or has ended, unless it has ended already, or was deleted."""
+    """Store the current state of a response in the background, unless it has ended already or was deleted."""
     known = get_or_none(tx, ModelResponse, ended.id)
     if known is not None and not known.ended:
         tx.replace(ended)
