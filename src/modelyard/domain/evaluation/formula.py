@@ -41,12 +41,11 @@ class Formula:
 
     text: str
     names: frozenset[str]
-    body: ast.expr = attrs.field(eq=False, repr=False)
 
     def value(self, numbers: Mapping[str, float]) -> float | None:
         """Return its value; None where that is not a finite number, as after a division by 0."""
         try:
-            found = float(_value(self.body, numbers))
+            found = float(_value(_body(self.text), numbers))
         except (ArithmeticError, ValueError):
             return None
         return found if math.isfinite(found) else None
@@ -58,12 +57,16 @@ def read_formula(text: str) -> Formula:
     if len(text) > MAX_FORMULA:
         raise FormulaError(f"has more than {MAX_FORMULA} characters")
     try:
-        body = ast.parse(text.strip().replace("^", "**"), mode="eval").body
-        return Formula(text, frozenset(_names(body)), body)
+        return Formula(text, frozenset(_names(_body(text))))
     except FormulaError:
         raise
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise FormulaError("is not a formula, such as 0.8 * right + 0.2 * short") from None
+
+
+@lru_cache(maxsize=256)
+def _body(text: str) -> ast.expr:
+    return ast.parse(text.strip().replace("^", "**"), mode="eval").body
 
 
 def _names(node: ast.expr) -> set[str]:
