@@ -138,10 +138,11 @@ def test_an_estimate_never_passes_the_limit() -> None:
 
 def test_reasoning_counts_and_is_not_content() -> None:
     both = {"reasoning_content": "!", "reasoning": "!", "content": "8"}
-    found = read(STREAMED, chunk({"reasoning_content": "hm"}), chunk({"reasoning": "hm"}), chunk(both, "stop"))
-    assert "".join(delta.text for delta in found) == "8"
+    names = chunk({"reasoning_content": "hm"}), chunk({"reasoning": "hm"})
+    found = read(STREAMED, *names, chunk(both), chunk({"content": "!"}, "stop"))
+    assert "".join(delta.text for delta in found) == "8!"
     assert "".join(delta.reasoning for delta in found) == "hmhm!"
-    assert found[-1].usage == Usage(4, 3, estimated=True)
+    assert found[-1].usage == Usage(4, 4, estimated=True)
 
 
 def test_a_server_tells_how_many_tokens_are_reasoning() -> None:

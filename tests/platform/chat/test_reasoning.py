@@ -6,8 +6,10 @@ import pytest
 
 from modelyard import ScriptedBackend, open_platform
 from modelyard.backends import EchoBackend, Fallback, call, reasoning, say
-from modelyard.domain.completion import Choice, Delta, FinishReason, Message, Role, Usage
+from modelyard.domain.completion import Choice, CompletionRequest, Delta, FinishReason, Message, Role, Usage
+from modelyard.domain.logprobs import TokenLogprob
 from modelyard.errors import BackendError
+from modelyard.platform.chat.assembly import ResponseAssembler
 
 REASONED = say(reasoning("Two and"), reasoning(" two."), "It is", " 4")
 
@@ -85,6 +87,34 @@ def test_log_probabilities_of_reasoning_stay_with_it(streamed: bool) -> None:
     tokens = [entry.token for entry in answer.choices[0].logprobs or ()]
     assert tokens[:5] == ["Two", " and", " two.", "It", " is"]
     assert (answer.text, answer.choices[0].message.reasoning) == ("It is", "Two and two.")
+
+
+def entries(*tokens: str) -> tuple[TokenLogprob, ...]:
+    return tuple(TokenLogprob(token, -1.0) for token in tokens)
+
+
+def test_log_probabilities_of_a_piece_with_reasoning_are_cut_by_tokens_alone() -> None:
+    piece = Delta("cd", 4, logprobs=entries(*"abcd"), reasoning="ab")
+    end = Delta(finish_reason=FinishReason.STOP)
+    cut = asked([piece, end], max_tokens=3, logprobs=True).choices[0]
+    assert (cut.message.reasoning, cut.message.text) == ("ab", "c")
+    assert [entry.token for entry in cut.logprobs] == ["a", "b", "c"]
+    stopped = asked([piece, end], stop="d", logprobs=True).choices[0]
+    assert (stopped.message.reasoning, stopped.message.text) == ("ab", "c")
+    assert [entry.token for entry in stopped.logprobs] == [*"abcd"]
+
+
+def test_reasoning_is_shown_at_once_also_where_a_stop_string_may_follow() -> None:
+    request = CompletionRequest("m", (), max_tokens=9, stop=("zz",), logprobs=True, streamed=True)
+    assembler = ResponseAssembler(request, [0])
+    assembler.take(Delta("", 1, logprobs=entries("hm"), reasoning="hm"))
+    assert [delta.reasoning for delta in assembler.shown] == ["hm"]
+
+
+def test_reasoning_is_bounded_as_text_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("modelyard.platform.chat.assembly.MAX_TEXT", 3)
+    with pytest.raises(BackendError, match="longer than 3"):
+        asked(say(reasoning("abc"), "d"))
 
 
 def test_a_completion_that_is_kept_has_its_reasoning() -> None:
