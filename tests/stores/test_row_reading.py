@@ -35,7 +35,9 @@ def test_a_row_becomes_its_record_again(specimen: Specimen) -> None:
     assert record_of(SPECIMEN, row_of(SPECIMEN, specimen)) == specimen
 
 
-@pytest.mark.parametrize(("column", "value"), [("colour", "mauve"), ("price", "much"), ("at", "later"), ("names", "[")])
+@pytest.mark.parametrize(
+    ("column", "value"), [("colour", "mauve"), ("price", "much"), ("at", "later"), ("names", "["), ("names", "")]
+)
 def test_a_row_that_no_record_has_written_is_damage(column: str, value: str) -> None:
     row = list(row_of(SPECIMEN, Specimen("a")))
     row[list(columns_of(SPECIMEN)).index(column)] = value

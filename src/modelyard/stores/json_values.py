@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from json.encoder import c_make_encoder, encode_basestring  # type: ignore[attr-defined]  # which typeshed leaves out
+from json.scanner import make_scanner
 from math import isfinite
 from operator import is_
 from types import MappingProxyType, NoneType
@@ -106,7 +107,7 @@ def _encoder() -> Callable[[Any], str]:
 
 
 _encode = _encoder()
-_decode = json.JSONDecoder(object_hook=MappingProxyType).raw_decode
+_decode = make_scanner(json.JSONDecoder(object_hook=MappingProxyType))  # type: ignore[arg-type]  # a decoder, as json does
 
 
 def dump(value: Any) -> str:
@@ -132,7 +133,10 @@ def load(text: str) -> Any:
     """Return the frozen value of a string that `dump` wrote. Raises `ValueError` for any other string."""
     if text == "{}":
         return EMPTY
-    value, end = _decode(text)
+    try:
+        value, end = _decode(text, 0)
+    except StopIteration as at:
+        raise ValueError(f"there is no JSON value at character {at.value}") from None
     if end != len(text):
         raise ValueError(f"there is more text after the JSON value, at character {end}")
     return frozen(value) if "[" in text else value

@@ -2,10 +2,10 @@
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import groupby
-from operator import attrgetter, itemgetter
+from itertools import chain, groupby, repeat
+from operator import add, attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import attrs
@@ -67,9 +67,12 @@ class StoredRun:
         return next(words, None) or ""
 
     def _read(self, depth: "_Depth", size: int) -> Iterator[tuple[Any, Sequence[Any]]]:
+        return chain.from_iterable(self._pages(depth, size))
+
+    def _pages(self, depth: "_Depth", size: int) -> Iterator[list[tuple[Any, Sequence[Any]]]]:
         after: Cursor | None = None
         while page := self.runtime.store.read(partial(_page, depth, self.run_id, after, size)):
-            yield from page
+            yield page
             after = _after(page[-1])
 
 
@@ -138,7 +141,7 @@ def _score_views(snapshot: Snapshot, run_id: str, after: Cursor | None, limit: i
 
 def _score_views_without_usage(snapshot: Snapshot, run_id: str, after: Cursor | None, limit: int) -> list[ScoreView]:
     found = snapshot.select(Score, _SCORE_WITHOUT_USAGE, "by_row", run_id, after=after, limit=limit)
-    return [_new(ScoreView, (*values, None, None, None)) for values in found]
+    return list(map(_new, repeat(ScoreView), map(add, found, repeat((None, None, None)))))
 
 
 # ---- a page --------------------------------------------------------------------------------------------------------
@@ -152,23 +155,25 @@ def _page(
     depth: _Depth, run_id: str, after: Cursor | None, limit: int, snapshot: Snapshot
 ) -> list[tuple[Any, Sequence[Any]]]:
     found = depth.predictions(snapshot, run_id, after, limit)
-    scores = _scores(depth.scores, snapshot, run_id, found)
+    batches = list(_scores_between(depth.scores, snapshot, run_id, found))
+    if list(map(_prediction_of, chain.from_iterable(batches))) == list(map(_id, found)):
+        return list(zip(found, zip(chain.from_iterable(batches)), strict=True))  # one score each, as most runs have
+    scores = _by_prediction(batches)
     return [(prediction, scores.get(prediction.id, ())) for prediction in found]
 
 
-def _scores(read: _ReadPage, snapshot: Snapshot, run_id: str, found: Sequence[Any]) -> dict[str, list[Any]]:
-    """Read the scores of predictions that follow each other `by_row`; those without any are left out."""
+def _by_prediction(batches: Iterable[Sequence[Any]]) -> dict[str, list[Any]]:
+    """Return scores in the order in which they were made, by the id of their prediction."""
     scores: dict[str, list[Any]] = {}
-    for batch in _scores_between(read, snapshot, run_id, found):
-        for score in batch:
-            scores.setdefault(score.prediction_id, []).append(score)
+    for score in chain.from_iterable(batches):
+        scores.setdefault(score.prediction_id, []).append(score)
     for several in scores.values():
         if len(several) > 1:
             several.sort(key=_made)
     return scores
 
 
-_made = attrgetter("seq")
+_made, _id, _prediction_of = attrgetter("seq"), attrgetter("id"), attrgetter("prediction_id")
 _place = attrgetter("row_digest", "trial", "prediction_id")
 
 
