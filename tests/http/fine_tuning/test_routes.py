@@ -328,6 +328,10 @@ def test_a_record_of_another_service_is_repeated(client: Any) -> None:
     assert (job["status"], job["seed"]) == ("succeeded", 42)
     assert "-greeter-" in job["fine_tuned_model"]
     assert client.platform.training.get(made.id).total == 8
+    assert job["user_provided_suffix"] == "greeter"
+    again = client.platform.fine_tuning.repeat(job, **options)
+    assert client.ok("GET", f"{PATH}/{again.id}")["user_provided_suffix"] == "greeter"
+    client.platform.fine_tuning.cancel(again.id)
 
 
 def test_without_a_worker_no_job_is_taken(client_for: Any) -> None:

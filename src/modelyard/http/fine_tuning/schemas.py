@@ -120,6 +120,7 @@ class FineTuningJobObject:
     seed: int
     integrations: tuple[str, ...]
     metadata: Mapping[str, str]
+    user_provided_suffix: str | None
 
 
 @attrs.frozen
@@ -189,6 +190,7 @@ def job_object(found: FineTuningJob) -> FineTuningJobObject:
         seed=asked.get("seed", 0),
         integrations=(),
         metadata=asked.get("metadata", {}),
+        user_provided_suffix=asked.get("suffix"),
     )
 
 

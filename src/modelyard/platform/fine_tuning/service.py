@@ -115,6 +115,7 @@ class FineTuning:
         kind = str(method.get("type", "supervised"))
         chosen = method.get(kind) or {}
         parts = str(record.get("fine_tuned_model") or "").split(":")
+        named = parts[3] if len(parts) == NAME_PARTS else None
         request = FineTuningRequest(
             model,
             training_file,
@@ -122,7 +123,7 @@ class FineTuning:
             hyperparameters=chosen.get("hyperparameters") or record.get("hyperparameters") or EMPTY,
             grader=chosen.get("grader"),
             validation_file=validation_file,
-            suffix=parts[3] or None if len(parts) == NAME_PARTS else None,
+            suffix=record.get("user_provided_suffix") or named or None,
             seed=record.get("seed"),
             metadata=record.get("metadata") or EMPTY,
         )
@@ -196,6 +197,7 @@ class FineTuning:
             "hyperparameters": hyperparameters.effective(request.method, attrs.asdict(config), given),
             "seed": seed,
             "metadata": dict(request.metadata),
+            "suffix": request.suffix,
         }
         spec = {**job.spec, "seed": seed, REQUEST: requested, "request": digest(unstructure(request))}
         job, checkpoint_id = attrs.evolve(job, spec=spec), self._runtime.ids()
