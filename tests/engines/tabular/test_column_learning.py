@@ -1,6 +1,7 @@
 """What is learnt in columns of numpy is what is learnt in plain Python, bit for bit."""
 
 import random
+from itertools import repeat
 
 import pytest
 from hypothesis import given
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numpy")
 
+import numpy as np
 from tests.shared.example_counts import examples
 
 from modelyard.domain.completion import Message, Role
@@ -15,8 +17,9 @@ from modelyard.engines.tabular import trainer
 from modelyard.engines.tabular.column_learning import ColumnCopy
 from modelyard.engines.tabular.learning import TargetAnswer, WorkingCopy
 from modelyard.engines.tabular.model import WEIGHT_LIMIT, Adapter, TabularModel, contexts, prompt_features
-from modelyard.engines.tabular.tokenizer import END_OF_TURN, encode
+from modelyard.engines.tabular.tokenizer import END_OF_TURN, TOKENS, encode
 from modelyard.engines.tabular.trainer import TabularTrainer
+from modelyard.engines.tabular.weight_columns import WeightColumns
 from modelyard.errors import TrainingError
 from modelyard.testing.contracts.trainer import TrainerContract
 
@@ -95,6 +98,14 @@ def test_a_copy_leaves_the_model_that_it_started_from_alone():
     kept = copy.model()
     copy.step(copy.trace(batch), derivatives_of(batch, 1), 5e-5, 1)
     assert start.adapter.parameters() == kept.adapter.parameters() == before != copy.parameters()
+
+
+@pytest.mark.parametrize("width", [1, 11])
+def test_weights_are_taken_whole_when_there_are_more_than_room_was_made_for(width):
+    start = {feature: {token: float(feature + token) for token in range(width)} for feature in range(1, 3000)}
+    columns = WeightColumns(start)
+    columns.load(np.arange(1, 3000), repeat(lambda token: token))
+    assert columns.rows == {feature: {TOKENS[token]: row[token] for token in row} for feature, row in start.items()}
 
 
 class TestTabularTrainerWithoutNumpy(TrainerContract):

@@ -55,9 +55,8 @@ class WeightColumns:
             for feature, place in zip(features.tolist(), place_of, strict=False):
                 if feature in self._start and feature not in self._rows:
                     row = self._start[feature]
-                    self.weights[self._add({feature << TOKEN_BITS | token: place(token) for token in row})] = [
-                        *row.values()
-                    ]
+                    added = self._add({feature << TOKEN_BITS | token: place(token) for token in row})
+                    self.weights[added] = [*row.values()]  # may be another array than before they were added
 
     def meet(self, features: Ints, tokens: Ints, places: Ints) -> None:
         """From now on there is a weight for each of these features with the token beside it, at this place."""
