@@ -32,8 +32,8 @@ class CheckResult:
 class SystemCheck:
     """The state of every part, the versions, and how long the queue's oldest job has waited (None if none waits).
 
-    `workers` is how many workers are alive, in all processes. `durability` is that of the store (`Store.durability`). `store_version` is SQLite's; `warning` is set if that
-    version has a known fault.
+    `workers` is how many workers are alive, in all processes. `durability` is that of the store (`Store.durability`).
+    `store_version` is SQLite's; `warning` is set if that version has a known fault.
     """
 
     api: CheckResult
