@@ -1,4 +1,4 @@
-"""Repeat the fine-tuning jobs of another service: their records, and the files that were downloaded there."""
+"""`modelyard train import`: repeat the fine-tuning jobs of another service from their records and downloaded files."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +14,7 @@ from modelyard.errors import InvalidInput, JobFailed
 from modelyard.platform.platform import Platform
 
 ENDINGS = ("", ".jsonl")
-"""How the name of a downloaded file may go on after its id."""
+"""What may follow the id in the name of a downloaded file."""
 
 
 @click.command(name="import")
@@ -26,7 +26,7 @@ ENDINGS = ("", ".jsonl")
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="The folder of the downloaded files, each called by its id (file-abc or file-abc.jsonl).",
 )
-@click.option("--base-model", required=True, help="What is trained in the place of their models.")
+@click.option("--base-model", required=True, help="The base model to train instead of theirs.")
 @click.option("--project", help="Train in this project, not in the default one.")
 @click.option("--entity", help="Train for this entity.")
 @click.option("--no-wait", is_flag=True, help="Leave the jobs to a worker.")
@@ -52,7 +52,7 @@ def import_jobs(
 
 
 def _records(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the records of a file. Raises `ClickException` naming what is none."""
+    """Yield the records of a file. Raises `ClickException` naming what is not a record."""
     text = path.read_text(encoding="utf-8")
     try:
         found = json.loads(text)
@@ -62,7 +62,7 @@ def _records(path: Path) -> Iterator[Mapping[str, Any]]:
         found = found.get("data", [found])
     for number, record in enumerate(found if isinstance(found, list) else [found], 1):
         if not isinstance(record, dict) or not isinstance(record.get("training_file"), str):
-            raise click.ClickException(f"{path}: number {number} is no record of a fine-tuning job")
+            raise click.ClickException(f"{path}: number {number} is not a record of a fine-tuning job")
         yield record
     if not found:
         raise click.ClickException(f"{path} has no records")
@@ -76,7 +76,7 @@ def _line(path: Path, number: int, line: str) -> Any:
 
 
 def _files(record: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the files that a record names, by the parameter that does."""
+    """Return the files that a record names, by the names of the parameters."""
     named = {name: record.get(name) for name in ("training_file", "validation_file")}
     return {name: file for name, file in named.items() if isinstance(file, str)}
 
@@ -117,7 +117,7 @@ def _finish(platform: Platform, jobs: Iterable[FineTuningJob]) -> None:
 
 @contextmanager
 def _named(record: Mapping[str, Any]) -> Iterator[None]:
-    """Say which record is at fault."""
+    """Name the record in an error."""
     try:
         yield
     except InvalidInput as wrong:

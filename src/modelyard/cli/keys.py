@@ -28,7 +28,10 @@ def keys() -> None:
 @click.option("--days", type=click.IntRange(1), help="Days until it expires.")
 @click.option("--host", is_flag=True, help="A key of the host itself: metrics, keys and budgets of every entity.")
 @click.option(
-    "--prefix", default="my_", show_default=True, help="How it begins, for clients that insist: tml- for one."
+    "--prefix",
+    default="my_",
+    show_default=True,
+    help="How the key begins, for clients that require it (Tinker's: tml-).",
 )
 @json_option
 def create_key(

@@ -58,7 +58,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 @click.option("--project", help="Only of this project; the dataset is in it, else in the default one.")
 @click.option("--entity", help="Of this entity.")
 @click.option("--train", metavar="MODEL", help="Train MODEL on them: by SFT, with --pairs by DPO.")
-@click.option("--no-wait", is_flag=True, help="Leave it to a worker, and show the id of its job.")
+@click.option("--no-wait", is_flag=True, help="Leave the job to a worker, and print its id.")
 @json_option
 def collect(
     store: StoreName,

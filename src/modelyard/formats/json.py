@@ -27,7 +27,7 @@ _BRACES_ALIKE = bytes.maketrans(b"{}", b"[]")
 _LEVELS_AT_ONCE = 8
 _STEPS = bytes.maketrans(b"[]", b"\x01\xff")
 """One level down, and one up as a signed byte."""
-_DIGITS_ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
+_DIGITS_AS_ZEROS = bytes.maketrans(b"123456789E", b"000000000e")
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
 )
@@ -128,8 +128,8 @@ def _check_escapes(raw: bytes) -> None:
 
 def _has_suspicious_number(raw: bytes) -> bool:
     """Whether digits might make an integer beyond 64 bits or an infinite float: seldom true, never wrongly false."""
-    alike = raw.translate(_DIGITS_ALIKE)
-    return b"0" * 19 in alike or b"e000" in alike or b"e+000" in alike
+    zeros = raw.translate(_DIGITS_AS_ZEROS)
+    return b"0" * 19 in zeros or b"e000" in zeros or b"e+000" in zeros
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

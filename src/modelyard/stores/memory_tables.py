@@ -285,7 +285,7 @@ class Table:
             self.rows[key] = new
 
     def keeps_place(self, old: object, new: object) -> bool:
-        """Return whether `new` is found and listed as `old` is, and answers requests alike."""
+        """Return whether `new` is found and listed as `old` is, and changes no setting."""
         return self._noticed(old) == self._noticed(new)
 
     def changes_settings(self, old: object | None, new: object | None) -> bool:

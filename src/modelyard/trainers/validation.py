@@ -1,4 +1,4 @@
-"""The loss on held-out rows while a job trains: of some of them now and then, of all at the end of each epoch."""
+"""Validation while a job trains: the loss on some held-out rows now and then, on all at the end of each epoch."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,15 +13,15 @@ from modelyard.trainers.loop import Learner, Metrics, Turn
 Row = TypeVar("Row")
 
 MEASUREMENTS = 20
-"""How often about, in a job, the loss on some of the rows is measured."""
+"""About how often in a job the loss on some of the rows is measured."""
 
 MEASURED_ROWS = 32
-"""How many of the rows these are: the first."""
+"""How many of the rows are measured then, from the first on."""
 
 
 @attrs.frozen
 class Criterion(Generic[Row]):
-    """What a method's loss is computed on: the turns of a row, the objective of some turns, and how much that counts.
+    """How a method computes its loss: the turns of a row, the objective of some turns, and their weight.
 
     The loss of several batches is the mean of theirs, weighted by `weight`: their tokens, or their pairs.
     """

@@ -1,5 +1,5 @@
-"""The tokens of prompts on another server: `/tokenize` and `/detokenize`, which vLLM, SGLang and modelyard have beside
-the base path of the format.
+"""Tokens of prompts from another server: the routes `/tokenize` and `/detokenize` of vLLM, SGLang and modelyard, which
+are next to the base path of the format.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,14 @@ from modelyard.formats.fields import each, mapping, natural, required, text
 from modelyard.formats.json import loads
 
 BASES = ("/inference/v1", "/v1")
-"""How the base path of the format ends, beside which the routes are."""
+"""How base paths of the format may end. The routes are not below these."""
 
 _REFUSED = frozenset({400, 413, 422})
 
 
 @attrs.frozen
 class TokenizerRoutes:
-    """The routes of a server for tokens. It is connected to for each call, and no call is tried again."""
+    """The routes of a server for tokens. Each call makes a connection, and is not tried again."""
 
     address: Address
     timeout: float
@@ -36,18 +36,18 @@ class TokenizerRoutes:
         """
         if isinstance(request.prompt, tuple):
             return request.prompt
-        answer = self._asked("/tokenize", {"model": name, **_asked(request)}, "prompt")
+        answer = self._call("/tokenize", {"model": name, **_body_of(request)}, "prompt")
         return required(lambda ids: each(natural, ids), answer, "tokens")
 
     def text(self, ids: Sequence[int], name: str) -> str:
         """Return the text of tokens. Raises as `tokens`."""
-        return required(text, self._asked("/detokenize", {"model": name, "tokens": list(ids)}, "tokens"), "prompt")
+        return required(text, self._call("/detokenize", {"model": name, "tokens": list(ids)}, "tokens"), "prompt")
 
-    def _asked(self, path: str, body: Mapping[str, Any], at: str) -> Mapping[str, Any]:
+    def _call(self, path: str, body: Mapping[str, Any], at: str) -> Mapping[str, Any]:
         answer: ServerAnswer = run(_flow(Server(self._root, self.timeout), path, body))
         if answer.status == 404:
             raise UnsupportedParameter.at(
-                "model", msg=f"its server has no {path}, so that its tokens are not known here"
+                "model", msg=f"its server has no route {path}, so its tokens are not known here"
             )
         if answer.status in _REFUSED:
             raise InvalidInput.at(at, msg="is refused by the model's server")
@@ -71,7 +71,7 @@ def _flow(server: Server, path: str, body: Mapping[str, Any]) -> Any:
     return (yield server.call("POST", path, body))
 
 
-def _asked(request: CompletionRequest) -> Mapping[str, Any]:
+def _body_of(request: CompletionRequest) -> Mapping[str, Any]:
     added = request.extras.get("add_special_tokens")
     special = {} if added is None else {"add_special_tokens": added}
     if request.prompt is not None:

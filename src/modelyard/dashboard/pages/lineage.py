@@ -52,10 +52,6 @@ def checkpoint(view: View) -> HtmlPage:
     return HtmlPage(f"{found.model.name}, step {one.step}", content)
 
 
-def _unless_empty(columns: Sequence[tuple[str, str]], lines: Sequence[Sequence[object]]) -> Html:
-    return table(columns, lines) if lines else Html("")
-
-
 def _step(view: View, model: Model, step: int) -> Html:
     return view.link(f"step {step}", "models", model.id, step)
 

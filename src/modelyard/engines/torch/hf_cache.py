@@ -110,7 +110,7 @@ Change = Callable[[str, Sequence[Tensor]], Tensor]
 
 
 def _changed(values: Sequence[Any], change: Change, depth: int, name: str = "") -> Any:
-    """Return the first of these alike values with its tensors changed, by the name of the attribute that has them.
+    """Return the first of these values of one structure, with its tensors changed by the names of their attributes.
 
     Lists, mappings and objects are changed in place, and lose what they had: so there is memory for little more than
     one tensor twice.

@@ -1,5 +1,6 @@
-"""What an index can find of the calls that a condition holds for: their times, their outcomes, and whether they have
-feedback. The condition is checked on each call nevertheless.
+"""Narrowing a query of calls to what an index can find: times, outcomes, and whether there is feedback.
+
+The condition of the query is checked on each call nevertheless.
 """
 
 import math
@@ -30,7 +31,7 @@ _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UT
 
 
 def narrowed(meant: CallFilter, where: Expression) -> CallFilter:
-    """Return the filter with all that must hold of a call for the condition to hold."""
+    """Return the filter, narrowed to the calls for which the condition may hold."""
     for part in _parts(where):
         fields = [one for one in _within(part) if isinstance(one, DocumentField)]
         paths = {one.path for one in fields}
@@ -67,7 +68,8 @@ def _within(part: Expression) -> Iterator[Expression]:
 def _within_times(meant: CallFilter, part: Expression) -> CallFilter:
     """Return the filter with the times between which the condition may hold.
 
-    Before the earliest time that it compares with, a condition has one value, and after the latest another.
+    The value of a condition is the same for all times before the earliest that it compares with, and for all after the
+    latest.
     """
     inside = [*_within(part)]
     times = [_time(one.value) for one in inside if isinstance(one, Literal)]
@@ -83,7 +85,7 @@ def _within_times(meant: CallFilter, part: Expression) -> CallFilter:
 
 
 _MARGIN = timedelta(milliseconds=1)
-"""More than seconds in a float may be off by."""
+"""More than the rounding error of seconds in a float."""
 
 
 def _time(seconds: Any) -> datetime | None:

@@ -1,4 +1,4 @@
-"""What the queries of clients ask for."""
+"""Queries of calls as clients send them, read as `CallQuery`."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ from modelyard.platform.traces.feedback import Feedbacks
 
 
 def call_query(body: CallsQueryRequest, feedback: Feedbacks) -> CallQuery:
-    """Return what a body asks for. Raises `InvalidInput`."""
+    """Read the query in a body. Raises `InvalidInput`."""
     where, about_feedback = condition_of(body.query)
     shown: Callable[[TracedCall], Document] = call_document
     if about_feedback or any(one.field.startswith("feedback.[") for one in body.sort_by or ()):

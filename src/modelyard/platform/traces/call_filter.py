@@ -1,4 +1,4 @@
-"""Which calls a query is about: what an index finds, and what is checked on each."""
+"""The filter of a query of calls: what an index finds of it, and what is checked on each call."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -11,7 +11,7 @@ from modelyard.errors import InvalidInput
 
 MAX_NAMED = 1000
 MOST = "success"
-"""How most calls end: others are found faster by their outcome than by anything that many calls share."""
+"""The outcome of most calls. Calls with another one are found fastest by their outcome."""
 
 Range = tuple[str, tuple[str | None, ...]]
 """An index of calls, and the values to look up in it after the project."""

@@ -16,7 +16,7 @@ Files = Mapping[str, Any]
 
 
 def opener(artifacts: ArtifactStore, files: Files) -> Callable[[str], BinaryIO]:
-    """Return what opens files by the names under which a record knows them. It raises `ArtifactMissing`."""
+    """Return a function that opens these files by their names in a record. It raises `ArtifactMissing`."""
 
     def open_file(name: str) -> BinaryIO:
         if name not in files:
@@ -38,7 +38,7 @@ def intact(runtime: Runtime, files: Files) -> Files:
 
 @attrs.frozen
 class TrainingRows(Generic[T]):
-    """Training data that can be read again and again, a row at a time: all rows so many times."""
+    """Training data, read a row at a time: all rows, `epochs` times. It may be iterated more than once."""
 
     artifacts: ArtifactStore
     name: str

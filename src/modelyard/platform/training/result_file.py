@@ -1,4 +1,4 @@
-"""The result file of a job that was requested as fine-tuning: its metrics step by step, as a table of text (CSV).
+"""The result file of a fine-tuning job: its metrics step by step, as CSV.
 
 The columns of a supervised or a DPO job are those that fine-tuning services document, and `full_valid_loss`. What is
 not measured is left empty.

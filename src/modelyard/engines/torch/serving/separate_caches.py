@@ -144,14 +144,14 @@ class SeparateCaches:
 
     def _begin(self, new: Many[Sequence]) -> None:
         """Put sequences into new batches: those of one length together, as many as a pass may read."""
-        alike: dict[int, list[Sequence]] = defaultdict(list)
+        by_length: dict[int, list[Sequence]] = defaultdict(list)
         for one in new:
             known = None if one.unscored else self._copy_of_equal(one)
             if known is None and self._network.can_batch and not one.unscored:
-                alike[one.length].append(one)
+                by_length[one.length].append(one)
             else:
                 self._batches[one] = _Batch(known or self._network.new_cache(), [one])
-        for length, several in alike.items():
+        for length, several in by_length.items():
             most = max(1, PREFILL_TOKENS // length)
             for first in range(0, len(several), most):
                 part = several[first : first + most]
