@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.events import JobEventRecorded
+from modelyard.domain.frozen import maker
 from modelyard.domain.identity import ApiKey, Limits, Principal, Scope
 from modelyard.domain.job import (
     JOB,
@@ -26,6 +27,8 @@ from modelyard.errors import EvaluationError, LeaseLost
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import DomainStep, Snapshot, Tx
+
+_event, _progress = maker(JobEvent), maker(JobProgress)
 
 _BEFORE_ALL = -1
 """A number in the order of appearance before that of every job."""
@@ -243,13 +246,13 @@ def record(
     for event in events:
         if not _superseded(tx, progress, event):
             seq += 1
-            tx.add(JobEvent(progress.job_id, seq, event.id, event.type, event.step, event.data, time, progress.epoch))
+            tx.add(_event(progress.job_id, seq, event.id, event.type, event.step, event.data, time, progress.epoch))
             step = max(step, event.step)
         if event.step and gain is Gain.NOTHING:
             gain = Gain.REPEATED
     new = step > progress.step
-    # Field by field, because every event pays for it and `attrs.evolve` costs three times as much.
-    progress = JobProgress(
+    # Field by field, because every event pays for it.
+    progress = _progress(
         progress.job_id,
         time,
         progress.epoch,

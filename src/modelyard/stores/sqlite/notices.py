@@ -52,7 +52,7 @@ class NoticeBoard:
             return
         try:
             with self._lock:
-                for slot in {_slot(topic) for topic in topics}:
+                for slot in set(map(_slot, topics)):
                     os.pwrite(self._file, self._name + next(self._posted).to_bytes(4, "big"), slot * _WIDTH)
         except OSError:  # a hint that is lost; others poll, and so does this process from now on
             self._map = None

@@ -185,7 +185,10 @@ class SqliteTx(SqliteSnapshot):
             return
         if self._write(plan.update(tuple(changes)), (*changes.values(), *key)) != 1:
             raise RecordConflict(f"a unique key of {type(record).__name__} {key} is taken")
-        self._recent.keep((plan, key), tuple([changes.get(at, value) for at, value in enumerate(row)]))
+        written = [*row]
+        for at, value in changes.items():
+            written[at] = value
+        self._recent.keep((plan, key), tuple(written))
         if not plan.settings.isdisjoint(changes):
             self._count_settings()
 
