@@ -132,7 +132,7 @@ def is_address(path: str | os.PathLike[str] | None) -> bool:
 
     Raises `InvalidInput` for an address of another kind, which would be taken for a file.
     """
-    scheme = re.match(r"[a-z][a-z0-9+.-]*://", path) if isinstance(path, str) else None
+    scheme = re.match(r"[a-z][a-z0-9+.-]*://|postgres(?:ql)?:", path) if isinstance(path, str) else None
     if scheme is None or scheme[0] in _ADDRESSES:
         return scheme is not None
     raise InvalidInput.at(

@@ -59,7 +59,7 @@ def test_an_endpoint_that_is_none_is_said_to_be(temporary: Path, monkeypatch: py
         open_artifacts("s3://bucket/prefix", os.urandom).check()
 
 
-@pytest.mark.parametrize("address", ["mysql://host/yard", "sqlite:///yard.db"])
+@pytest.mark.parametrize("address", ["mysql://host/yard", "sqlite:///yard.db", "postgresql:/host/yard"])
 def test_a_store_with_another_address_is_refused_and_not_taken_for_a_file(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from modelyard.cli import main, serving
 from modelyard.cli.serving import GRACE_SECONDS
 from modelyard.domain.evaluation.run import RunState
 from modelyard.domain.identity import anonymous
-from modelyard.errors import JobFailed
+from modelyard.errors import JobFailed, StoreError
 from modelyard.executors.isolating import IsolatingExecutor
 from modelyard.executors.subprocess import SubprocessExecutor
 from modelyard.http.route import STANDARD, Interface
@@ -271,6 +271,21 @@ def test_an_address_of_artifacts_that_cannot_be_opened_is_one_clear_line(
     assert reply in shown
     assert "hidden" not in shown
     assert len(shown.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["serve", "work"])
+def test_an_object_store_that_does_not_answer_is_said_before_anything_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    objects = pytest.importorskip("modelyard.artifacts.objects.store")
+
+    def check(self: object) -> None:
+        raise StoreError("there is no bucket 'modles'; create it, or correct the address of the artifacts")
+
+    monkeypatch.setattr(objects.ObjectArtifacts, "check", check)
+    call("keys", "create", "--store", tmp_path / "yard.db", "--entity", "acme")
+    shown = call(command, "--store", tmp_path / "yard.db", "--artifacts", "s3://modles", status=1).output
+    assert shown == "Error: there is no bucket 'modles'; create it, or correct the address of the artifacts\n"
 
 
 def test_a_factory_opens_its_own_artifacts() -> None:

@@ -7,7 +7,7 @@ import click
 from modelyard import quickstart as quickstart_job
 from modelyard.asgi import Application, asgi_app, dashboard_app
 from modelyard.cli.logs import log_option, log_to_terminal
-from modelyard.cli.terminal import StoreName, named_factory, opened, printable_store, store_option
+from modelyard.cli.terminal import StoreName, named_factory, opened, printable_store, store_option, try_artifacts
 from modelyard.cli.working import executor_of, set_up_torch
 from modelyard.domain.identity import anonymous as anonymous_principal
 from modelyard.domain.identity import host as host_principal
@@ -76,6 +76,7 @@ def serve(
     if anonymous is not None and not is_loopback(f"[{host}]" if ":" in host else host):
         raise click.UsageError(f"--anonymous is for a host that only this machine reaches; {host} is not one")
     with opened(store, must_exist=False) as platform:
+        try_artifacts(platform)
         log_to_terminal(log)
         if named_factory() is None and anonymous is None and not platform.keys.list():
             click.echo(

@@ -126,6 +126,12 @@ def named_artifacts() -> str | None:
     return named
 
 
+def try_artifacts(platform: Platform) -> None:
+    """Try the object store that the running command was given, if it was given one. Raises `StoreError`."""
+    if "://" in (named_artifacts() or ""):
+        platform._runtime.artifacts.check()
+
+
 def named_factory() -> str | None:
     """Return what the running command was given as `--factory`. Raises `click.UsageError` for options against it."""
     context = click.get_current_context()

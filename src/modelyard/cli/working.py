@@ -10,7 +10,7 @@ import click
 
 from modelyard.cli.clusters import ON_HELP, CheckedCluster, ClusterType, check_cluster_options
 from modelyard.cli.logs import log_option, log_to_terminal
-from modelyard.cli.terminal import StoreName, named_artifacts, named_factory, opened, store_option
+from modelyard.cli.terminal import StoreName, named_artifacts, named_factory, opened, store_option, try_artifacts
 from modelyard.executors.cluster import ClusterExecutor
 from modelyard.executors.fork_server import can_fork
 from modelyard.executors.isolating import IsolatingExecutor
@@ -57,6 +57,7 @@ def work(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ExitStack() as stack:
         platform = stack.enter_context(opened(store))
+        try_artifacts(platform)
         log_to_terminal(log)
         set_up_torch(platform)
         if cluster is None:

@@ -111,6 +111,17 @@ def test_a_missing_database_is_a_clear_error(postgres: PostgresServer) -> None:
         open_platform(postgres.address("missing"))
 
 
+def test_a_user_who_may_not_create_tables_is_a_clear_error(
+    postgres: PostgresServer, yard_address: str
+) -> None:
+    postgres.execute("CREATE ROLE stranger LOGIN")
+    strange = yard_address.replace("yard@", "stranger@", 1)
+    for owned in ("database", "schema"):
+        with pytest.raises(StoreError, match=rf"permission denied for {owned} .* grant it to the user of the address"):
+            open_platform(strange)
+        PostgresStore(yard_address, RECORDS).close()
+
+
 def test_an_older_server_is_refused(yard_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("modelyard.stores.postgres.connections.OLDEST", 990000)
     with pytest.raises(StoreError, match=r"PostgreSQL \d+ is too old; 99 or newer"):

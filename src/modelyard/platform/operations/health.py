@@ -33,7 +33,7 @@ class SystemCheck:
     """The state of every part, the versions, and how long the queue's oldest job has waited (None if none waits).
 
     `workers` is how many workers are alive, in all processes. `durability` is that of the store (`Store.durability`).
-    `store_version` is SQLite's; `warning` is set if that version has a known fault.
+    `store_version` is that of its engine; `warning` is set if that version has a known fault.
     """
 
     api: CheckResult

@@ -26,6 +26,8 @@ def to_store_error(error: psycopg.Error) -> Exception:
     made: Exception
     if isinstance(error, pg.ProgramLimitExceeded):
         made = ValueError(f"a record {_TOO_LONG}")
+    elif isinstance(error, pg.InsufficientPrivilege):
+        made = StoreError(f"PostgreSQL says {message!r}; grant it to the user of the address, or make that its owner")
     elif isinstance(error, _FULL):
         made = StorageFull(message)
     elif isinstance(error, _CORRUPT):

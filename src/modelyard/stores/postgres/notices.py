@@ -71,7 +71,7 @@ class Notices:
             try:
                 self._listen()
             except (psycopg.Error, StoreError) as error:
-                if self._subscribers.live:
+                if self._subscribers.live and not self._closed.is_set():
                     log.warning("notices are not heard, so jobs are looked for by polling: %s", type(error).__name__)
             self._subscribers.live = False
             self._subscribers.wake_all()  # they look, and then poll

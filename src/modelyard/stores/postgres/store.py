@@ -3,8 +3,8 @@
 import os
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any, Literal, TypeVar, cast
 
 import psycopg
@@ -75,7 +75,7 @@ class PostgresStore:
         plans = self._plans
         connector = Connector(address, patience)
         commits, name = f'"{schema}"."{COMMITS}"', str(uuid.uuid4())
-        with connector.connect() as connection:
+        with connector.connect() as connection, _faults_of_the_server():
             versions = versions_of(changes)
             open_schema(connection, schema, plans, versions)
             forget = f"DELETE FROM {commits} WHERE at < now() - interval '{_KEPT_DAYS} days'"  # noqa: S608
@@ -194,11 +194,17 @@ def migrate(
     Servers of the older version refuse to write from then on, until they restart with the new one.
     Raises `StoreTooNew`, `StoreCorrupt`, `StoreBusy` or `StoreError`, and then changes nothing.
     """
-    with Connector(address, patience=_MIGRATION_PATIENCE).connect() as connection:
-        try:
-            return migrate_schema(connection, schema, plans_of(records, schema), changes)
-        except psycopg.Error as error:
-            raise to_store_error(error) from error
+    with Connector(address, patience=_MIGRATION_PATIENCE).connect() as connection, _faults_of_the_server():
+        return migrate_schema(connection, schema, plans_of(records, schema), changes)
+
+
+@contextmanager
+def _faults_of_the_server() -> Iterator[None]:
+    """Convert what PostgreSQL refuses while a schema is opened or changed. Raises `StoreError`."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise to_store_error(error) from error
 
 
 _conforms: type[Store] = PostgresStore
