@@ -111,9 +111,7 @@ def test_a_missing_database_is_a_clear_error(postgres: PostgresServer) -> None:
         open_platform(postgres.address("missing"))
 
 
-def test_a_user_who_may_not_create_tables_is_a_clear_error(
-    postgres: PostgresServer, yard_address: str
-) -> None:
+def test_a_user_who_may_not_create_tables_is_a_clear_error(postgres: PostgresServer, yard_address: str) -> None:
     postgres.execute("CREATE ROLE stranger LOGIN")
     strange = yard_address.replace("yard@", "stranger@", 1)
     for owned in ("database", "schema"):
