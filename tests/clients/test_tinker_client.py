@@ -120,6 +120,49 @@ def test_a_loss_of_the_clients_own(run: Any) -> None:
     assert torch is not None
 
 
+@pytest.mark.parametrize("created", [False, True], ids=["callable", "create_custom_loss"])
+def test_a_loss_of_the_clients_own_trains_as_the_same_loss_here(service: Any, run: Any, created: bool) -> None:
+    """The step is asked for before the loss is known, and the rows are those of two requests."""
+    pytest.importorskip("torch", reason="custom losses of the client are differentiated by torch")
+
+    def traced(logprobs: Any, weights: Any) -> Any:
+        loss = -(logprobs * weights).sum()
+        return loss, {"custom/traced:sum": loss}
+
+    def called(data: Any, outputs: Any) -> Any:
+        of_each = zip(data, outputs, strict=True)
+        loss = sum(traced(one, datum.loss_fn_inputs["weights"].to_torch())[0] for datum, one in of_each)
+        return loss, {"custom/traced:sum": float(loss.detach())}
+
+    ranks = {"logprobs": 1, "weights": 1}
+    chosen = service.create_custom_loss(traced, input_ranks=ranks).result() if created else called
+    other = service.create_lora_training_client(BASE, rank=4, seed=1).result()
+    rows = [row(f"row {number % 7}") for number in range(1100)]
+    custom, stepped = run.forward_backward_custom(rows, chosen), run.optim_step(types.AdamParams(learning_rate=1e-3))
+    built_in, _ = other.forward_backward(rows, "cross_entropy"), other.optim_step(types.AdamParams(learning_rate=1e-3))
+    assert stepped.result().metrics["grad_norm"] > 0
+    losses = [custom.result().metrics["custom/traced:sum"], custom.result().metrics["loss:sum"]]
+    assert losses == pytest.approx([built_in.result().metrics["loss:sum"]] * 2, rel=1e-5)
+    scores = [
+        one.forward([row("row 1")], "cross_entropy").result().loss_fn_outputs[0]["logprobs"].data
+        for one in (run, other)
+    ]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-5)
+
+
+def test_a_client_whose_run_was_ended_hears_why_and_goes_on_from_a_checkpoint(
+    served: Any, service: Any, run: Any
+) -> None:
+    learn(run, "hello", 1)
+    platform = served.platform
+    path = run.save_state("before").result().path
+    job = platform.training_runs.get(run.model_id).job_id
+    platform.jobs.cancel(job)  # as the sweep of silent sessions does
+    with pytest.raises(tinker.RequestFailedError, match="the run has ended: cancelled by"):
+        run.forward_backward([row("hello")], "cross_entropy").result()
+    assert learn(service.create_training_client_from_state_with_optimizer(path).result(), "hello", 1)
+
+
 def test_a_mistake_fails_by_itself_and_the_run_goes_on(run: Any) -> None:
     with pytest.raises(tinker.RequestFailedError, match="is 'gspo'"):
         run.forward_backward([row("hello")], "gspo").result()

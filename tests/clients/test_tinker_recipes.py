@@ -263,6 +263,21 @@ def test_self_distillation_takes_the_teachers_likeliest_tokens_as_targets(kitche
     assert all(norm > 0 for norm in series(steps, "grad_norm"))
 
 
+def test_the_client_reads_the_tokenizer_of_a_base_model(kitchen: Kitchen) -> None:
+    """A training client from the folder that the server names, a sampling client from one named as the model."""
+    code = (
+        "import sys, tinker; service = tinker.ServiceClient(base_url=sys.argv[1])\n"
+        "training = service.create_lora_training_client('tiny', rank=1).result()\n"
+        "for client in (training, service.create_sampling_client(base_model='tiny').result()):\n"
+        "    tokenizer = client.get_tokenizer(); print(tokenizer.decode(tokenizer.encode('two words')))"
+    )
+    command = [sys.executable, "-c", code, kitchen.url]
+    done = subprocess.run(
+        command, cwd=kitchen.folder, env=kitchen.environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines() == ["two words"] * 2, done.stderr[-3000:]
+
+
 # ---- many tenants ----------------------------------------------------------------------------------------------------
 
 

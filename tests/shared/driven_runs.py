@@ -35,13 +35,14 @@ class Driven:
     platform: Platform
     session: str = ""
     run: str = ""
+    base: str = BASE
 
     def begin(self, number: int = 0, **adapter: Any) -> str:
         """Begin a run, of a session of its own where there is none."""
         runs = self.platform.training_runs
         self.session = self.session or runs.sessions.begin().id
         chosen = {"rank": 4, "seed": 1, **adapter}
-        self.run = runs.create(self.session, number, base_model=BASE, adapter=chosen).rpartition(":")[0]
+        self.run = runs.create(self.session, number, base_model=self.base, adapter=chosen).rpartition(":")[0]
         return self.run
 
     def learn(self, number: int, text: str, run: str = "", **more: Any) -> str:

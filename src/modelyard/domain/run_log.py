@@ -136,8 +136,8 @@ class RunCommand:
 class RunWeights:
     """Weights that a run has saved under a path that never changes: `id` is the path without its scheme.
 
-    They are those of a checkpoint of the run's model. `state` names the files to continue training from, each
-    `{"artifact", "size", "digest"}`. From `expires_at` on they are not there any more.
+    They are those of a checkpoint of the run's model. `state` names the files that are needed besides to continue
+    training, each `{"artifact", "size", "digest"}`. From `expires_at` on they are not there any more.
     """
 
     id: str

@@ -52,6 +52,18 @@ def test_a_state_with_its_optimizer_continues_as_if_nothing_had_stopped(driven: 
     assert driven.digest("end") == digests[True] == driven.digest("back") != digests[False]
 
 
+def test_a_state_and_its_checkpoint_share_the_adapter(driven: Driven) -> None:
+    before = len(list(driven.platform._runtime.artifacts.names()))
+    driven.save(1, "kept")
+    driven.work()
+    runs = driven.platform.training_runs
+    weights = runs.weights.get(f"tinker://{driven.run}/weights/kept")
+    files = driven.platform.models.checkpoint(runs.get(driven.run).model_id, weights.step).files
+    assert not files.keys() & weights.state.keys()
+    assert len(list(driven.platform._runtime.artifacts.names())) == before + len(files) + len(weights.state)
+    assert weights.size == sum(file["size"] for file in (*files.values(), *weights.state.values()))
+
+
 def test_weights_for_a_sampler_have_no_optimizer(driven: Driven) -> None:
     runs = driven.platform.training_runs
     saved = runs.save(driven.run, 1, CommandKind.SAVE_FOR_SAMPLER, "s")

@@ -123,13 +123,14 @@ class Applier:
     def _save(self, opened: HeldRun, command: RunCommand) -> Applied:
         arguments, now = command.arguments, self.runtime.clock.now()
         kind = WeightsKind.STATE if command.kind is CommandKind.SAVE else WeightsKind.SAMPLER
-        sampler = arguments.get("sampler")
+        sampler, files = arguments.get("sampler"), self.put(opened.state.files())
+        state = opened.state.state() if kind is WeightsKind.STATE else {}
         new = NewWeights(
             kind,
             arguments["name"],
             self.runtime.ids(),
-            self.put(opened.state.files()),
-            self.put(opened.state.state()) if kind is WeightsKind.STATE else {},
+            files,
+            self.put({name: chunks for name, chunks in state.items() if name not in files}),
             {"steps": self.run.steps},
             now + UNNAMED_KEPT if sampler else expiry(now, arguments.get("ttl_seconds")),
             arguments.get("metadata") or {},

@@ -58,15 +58,13 @@ def expiry(now: datetime, seconds: int | None) -> datetime:
 
 def files_to_load(snapshot: Snapshot, weights: RunWeights, optimizer: bool) -> Files:
     """Return the files by which weights are loaded. Raises `InvalidInput` where there is no optimizer's state."""
-    if optimizer:
-        if not weights.state:
-            msg = f"{weights.path} has no optimizer's state: load it without, or save the state of a run"
-            raise InvalidInput.at("body", "path", msg=msg)
-        return weights.state
+    if optimizer and not weights.state:
+        msg = f"{weights.path} has no optimizer's state: load it without, or save the state of a run"
+        raise InvalidInput.at("body", "path", msg=msg)
     checkpoint = get_or_none(snapshot, Checkpoint, weights.checkpoint_id)
     if checkpoint is None:
         raise NotFound("Checkpoint", weights.path, "its checkpoint was deleted")
-    return checkpoint.files
+    return {**checkpoint.files, **weights.state} if optimizer else checkpoint.files
 
 
 # ---- saving ------------------------------------------------------------------------------------------------------
@@ -74,7 +72,7 @@ def files_to_load(snapshot: Snapshot, weights: RunWeights, optimizer: bool) -> F
 
 @attrs.frozen
 class NewWeights:
-    """Weights to save: their name, the files of their checkpoint, and those of a state to continue training from."""
+    """Weights to save: their name, the files of their checkpoint, and those that a state has besides."""
 
     kind: WeightsKind
     name: str
