@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from modelyard.errors import BudgetExceeded, RateLimited, StoreClosed
 from modelyard.platform.usage.booking import close_requests
 from modelyard.protocols import ServedModel
 from modelyard.stores.memory import MemoryStore
+from modelyard.stores.postgres import PostgresStore
 from modelyard.stores.sqlite import SqliteStore
 
 PRICE = Pricing(request=Decimal(1), completion=Decimal("0.1"))
@@ -143,8 +145,16 @@ def test_a_budget_that_is_removed_meanwhile_refuses_nothing(platform: Platform, 
 
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_no_crowd_overruns_a_budget(on_disk: bool, tmp_path: Path) -> None:
-    kept: Any = SqliteStore(tmp_path / "yard.db", RECORDS) if on_disk else MemoryStore(RECORDS)
-    with open_platform(store=kept, backend=EchoBackend(pricing=PRICE)) as platform:
+    overrun_by_none(SqliteStore(tmp_path / "yard.db", RECORDS) if on_disk else MemoryStore(RECORDS))
+
+
+def test_no_crowd_overruns_a_budget_on_a_server(yard_address: str) -> None:
+    overrun_by_none(PostgresStore(yard_address, RECORDS))
+
+
+def overrun_by_none(store: Any) -> None:
+    """Eight threads ask for more than there is."""
+    with closing(store), open_platform(store=store, backend=EchoBackend(pricing=PRICE)) as platform:
         platform.usage.set_budget(WORST + 20 * REAL)
         start = threading.Barrier(8)
 
