@@ -59,6 +59,13 @@ def test_reasoning_effort_is_a_variable_of_the_template(templated: Callable[[str
     assert b"".join(chat.token_bytes[token] for token in chat.prompt((HELLO,))) == b"none given"
 
 
+def test_earlier_reasoning_is_a_member_of_its_message(templated: Callable[[str], ChatTokenizer]) -> None:
+    chat = templated("{% for one in messages %}{{ one.reasoning_content | default('-') }}{% endfor %}")
+    answered = Message(Role.ASSISTANT, "so", reasoning="hm<|im_end|>")
+    ids = chat.prompt((HELLO, answered, HELLO))
+    assert b"".join(chat.token_bytes[token] for token in ids) == b"-hm<|im_end|>-"
+
+
 # ---- special tokens ----------------------------------------------------------------------------------------------
 
 

@@ -45,7 +45,11 @@ chunks = st.fixed_dictionaries(
     {"choices": st.lists(choices | odd, max_size=2) | odd},
     optional={"usage": usages, "prompt_token_ids": st.just([1, 2]) | odd},
 )
-text = st.builds(lambda index: {"choices": [{"index": index, "delta": {"content": "text"}}]}, st.sampled_from([0, 1]))
+text = st.builds(
+    lambda index, name: {"choices": [{"index": index, "delta": {name: "text"}}]},
+    st.sampled_from([0, 1]),
+    st.sampled_from(["content", "content", "reasoning_content", "reasoning"]),
+)
 requests = st.builds(
     CompletionRequest,
     st.just("m"),
@@ -57,6 +61,7 @@ requests = st.builds(
 )
 
 
+PLAIN = CompletionRequest("m", (Message(Role.USER, "hello"),), streamed=True)
 PLAIN_ANSWER: dict[str, Any] = {
     "choices": [{"index": 0, "message": {"role": "assistant", "content": "text"}, "finish_reason": "stop"}],
     "usage": {"prompt_tokens": 2, "completion_tokens": 1, "total_tokens": 3},
@@ -144,16 +149,38 @@ def test_the_short_way_of_text_comes_to_the_same_as_the_general_one(
     assert read(AnswerReader(request), given) == read(General(request), given)
 
 
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"refusal": "no", "reasoning": "hm"},
+        {"refusal": "no", "content": "a"},
+        {"content": "a", "reasoning": "hm"},
+        {"content": 0, "reasoning": "hm"},
+        {"content": "a", "reasoning": {}, "reasoning_content": 3},
+        {"content": "", "reasoning": "hm", "reasoning_content": ""},
+    ],
+)
+def test_a_chunk_with_more_than_text_or_reasoning_is_read_in_the_general_way(delta: dict[str, Any]) -> None:
+    chunks_ = [{"choices": [{"index": 0, "delta": delta}]}, {"choices": [{"index": 0, "delta": {"content": "b"}}]}]
+    assert read(AnswerReader(PLAIN), chunks_) == read(General(PLAIN), chunks_)
+
+
 def test_text_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("modelyard.formats.chat.answer_reader._ChoiceReader.take", None)
     reader = AnswerReader(CompletionRequest("m", (Message(Role.USER, "hello"),), streamed=True))
     (delta,) = reader.take({"choices": [{"index": 0, "delta": {"content": "text"}, "finish_reason": None}]})
     assert delta.text == "text"
+    (delta,) = reader.take({"choices": [{"index": 0, "delta": {"content": "", "reasoning": "text"}}]})
+    assert (delta.text, delta.reasoning) == ("", "text")
 
 
 contents = st.sampled_from(["a", "b", "a", "b", " word", "é", "\u2028", 'a"b', "\n", "\\", "\x7f", "content"])
+names = st.sampled_from(["content", "content", "reasoning_content", "reasoning", "reasoning"])
+besides = st.sampled_from(
+    [{}, {}, {"content": ""}, {"content": "a"}, {"content": None}, {"reasoning": None}, {"reasoning": "a"}]
+)
 members = st.sampled_from([{}, {}, {}, {"finish_reason": None}, {"finish_reason": "stop"}, {"index": 1}])
-decoys = st.sampled_from(["id", "id", "content", 'x"content', "con\\tent"])
+decoys = st.sampled_from(["id", "id", "content", "reasoning", 'x"content', "con\\tent"])
 """Members before the choices that may be taken for the content."""
 
 
@@ -161,9 +188,9 @@ decoys = st.sampled_from(["id", "id", "content", 'x"content', "con\\tent"])
 def streams(draw: st.DrawFn) -> list[bytes]:
     """Events of one server, some of them damaged."""
     spaces, ascii_only, decoy = draw(st.sampled_from([(",", ":"), (", ", ": ")])), draw(st.booleans()), draw(decoys)
-    events = []
-    for content, more, before in draw(st.lists(st.tuples(contents, members, contents), max_size=6)):
-        choice = {"index": 0, "delta": {"content": content}, **more}
+    events, beside = [], draw(besides)
+    for name, content, more, before in draw(st.lists(st.tuples(names, contents, members, contents), max_size=6)):
+        choice = {"index": 0, "delta": beside | {name: content}, **more}
         chunk = {decoy: "c" if decoy == "id" else before, "choices": [choice]}
         events.append(json.dumps(chunk, ensure_ascii=ascii_only, separators=spaces).encode())
     for at in draw(st.lists(st.integers(0, max(len(events) - 1, 0)), max_size=1)) if events else ():
@@ -195,12 +222,9 @@ class Parsing(AnswerReader):
         return []
 
 
-def chunk_of(content: str, before: str = "", after: str = "") -> bytes:
+def chunk_of(content: str, before: str = "", after: str = "", name: str = "content") -> bytes:
     """An event with this text, and more members before and after it."""
-    return f'{{{before}"choices":[{{"index":0,"delta":{{"content":"{content}"}}{after}}}]}}'.encode()
-
-
-PLAIN = CompletionRequest("m", (Message(Role.USER, "hello"),), streamed=True)
+    return f'{{{before}"choices":[{{"index":0,"delta":{{"{name}":"{content}"}}{after}}}]}}'.encode()
 
 
 @given(request=requests, events=streams())
@@ -209,6 +233,11 @@ PLAIN = CompletionRequest("m", (Message(Role.USER, "hello"),), streamed=True)
 @example(PLAIN, [chunk_of("a", '"content":"a",'), chunk_of("a", '"content":"b",')])
 @example(PLAIN, [chunk_of("a", '"x\\"content":"a",'), chunk_of("a", '"x\\"content":"b",')])
 @example(PLAIN, [chunk_of("a"), chunk_of('b","role":"x'), chunk_of("\\n"), chunk_of("b")])
+@example(
+    PLAIN, [chunk_of("a", '"reasoning":"a",', name="reasoning"), chunk_of("a", '"reasoning":"b",', name="reasoning")]
+)
+@example(PLAIN, [chunk_of("a", name="reasoning"), chunk_of("b", name="reasoning"), chunk_of("b"), chunk_of("c")])
+@example(PLAIN, [chunk_of("a", name='content":"b","reasoning'), chunk_of("c", name='content":"b","reasoning')])
 def test_events_that_are_not_parsed_are_read_as_parsed_ones(request: CompletionRequest, events: list[bytes]) -> None:
     assert read_events(AnswerReader(request), events) == read_events(Parsing(request), events)
 
@@ -218,3 +247,11 @@ def test_events_that_differ_in_their_text_are_not_parsed() -> None:
     first, *others = map(chunk_of, "abc")
     reader.take(loads(first), first)
     assert [delta.text for delta in reader.take_texts(others, 0)] == ["b", "c"]
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+def test_events_that_differ_in_their_reasoning_are_not_parsed(name: str) -> None:
+    reader = AnswerReader(PLAIN)
+    first, *others = (chunk_of(text, name=name) for text in "abc")
+    reader.take(loads(first), first)
+    assert [(delta.text, delta.reasoning) for delta in reader.take_texts(others, 0)] == [("", "b"), ("", "c")]

@@ -34,6 +34,7 @@ _MORE = ("finish_reason", "logprobs", "token_ids", "provider_specific_fields", "
 """Members of a choice next to its text."""
 _delta = maker(Delta)
 _CONTENT = re.compile(rb'"content": ?(?="([^"\\\x00-\x1f]+)")')
+_REASONED = re.compile(rb'"reasoning(?:_content)?": ?(?="([^"\\\x00-\x1f]+)")')
 _STRING = re.compile(rb'"([^"\\\x00-\x1f]+)"')
 _DETAILS = ("logprobs", "token_ids", "provider_specific_fields", "prompt_token_ids")
 _ENDINGS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
@@ -60,16 +61,16 @@ class AnswerReader:
         self._choices = [_ChoiceReader(index, request) for index in range(request.n)]
         self._usage: Usage | None = None
         self._held: Delta | None = None
-        self._around: tuple[bytes, bytes, _ChoiceReader] | None = None
+        self._around: tuple[bytes, bytes, _ChoiceReader, bool] | None = None
 
     def take_texts(self, events: Sequence[bytes], start: int) -> list[Delta]:
-        """Return the deltas of the events from `start` on that differ from the last text in their text alone.
+        """Return the deltas of the events from `start` on that differ from the last text or reasoning in that alone.
 
         All that stands around it was parsed and checked then, byte by byte. The first other event ends them.
         """
         if self._around is None or self._around[2].reason is not None:
             return []
-        before, after, choice = self._around
+        before, after, choice, is_reasoning = self._around
         size, index, deltas = len(before), choice.index, []
         for at in range(start, len(events)):
             event = events[at]
@@ -79,19 +80,24 @@ class AnswerReader:
             if found is None:
                 break
             try:
-                deltas.append(_delta(found[1].decode(), 1, index))
+                text = found[1].decode()
             except UnicodeDecodeError:
                 break
+            deltas.append(_delta("", 1, index, reasoning=text) if is_reasoning else _delta(text, 1, index))
         choice.tokens += len(deltas)
         choice.shown += len(deltas)
         return deltas
 
     def _remember(self, event: bytes, delta: Delta) -> None:
-        """Note what stands around the text of an event, where that is certain: its only content, without escapes."""
-        found = _CONTENT.search(event)
-        if found is None or b"\\" in event or event.count(b'"content"') != 1 or found[1].decode() != delta.text:
+        """Note what stands around the text or the reasoning of an event, where that is certain: its only, unescaped."""
+        pattern, names = (_REASONED, _REASONING) if delta.reasoning else (_CONTENT, ("content",))
+        found = pattern.search(event)
+        if found is None or b"\\" in event or found[1].decode() != (delta.reasoning or delta.text):
             return
-        self._around = event[: found.end()], event[found.end(1) + 1 :], self._choices[delta.index]
+        if sum([event.count(f'"{name}"'.encode()) for name in names]) != 1:
+            return
+        place = event[: found.end()], event[found.end(1) + 1 :]
+        self._around = (*place, self._choices[delta.index], bool(delta.reasoning))
 
     def take(self, chunk: Any, event: bytes = b"") -> list[Delta]:
         """Return the deltas of a chunk, or of a whole answer. `event` is what the chunk was parsed from.
@@ -110,22 +116,25 @@ class AnswerReader:
         return [delta for deltas in found for delta in deltas]
 
     def _text_only(self, chunk: Any) -> Delta | None:
-        """Return the delta of a chunk that brings text of one choice and nothing else; None for any other chunk.
+        """Return the delta of a chunk that brings text or reasoning of one choice and nothing else; None for any other.
 
         Most chunks are such ones; they need none of the parsers, which would come to the same.
         """
         try:
             (choice,) = chunk["choices"]
-            content, index = choice["delta"]["content"], choice.get("index")
-            if not content or type(content) is not str or type(index) is not int or index < 0 or self._wants_details:
+            delta, index = choice["delta"], choice.get("index")
+            content, reasoning = delta.get("content"), _reasoning(delta)
+            if type(content) is not str and content is not None:
+                return None
+            if bool(content) is bool(reasoning) or type(index) is not int or index < 0 or self._wants_details:
                 return None
             if "message" in choice or chunk.get("usage") is not None or chunk.get("prompt_token_ids") is not None:
                 return None
-            if choice["delta"].get("tool_calls") is not None or any(choice.get(name) is not None for name in _MORE):
+            if delta.get("tool_calls") is not None or any(choice.get(name) is not None for name in _MORE):
                 return None
-            if any(choice["delta"].get(name) not in _EMPTY for name in _REASONING):
+            if reasoning and delta.get("refusal") is not None:
                 return None
-            return self._choices[index].take_text(content)
+            return self._choices[index].take_text(content or "", reasoning)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError):
             return None
 
@@ -205,13 +214,15 @@ class _ChoiceReader:
         self._calls: set[int] = set()
         self._prompted = False
 
-    def take_text(self, content: str) -> Delta | None:
-        """Return the delta of a chunk that has only text; None after the finish reason, which is refused elsewhere."""
+    def take_text(self, content: str, reasoning: str) -> Delta | None:
+        """Return the delta of a chunk that has only one of these; None after the finish reason, which is refused
+        elsewhere.
+        """
         if self.reason is not None:
             return None
         self.tokens += 1
         self.shown += 1
-        return _delta(content, 1, self.index)
+        return _delta(content, 1, self.index, reasoning=reasoning)
 
     def take(self, choice: Mapping[str, Any], chunk: Mapping[str, Any], usage: Usage | None) -> list[Delta]:
         """Return its deltas. A whole answer has a `message` where a chunk has a `delta`."""
@@ -310,4 +321,8 @@ class _ChoiceReader:
 
 def _reasoning(message: Mapping[str, Any]) -> str:
     """Return reasoning under the name that the server has for it."""
-    return next((given for given in map(message.get, _REASONING) if isinstance(given, str) and given), "")
+    for name in _REASONING:
+        given = message.get(name)
+        if given and isinstance(given, str):
+            return given
+    return ""
