@@ -34,6 +34,7 @@ from modelyard.platform.job_types import JOB_TYPES  # noqa: E402
 from modelyard.platform.jobs.claims import (  # noqa: E402
     Claimant,
     claim,
+    job_topic,
     record_events,
     take_ready,
 )
@@ -167,7 +168,7 @@ def lag(server: PostgresServer, count: int = 200) -> dict[str, Any]:
         fill(store, 1)
         job_claim, seen, seq = take(store), [], 0
         with closing(JobWaiter(SystemClock(), store)) as waiter:
-            waiter.watch(job_claim.job_id)
+            waiter.watch(job_topic(job_claim.job_id))
             process = SPAWN.Process(target=record_some, args=(address, job_claim, count))
             process.start()
             while len(seen) < count:
