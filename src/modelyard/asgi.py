@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mutab
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import lru_cache
 from typing import Any, Self, cast
+from weakref import ReferenceType, ref
 
 from modelyard.dashboard import app as pages
 from modelyard.domain.identity import Principal
@@ -73,34 +74,48 @@ def dashboard_app(
 
 
 def _application(answer: Answering, living: Callable[[], AbstractAsyncContextManager[None]]) -> Application:
+    latest: BegunRequests | None = None
+
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await _exchange(answer, scope, receive, send)
-        elif scope["type"] == "lifespan":
-            await _lifespan(living, receive, send)
-        else:
-            await send({"type": "websocket.close", "code": 1000})
+        nonlocal latest
+        if scope["type"] != "http":
+            await _without_request(living, scope, receive, send)
+            return
+        loop, begun = asyncio.get_running_loop(), latest
+        if begun is None or begun.loop() is not loop:
+            begun = latest = BegunRequests(loop)
+        incoming = RequestReceiver(receive, begun)
+        try:
+            response = await answer(_request(scope, incoming))
+            headers = [(_BYTES[name], value.encode("latin-1")) for name, value in response.headers]
+            start = {"type": "http.response.start", "status": response.status, "headers": headers}
+            if type(response.body) is bytes:
+                await _send(send, start, {"type": "http.response.body", "body": response.body})
+            else:
+                await _stream(response, start, incoming, send)
+        except ClientDisconnected as gone:
+            log.debug("%s", gone)
+        except ClientStalled:
+            log.info("a client has read nothing for %.0f seconds; its connection is closed", STALLED)
+            incoming.stop()
+            await _close_connection(receive, send)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not incoming.gone or (task is not None and task.uncancel()):
+                raise
+        finally:
+            incoming.stop()
 
     return application
 
 
-async def _exchange(answer: Answering, scope: Scope, receive: Receive, send: Send) -> None:
-    incoming = RequestReceiver(receive)
-    try:
-        response = await answer(_request(scope, incoming))
-        await _answer(response, incoming, send)
-    except ClientDisconnected as gone:
-        log.debug("%s", gone)
-    except ClientStalled:
-        log.info("a client has read nothing for %.0f seconds; its connection is closed", STALLED)
-        incoming.stop()
-        await _close_connection(receive, send)
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if not incoming.gone or (task is not None and task.uncancel()):
-            raise
-    finally:
-        incoming.stop()
+async def _without_request(
+    living: Callable[[], AbstractAsyncContextManager[None]], scope: Scope, receive: Receive, send: Send
+) -> None:
+    if scope["type"] == "lifespan":
+        await _lifespan(living, receive, send)
+    else:
+        await send({"type": "websocket.close", "code": 1000})
 
 
 def _request(scope: Scope, incoming: "RequestReceiver") -> Request:
@@ -118,12 +133,18 @@ def _header_name(raw: bytes) -> str:
     return raw.decode("latin-1").lower()
 
 
-async def _answer(response: Response, incoming: "RequestReceiver", send: Send) -> None:
-    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
-    start = {"type": "http.response.start", "status": response.status, "headers": headers}
-    if type(response.body) is bytes:
-        await _send(send, start, {"type": "http.response.body", "body": response.body})
-        return
+class _Names(dict[str, bytes]):
+    """The names of the headers of responses, in bytes."""
+
+    def __missing__(self, name: str) -> bytes:
+        written = self[name] = name.encode("latin-1")
+        return written
+
+
+_BYTES = _Names()
+
+
+async def _stream(response: Response, start: Message, incoming: "RequestReceiver", send: Send) -> None:
     incoming.watch()
     pieces = cast(AsyncGenerator[bytes, None], response.body)
 
@@ -174,6 +195,30 @@ async def _close_connection(receive: Receive, send: Send) -> None:
             pass
 
 
+class BegunRequests:
+    """The requests that an event loop has begun, and not yet answered, since it last turned.
+
+    Most are answered before the next turn. So what the others need is set up then, at one look at all of them.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop: ReferenceType[asyncio.AbstractEventLoop] = ref(loop)  # an application may outlive its event loops
+        self.receivers: dict[RequestReceiver, None] = {}
+        self._looks: bool = False
+
+    def add(self, receiver: "RequestReceiver") -> None:
+        """Look at it at the next turn, unless it was removed until then."""
+        self.receivers[receiver] = None
+        if not self._looks:
+            self._looks = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        waiting, self.receivers, self._looks = self.receivers, {}, False
+        for receiver in waiting:
+            receiver.look()
+
+
 class RequestReceiver:
     """The only reader of a request's `receive`: of its body, and then of the client's disconnect.
 
@@ -181,17 +226,19 @@ class RequestReceiver:
     waits for anything, so one that never waits pays for none of it.
     """
 
-    def __init__(self, receive: Receive) -> None:
-        self.gone: bool = False
-        self.complete: bool = False
+    gone: bool = False
+    complete: bool = False
+    _began: float | None = None
+    _size: int = 0
+    _reading: bool = False
+    _watcher: asyncio.Task[None] | None = None
+    _timer: asyncio.Handle | None = None
+
+    def __init__(self, receive: Receive, begun: BegunRequests) -> None:
         self._receive = receive
-        self._loop = asyncio.get_running_loop()
+        self._begun = begun
         self._task = asyncio.current_task()
-        self._began: float | None = None
-        self._size = 0
-        self._reader: asyncio.Task[Any] | None = None
-        self._watcher: asyncio.Task[None] | None = None
-        self._timer: asyncio.Handle = self._loop.call_soon(self._look)
+        begun.add(self)
 
     def __aiter__(self) -> Self:
         return self
@@ -200,59 +247,59 @@ class RequestReceiver:
         """Return the next chunk. Raises `BodyTimeout`, `ClientDisconnected`."""
         if self.complete:
             raise StopAsyncIteration
-        self._reader = self._task
+        self._reading = True
         try:
             message = await self._receive()
         except asyncio.CancelledError:
-            if self._late and self._reader is not None and not self._reader.uncancel():
+            if self._late and self._task is not None and not self._task.uncancel():
                 raise too_slow() from None
             raise
         finally:
-            self._reader = None
+            self._reading = False
         if message["type"] != "http.request":
             self.gone = True
             raise ClientDisconnected("the client disconnected while it was sending")
         chunk: bytes = message.get("body", b"")
         self._size += len(chunk)
-        if message.get("more_body", False):
-            return chunk
-        if self._began is None:
-            self.complete = True
-        else:
+        if not message.get("more_body", False):
             self.watch()
         return chunk
 
     def watch(self) -> None:
-        """Read no more of the body, and watch for the disconnect: now, or at the first look if that is yet to come."""
-        if not self.complete and self._began is not None:
+        """Read no more of the body, and watch for the disconnect: at the next turn of the event loop."""
+        if not self.complete and self._timer is not None:
             self._timer.cancel()
-            self._timer = self._loop.call_soon(self._look)
+            self._begun.add(self)
         self.complete = True
 
     def stop(self) -> None:
         """Watch no longer."""
-        self._timer.cancel()
+        self._begun.receivers.pop(self, None)
+        if self._timer is not None:
+            self._timer.cancel()
         if self._watcher is not None:
             self._watcher.cancel()
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Start the timer of the body, or watch for the disconnect: the request waits for one or the other."""
+        loop = asyncio.get_running_loop()
         if self.complete:
-            self._watcher = self._loop.create_task(self._until_gone())
+            self._watcher = loop.create_task(self._until_gone())
             return
         if self._began is None:
-            self._began = self._loop.time()
-        self._timer = self._loop.call_at(self._began + seconds_for(self._size), self._check_pace)
+            self._began = loop.time()
+        self._timer = loop.call_at(self._began + seconds_for(self._size), self._check_pace)
 
     @property
     def _late(self) -> bool:
-        return self._began is not None and self._loop.time() >= self._began + seconds_for(self._size)
+        now = asyncio.get_running_loop().time()
+        return self._began is not None and now >= self._began + seconds_for(self._size)
 
     def _check_pace(self) -> None:
         if not self._late:
-            self._look()
-        elif self._reader is not None:
-            self._reader.cancel()
+            self.look()
+        elif self._reading and self._task is not None:
+            self._task.cancel()
 
     async def _until_gone(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":

@@ -137,7 +137,8 @@ def run(flow: Flow[T]) -> T:
         first = next(flow)
     except StopIteration as ended:
         return cast(T, ended.value)  # without an effect, there is nothing to drive
-    driver, effect = SyncDriver(flow, waits=True), cast("Effect | None", first)
+    driver, effect = SyncDriver(flow), cast("Effect | None", first)
+    driver.waits = True
     try:
         while effect is not None:
             effect = driver.perform(effect)
@@ -176,12 +177,12 @@ class Driver(Generic[T]):
     """
 
     result: T
+    waits: bool = False
+    on_emit: Callable[[Any], Any] | None = None
 
-    def __init__(self, flow: Flow[T], opened: Iterable[Any] = (), waits: bool = False) -> None:
+    def __init__(self, flow: Flow[T], opened: Iterable[Any] = ()) -> None:
         self._flow = flow
-        self.waits: bool = waits
         self.opened: list[Any] = list(opened)
-        self.on_emit: Callable[[Any], Any] | None = None
 
     def resume(self, answer: Any = None, error: Exception | None = None) -> Effect | None:
         """Send the flow the outcome of its effect. Returns its next one, or None when it has ended."""
@@ -263,19 +264,6 @@ class AsyncDriver(Driver[T]):
 
     cancelled: "asyncio.CancelledError | None" = None
     threads: TenantThreads | None = None
-
-    async def begin(self) -> Any:
-        """Return the first item that the flow emits. Then read `items(begun=True)`, or `finish` if there are none."""
-        try:
-            effect: Any = self.resume()
-            while type(effect) is not Emit and effect is not None and self.cancelled is None:
-                effect = await self.aperform(effect) if effect.waits else self.perform(effect)
-            if self.cancelled is None:
-                return effect.item
-            raise self.cancelled
-        except BaseException:
-            await self.finish()
-            raise
 
     async def items(self, begun: bool = False) -> AsyncGenerator[Any, None]:
         """Yield what the flow emits; if it has `begun`, None first: from then on, closing the generator ends it."""

@@ -260,6 +260,54 @@ def test_a_client_who_goes_away_while_sending_leaves_nothing(platform: Any, key:
     assert platform.usage.list().page().items == ()
 
 
+def test_of_requests_that_begin_together_only_the_one_whose_client_goes_away_is_stopped() -> None:
+    backend = Waiting()
+
+    async def main(platform: Any, key: str) -> list[bool]:
+        app = asgi_app(platform)
+        connections = [Connection(chunk(chat_body("waiter"))) for _ in range(3)]
+        scopes = [scope_of("POST", CHAT, key) for _ in connections]
+        tasks = [
+            asyncio.create_task(app(scope, connection.receive, connection.send))
+            for scope, connection in zip(scopes, connections, strict=True)
+        ]
+        while not backend.entered.is_set():
+            await asyncio.sleep(0)
+        connections[1].inbox.put_nowait(GONE)
+        await tasks[1]
+        done = [task.done() for task in tasks]
+        for connection in connections:
+            connection.inbox.put_nowait(GONE)
+        await asyncio.gather(*tasks)
+        return done
+
+    with open_platform(backend=backend) as platform:  # type: ignore[arg-type]
+        assert asyncio.run(main(platform, platform.keys.create("acme").secret)) == [False, True, False]
+
+
+def test_one_application_serves_event_loops_in_several_threads_at_once() -> None:
+    backend, loops = Waiting(), 3
+
+    with open_platform(backend=backend) as platform:  # type: ignore[arg-type]
+        app, key = asgi_app(platform), platform.keys.create("acme").secret
+        begun = threading.Barrier(loops)
+
+        async def leave_many() -> int:
+            begun.wait(60)
+            for _ in range(20):
+                connection = Connection(chunk(chat_body("waiter")), GONE)
+                await app(scope_of("POST", CHAT, key), connection.receive, connection.send)
+            return len(asyncio.all_tasks())
+
+        left: list[int] = []
+        threads = [threading.Thread(target=lambda: left.append(asyncio.run(leave_many()))) for _ in range(loops)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert left == [1] * loops
+
+
 def test_a_cancelled_server_task_stays_cancelled() -> None:
     backend = Waiting()
 

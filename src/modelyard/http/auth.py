@@ -108,10 +108,10 @@ class CallerCache:
         named = [headers.get("host"), (headers.get("origin") or "").partition("://")[2] or headers.get("origin")]
         return self._anonymous if all(is_loopback(name) for name in named if name is not None) else None
 
-    def remembered(self, auth: Auth, header: str) -> Caller | None:
+    def remembered(self, auth: Auth, header: str, now: float) -> Caller | None:
         """Return the caller that `find` returned for the same header less than a second ago."""
         known = self._known.get((auth, blake2s(header.encode("utf-8", "surrogatepass")).digest()))
-        return known[1] if known is not None and self._now() < known[0] else None
+        return known[1] if known is not None and now < known[0] else None
 
     def find(self, auth: Auth, header: str | None) -> Caller:
         """Identify the caller. May wait. Raises `Unauthenticated`."""

@@ -3,12 +3,13 @@
 `Endpoint` is that function, and this module knows the routes of every interface.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache
 from itertools import count
+from typing import Any, cast
 
 from modelyard.domain.identity import Principal
-from modelyard.flow import AsyncDriver, iterate
+from modelyard.flow import AsyncDriver, Effect, Emit, SyncDriver
 from modelyard.http.annotations import routes as annotations
 from modelyard.http.auth import CallerCache
 from modelyard.http.batches import routes as batches
@@ -82,6 +83,41 @@ def route_table(interfaces: frozenset[Interface]) -> HttpRouter:
     return HttpRouter([*described, document_route(described)])
 
 
+class ExchangeDriver(AsyncDriver[Response | None]):
+    """Drives an exchange on an event loop up to its response, with little for one that hardly waits."""
+
+    async def begin(self) -> Any:
+        """Return the response: what the flow emits first, before `items(begun=True)`, or its result."""
+        step: Callable[[Any], Effect] = self._flow.send
+        outcome: Any = None
+        self.waits = True
+        try:
+            while True:
+                effect = step(outcome)
+                if self.cancelled is not None:
+                    raise self.cancelled
+                if type(effect) is Emit:
+                    if self.on_emit is not None:
+                        effect = self._converted(effect, self.on_emit)
+                    if type(effect) is Emit:
+                        return effect.item
+                step = self._flow.send
+                try:
+                    outcome = await effect.aperform(self) if effect.waits else effect.perform(self)
+                except Exception as error:  # noqa: BLE001 - the flow decides
+                    step, outcome = self._flow.throw, error
+        except StopIteration as ended:
+            self.waits = False
+            if self.opened:
+                await self._close_all()
+            if self.cancelled is not None:
+                raise self.cancelled from None
+            return ended.value
+        except BaseException:
+            await self.finish()
+            raise
+
+
 class Endpoint:
     """A platform over HTTP.
 
@@ -103,12 +139,12 @@ class Endpoint:
         anonymous: Principal | None = None,
     ) -> None:
         self.table: HttpRouter = route_table(frozenset(interfaces))
-        self._exact = self.table.exact
         mounted = {route.interface for route in self.table.routes}
         settings, callers = platform.settings, CallerCache(platform, authenticator or platform.keys, anonymous)
         name = f"req-{platform.randomness(8).hex()}-"
         self._served = Served(
             platform,
+            self.table,
             platform.clock,
             callers.acting_as(ANYONE),
             callers,
@@ -129,35 +165,25 @@ class Endpoint:
 
     def handle(self, request: Request) -> Response:
         """Answer. A body that is an iterator must be read to its end or closed."""
-        exchange = HttpExchange(
-            self._served, request, self._exact.get(request.raw_path) or self.table.match(request.raw_path)
-        )
-        items = iterate(exchange.flow())
-        response = exchange.finished(next(items))
+        exchange = HttpExchange(self._served, request)
+        driver = SyncDriver(exchange.flow())
+        items = driver.items()
+        streamed: Response | None = next(items, None)
+        response = exchange.finished(streamed or cast(Response, driver.result))
         if response.body is STREAMED:
             response.body = items
-        else:
-            next(items, None)
         return response
 
     async def ahandle(self, request: Request) -> Response:
         """Answer, on an event loop that is never blocked. A body that is an asynchronous iterator must be read to its
         end or closed.
         """
-        exchange = HttpExchange(
-            self._served, request, self._exact.get(request.raw_path) or self.table.match(request.raw_path)
-        )
-        driver = AsyncDriver(exchange.flow())
+        exchange = HttpExchange(self._served, request)
+        driver = ExchangeDriver(exchange.flow())
         response = exchange.finished(await driver.begin())
         if response.body is STREAMED:
             response.body = items = driver.items(begun=True)
             await anext(items)
-        else:
-            try:
-                driver.resume()
-            finally:
-                if driver.waits or driver.opened:
-                    await driver.finish()
-            if isinstance(response.body, Iterator):
-                response.body = offloaded(response.body, exchange.threads.bodies.of(exchange.tenant))
+        elif type(response.body) is not bytes and isinstance(response.body, Iterator):
+            response.body = offloaded(response.body, exchange.threads.bodies.of(exchange.tenant))
         return response

@@ -3,10 +3,10 @@ what failed.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from logging import INFO
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -15,13 +15,14 @@ from modelyard.domain.events import CALLER_LEFT
 from modelyard.domain.identity import Principal, RateStand, Scope
 from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import Unauthenticated
-from modelyard.flow import Await, CallerDisconnected, Emit, Flow
+from modelyard.flow import Await, CallerDisconnected, Flow
 from modelyard.http.auth import CHALLENGES, OPEN, Caller, CallerCache, credentials
 from modelyard.http.cors import AllowedOrigins
 from modelyard.http.ended_requests import log as access_log
 from modelyard.http.ended_requests import report_ended
 from modelyard.http.error_responses import failed, report
 from modelyard.http.message import (
+    AnyBody,
     Header,
     Headers,
     Request,
@@ -32,14 +33,13 @@ from modelyard.http.message import (
     check_media,
     check_singular,
     headers_of,
-    parse,
     read,
     spool,
 )
 from modelyard.http.query import parse_query
 from modelyard.http.response_bodies import close
 from modelyard.http.route import Auth, Body, PlainHandler, Route, RouteCall
-from modelyard.http.router import RouteMatch
+from modelyard.http.router import HttpRouter, RouteMatch
 from modelyard.platform.artifacts import Spool
 from modelyard.platform.meters import Meters
 from modelyard.platform.platform import Platform
@@ -52,7 +52,8 @@ ANYONE = Principal("anyone", "", Scope(""))
 LARGE = 2**18
 """Bytes of JSON from which parsing is kept off the event loop."""
 
-_DATA, _FORM, *_CODED = _AS_FILE = Body.DATA, Body.FORM, Body.EXPORT, Body.MESSAGE
+_NONE, _PARSED, _CODED = Body.NONE, (Body.CHAT, Body.CONTROL), (Body.EXPORT, Body.MESSAGE)
+_PUBLIC, _BY_KEY = Auth.PUBLIC, {Auth.BEARER, Auth.API_KEY, Auth.EITHER, Auth.BASIC}
 _NO_QUERY: Mapping[str, tuple[str, ...]] = {}
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _NO_STORE: Header = ("cache-control", "no-store")
@@ -63,6 +64,7 @@ class Served:
     """What all exchanges of an endpoint share."""
 
     platform: Platform
+    table: HttpRouter
     clock: Clock
     anyone: Caller
     callers: CallerCache
@@ -74,11 +76,28 @@ class Served:
     request_id: Callable[[], str]
 
 
+@attrs.define(eq=False)
+class ReadBody:
+    """What a flow needs to read a whole body. Answered with its bytes."""
+
+    body: AnyBody
+    limit: int
+    clock: Clock
+    waits: ClassVar[bool] = True
+
+    def perform(self, driver: object) -> bytes:
+        """Read it by blocking calls."""
+        return read(self.body, self.limit, self.clock)
+
+    def aperform(self, driver: object) -> Awaitable[bytes]:
+        """Read it on an event loop."""
+        return aread(self.body, self.limit)
+
+
 class HttpExchange:
     """One request on its way; `id` names it in the answer and in the log. `booked` is the completion it asked for."""
 
     started: bool = False
-    tenant: str = AUTHENTICATION
     status: int = 0
     route: str = ""
     principal: Principal | None = None
@@ -86,10 +105,11 @@ class HttpExchange:
     span: Any = None
     rate: RateStand | None = None
 
-    def __init__(self, served: Served, request: Request, match: RouteMatch) -> None:
+    def __init__(self, served: Served, request: Request) -> None:
+        path = request.raw_path
         self.served: Served = served
         self.request: Request = request
-        self.match: RouteMatch = match
+        self.match: RouteMatch = served.table.exact.get(path) or served.table.match(path)
         self.began: float = served.clock.monotonic()
         self.headers: Headers
         self.headers, self._doubled = headers_of(request.headers)
@@ -101,12 +121,17 @@ class HttpExchange:
         self.rate = stand
 
     @property
+    def tenant(self) -> str:
+        """On whose account work for the request is done in threads."""
+        return AUTHENTICATION if self.principal is None else self.principal.entity
+
+    @property
     def threads(self) -> Threads:
         """The threads in which an event loop does what may take long."""
         return self.served.platform.threads
 
-    def flow(self) -> Flow[None]:
-        """Emit the response, and after a response whose body is `STREAMED` the pieces of that body."""
+    def flow(self) -> Flow[Response | None]:
+        """Return the response; one whose body is `STREAMED` is emitted, and after it the pieces of that body."""
         served, method = self.served, self.request.method
         tracing = served.platform.tracing
         if tracing is not None:
@@ -122,7 +147,8 @@ class HttpExchange:
                     raise
                 response = self._failed(failure)
             if response is not None:
-                yield Emit(response)
+                self.status = response.status
+            return response
         except BaseException as end:
             if isinstance(end, CallerDisconnected) or not isinstance(end, Exception):
                 self.status = CALLER_LEFT
@@ -140,17 +166,18 @@ class HttpExchange:
     def finished(self, response: Response) -> Response:
         """Return the response with the headers that every answer has."""
         self.started, self.status = True, response.status
-        response.headers.append(("x-request-id", self.id))
+        headers, body = response.headers, response.body
+        headers.append(("x-request-id", self.id))
         if self.rate is not None:
-            response.headers += rate_headers(self.rate)
+            headers += rate_headers(self.rate)
         if self.served.origins is not None:
-            response.headers += self.served.origins.headers(self.headers)
-        if self.match.auth is not Auth.PUBLIC:
-            response.headers.append(_NO_STORE)
-        if type(response.body) is bytes and response.status not in (204, 304):
-            response.headers.append(("content-length", str(len(response.body))))
+            headers += self.served.origins.headers(self.headers)
+        if self.match.auth is not _PUBLIC:
+            headers.append(_NO_STORE)
+        if type(body) is bytes and response.status not in (204, 304):
+            headers.append(("content-length", str(len(body))))
         if self.request.method == "HEAD":
-            close(response.body)
+            close(body)
             response.body = b""
         return response
 
@@ -161,8 +188,9 @@ class HttpExchange:
         return response
 
     def _answer(self) -> Flow[Response | None]:
-        served, match, method = self.served, self.match, self.request.method
-        if self._doubled and match.auth is not Auth.PUBLIC:
+        served, match, request = self.served, self.match, self.request
+        method = request.method
+        if self._doubled and match.auth is not _PUBLIC:
             check_singular(self._doubled)
         if method == "OPTIONS" and served.origins is not None:
             preflight = served.origins.preflight(self.headers, match.allowed)
@@ -177,24 +205,19 @@ class HttpExchange:
         if caller is None:
             threads = self.threads.store.of(AUTHENTICATION)
             caller = yield flow.Call(self._find_caller, served.callers.waits(match.auth), threads)
-        self.principal = caller.principal
-        self.tenant = caller.principal.entity
-        if method == "OPTIONS" and match.routes:
-            return Response(204, [("allow", ", ".join(match.allowed))], b"")
-        route = route or match.route(method)
-        query = parse_query(self.request.query) if self.request.query else _NO_QUERY
+        self.principal = principal = caller.principal
+        if route is None:
+            if method == "OPTIONS" and match.routes:
+                return Response(204, [("allow", ", ".join(match.allowed))], b"")
+            route = match.route(method)
+        query = parse_query(request.query) if request.query else _NO_QUERY
         call = RouteCall(
-            caller.principal,
-            caller.platform,
-            served.spool,
-            match.params,
-            query,
-            self.headers,
-            self.request,
-            client=self,
+            principal, caller.platform, served.spool, match.params, query, self.headers, request, None, None, self
         )
-        if route.body is not Body.NONE:
-            yield from self._read(route, call)
+        if route.body in _PARSED:
+            call.body = yield from self._parsed(route, call)
+        elif route.body is not _NONE:
+            yield from self._spool(route, call)
         if route.is_flow:
             return (yield from route.handler(call))  # type: ignore[misc, no-any-return]
         answer: PlainHandler = route.handler  # type: ignore[assignment]
@@ -208,17 +231,14 @@ class HttpExchange:
 
     def _known_caller(self) -> Caller | None:
         """Return the caller, if that needs no read of the store."""
-        auth = self.match.auth
-        if auth is Auth.PUBLIC:
-            return self.served.anyone
-        if auth is Auth.ADDRESS:
-            return None
-        header = self.headers.get("authorization")
+        auth, header = self.match.auth, self.headers.get("authorization")
+        if auth not in _BY_KEY:
+            return self.served.anyone if auth is _PUBLIC else None
         if auth in OPEN:
             auth, header = credentials(auth, self.headers)
         if header is None:
             return self.served.callers.without_key(self.headers)
-        return self.served.callers.remembered(auth, header)
+        return self.served.callers.remembered(auth, header, self.began)
 
     def _find_caller(self) -> Caller:
         callers, auth = self.served.callers, self.match.auth
@@ -226,26 +246,28 @@ class HttpExchange:
             return callers.at(self.match.params)
         return callers.find(*credentials(auth, self.headers))
 
-    def _read(self, route: Route, call: RouteCall) -> Flow[None]:
-        """Read the body as the route takes it, and put it into the call."""
+    def _parsed(self, route: Route, call: RouteCall) -> Flow[object]:
+        """Read the body and parse it."""
+        limit = self.served.limits[route.body]
+        check_media(self.headers, False)
+        check_length(self.headers, limit)
+        raw: bytes = yield ReadBody(self.request.body, limit, self.served.clock)
+        if len(raw) > LARGE:
+            return (yield flow.Call(partial(route.read, raw), True, call.threads))
+        return route.read(raw) if raw else None
+
+    def _spool(self, route: Route, call: RouteCall) -> Flow[None]:
+        """Read the body as a file, and put it into the call."""
         body, files, clock = self.request.body, self.served.spool, self.served.clock
         limit = self.served.limits[route.body]
-        taken = route.body
-        if taken not in _CODED:
-            check_media(self.headers, taken is _DATA, taken is _FORM)
+        if route.body not in _CODED:
+            check_media(self.headers, route.body is Body.DATA, route.body is Body.FORM)
         check_length(self.headers, limit)
-        if taken in _AS_FILE:
-            files.require_room()
-            call.data = yield Await(
-                lambda: aspool(body, limit, files, call.threads),
-                lambda: spool(body, limit, clock, files),
-            )
-            return
-        raw: bytes = yield Await(partial(aread, body, limit), partial(read, body, limit, clock))
-        if len(raw) > LARGE:
-            call.body = yield flow.Call(partial(parse, raw), True, call.threads)
-        elif raw:
-            call.body = parse(raw)
+        files.require_room()
+        call.data = yield Await(
+            lambda: aspool(body, limit, files, call.threads),
+            lambda: spool(body, limit, clock, files),
+        )
 
 
 def rate_headers(stand: RateStand) -> list[Header]:

@@ -4,7 +4,7 @@ Adapters (`modelyard.asgi`, `modelyard.wsgi`) carry them and nothing more.
 """
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from datetime import UTC, datetime, time
 from enum import Enum
@@ -62,18 +62,20 @@ SINGULAR = frozenset(
 )
 """Headers that decide something, and so must not come twice."""
 
+_NO_NAMES: Set[str] = frozenset()
 
-def headers_of(pairs: Sequence[Header]) -> tuple[Headers, set[str]]:
+
+def headers_of(pairs: Sequence[Header]) -> tuple[Headers, Set[str]]:
     """Index headers by name, and collect the names that came more than once; the index leaves those out."""
     headers = dict(pairs)
     if len(headers) == len(pairs):
-        return headers, set()
+        return headers, _NO_NAMES
     names = [name for name, _ in pairs]
     doubled = {name for name in headers if names.count(name) > 1}
     return {name: value for name, value in headers.items() if name not in doubled}, doubled
 
 
-def check_singular(doubled: set[str]) -> None:
+def check_singular(doubled: Set[str]) -> None:
     """Raise `MalformedRequest` when one of the `SINGULAR` headers came twice."""
     for name in sorted(doubled & SINGULAR):
         raise MalformedRequest(f"the header {name} was sent more than once; send it once")
@@ -264,14 +266,16 @@ def read(body: AnyBody, limit: int, clock: Clock) -> bytes:
 async def aread(body: AnyBody, limit: int) -> bytes:
     """Read the whole body on an event loop; one that knows when it is `complete` is not read any further."""
     chunks, size = [], 0
-    async for chunk in body:  # type: ignore[union-attr]
+    while not getattr(body, "complete", False):
+        try:
+            chunk = await anext(body)  # type: ignore[arg-type]
+        except StopAsyncIteration:
+            break
         size += len(chunk)
         if size > limit:
             raise BodyTooLarge(limit)
         chunks.append(chunk)
-        if getattr(body, "complete", False):
-            break
-    return b"".join(chunks)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 class SpooledBody:

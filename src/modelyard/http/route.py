@@ -10,7 +10,7 @@ import attrs
 from modelyard.domain.identity import Principal
 from modelyard.errors import Forbidden, InvalidInput
 from modelyard.flow import Flow
-from modelyard.http.message import Headers, Request, Response
+from modelyard.http.message import Headers, Request, Response, parse
 from modelyard.platform.artifacts import Spool
 from modelyard.platform.chat.booked_request import RequestInProgress
 from modelyard.platform.platform import Platform
@@ -120,9 +120,9 @@ class Parameter:
 class RouteCall:
     """A request that was matched, authenticated and read.
 
-    `platform` acts as the `principal` who calls. `params` are the path's, decoded. `body` is parsed JSON (None when
-    absent); where a route takes data, a form or an export, `data` are the raw bytes as a file, which is closed when the
-    handler has returned. `client` is what a completion reports to.
+    `platform` acts as the `principal` who calls. `params` are the path's, decoded. `body` is what the route has read,
+    mostly parsed JSON (None when absent); where a route takes data, a form or an export, `data` are the raw bytes as a
+    file, which is closed when the handler has returned. `client` is what a completion reports to.
     """
 
     principal: Principal
@@ -186,6 +186,7 @@ class Route:
     `media` is the media type of the response, which may also be protobuf where it is `coded`, and `statuses` are those
     that carry it. `events` is the class of what a stream sends.
     `error_format` is that of the interface unless given. `headers` are those that only some routes read.
+    `read` makes what a call has as its body of the bytes, if they are not kept as a file.
     `links` are the parameters of other paths that members of the response name: `{"model_id": "id"}`.
     """
 
@@ -205,6 +206,7 @@ class Route:
     statuses: tuple[int, ...] = (200,)
     events: type | None = None
     links: Mapping[str, str] = attrs.field(factory=dict)
+    read: Callable[[bytes], object] = parse
     error_format: ErrorFormat = attrs.field()
     is_flow: bool = attrs.field(init=False)
 

@@ -4,6 +4,7 @@ Most requests are a model, messages of a role and a string, and a few numbers an
 fraction of structuring them, and loads neither the converter nor the classes of `modelyard.formats.chat.request`.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ import attrs
 
 from modelyard.domain.completion import SAMPLING_PARAMETERS, CompletionRequest, Message, Role, Sampling
 from modelyard.domain.frozen import maker
+from modelyard.formats.json import MAX_STRUCTURE
 
 LONGEST_MODEL_NAME = 1024
 MAX_TOKENS = 2**31
@@ -35,6 +37,7 @@ _INTEGERS = frozenset({"top_k", "seed", "min_tokens", "n", "max_tokens", "max_co
 _FLAGS = frozenset({"logprobs", "return_token_ids", "parallel_tool_calls", "store"})
 _BARE = frozenset({"model", "messages", "stream"})
 _PLAIN = (_BARE | NUMBERS.keys() | _FLAGS) - {"min_tokens"}
+_scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 _request, _message = maker(CompletionRequest), maker(Message)
 _PLAIN_ROLES: Mapping[Any, Role] = {role.value: role for role in Role if role is not Role.TOOL}
 
@@ -48,6 +51,31 @@ class ParsedRequest:
     with_ids: bool
     with_usage: bool
     as_ids: bool = False
+
+
+def read_plain_text(raw: bytes, details: bool = False) -> ParsedRequest | None:
+    """Read the JSON text of a body as `read_plain` does. Returns None for any other text, and where that is not sure.
+
+    A plain request needs none of the guards of `modelyard.formats.json`: it is not deep, its numbers have bounds of
+    their own, and the quotes are those of its strings, so that no string was lost with a member that stood twice.
+    """
+    if len(raw) > MAX_STRUCTURE:
+        return None
+    try:
+        text = raw.decode()
+        body, end = _scan(text, 0)
+    except (ValueError, StopIteration, RecursionError):
+        return None
+    parsed = read_plain(body, details) if end == len(text) else None
+    if parsed is None:
+        return None
+    quotes = text.count('"')
+    if "\\" in text:
+        if "\\\\" in text:
+            return None
+        quotes -= text.count('\\"')
+    # the names of the members, the model, and four strings in each message
+    return parsed if quotes == 2 * (len(body) + 1 + 4 * len(body["messages"])) else None
 
 
 def read_plain(body: object, details: bool = False) -> ParsedRequest | None:

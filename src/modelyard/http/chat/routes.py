@@ -3,14 +3,14 @@
 from functools import partial
 
 from modelyard.flow import Call, Flow
-from modelyard.formats.chat.plain import ParsedRequest, read_plain
+from modelyard.formats.chat.plain import ParsedRequest, read_plain, read_plain_text
 from modelyard.formats.chat.request import ChatRequest, read_request
 from modelyard.formats.chat.response import ChatCompletion, completion_json
 from modelyard.formats.chat.stream import ChatCompletionChunk, Chunks
 from modelyard.http.answer_stream import AnswerEvents, stream_answer
 from modelyard.http.auth import attribution
-from modelyard.http.message import JSON_HEADER, Response, deprecation
-from modelyard.http.route import Auth, Body, ErrorFormat, Handler, Interface, Route, RouteCall
+from modelyard.http.message import JSON_HEADER, Response, deprecation, parse
+from modelyard.http.route import Auth, Body, ErrorFormat, Interface, Route, RouteCall
 from modelyard.platform.chat.backend_stream import StreamStarted
 
 LONG = 1000
@@ -21,7 +21,7 @@ def complete(call: RouteCall, training: bool) -> Flow[Response | None]:
     """Answer a chat; for `training` with the log-probabilities and token ids that it needs."""
     platform, clock = call.platform, call.platform.clock
     booked_on = attribution(call.headers, call.principal)
-    parsed = read_plain(call.body, training) or read_request(call.body, "body", details=training)
+    parsed = call.body if type(call.body) is ParsedRequest else _structured(call.body, training)
     completion = platform.chat._pipeline(parsed.request, booked_on, details=training, client=call.client)
     if parsed.request.streamed:
         yield from stream_answer(completion, AnswerEvents(partial(_chunks, parsed=parsed), clock))
@@ -32,6 +32,15 @@ def complete(call: RouteCall, training: bool) -> Flow[Response | None]:
     long = (parsed.with_logprobs or parsed.with_ids) and result.completion.usage.completion_tokens > LONG
     body = (yield Call(write, threads=call.threads)) if long else write()
     return Response(200, [JSON_HEADER, *deprecation(result.entry, clock)], body)
+
+
+def _read(raw: bytes, training: bool) -> object:
+    """Return the request of a plain body, and the JSON of any other."""
+    return read_plain_text(raw, training) or parse(raw)
+
+
+def _structured(body: object, training: bool) -> ParsedRequest:
+    return read_plain(body, training) or read_request(body, "body", details=training)
 
 
 def _chunks(started: StreamStarted, parsed: ParsedRequest) -> Chunks:
@@ -49,7 +58,7 @@ def _chunks(started: StreamStarted, parsed: ParsedRequest) -> Chunks:
 # ---- routes ------------------------------------------------------------------------------------------------------
 
 
-def _routes(path: str, interface: Interface, handler: Handler) -> tuple[Route, ...]:
+def _routes(path: str, interface: Interface, training: bool) -> tuple[Route, ...]:
     """Return the route with and without a slash at its end: a redirect would lose bodies and keys."""
     return tuple(
         Route(
@@ -57,8 +66,9 @@ def _routes(path: str, interface: Interface, handler: Handler) -> tuple[Route, .
             path + end,
             interface,
             Auth.BEARER,
-            handler,
+            partial(complete, training=training),
             body=Body.CHAT,
+            read=partial(_read, training=training),
             request=ChatRequest,
             response=ChatCompletion,
             events=ChatCompletionChunk,
@@ -70,6 +80,6 @@ def _routes(path: str, interface: Interface, handler: Handler) -> tuple[Route, .
 
 
 ROUTES: tuple[Route, ...] = (
-    *_routes("/inference/v1/chat/completions", Interface.INFERENCE, partial(complete, training=False)),
-    *_routes("/v1/chat/completions", Interface.TRAINING, partial(complete, training=True)),
+    *_routes("/inference/v1/chat/completions", Interface.INFERENCE, training=False),
+    *_routes("/v1/chat/completions", Interface.TRAINING, training=True),
 )
