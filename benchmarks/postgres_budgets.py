@@ -32,9 +32,9 @@ from modelyard.domain.schema import RECORDS  # noqa: E402
 from modelyard.domain.usage import ENTITY, KEY_OF_API, Admission, Budget, LedgerEntry, UsageTotal  # noqa: E402
 from modelyard.platform.runtime import Runtime  # noqa: E402
 from modelyard.platform.usage.admission import admit  # noqa: E402
-from modelyard.platform.usage.booking import book, of_entity  # noqa: E402
+from modelyard.platform.usage.booking import book, settle  # noqa: E402
 from modelyard.platform.usage.presence import presence_of  # noqa: E402
-from modelyard.protocols import DomainStep  # noqa: E402
+from modelyard.protocols import DomainStep, Tx  # noqa: E402
 from modelyard.stores import PostgresStore  # noqa: E402
 from modelyard.stores.postgres.round_trips import PipelinedConnection  # noqa: E402
 from postgres_server import PostgresServer, server_folder  # noqa: E402
@@ -81,7 +81,12 @@ def request(runtime: Runtime, entity: str, name: str) -> None:
     domains = [(ENTITY, entity), (KEY_OF_API, "k"), (PROCESS, here.id)]
     held = runtime.store.transact(DomainStep(step, domains), durable=False)
     entry = LedgerEntry(name, entity, "p", "k", "m", "m", None, 10, 0, 10, 0, False, COST, NOW)
-    runtime.store.transact(of_entity(lambda tx: book(tx, entry, held, None), entity), durable=False)
+
+    def record(tx: Tx) -> None:
+        if book(tx, entry) and held is not None:
+            settle(tx, held, entry.cost)
+
+    runtime.store.transact(DomainStep(record, [(ENTITY, entity)]), durable=False)
 
 
 def server(number: int, address: str, milliseconds: int, start: Any, answers: Any) -> None:

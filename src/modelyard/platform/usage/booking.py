@@ -94,6 +94,8 @@ class AnsweredBooking(CompletionBooking):
 
     longest: Decimal = attrs.field(kw_only=True)
     admitted: bool = False
+    charged: Sequence[Budget] = ()
+    warnings: Sequence[Budget] = ()
 
     def step(self, tx: Tx, totals: "Totals | None" = None) -> None:
         """Record it if all budgets have what it could have cost. Repeating it records nothing more."""
