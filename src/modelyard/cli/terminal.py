@@ -129,7 +129,7 @@ def named_artifacts() -> str | None:
 def try_artifacts(platform: Platform) -> None:
     """Try the object store that the running command was given, if it was given one. Raises `StoreError`."""
     if "://" in (named_artifacts() or ""):
-        platform._runtime.artifacts.check()
+        platform.health.check_artifacts()
 
 
 def named_factory() -> str | None:

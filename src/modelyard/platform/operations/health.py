@@ -75,11 +75,16 @@ class Health:
             return False
         return True
 
+    def check_artifacts(self) -> None:
+        """Raise `StoreError` unless artifacts can be stored and read, `StorageFull` where new work has no room."""
+        self._runtime.artifacts.check()
+        self._runtime.require_room()
+
     def system_check(self) -> SystemCheck:
         """Check every part. A failure is reported, not raised; the worker's check fails if none is alive."""
         api, _ = self._tried(self.check)
         store, facts = self._tried(self._runtime.store.check)
-        artifacts, _ = self._tried(self._check_artifacts)
+        artifacts, _ = self._tried(self.check_artifacts)
         worker, workers = self._tried(self._count_workers)
         queue, oldest = self._tried(lambda: self._runtime.store.read(_oldest_queued))
         known = facts or {}
@@ -107,10 +112,6 @@ class Health:
             log.exception("the system check found a fault")
             return CheckResult(False, clock.monotonic() - began, _words(failure)), None
         return CheckResult(True, clock.monotonic() - began), value
-
-    def _check_artifacts(self) -> None:
-        self._runtime.artifacts.check()
-        self._runtime.require_room()
 
     def _count_workers(self) -> int:
         workers = self._runtime.store.read(partial(live_workers, self._runtime))
