@@ -250,7 +250,7 @@ class Evidence:
             return {
                 name: connection.execute(f'SELECT * FROM "{name}" ORDER BY 1, 2').fetchall()
                 for name in tables
-                if name != "workers"
+                if name not in ("workers", "worker_processes")
             }
 
 
