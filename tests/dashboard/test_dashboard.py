@@ -14,6 +14,7 @@ import attrs
 import pytest
 
 from driven_runs import shown_run
+from modelyard import Settings
 from modelyard.compose import open_platform
 from modelyard.dashboard import view as views
 from modelyard.dashboard.app import Dashboard
@@ -85,7 +86,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture(scope="module")
 def platform() -> Iterator[Platform]:
-    with open_platform() as platform:
+    with open_platform(settings=Settings(run_idle=0)) as platform:
         model = platform.models.create("helpdesk", project="bots", base_model="tabular-mini", entity="acme")
         rows = [{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": HOSTILE}]}] * 3
         platform.training.sft(model, rows, learning_rate=1e-4, batch_size=1).wait()

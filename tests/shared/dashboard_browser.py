@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from driven_runs import shown_run
-from modelyard import Platform, open_platform
+from modelyard import Platform, Settings, open_platform
 from modelyard.asgi import asgi_app
 from modelyard.testing.clients.server import asgi_server
 
@@ -34,7 +34,7 @@ class Yard:
 
 @pytest.fixture(scope="module")
 def yard() -> Iterator[Yard]:
-    with open_platform() as platform:
+    with open_platform(settings=Settings(run_idle=0)) as platform:
         shown_run(platform, "acme", HOSTILE)
         learner = platform.models.create("learner", project="loops", base_model="tabular-mini", entity="acme")
         tasks = [{"prompt": HOSTILE, "expected": "yes"}, {"prompt": LONG[:500], "expected": HOSTILE}]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from modelyard import open_platform
+from modelyard import Settings, open_platform
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.domain.evaluation.run import EvaluationRun, Outcome
@@ -100,7 +100,7 @@ def test_a_cancelled_task_breaks_its_run_off_and_what_was_stored_stays() -> None
                 await forever.wait()
             return str(row["prompt"])
 
-        with open_platform() as platform:
+        with open_platform(settings=Settings(lease=3600)) as platform:  # it does not wait for a part of it
             task = asyncio.ensure_future(arun(platform, model, concurrency=1))
             with pytest.raises(asyncio.CancelledError):
                 await task

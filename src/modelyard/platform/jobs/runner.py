@@ -176,7 +176,7 @@ class Runner:
                     self.recovered()
                     yield item
                     if claimed.leaving or stop():
-                        claimed.finishes_rows = not claimed.progress.cancelled_by
+                        claimed.finishes_rows = self._interrupted is requeue and not claimed.progress.cancelled_by
                         raise _Stopped
         except LeaseLost as lost:
             log.info("stopped: %s", lost)
