@@ -20,6 +20,7 @@ import attrs
 from modelyard.domain.base_model import BaseModel, Tuning
 from modelyard.domain.catalogue import Quantization
 from modelyard.errors import BackendError, InvalidInput
+from modelyard.formats.chat.reasoning import CLOSING
 from modelyard.formats.chat.tool_calls import format_of
 from modelyard.formats.model_config import CONFIG, check_config, context_length, vocabulary_size
 from modelyard.formats.pooling import POOLING
@@ -122,10 +123,13 @@ def read_base_folder(path: str | os.PathLike[str], progress: Progress | None = N
 @lru_cache
 def takes_reasoning_effort(path: str) -> bool:
     """Return whether the chat template in this folder has the variable `reasoning_effort`; False where none is left."""
-    try:
-        return bool(_EFFORT.search(_template(Path(path))))
-    except (InvalidInput, OSError):
-        return False
+    return bool(_EFFORT.search(_template_if_any(path)))
+
+
+@lru_cache
+def writes_reasoning(path: str) -> bool:
+    """Return whether the chat template in this folder has the marks of reasoning; False where none is left."""
+    return CLOSING in _template_if_any(path)
 
 
 def check_unchanged(base: BaseModel) -> None:
@@ -175,6 +179,14 @@ def _json(folder: Path, name: str) -> Mapping[str, Any]:
     if "auto_map" in value:
         raise _refused(name, "wants code from the folder to be run (auto_map), which is never done")
     return value
+
+
+def _template_if_any(path: str) -> str:
+    """Return the chat template, or nothing where it cannot be read."""
+    try:
+        return _template(Path(path))
+    except (InvalidInput, OSError):
+        return ""
 
 
 def _template(folder: Path) -> str:

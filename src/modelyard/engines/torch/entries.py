@@ -50,12 +50,12 @@ class LocalOffer:
 
 def capabilities(base: "base_model.BaseModel") -> Capabilities:
     """Return the capabilities of a base model: those of its chat template and of what is installed."""
-    effort = model_folder.takes_reasoning_effort(base.path)
-    return _capabilities(base.tool_format, effort, pooling.embedding_size(base.path))
+    effort, marks = model_folder.takes_reasoning_effort(base.path), model_folder.writes_reasoning(base.path)
+    return _capabilities(base.tool_format, effort, effort or marks, pooling.embedding_size(base.path))
 
 
 @cache
-def _capabilities(tool_format: str, reasoning_effort: bool, embedding_size: int) -> Capabilities:
+def _capabilities(tool_format: str, reasoning_effort: bool, reasoning: bool, embedding_size: int) -> Capabilities:
     """Return the capabilities of a base model with this tool format; constrained output needs llguidance."""
     constrained = find_spec("llguidance") is not None
     effort = ("reasoning_effort",) if reasoning_effort else ()
@@ -70,7 +70,7 @@ def _capabilities(tool_format: str, reasoning_effort: bool, embedding_size: int)
         json_mode=constrained,
         structured_outputs=constrained,
         guided=frozenset({"choice", "regex"}) if constrained else frozenset(),
-        reasoning=reasoning_effort,
+        reasoning=reasoning,
         trainable=True,
         embedding_size=embedding_size,
         prompts=True,

@@ -18,6 +18,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 from modelyard.domain.completion import Message, Tool
 from modelyard.engines.torch.network import first_line
 from modelyard.errors import BackendError, InvalidInput
+from modelyard.formats.chat import reasoning
 from modelyard.formats.chat.tool_calls import FORMATS
 
 # Noncharacters: no text uses them, and every tokenizer accepts them.
@@ -167,7 +168,7 @@ class ChatTokenizer:
     @cached_property
     def token_bytes(self) -> Sequence[bytes]:
         """By token id, the bytes that it stands for in a string; special tokens stand for none, but for those that mark
-        tool calls.
+        tool calls or reasoning.
         """
         to_byte = _byte_of_character()
         decoder = self.tokenizer.backend_tokenizer.decoder
@@ -256,6 +257,7 @@ def _end_tokens(folder: Path, tokenizer: Any) -> frozenset[int]:
 
 def _special_tokens(tokenizer: Any) -> Mapping[int, str]:
     marks = {mark for form in FORMATS for mark in (form.opening, form.closing)}
+    marks.update((reasoning.OPENING, reasoning.CLOSING))
     added = {token: added.content for token, added in tokenizer.added_tokens_decoder.items() if added.special}
     return {token: text for token, text in added.items() if text not in marks}
 

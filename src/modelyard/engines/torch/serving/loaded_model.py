@@ -23,13 +23,17 @@ from modelyard.engines.torch.serving.sequence import ChoiceStream, Sequence
 from modelyard.engines.torch.threads import serving_threads
 from modelyard.engines.torch.tokenizer import ChatTokenizer
 from modelyard.errors import InvalidInput
+from modelyard.formats.chat.reasoning import OPENING, ReasoningReader
 from modelyard.formats.chat.tool_calls import FORMATS, ToolReader
 from modelyard.formats.model_config import CONFIG, vocabulary_size
-from modelyard.formats.model_folder import check_unchanged
+from modelyard.formats.model_folder import check_unchanged, writes_reasoning
 from modelyard.formats.pooling import pooling_of
 from modelyard.protocols import ServedModel
 
 _REMEMBERED = 64
+
+_END = 16
+"""The most tokens at the end of a prompt in which an opened mark of reasoning is looked for."""
 
 
 class LoadedModel:
@@ -40,6 +44,7 @@ class LoadedModel:
         folder, self._path = Path(base.path), base.path
         self.chat: ChatTokenizer = ChatTokenizer(folder)
         self._form = next((one for one in FORMATS if one.name == base.tool_format), None)
+        self._reasons = writes_reasoning(base.path)
         self._grammars: Grammars | None = None
         vocabulary = vocabulary_size(json.loads((folder / CONFIG).read_bytes()))
         padding = [b""] * (vocabulary - len(self.chat.token_bytes))
@@ -99,7 +104,10 @@ class LoadedModel:
                 engine.submit(sequence)
                 stack.callback(engine.cancel, sequence)
                 tools = self._tools(request, index)
-                streams.append(ChoiceStream(index, sequence, request, self._bytes, tools, self._prompt_bytes))
+                reasoning = self._reasoning(request, prompt) if grammar is None else None
+                streams.append(
+                    ChoiceStream(index, sequence, request, self._bytes, tools, self._prompt_bytes, reasoning)
+                )
         except BaseException:
             stack.close()
             raise
@@ -129,6 +137,13 @@ class LoadedModel:
         if self._grammars is None:
             self._grammars = Grammars(self.chat, len(self.chat.token_bytes))
         return self._grammars.of(request, self._form)
+
+    def _reasoning(self, request: CompletionRequest, prompt: list[int]) -> ReasoningReader | None:
+        """Return what finds the reasoning in an answer; None for a model that writes none, and after a bare prompt."""
+        if not self._reasons or request.prompt is not None:
+            return None
+        end = b"".join(self._prompt_bytes[token] for token in prompt[-_END:])
+        return ReasoningReader(opened=end.rstrip().endswith(OPENING.encode()))
 
     def _tools(self, request: CompletionRequest, index: int) -> ToolReader | None:
         if self._form is None or not request.tools or request.tool_choice.mode is ToolMode.NONE:

@@ -14,6 +14,7 @@ import attrs
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Sampling, ToolCall, ToolCallDelta
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.errors import BackendError
+from modelyard.formats.chat.reasoning import ReasoningReader
 from modelyard.formats.chat.tool_calls import ToolReader
 
 
@@ -156,11 +157,14 @@ class ChoiceStream:
         token_bytes: Many[bytes],
         tools: ToolReader | None = None,
         prompt_bytes: Many[bytes] = (),
+        reasoning: ReasoningReader | None = None,
     ) -> None:
         self.sequence: Sequence = sequence
         self.emitted: int = 0
         self._index, self._request, self._bytes, self._tools = index, request, token_bytes, tools
-        self._prompt_bytes = prompt_bytes
+        self._prompt_bytes, self._reasoning = prompt_bytes, reasoning
+        self._unshown: list[SampledToken] = []
+        self._first = True
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._ended, self._calls = False, 0
         self._at_once = 1 if request.streamed or request.stop else MAX_UNREAD
@@ -187,16 +191,48 @@ class ChoiceStream:
             yield from self._next(min(self.due, len(sequence.sampled)))
         if over and not self._ended:
             self._ended = True
+            if self._unshown:
+                yield self._delta("", self._unshown, last=True)
             if sequence.failure is not None:
                 raise sequence.failure
 
     def _next(self, upto: int) -> Iterator[Delta]:
-        first, fresh = self.emitted == 0, self.sequence.sampled[self.emitted : upto]
+        fresh = self.sequence.sampled[self.emitted : upto]
         self.emitted = upto
         self._ended = fresh[-1].reason is not None
-        text = self._decoder.decode(b"".join(map(self._written, fresh)), final=self._ended)
+        if self._reasoning is None:
+            yield from self._answered(self._text(fresh, self._ended), fresh)
+        else:
+            yield from self._reasoned(self._reasoning, fresh)
+
+    def _text(self, fresh: Many[SampledToken], last: bool) -> str:
+        """Return the text of these tokens, without characters that may continue unless they are the last."""
+        return self._decoder.decode(b"".join(map(self._written, fresh)), final=last)
+
+    def _reasoned(self, reader: ReasoningReader, fresh: Many[SampledToken]) -> Iterator[Delta]:
+        """Yield reasoning and content apart, each with its tokens; those of the marks come with the reasoning."""
+        found = ""
+        for place, sampled in enumerate(fresh, 1):
+            last = self._ended and place == len(fresh)
+            reasoning, content = reader.take(self._text([sampled], last), last)
+            found += reasoning
+            if reader.ended:
+                self._reasoning = None
+                if found:
+                    yield self._delta("", self._unshown, last=False, reasoning=found)
+                    self._unshown = []
+                content += self._text(fresh[place:], self._ended)
+                yield from self._answered(content, [*self._unshown, *fresh[place - 1 :]])
+                return
+            self._unshown.append(sampled)
+        if found or self._ended or len(self._unshown) >= MAX_UNREAD:
+            yield self._delta("", self._unshown, last=True, reasoning=found)
+            self._unshown = []
+
+    def _answered(self, text: str, fresh: Many[SampledToken]) -> Iterator[Delta]:
+        """Yield content, and the tool calls in it."""
         content, *calls = self._pieces(text)
-        yield self._delta(content, fresh, first, last=not calls)
+        yield self._delta(content, fresh, last=not calls)
         for place, call in enumerate(calls, 1):
             yield Delta(index=self._index, tool_call=call, finish_reason=self._reason(place == len(calls)))
 
@@ -221,8 +257,8 @@ class ChoiceStream:
             *(ToolCallDelta(number, _short(call.id), call.name, call.arguments) for number, call in numbered),
         ]
 
-    def _delta(self, text: str, fresh: Many[SampledToken], first: bool, last: bool) -> Delta:
-        request = self._request
+    def _delta(self, text: str, fresh: Many[SampledToken], *, last: bool, reasoning: str = "") -> Delta:
+        request, first, self._first = self._request, self._first, False
         return Delta(
             text=text,
             tokens=len(fresh),
@@ -232,6 +268,7 @@ class ChoiceStream:
             prompt_token_ids=tuple(self.sequence.prompt) if request.return_token_ids and first else (),
             finish_reason=self._reason(last),
             prompt_logprobs=tuple(map(self._of_prompt, self.sequence.scored)) if first else (),
+            reasoning=reasoning,
         )
 
     def _of_prompt(self, scored: SampledToken) -> TokenLogprob:
