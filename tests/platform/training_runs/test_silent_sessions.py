@@ -11,7 +11,7 @@ from driven_runs import SETTINGS, Driven, course, opened, rows_of
 from modelyard.domain.job import JobStatus
 from modelyard.domain.run_log import CommandKind, FutureStatus, SessionStage
 from modelyard.domain.schema import RECORDS
-from modelyard.errors import InvalidInput, StoreError
+from modelyard.errors import InvalidInput, NotFound, StoreError
 from modelyard.platform.jobs.worker import Worker
 from modelyard.platform.training_runs import held_run
 from modelyard.platform.training_runs.silent_sessions import WATCHED, tidy_sessions
@@ -162,6 +162,19 @@ def test_answers_of_an_ended_session_are_kept_for_a_day(watched: Watched) -> Non
     assert {answer.status for answer in watched.answers(*futures)} == {FutureStatus.LOST}
     assert not list(artifacts.names())
     assert watched.platform.training_runs.unload(watched.run)
+
+
+def test_samplers_of_an_ended_session_are_kept_for_a_day(watched: Watched) -> None:
+    runs = watched.platform.training_runs
+    samplers = [runs.samplers.create(watched.session, number, base_model="tabular-mini").id for number in range(101)]
+    watched.later(IDLE + 1)
+    other = runs.samplers.create(runs.sessions.begin().id, 0, base_model="tabular-mini").id
+    assert sorted(runs.sessions.get(watched.session).samplers) == sorted(samplers)
+    watched.later(DAY)
+    assert not runs.sessions.get(watched.session).samplers
+    with pytest.raises(NotFound, match="Sampling session"):
+        runs.samplers.get(samplers[0])
+    assert runs.samplers.get(other).id == other
 
 
 class Failing(MemoryStore):

@@ -10,7 +10,7 @@ from functools import partial
 import attrs
 
 from modelyard.domain.job import Job
-from modelyard.domain.run_log import RunCommand, RunSession, SessionStage, TrainingRun
+from modelyard.domain.run_log import RunCommand, RunSession, SamplingSession, SessionStage, TrainingRun
 from modelyard.platform.jobs.queue import announce, request_cancel
 from modelyard.platform.paging import iter_index
 from modelyard.platform.runtime import Runtime
@@ -103,13 +103,23 @@ def _enter(tx: Tx, session_id: str, stage: SessionStage, now: datetime) -> None:
 
 
 def _clear(runtime: Runtime, session: RunSession) -> None:
-    """Remove the commands of all runs of a session, with what they have brought and what they were answered."""
+    """Remove a session's samplers, and the commands of all its runs, with what these have brought and were answered."""
+    while runtime.store.transact(partial(_remove_samplers, session_id=session.id)):
+        pass
     runs = runtime.store.read(lambda s: [run.id for run in iter_index(s, TrainingRun, "by_session", session.id)])
     for run_id in runs:
         while removed := runtime.store.transact(partial(_remove_commands, run_id=run_id)):
             for name in artifacts_in(*(kept for command in removed for kept in (command.body, command.answer))):
                 runtime.artifacts.remove(name)
     runtime.store.transact(lambda tx: _enter(tx, session.id, SessionStage.CLEARED, runtime.clock.now()))
+
+
+def _remove_samplers(tx: Tx, session_id: str) -> bool:
+    """Remove some of the samplers, and return whether there were any."""
+    first = tx.page(SamplingSession, "by_session", session_id, limit=_AT_ONCE)
+    for sampler in first:
+        tx.remove(SamplingSession, sampler.id)
+    return bool(first)
 
 
 def _remove_commands(tx: Tx, run_id: str) -> Sequence[RunCommand]:
