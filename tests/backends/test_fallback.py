@@ -137,7 +137,7 @@ def test_a_cancelled_task_waits_for_a_thread_and_stops_it() -> None:
 
     async def main() -> None:
         task = asyncio.create_task(anext(backend.astream(REQUEST, served(backend))))  # type: ignore[arg-type]
-        await asyncio.to_thread(entered.wait, 10)
+        await asyncio.to_thread(entered.wait, 60)
         task.cancel()
         await asyncio.sleep(0)
         leave.set()

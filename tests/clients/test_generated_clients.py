@@ -24,7 +24,7 @@ NOT_JSON = {"/v1/preview/datasets", "/uploads/files/{file}", "/api/v1/forward_ba
 def document(served: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The document as the server shows it, in a file."""
     file: Path = tmp_path_factory.mktemp("document") / "openapi.json"
-    file.write_text(json.dumps(httpx.get(f"{served.root}/openapi.json").json()))
+    file.write_text(json.dumps(httpx.get(f"{served.root}/openapi.json", timeout=60).json()))
     return file
 
 
@@ -53,7 +53,8 @@ def test_the_python_client_chats_and_makes_models(
 ) -> None:
     monkeypatch.syspath_prepend(generated[0])
     package = "modelyard_client"
-    with importlib.import_module(package).AuthenticatedClient(served.root, served.key) as client:
+    patient = {"timeout": httpx.Timeout(60)}
+    with importlib.import_module(package).AuthenticatedClient(served.root, served.key, **patient) as client:
         models = importlib.import_module(f"{package}.models")
         chat = importlib.import_module(f"{package}.api.inference.post_inference_v1_chat_completions")
         body = {"model": "echo", "messages": [{"role": "user", "content": "hello"}]}

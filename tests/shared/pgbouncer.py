@@ -62,6 +62,6 @@ class PgBouncer:
             log = self.folder / "log"
             raise AssertionError(f"the pooler ended:\n{log.read_text() if log.exists() else ''}")
         with suppress(psycopg.OperationalError):
-            psycopg.connect(self.address, connect_timeout=5).close()
+            psycopg.connect(self.address, connect_timeout=60).close()
             return True
         return False

@@ -121,7 +121,7 @@ class PostgresServer:
         if self._process.poll() is not None:
             raise AssertionError(f"the server ended:\n{self._log.read_text()}")
         with suppress(psycopg.OperationalError):
-            psycopg.connect(self.address(), connect_timeout=1).close()
+            psycopg.connect(self.address(), connect_timeout=60).close()
             return True
         return False
 

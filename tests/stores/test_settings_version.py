@@ -104,8 +104,9 @@ def test_the_file_is_read_again_after_a_notice_only(tmp_path: Path, monkeypatch:
         closing(SqliteStore(tmp_path / "a.db", RECORDS)) as one,
         closing(SqliteStore(tmp_path / "a.db", RECORDS)) as other,
     ):
-        before, now = other.settings_version(), time.monotonic()
+        now = time.monotonic()
         monkeypatch.setattr(time, "monotonic", lambda: now)
+        before = other.settings_version()
         reads: list[str] = []
         read = other._watchers.first_row
         monkeypatch.setattr(other._watchers, "first_row", lambda sql: reads.append(sql) or read(sql))

@@ -97,7 +97,7 @@ def name_of(model: ServedModel) -> str:
 
 def ask(url: str, name: str) -> httpx.Response:
     body = {"model": name, "messages": [{"role": "user", "content": "hello"}]}
-    return httpx.post(url + CHAT, json=body)
+    return httpx.post(url + CHAT, json=body, timeout=60)
 
 
 class TestServing:
@@ -332,7 +332,9 @@ class TestReconciling:
         foreign = tmp_path / "foreign"
         LoraAdapters(url, tmp_path)._materialise(model_of(9))
         (tmp_path / name_of(model_of(9))).rename(foreign)
-        httpx.post(url + LOAD_ADAPTER, json={"lora_name": "modelyard-of-another-kind", "lora_path": str(foreign)})
+        httpx.post(
+            url + LOAD_ADAPTER, json={"lora_name": "modelyard-of-another-kind", "lora_path": str(foreign)}, timeout=60
+        )
         LoraAdapters(url, folder).reconcile([])
         assert list(fake.adapters) == ["modelyard-of-another-kind"]
 
@@ -387,7 +389,7 @@ class TestRefusals:
         adapters = LoraAdapters(url, folder, max_loaded=1)
         adapters._materialise(model_of(1))
         name = name_of(model_of(1))
-        httpx.post(url + LOAD_ADAPTER, json={"lora_name": name, "lora_path": f"{folder}/{name}"})
+        httpx.post(url + LOAD_ADAPTER, json={"lora_name": name, "lora_path": f"{folder}/{name}"}, timeout=60)
         fake.plan(CutConnection(), path=LOAD_ADAPTER)
         with pytest.raises(BackendError):
             serve(adapters, model_of(1))

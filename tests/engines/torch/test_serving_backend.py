@@ -173,7 +173,7 @@ def test_a_model_is_loaded_off_the_event_loop(
             asking = asyncio.create_task(
                 platform.chat.acomplete(model="tiny", messages="hello", max_tokens=3, temperature=0)
             )
-            await asyncio.to_thread(begun.wait, 20)
+            await asyncio.to_thread(begun.wait, 60)
             go_on.set()
             assert (await asking).usage.completion_tokens == 3
 

@@ -25,6 +25,7 @@ from modelyard.platform.jobs.worker import Worker
 from modelyard.platform.liveness import LivenessMonitor
 from modelyard.protocols import SavedState, Started, Step, Store, Trained, Tx
 from modelyard.stores.memory import MemoryStore
+from polling import until
 
 T = TypeVar("T")
 
@@ -620,7 +621,8 @@ def test_the_heartbeat_continues_during_a_slow_step(build: Any) -> None:
     def before(item: str) -> None:
         if item == "step 2":
             at = yard.progress(job.id).beat
-            beats.extend(iter(lambda: yard.progress(job.id).beat, at + 3))
+            until(lambda: yard.progress(job.id).beat >= at + 3)
+            beats.append(at)
 
     yard.trainer.before = before
     job = yard.sft(4)

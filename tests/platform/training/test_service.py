@@ -557,7 +557,7 @@ def test_a_task_that_is_cancelled_while_it_watches_gives_the_job_back(yard: Any)
 
     async def main() -> None:
         task = asyncio.create_task(watch())
-        await asyncio.to_thread(begun.wait, 20)
+        await asyncio.to_thread(begun.wait, 60)
         task.cancel()
         asyncio.get_running_loop().call_later(0, go_on.set)
         with pytest.raises(asyncio.CancelledError):

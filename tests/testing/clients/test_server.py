@@ -25,15 +25,15 @@ def test_platforms_are_served_side_by_side_each_to_its_own_keys() -> None:
     with open_platform() as one, open_platform() as other, served(one) as here, served(other) as there:
         headers = {"authorization": f"Bearer {one.keys.create().secret}"}
         body = {"model": "echo", "messages": [{"role": "user", "content": "hello"}]}
-        assert httpx.post(here + CHAT, json=body, headers=headers).status_code == 200
-        assert httpx.post(there + CHAT, json=body, headers=headers).status_code == 401
+        assert httpx.post(here + CHAT, json=body, headers=headers, timeout=60).status_code == 200
+        assert httpx.post(there + CHAT, json=body, headers=headers, timeout=60).status_code == 401
 
 
 def test_nothing_remains_when_the_block_ends() -> None:
     threads, loggers = threading.enumerate(), states()
     with open_platform() as platform, served(platform) as url:
         assert "modelyard served" in {thread.name for thread in threading.enumerate()}
-        assert httpx.get(f"{url}/inference/analysis/partner/models").status_code == 200
+        assert httpx.get(f"{url}/inference/analysis/partner/models", timeout=60).status_code == 200
     until(lambda: not set(threading.enumerate()) - set(threads))  # its last thread ends by itself
     assert states() == loggers
     address = urlsplit(url)
@@ -43,7 +43,7 @@ def test_nothing_remains_when_the_block_ends() -> None:
 
 def test_no_answer_waits_for_the_acknowledgement_of_its_first_packet() -> None:
     """With Nagle's algorithm each answer in two packets takes 40 ms longer."""
-    with open_platform() as platform, asgi_server(asgi_app(platform)) as server, httpx.Client() as client:
+    with open_platform() as platform, asgi_server(asgi_app(platform)) as server, httpx.Client(timeout=60) as client:
         client.get(f"{server.url}/inference/analysis/partner/models")
         (connection,) = server._server.server_state.connections
         served_socket = connection.transport.get_extra_info("socket")
@@ -63,7 +63,7 @@ def test_an_unread_stream_does_not_keep_a_server_from_ending() -> None:
         while not done.is_set():
             yield Delta("word " * 1000, 1)
 
-    with open_platform(backend=ScriptedBackend(endless)) as platform, httpx.Client() as client:
+    with open_platform(backend=ScriptedBackend(endless)) as platform, httpx.Client(timeout=60) as client:
         headers = {"authorization": f"Bearer {platform.keys.create().secret}"}
         body = {"model": "scripted", "messages": [{"role": "user", "content": "go on"}], "stream": True}
         with served(platform) as url:

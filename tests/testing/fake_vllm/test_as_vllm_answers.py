@@ -5,7 +5,10 @@ The bodies of errors were recorded from the server; names of models and lengths 
 
 import asyncio
 import json
+from contextlib import closing
+from http.client import HTTPConnection
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -16,6 +19,7 @@ from modelyard.domain.logprobs import TokenLogprob
 from modelyard.formats.safetensors import Tensor, write_tensors
 from modelyard.testing.fake_vllm.misbehaviour import Abort, FallSilent
 from modelyard.testing.fake_vllm.server import CHAT, LOAD_ADAPTER, MODELS, UNLOAD_ADAPTER, FakeVllm
+from polling import until
 
 HELLO = [{"role": "user", "content": "one two three"}]
 LOOK = {
@@ -76,9 +80,15 @@ class TestShutdown:
     @pytest.mark.parametrize("streamed", [True, False])
     def test_or_it_is_silent_until_the_client_leaves(self, fake: FakeVllm, streamed: bool) -> None:
         fake.plan(FallSilent(after=2))
-        with fake.serve() as url, pytest.raises(httpx.ReadTimeout):
-            httpx.post(url + CHAT, json={"model": "tiny", "messages": HELLO, "stream": streamed}, timeout=0.2)
-        fake.chats[0].ended()
+        body = json.dumps({"model": "tiny", "messages": HELLO, "stream": streamed})
+        with fake.serve() as url:
+            with closing(HTTPConnection(urlsplit(url).netloc, timeout=60)) as connection:
+                connection.request("POST", CHAT, body, {"Content-Type": "application/json"})
+                until(lambda: fake.chats)
+                connection.sock.settimeout(0.2)
+                with pytest.raises(TimeoutError):
+                    connection.getresponse().read()
+            fake.chats[0].ended()
         assert fake.chats[0].disconnected
 
 

@@ -291,7 +291,7 @@ class TestMisbehaviour:
 
     def test_a_connection_is_cut_before_the_status_and_in_the_stream(self, fake):
         fake.plan(CutConnection(), CutConnection(after=0), CutConnection(after=2))
-        with fake.serve() as url, httpx.Client(base_url=url) as client:
+        with fake.serve() as url, httpx.Client(base_url=url, timeout=60) as client:
             with pytest.raises(httpx.RemoteProtocolError, match="without sending a response"):
                 client.post(CHAT, json=HELLO)
             for wanted in (0, 2):
@@ -310,7 +310,7 @@ class TestMisbehaviour:
     def test_a_client_that_goes_away_is_noticed_and_its_answer_given_up(self, fake):
         gate = Gate()
         fake.plan(Hold(gate, after=2))
-        with fake.serve() as url, httpx.Client(base_url=url) as client:
+        with fake.serve() as url, httpx.Client(base_url=url, timeout=60) as client:
             with client.stream("POST", CHAT, json={**HELLO, "stream": True}):
                 gate.reached()
             fake.chats[0].ended()
@@ -322,7 +322,7 @@ class TestMisbehaviour:
         before = set(threading.enumerate())
         with ThreadPoolExecutor(1) as pool:
             with fake.serve() as url:
-                held = pool.submit(httpx.post, url + CHAT, json=HELLO)
+                held = pool.submit(httpx.post, url + CHAT, json=HELLO, timeout=60)
                 gate.reached()
             with pytest.raises(httpx.TransportError):
                 held.result()
@@ -332,7 +332,7 @@ class TestMisbehaviour:
         body = {**HELLO, "messages": [{"role": "user", "content": "word " * 100_000}], "stream": True}
         gate = Gate()
         fake.plan(Hold(gate, after=1000))
-        with httpx.Client() as client:
+        with httpx.Client(timeout=60) as client:
             with fake.serve() as url:
                 response = client.send(client.build_request("POST", url + CHAT, json=body), stream=True)
                 gate.reached()
@@ -349,7 +349,7 @@ class TestMisbehaviour:
         load(fake, "first", adapter_folder(tmp_path / "one"))
         gate = Gate()
         fake.plan(Hold(gate, after=1))
-        with fake.serve() as url, ThreadPoolExecutor(1) as pool, httpx.Client(base_url=url) as client:
+        with fake.serve() as url, ThreadPoolExecutor(1) as pool, httpx.Client(base_url=url, timeout=60) as client:
             held = pool.submit(client.post, CHAT, json={**HELLO, "stream": True})
             gate.reached()
             fake.restart()

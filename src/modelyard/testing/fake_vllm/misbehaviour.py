@@ -8,7 +8,8 @@ from typing import Protocol
 
 import attrs
 
-LONGEST_WAIT = 10.0
+LONGEST_WAIT = 60.0
+"""Seconds to wait for what a test expects: many, since a machine may be busy."""
 
 
 class Gate:
