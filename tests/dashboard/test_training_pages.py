@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
+from random import Random
 from typing import Any
 
 import attrs
@@ -25,7 +26,7 @@ def length(output: str, row: Mapping[str, Any]) -> float:
 
 @pytest.fixture(scope="module")
 def platform() -> Iterator[Platform]:
-    with open_platform() as platform:
+    with open_platform(randomness=Random(1).randbytes) as platform:
         model = platform.models.create("learner", project="bots", base_model="tabular-mini")
         platform.models.set_retention(model, keep_last=5, keep_best=("reward", 2))
         options: dict[str, Any] = {"rounds": 2, "samples": 2, "tasks_per_round": 2, "max_tokens": 4}

@@ -71,7 +71,7 @@ def test_json_follows_its_schema(client: Any) -> None:
 
 
 def test_log_probabilities_come_when_they_are_included(client: Any) -> None:
-    members = {"model": "tabular-mini", "max_output_tokens": 2, "top_logprobs": 2}
+    members = {"model": "tabular-mini", "max_output_tokens": 2, "top_logprobs": 2, "temperature": 0}
     response = made(client, include=["message.output_text.logprobs"], **members)
     entries = response["output"][0]["content"][0]["logprobs"]
     assert [len(entry["top_logprobs"]) for entry in entries] == [2, 2]

@@ -23,7 +23,7 @@ def platform() -> Iterator[Platform]:
 
 
 def ask(platform: Platform, *words: str, model: str = "echo") -> list[str]:
-    return [platform.chat.complete(model=model, messages=one, store=True).id for one in words]
+    return [platform.chat.complete(model=model, messages=one, store=True, temperature=0).id for one in words]
 
 
 def answers(platform: Platform, url: str) -> list[str]:

@@ -76,8 +76,9 @@ def test_rows_are_selected_by_model_checkpoint_time_metadata_and_a_function(plat
     platform.models.promote(model, 1)
     ask(platform, "other")
     for name in ("desk/support", "desk/support:prod", "local/desk/support:step1"):
-        ask(platform, [{"role": "system", "content": name}, {"role": "user", "content": "ping"}], model=name)
-    answer = platform.chat.complete(model="desk/support:prod", messages="ping")
+        words = [{"role": "system", "content": name}, {"role": "user", "content": "ping"}]
+        ask(platform, words, model=name, temperature=0)
+    answer = platform.chat.complete(model="desk/support:prod", messages="ping", temperature=0)
     traced(platform, "traced", answer.text, id=answer.id, model="desk/support:prod")
     stored = {at.request["messages"][0]["content"]: at for at in platform.chat.list()}
 

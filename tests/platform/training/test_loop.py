@@ -25,7 +25,7 @@ SMALL: dict[str, Any] = {"rounds": 2, "samples": 2, "tasks_per_round": 2, "max_t
 
 @pytest.fixture
 def platform() -> Iterator[Platform]:
-    with open_platform() as opened:
+    with open_platform(randomness=Random(1).randbytes) as opened:
         opened.models.create("m", project="p", base_model="tabular-mini")
         yield opened
 
