@@ -36,6 +36,7 @@ from modelyard.domain.logprobs import TokenLogprob
 from modelyard.protocols import Capabilities, Deltas, ServedModel
 
 _text_delta = maker(Delta)
+_REQUIRED, _TEXT, _USER, _STOP = ToolMode.REQUIRED, ResponseType.TEXT, Role.USER, FinishReason.STOP
 
 LONGEST = 1024
 """The most characters of a word that are one token, besides the space before it."""
@@ -110,7 +111,7 @@ class EchoBackend:
         """Repeat the last user message, or the prompt. Raises `InvalidInput` if no instance of a schema is found."""
         if request.prompt is not None:
             return _continued(request)
-        if request.tool_choice.mode is ToolMode.REQUIRED or request.response_format.type is not ResponseType.TEXT:
+        if request.tool_choice.mode is _REQUIRED or request.response_format.type is not _TEXT:
             return _structured(request)
         text, reasons = _last_user_text(request.messages), request.extras.get("reasoning_effort", "none") != "none"
         message = Message(Role.ASSISTANT, text, reasoning=text) if reasons else None
@@ -132,7 +133,7 @@ def _structured(request: CompletionRequest) -> Iterator[Deltas]:
 
 def _last_user_text(messages: Sequence[Message]) -> str:
     for message in reversed(messages):
-        if message.role is Role.USER:
+        if message.role is _USER:
             return message.content if type(message.content) is str else message.text
     return messages[-1].text
 
@@ -234,7 +235,7 @@ def _answer(text: str, request: CompletionRequest) -> Iterator[Deltas]:
         return _word_by_word(text, request)
     tokens = count(text)
     if request.max_tokens is None or tokens <= request.max_tokens:
-        return iter((_text_delta(text, tokens, finish_reason=FinishReason.STOP),))
+        return iter((_text_delta(text, tokens, finish_reason=_STOP),))
     return _deltas([_Piece(word) for word in split_tokens(text)], request, FinishReason.STOP)
 
 

