@@ -1,10 +1,11 @@
-"""The system's clock, and ids that sort by time."""
+"""The system's clock and random bytes, and ids that sort by time."""
 
 import os
 import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from struct import iter_unpack
 
 from modelyard.lazy import asyncio
 
@@ -44,6 +45,30 @@ def backoff(attempt: int, first: float, longest: float) -> float:
     return min(first * 2.0 ** min(attempt, 64), longest)
 
 
+def system_randomness() -> Callable[[int], bytes]:
+    """Make a source of the system's random bytes for one process, which reads pieces of eight bytes many at once.
+
+    Ids and seeds need such pieces, and a system call would cost more than all else about them. A process that was
+    forked must make a source of its own.
+    """
+    pieces = iter_unpack("8s", b"")
+
+    def read(size: int) -> bytes:
+        nonlocal pieces
+        if size != 8:
+            return os.urandom(size)
+        for piece in pieces:  # one step of an iterator, so that no two threads get the same
+            return piece[0]  # type: ignore[no-any-return]
+        pieces = more = iter_unpack("8s", os.urandom(8 * PIECES))
+        return next(more)[0]  # type: ignore[no-any-return]
+
+    return read
+
+
+PIECES = 512
+"""Pieces of random bytes that are read at once."""
+
+
 def uuid7_ids(
     milliseconds: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     randomness: Callable[[int], bytes] = os.urandom,
@@ -57,7 +82,8 @@ def uuid7_ids(
     def make() -> str:
         nonlocal last
         with lock:
-            last = number = max(last + 1, milliseconds() << 12)
+            moment = milliseconds() << 12
+            last = number = moment if moment > last else last + 1
         tail = randomness(8).hex()
         text = f"{number:015x}"
         return f"{text[:8]}-{text[8:12]}-7{text[12:]}-{_VARIANT[tail[0]]}{tail[1:4]}-{tail[4:]}"

@@ -9,7 +9,7 @@ from typing import Literal, Never
 from modelyard.artifacts import address, folder, memory
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
-from modelyard.clock import SystemClock, uuid7_ids
+from modelyard.clock import SystemClock, system_randomness, uuid7_ids
 from modelyard.domain import base_model
 from modelyard.domain.identity import check_name, host
 from modelyard.domain.schema import RECORDS
@@ -59,7 +59,7 @@ def open_platform(
     durability: Literal["power", "process"] = "power",
     clock: Clock | None = None,
     ids: Ids | None = None,
-    randomness: Randomness = os.urandom,
+    randomness: Randomness | None = None,
     observer: Observer | None = None,
     settings: Settings | None = None,
 ) -> Platform:
@@ -78,10 +78,10 @@ def open_platform(
     """
     check_name(entity, "entity")
     check_name(project, "project")
-    clock_in_use = clock or SystemClock()
+    clock_in_use, random_bytes = clock or SystemClock(), randomness or system_randomness()
     opened_store = open_store(path, durability, clock_in_use) if store is None else store
     try:
-        kept = _open_artifacts(artifacts, path, randomness)
+        kept = _open_artifacts(artifacts, path, random_bytes)
     except BaseException:
         if store is None:
             opened_store.close()
@@ -95,8 +95,8 @@ def open_platform(
         backend=backend or Router([EchoBackend(), _tabular_backend(), served_locally]),
         trainers=tuple(trainers) if trainers is not None else _trainers(base_models, offer),
         clock=clock_in_use,
-        ids=ids or (uuid7_ids(randomness=randomness) if clock is None else ids_by(clock, randomness)),
-        randomness=randomness,
+        ids=ids or (uuid7_ids(randomness=random_bytes) if clock is None else ids_by(clock, random_bytes)),
+        randomness=random_bytes,
         observer=observer,
         settings=settings or Settings(),
         project=project,

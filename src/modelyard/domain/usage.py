@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from enum import StrEnum
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 import attrs
@@ -23,10 +23,7 @@ Prices have at most 30 decimal places and are below 10^15, so 200 digits hold ev
 
 def add(amounts: Iterable[Decimal]) -> Decimal:
     """Add up amounts exactly."""
-    total = Decimal(0)
-    for amount in amounts:
-        total = EXACT.add(total, amount)
-    return total
+    return reduce(EXACT.add, amounts, Decimal(0))
 
 
 def cost(usage: Usage, pricing: Pricing) -> Decimal:
@@ -119,11 +116,7 @@ def day_of(moment: datetime) -> str:
     return _day((moment if moment.tzinfo is UTC else moment.astimezone(UTC)).toordinal())
 
 
-@lru_cache(maxsize=64)
-def _day(ordinal: int) -> str:
-    return date.fromordinal(ordinal).isoformat()
-
-
+_day = lru_cache(maxsize=64)(lambda ordinal: date.fromordinal(ordinal).isoformat())
 _total = maker(UsageTotal)
 
 
