@@ -1,6 +1,7 @@
 """The disk: when bytes are really on it, which errors say that it is full, and locks between processes."""
 
 import errno
+import mmap
 import os
 from contextlib import suppress
 
@@ -72,3 +73,15 @@ def wait_for_lock(file: int, *, shared: bool = False) -> None:
 def unlock(file: int) -> None:
     """Release the lock of an open file."""
     _flock(file, _RELEASED)
+
+
+def mapped(file: int, size: int) -> mmap.mmap | None:
+    """Return the first bytes of an open file as memory that is read; a shorter file grows. None where that fails."""
+    if not HAS_LOCKS:  # Windows keeps a file that is mapped from growing
+        return None
+    try:
+        if os.fstat(file).st_size < size:
+            os.ftruncate(file, size)
+        return mmap.mmap(file, size, access=mmap.ACCESS_READ)
+    except OSError:
+        return None

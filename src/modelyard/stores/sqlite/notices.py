@@ -4,7 +4,6 @@ The board is a row of slots. A notice writes bytes that no other one has into th
 that it has changed. Notices are hints: two topics may share a slot, and a change between two looks may go unseen.
 """
 
-import mmap
 import os
 import threading
 from collections.abc import Collection
@@ -13,9 +12,12 @@ from functools import lru_cache
 from hashlib import sha256
 from itertools import cycle
 
+from modelyard.disk import mapped
 from modelyard.stores.subscriptions import Subscribers, TopicSubscription, Wake
 
 _SLOTS, _WIDTH = 64, 8
+BOARD_SIZE = _SLOTS * _WIDTH
+"""Bytes of the file that are the board."""
 _LOOK = 0.03
 """Seconds between two looks at the board."""
 _HAS_BOARD = hasattr(os, "pwrite")
@@ -33,7 +35,7 @@ class NoticeBoard:
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
         self._seen = b""
-        self._map = _mapped(self._file)
+        self._map = mapped(self._file, BOARD_SIZE)
         self._name, self._posted = os.urandom(_WIDTH - 4), cycle(range(2**32))
 
     def subscribe(self, topic: str, wake: Wake) -> TopicSubscription:
@@ -74,7 +76,7 @@ class NoticeBoard:
         os.close(self._file)
 
     def _board(self) -> bytes:
-        return os.pread(self._file, _SLOTS * _WIDTH, 0).ljust(_SLOTS * _WIDTH, b"\0")
+        return os.pread(self._file, BOARD_SIZE, 0).ljust(BOARD_SIZE, b"\0")
 
     def _watch(self) -> None:
         while not self._closed.wait(_LOOK):
@@ -84,18 +86,6 @@ class NoticeBoard:
             if before != self._seen:
                 changed = {slot for slot in range(_SLOTS) if _at(before, slot) != _at(self._seen, slot)}
                 self._subscribers.wake([topic for topic in self._subscribers.topics if _slot(topic) in changed])
-
-
-def _mapped(file: int) -> mmap.mmap | None:
-    """Return the board as memory that is read; None on a system without it."""
-    if not _HAS_BOARD:
-        return None
-    try:
-        if os.fstat(file).st_size < _SLOTS * _WIDTH:
-            os.ftruncate(file, _SLOTS * _WIDTH)
-        return mmap.mmap(file, _SLOTS * _WIDTH, access=mmap.ACCESS_READ)
-    except OSError:
-        return None
 
 
 def _at(board: bytes, slot: int) -> bytes:
