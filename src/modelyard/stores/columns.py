@@ -84,13 +84,13 @@ def _utc(value: datetime) -> datetime:
 
 
 @lru_cache(maxsize=1024)
-def _utc_text(value: datetime) -> str:
+def utc_text(value: datetime) -> str:
     """Format with a fixed width, so that it sorts. Cached because most records of one step carry the same time."""
     return value.isoformat("T", "microseconds")
 
 
 def _dump_time(value: datetime) -> str:
-    return _utc_text(_utc(value))
+    return utc_text(_utc(value))
 
 
 def _within_index(text: str) -> str:
@@ -223,6 +223,12 @@ class Projection:
         self._conversion(values)
         return values
 
+    def checked(self, record: object) -> tuple[Any, ...]:
+        """Return the converted values of a record. Raises `TypeError` or `ValueError` as `accept` does."""
+        values = self.raw(record)
+        types = tuple(map(type, values))
+        return (self._conversions.get(types) or self._admit(types))(values)
+
     def accept(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """Convert the given values; return the same tuple object if nothing changes.
 
@@ -282,7 +288,7 @@ def _conversion_of(width: int, converts: Mapping[int, Convert]) -> Conversion:
         lines.append(f" c{at} = {_IN_PLACE.get(convert, 'convert{at}(v{at})').format(at=at)}")
     same = " and ".join([f"c{at} is v{at}" for at in changes]) or "True"
     lines.append(f" return values if {same} else ({', '.join(names)},)")
-    known: dict[str, Any] = {"utc": UTC, "utc_text": _utc_text}
+    known: dict[str, Any] = {"utc": UTC, "utc_text": utc_text}
     known |= {f"convert{at}": convert for at, convert in converts.items()}
     exec("\n".join(lines), known)  # noqa: S102 - of positions alone
     return known["convert"]  # type: ignore[no-any-return]

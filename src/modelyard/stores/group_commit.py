@@ -109,7 +109,8 @@ class GroupCommit:
         self._queue: deque[_ThreadCall[Any] | _TaskCall[Any]] = deque()
         self._leader: object | None = None
         self._offered: set[asyncio.AbstractEventLoop] = set()
-        self._running: int | None = None
+        self.running: int | None = None
+        """The thread that runs steps."""
         self._closed = False
         self._last_size = 0
         self._commit_seconds = 0.0
@@ -117,7 +118,7 @@ class GroupCommit:
 
     def refuse_steps(self) -> None:
         """Raise RuntimeError if a step is calling: it would wait for its own commit."""
-        if self._running == threading.get_ident():
+        if self.running == threading.get_ident():
             raise RuntimeError("a step may not call its store")
 
     def transact(self, step: Callable[[Tx], T], durable: bool, last: bool = False) -> T:
@@ -196,7 +197,10 @@ class GroupCommit:
                 self._leader = call
             self._run_group((call,), run)
         finally:
-            self._step_down(call)
+            if self._leader is call:
+                self._leader = None  # who comes from now on may lead without being named
+                if self._queue:
+                    self._step_down(None)
         return call.settled
 
     def _step_down(self, leader: object) -> None:
@@ -219,10 +223,10 @@ class GroupCommit:
 
     def _run_group(self, group: Sequence[PendingStep[Any]], run: Run) -> None:
         try:
-            self._running = threading.get_ident()
+            self.running = threading.get_ident()
             seconds = run(group)
         finally:
-            self._running = None
+            self.running = None
         self._commit_seconds += (seconds - self._commit_seconds) / 8
         self._last_size = len(group)
 

@@ -224,7 +224,7 @@ class Table:
     def numbered(self, record: Any) -> Any:
         """Return the record as `shared` does, with the next number in the order of appearance."""
         self._last += 1
-        return self._make(*self._kept.accept(self._kept.raw(record))[:-1], self._last)
+        return self._make(*self._kept.checked(record)[:-1], self._last)
 
     def reader(self, names: Sequence[str]) -> Callable[[object], Key]:
         """Return a function that reads these columns of a record. Raises `KeyError`."""

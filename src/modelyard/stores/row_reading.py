@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from modelyard.domain.frozen import maker
 from modelyard.stores.columns import Column, Convert
 
 Row = tuple[Any, ...]
@@ -34,7 +35,7 @@ def record_function(
         " except unreadable as error:",
         "  raise damaged(error) from error",
     ]
-    known = {"cls": cls, "damaged": damaged, "unreadable": UNREADABLE}
+    known = {"cls": maker(cls), "damaged": damaged, "unreadable": UNREADABLE}
     known |= {f"load_{column.name}": load for column, load in zip(columns, loads, strict=True)}
     exec("\n".join(lines), known)  # noqa: S102 - of the names of fields, as attrs makes its functions
     function: Any = known["record_of"]

@@ -1,6 +1,5 @@
 """Storage that fails: what is reported to a caller, what remains, and what works afterwards."""
 
-import fcntl
 import os
 import sqlite3
 import threading
@@ -18,6 +17,7 @@ from modelyard.protocols import Tx
 from modelyard.stores.group_commit import PendingStep
 from modelyard.stores.sqlite import SqliteStore, errors
 from modelyard.stores.sqlite.errors import is_busy, to_store_error
+from modelyard.stores.sqlite.fair_lock import FairLock
 from modelyard.testing import CONTRACT_RECORDS
 from modelyard.testing.contracts.store_values import Counter, Specimen
 
@@ -188,7 +188,7 @@ def test_a_writer_waits_for_a_peer_that_ends(path: Path) -> None:
         peer.execute("BEGIN IMMEDIATE")
         writer = threading.Thread(target=store.transact, args=(lambda tx: tx.add(Counter("c")),))
         writer.start()
-        while store._group._running is None:
+        while store._group.running is None:
             pass
         peer.execute("COMMIT")
         writer.join()
@@ -196,11 +196,35 @@ def test_a_writer_waits_for_a_peer_that_ends(path: Path) -> None:
 
 
 def test_a_peer_frozen_holding_the_fair_lock_does_not_stop_the_others(store: SqliteStore, path: Path) -> None:
-    opened = os.open(f"{path}-turn", os.O_RDWR)
-    fcntl.flock(opened, fcntl.LOCK_EX)
-    store.transact(lambda tx: tx.add(Counter("c")))
-    os.close(opened)
+    with closing(FairLock(f"{path}-turn", 1.0)) as frozen:
+        frozen.enter(lambda: store.transact(lambda tx: tx.add(Counter("c"))))
     assert store.read(lambda snapshot: snapshot.get(Counter, "c")) == Counter("c")
+
+
+def test_nobody_begins_while_another_process_waits(path: Path) -> None:
+    with closing(FairLock(f"{path}-turn", 60.0)) as waiting, closing(FairLock(f"{path}-turn", 60.0)) as other:
+        began: list[bool] = []
+
+        def begin() -> None:
+            began.append(other.enter_at_once(lambda: None))
+            if len(began) < 3:
+                raise Fault(sqlite3.SQLITE_BUSY)
+
+        waiting.enter(begin)
+        assert began == [False, False, False]
+        assert other.enter_at_once(lambda: None)
+
+
+def test_the_mark_of_a_process_that_was_killed_while_it_waited_is_cleared(path: Path) -> None:
+    turn = f"{path}-turn"
+    child = os.fork()
+    if child == 0:
+        FairLock(turn, 60.0).enter(lambda: os._exit(0))
+    os.waitpid(child, 0)
+    with closing(FairLock(turn, 60.0)) as other:
+        assert not other.enter_at_once(lambda: None)
+        other.enter(lambda: None)
+        assert other.enter_at_once(lambda: None)
 
 
 def test_without_file_locks_polling_does(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ def held(store: SqliteStore) -> Iterator[Crowd]:
     """A crowd that waits for a call that leads, and whose step ends with the block."""
     crowd, gate = Crowd(store), threading.Event()
     crowd.call("first", lambda tx: gate.wait())
-    until(lambda: store._group._running is not None)
+    until(lambda: store._group.running is not None)
     try:
         yield crowd
     finally:
@@ -200,7 +200,7 @@ def call_as_leader_of_a_group(store: SqliteStore, mine: Callable[[Tx], Any], oth
     """Call with `mine` from this, the main thread, which will lead a group in which `others` come after it."""
     crowd, gate = Crowd(store), threading.Event()
     crowd.call("first", lambda tx: gate.wait())
-    until(lambda: store._group._running is not None)
+    until(lambda: store._group.running is not None)
 
     def fill() -> None:
         until(lambda: crowd.waiting() == 2)
@@ -403,7 +403,7 @@ def test_a_loop_is_never_blocked_by_a_step(store: SqliteStore) -> None:
         gate = threading.Event()
         task = asyncio.ensure_future(store.atransact(lambda tx: gate.wait(60)))
         await asyncio.sleep(0)
-        until(lambda: store._group._running is not None)
+        until(lambda: store._group.running is not None)
         gate.set()
         return [str(await task)]
 

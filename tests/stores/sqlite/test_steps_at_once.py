@@ -92,7 +92,7 @@ def test_a_step_waits_elsewhere_while_another_runs(store: SqliteStore) -> None:
     async def crowded() -> None:
         leader = threading.Thread(target=store.transact, args=[lambda tx: gate.wait()])
         leader.start()
-        until(lambda: store._group._running is not None)
+        until(lambda: store._group.running is not None)
         task = asyncio.ensure_future(store.atransact(adding("0", ran), durable=False))
         for _ in range(3):
             await asyncio.sleep(0)

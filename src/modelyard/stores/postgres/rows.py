@@ -109,7 +109,7 @@ class RecordPlan:
 
         Raises `TypeError` or `ValueError` for what cannot be stored.
         """
-        return self._row.accept(self._row.raw(record))
+        return self._row.checked(record)
 
     def key_of(self, row: Row) -> Row:
         """Return the key of a row, as SQL binds it."""
@@ -192,7 +192,7 @@ class RecordPlan:
 
     def restore(self, records: Sequence[object]) -> Statement:
         """Return the statement that stores records with the numbers that they have, but for those that are there."""
-        return self._restore, self._pack_whole([self._whole_row.accept(self._whole_row.raw(one)) for one in records])
+        return self._restore, self._pack_whole([self._whole_row.checked(one) for one in records])
 
     def last_number(self) -> Statement:
         """Return the statement that reads the greatest number that a record was given."""

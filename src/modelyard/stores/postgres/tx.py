@@ -170,7 +170,7 @@ class PostgresTx(PostgresSnapshot):
         Raises `RecordNotFound`, `RecordConflict` or `ValueError`.
         """
         plan = self._open_plan(record)
-        key = plan.key.accept(plan.key.raw(record))
+        key = plan.key.checked(record)
         known = self._look_up(plan, key)
         if known is None:
             raise RecordNotFound(f"no {type(record).__name__} {key}")

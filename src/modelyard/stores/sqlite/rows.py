@@ -3,6 +3,7 @@
 # ruff: noqa: S608 - the names come from declarations, and every value is bound
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache, cached_property, partial
 from operator import itemgetter
@@ -13,7 +14,7 @@ import attrs
 from modelyard.domain.record import KEY, Record
 from modelyard.domain.usage import EXACT
 from modelyard.errors import StoreCorrupt
-from modelyard.stores.columns import Column, Convert, Projection, columns_of
+from modelyard.stores.columns import Column, Convert, Projection, columns_of, utc_text
 from modelyard.stores.row_reading import UNREADABLE, Row, record_function
 from modelyard.stores.sqlite.appearance import next_number, retire_number
 
@@ -136,6 +137,16 @@ def _loads(columns: Iterable[Column]) -> list[tuple[int, Convert]]:
     return [(at, column.kind.load) for at, column in enumerate(columns) if column.kind.load is not None]
 
 
+def _dumped(at: int, column: Column) -> str:
+    """Return the expression for a `value` as SQL binds it: of most types it is bound as it is."""
+    dump, usual = column.kind.dump, column.kind.types[0]
+    if dump is None:
+        return f"value if type(value) is {usual.__name__} else dump({at}, value)"
+    if usual is datetime:
+        return f"utc_text(value) if type(value) is datetime and value.tzinfo is UTC else dump({at}, value)"
+    return f"dump({at}, value)"
+
+
 def _picker(positions: Sequence[int]) -> Callable[[Row], Row]:
     """Return a function that picks these values out of a row: with one slice if they are at its front, as keys mostly
     are.
@@ -153,9 +164,13 @@ class StatementPlan:
         names = list(columns)
         self.record = record
         self.columns: list[Column] = list(columns.values())
+        self.kept: bool = not (record.sequence or record.sums)
+        """Whether rows may be kept: what is listed as it appears is rarely read twice, and sums change unread."""
         self.settings: frozenset[int] = frozenset(names.index(name) for name in record.settings)
         given = [name for name in names if name != record.sequence]
         self._row = _dumping([columns[name] for name in given])
+        self.row_of: Callable[[object], Row] = self._row.checked
+        """The function to the values that SQL binds for a new record, which has no number in its sequence yet."""
         self._positions = range(len(given))
         self.key_of: Callable[[tuple[Any, ...]], tuple[Any, ...]] = _picker([names.index(name) for name in record.key])
         self._table, self._names = record.table, names
@@ -179,8 +194,8 @@ class StatementPlan:
         whole = ", ".join("?" * len(names))
         self.restore: str = f'INSERT INTO "{self._table}" ({selected}) VALUES ({whole}) ON CONFLICT DO NOTHING'
         self.whole_row: Projection = _dumping(self.columns)
-        self._selections: dict[tuple[str, tuple[str, ...]], ColumnSelection] = {}
-        self._updates: dict[tuple[int, ...], str] = {}
+        self.update: Callable[[tuple[int, ...]], str] = cache(self._update)
+        self.selection: Callable[[str, tuple[str, ...]], ColumnSelection] = cache(self._selection)
 
     def _adding(self, columns: Mapping[str, Column]) -> str:
         """Return what an insertion does where there is a record with the key: add the sums."""
@@ -201,32 +216,18 @@ class StatementPlan:
         where, order = self.record.indexes[index].where, self.record.order_of(index)
         return IndexStatements(self._table, _quoted(selected), [columns[c] for c in where], [columns[c] for c in order])
 
-    def selection(self, index: str, names: tuple[str, ...]) -> ColumnSelection:
+    def _selection(self, index: str, names: tuple[str, ...]) -> ColumnSelection:
         """Return what reads these columns of the records of an index. Raises `KeyError` for unknown ones."""
-        found = self._selections.get((index, names))
-        if found is None:
-            loads = _loads([columns_of(self.record)[name] for name in names])
-            found = ColumnSelection(self._listing(index, names), self._table, loads)
-            self._selections[index, names] = found
-        return found
+        loads = _loads([columns_of(self.record)[name] for name in names])
+        return ColumnSelection(self._listing(index, names), self._table, loads)
 
-    def update(self, changed: tuple[int, ...]) -> str:
+    def _update(self, changed: tuple[int, ...]) -> str:
         """Return the statement that sets the columns at these positions only.
 
         SQLite rewrites every index whose columns a SET names.
         """
-        if changed not in self._updates:
-            assignments = ", ".join(f'"{self._names[at]}" = ?' for at in changed)
-            sql = f'UPDATE OR IGNORE "{self._table}" SET {assignments} WHERE {_equal(self._key)}'
-            self._updates[changed] = sql
-        return self._updates[changed]
-
-    def row_of(self, record: object) -> Row:
-        """Return the values that SQL binds for a new record, which has no number in its sequence yet.
-
-        Raises `TypeError` or `ValueError` for what cannot be stored.
-        """
-        return self._row.accept(self._row.raw(record))
+        assignments = ", ".join(f'"{self._names[at]}" = ?' for at in changed)
+        return f'UPDATE OR IGNORE "{self._table}" SET {assignments} WHERE {_equal(self._key)}'
 
     @cached_property
     def record_of(self) -> Callable[[Row], Any]:
@@ -244,9 +245,9 @@ class StatementPlan:
         for at in self._positions:
             lines += [
                 f" if (value := new.{self._names[at]}) is not old.{self._names[at]}:",
-                f"  if (dumped := dump({at}, value)) != row[{at}]: changed[{at}] = dumped",
+                f"  if (dumped := {_dumped(at, self.columns[at])}) != row[{at}]: changed[{at}] = dumped",
             ]
-        known: dict[str, Any] = {"dump": self._row.convert_one}
+        known: dict[str, Any] = {"dump": self._row.convert_one, "datetime": datetime, "UTC": UTC, "utc_text": utc_text}
         exec("\n".join([*lines, " return changed"]), known)  # noqa: S102 - of the names of fields, as attrs does
         return known["changes"]  # type: ignore[no-any-return]
 

@@ -116,11 +116,11 @@ class SqliteStore:
         It reads one row that is in memory, which may be done on an event loop: after a notice that a setting has
         changed, and once a second for one that was lost.
         """
-        self._refuse_misuse()
         mark, now = self._board.settings_mark(), time.monotonic()
         known, version, until = self._settings
         if now < until and mark == known and mark is not None:
             return version
+        self._refuse_misuse()
         try:
             version = self._watchers.first_row(SETTINGS_VERSION)[0] or 0
         except SqliteError:
@@ -184,7 +184,8 @@ class SqliteStore:
     def _refuse_misuse(self) -> None:
         if os.getpid() != self._pid:
             raise UsedAfterFork("this store was opened before a fork; open it again in the child")
-        self._group.refuse_steps()
+        if self._group.running is not None:
+            self._group.refuse_steps()
 
 
 def _inspect(path: str, migrations: Sequence[Migration], patience: float) -> None:

@@ -12,7 +12,7 @@ from modelyard.stores.row_reading import Row
 from modelyard.stores.sqlite.appearance import COUNT_SETTINGS, KEEP_LAST, next_number
 from modelyard.stores.sqlite.errors import SqliteError, to_store_error
 from modelyard.stores.sqlite.notices import SETTINGS
-from modelyard.stores.sqlite.recent_rows import Place, RecentRows
+from modelyard.stores.sqlite.recent_rows import RecentRows
 from modelyard.stores.sqlite.rows import IndexStatements, StatementPlan
 
 R = TypeVar("R")
@@ -177,7 +177,7 @@ class SqliteTx(SqliteSnapshot):
         Raises `RecordNotFound`, `RecordConflict` or `ValueError`.
         """
         plan = self._plans[type(record)]
-        key = plan.key.accept(plan.key.raw(record))
+        key = plan.key.checked(record)
         seen = (plan, key) in self._seen
         old, row = self._seen.pop((plan, key)) if seen else self._stored(plan, key)
         changes = plan.changes(record, old, row)
@@ -188,7 +188,8 @@ class SqliteTx(SqliteSnapshot):
         written = [*row]
         for at, value in changes.items():
             written[at] = value
-        self._recent.keep((plan, key), tuple(written))
+        if plan.kept:
+            self._recent.keep((plan, key), tuple(written))
         if not plan.settings.isdisjoint(changes):
             self._count_settings()
 
@@ -197,7 +198,8 @@ class SqliteTx(SqliteSnapshot):
         plan = self._plans[type(record)]
         row = plan.row_of(record)
         self._write(plan.accumulate, row)
-        self._forget((plan, plan.key_of(row)))
+        if self._seen:
+            self._seen.pop((plan, plan.key_of(row)), None)
 
     def remove(self, cls: type[Any], *key: object) -> None:
         """Delete the record with this key. Raises `RecordNotFound`."""
@@ -212,7 +214,8 @@ class SqliteTx(SqliteSnapshot):
             raise RecordNotFound(f"no {cls.__name__} {key}")
         if plan.settings:
             self._count_settings()
-        self._forget((plan, bound))
+        self._seen.pop((plan, bound), None)
+        self._recent.drop((plan, bound))
 
     def take(self, cls: type[R], index: str, *where: object) -> R | None:
         """Return the first record of an index prefix: one step runs at a time."""
@@ -226,7 +229,7 @@ class SqliteTx(SqliteSnapshot):
         """Store records of one class with the numbers that they have; leave out those that are there already."""
         for record in records:
             plan = self._plans[type(record)]
-            self._write(plan.restore, plan.whole_row.accept(plan.whole_row.raw(record)))
+            self._write(plan.restore, plan.whole_row.checked(record))
             if plan.settings:
                 self._count_settings()
 
@@ -250,11 +253,6 @@ class SqliteTx(SqliteSnapshot):
             raise RecordNotFound(f"no {plan.record.cls.__name__} {key}")
         return plan.record_of(rows[0]), rows[0]
 
-    def _forget(self, place: Place) -> None:
-        """Remember a record no longer that was written without being read."""
-        self._seen.pop(place, None)
-        self._recent.drop(place)
-
     def _found(self, plan: StatementPlan, key: Row) -> list[Row]:
         """Return the row with a key that may be kept; none where there is none."""
         try:
@@ -265,7 +263,7 @@ class SqliteTx(SqliteSnapshot):
             rows = self._rows(plan.get, bound)
         except ValueError:
             return []
-        if rows and not plan.record.sequence:  # what is listed as it appears is rarely read twice
+        if rows and plan.kept:
             self._recent.keep((plan, bound), rows[0])
         return rows
 
