@@ -30,6 +30,9 @@ ROOT = HERE.parent.parent
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 """For the small models of tests, processes that each compute on every core are twice as slow."""
 
+PATIENCE = ("--timeout", "400")
+"""Seconds that a test may take: what computes for ten seconds takes minutes on a machine that others use too."""
+
 LONGEST_FIRST = ("art", "torch", "tinker", "ray", "objects", "browser")
 """So that no long one is left alone at the end."""
 
@@ -78,7 +81,7 @@ def run(pins: Path) -> bool:
         f"MODELYARD_{name.upper()}_PYTHON": environment(HERE / f"lane-{name}.txt") for name in named(pins, "beside")
     }
     with tempfile.TemporaryDirectory() as scratch:
-        pytest = [environment(pins), "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", ROOT]
+        pytest = [environment(pins), "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", ROOT, *PATIENCE]
         paths = [str(ROOT / "src"), str(ROOT / "tests" / "shared")]
         done = subprocess.run(
             [*pytest, *named(pins, "with"), *((HERE / module).resolve() for module in modules)],

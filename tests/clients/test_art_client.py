@@ -28,10 +28,7 @@ from modelyard.testing.contracts.executor_trials import until
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # or importing the client asks the network for prices
 art = pytest.importorskip("art", reason="the RL client has a lane of its own: tests/clients/lanes.py art")
 # What the client says about its own messages with tool calls, when it sends them.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Pydantic serializer warnings"),
-    pytest.mark.timeout(400),  # loading torch twice takes its time on a busy machine
-]
+pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
 
 PROMPTS = ("Tell me about the sea.", "Where is my order?", "How do I pay?", "What is new?")
 LOOKUP = {

@@ -24,7 +24,6 @@ def run(program: str, served: Any, base: str, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("base", ["/v1", "/inference/v1"])
 def test_javascript_clients_answer_stream_and_call(served: Any, tmp_path: Path, base: str) -> None:
     found = json.loads(run("client.mjs", served, base, tmp_path))
@@ -32,7 +31,6 @@ def test_javascript_clients_answer_stream_and_call(served: Any, tmp_path: Path, 
     assert sorted(found) == sorted(["openai", "openai streams", "ai", "ai streams", "LangChain", *reasoning])
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("base", ["/v1", "/inference/v1"])
 def test_the_openai_client_tunes_a_model_and_answers_batches(served: Any, tmp_path: Path, base: str) -> None:
     with served.platform.worker():

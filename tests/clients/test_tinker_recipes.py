@@ -34,8 +34,6 @@ from modelyard.testing.clients.server import asgi_server
 pytest.importorskip("tinker_cookbook", reason="its recipes have a lane of their own: tests/clients/lanes.py tinker")
 from modelyard.testing import build_tiny_model
 
-pytestmark = pytest.mark.timeout(400)
-
 HERE = Path(__file__).parent
 COLOURS = {"sea": "blue", "sky": "grey", "night": "black", "grass": "green"}
 SUMS = [(place * 37 % 101, place * 59 % 101) for place in range(64)]

@@ -19,7 +19,7 @@ from modelyard.domain.job import JobStatus
 from polling import until
 from postgres_server import PostgresServer
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 
 PRICE = Decimal("0.01")
 ROWS = [{"prompt": f"row {n}", "expected": f"row {n}"} for n in range(40)]

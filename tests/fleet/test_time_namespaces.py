@@ -13,7 +13,7 @@ from modelyard.platform.jobs.announced import live_workers
 from polling import until
 from postgres_server import PostgresServer
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 
 AHEAD = 100_000
 IN_TIME_NAMESPACE = ["unshare", "--time", "--monotonic", str(AHEAD), "--boottime", str(AHEAD)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from driven_runs import shown_run
 from modelyard import Platform, Settings, open_platform
@@ -17,6 +17,8 @@ from modelyard.testing.clients.server import asgi_server
 HOSTILE = "<script>alert('x')</script> \u05e9\u05dc\u05d5\u05dd \u202e" + "long" * 40
 LONG = "word " * 2000
 """10,000 characters."""
+PATIENCE = 60_000
+"""Milliseconds to wait for what a page does: many, since a machine may be busy."""
 
 
 @attrs.frozen
@@ -68,8 +70,9 @@ def yard() -> Iterator[Yard]:
 def chromium() -> Iterator[Browser]:
     found = os.environ.get("MODELYARD_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     assert found, "there is no Chromium; install the package `chromium`, or name one in MODELYARD_CHROMIUM"
+    expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"], timeout=PATIENCE)
         yield browser
         browser.close()
 
@@ -78,8 +81,7 @@ def chromium() -> Iterator[Browser]:
 def page(chromium: Browser, yard: Yard) -> Iterator[Page]:
     """A page of a browser that is logged in. Whatever its console complains of fails the test."""
     complaints: list[str] = []
-    context = chromium.new_context()
-    context.set_default_timeout(60_000)
+    context = new_context(chromium)
     page = context.new_page()
     page.on(
         "console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None
@@ -89,6 +91,13 @@ def page(chromium: Browser, yard: Yard) -> Iterator[Page]:
     yield page
     context.close()
     assert complaints == []
+
+
+def new_context(chromium: Browser, **options: Any) -> BrowserContext:
+    """A session of a browser that waits for as long as a busy machine takes."""
+    context = chromium.new_context(**options)
+    context.set_default_timeout(PATIENCE)
+    return context
 
 
 def log_in(page: Page, yard: Yard, key: str) -> None:

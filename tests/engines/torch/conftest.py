@@ -26,17 +26,6 @@ if TYPE_CHECKING:
     from modelyard.engines.torch.tokenizer import ChatTokenizer
 
 
-LONGEST = 400
-"""Seconds that a test may take: what computes for ten seconds takes minutes on a machine that others use too."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the tests of this folder more time than others, unless they name their own."""
-    for item in items:
-        if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(LONGEST))
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     """More would only be in each other's way."""

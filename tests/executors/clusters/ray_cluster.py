@@ -25,8 +25,6 @@ from modelyard.testing import ExecutorContract, Trials, TrialsElsewhere
 from modelyard.testing.contracts.executor import NEEDS, outcome, state
 from modelyard.testing.contracts.executor_trials import PATIENCE, until
 
-pytestmark = pytest.mark.timeout(240)
-
 MEMORY = 80 * 2**20
 """Bytes of each node's object store: the least that Ray takes."""
 EXECUTORS = str(Path(__file__).parents[1])

@@ -183,7 +183,7 @@ def test_a_preempted_job_gives_itself_back_and_ends_with_the_same_weights(
 
 
 @pytest.mark.crash  # Slurm looks at time limits every half minute
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_a_job_gives_itself_back_before_its_time_limit(site: Site, undisturbed: str) -> None:
     with site.platform.worker(executor=gated(site, "--time=2")):  # minutes; the notice comes 90 seconds before
         site.wait_at_gate()

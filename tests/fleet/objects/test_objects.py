@@ -18,7 +18,7 @@ from modelyard.process_identity import ProcessName
 from modelyard.testing import ManualClock
 from polling import until
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 
 LENGTH = 20 * 2**20
 """Bytes of a file that is uploaded in two parts."""
