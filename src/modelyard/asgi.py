@@ -3,8 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, MutableMapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from functools import lru_cache
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 from weakref import ReferenceType, ref
 
 from modelyard.dashboard import app as pages
@@ -29,6 +28,9 @@ __all__ = [
     "asgi_app",
     "dashboard_app",
 ]
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -123,25 +125,26 @@ def _request(scope: Scope, incoming: "RequestReceiver") -> Request:
     sent = raw and raw.decode("latin-1")
     if root or sent != path:
         path = mounted_path(sent, path, root)
-    headers = [(_header_name(name), value.decode("latin-1")) for name, value in scope["headers"]]
+    headers = [(_NAMES[name], value.decode("latin-1")) for name, value in scope["headers"]]
     query = scope["query_string"].decode("latin-1")
     return Request(scope["method"], path, query, headers, incoming, scope.get("scheme", "http"), root)
 
 
-@lru_cache(maxsize=256)
-def _header_name(raw: bytes) -> str:
-    return raw.decode("latin-1").lower()
+class _Names(dict[A, B]):
+    """The names of headers in another form, of which as many are remembered as no client exceeds."""
+
+    def __init__(self, convert: Callable[[A], B]) -> None:
+        self._convert = convert
+
+    def __missing__(self, name: A) -> B:
+        converted = self._convert(name)
+        if len(self) < 256:
+            self[name] = converted
+        return converted
 
 
-class _Names(dict[str, bytes]):
-    """The names of the headers of responses, in bytes."""
-
-    def __missing__(self, name: str) -> bytes:
-        written = self[name] = name.encode("latin-1")
-        return written
-
-
-_BYTES = _Names()
+_NAMES: _Names[bytes, str] = _Names(lambda raw: raw.decode("latin-1").lower())
+_BYTES: _Names[str, bytes] = _Names(lambda name: name.encode("latin-1"))
 
 
 async def _stream(response: Response, start: Message, incoming: "RequestReceiver", send: Send) -> None:

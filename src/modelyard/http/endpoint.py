@@ -160,7 +160,7 @@ class Endpoint:
             AllowedOrigins(origins) if (origins := tuple(cors_origins)) else None,
             platform.metrics.count() if Interface.OPERATIONS in mounted else None,
             platform.observer is not None,
-            map((name + "{}").format, count(1)).__next__,
+            map(name.__add__, map(str, count(1))).__next__,
         )
 
     def handle(self, request: Request) -> Response:

@@ -5,7 +5,7 @@ Labels are bounded: models and routes beyond `MOST` are counted together.
 
 from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from threading import RLock
@@ -27,6 +27,7 @@ OTHER = "other"
 
 K = TypeVar("K")
 M = TypeVar("M")
+V = TypeVar("V")
 
 
 @attrs.define(eq=False)
@@ -36,10 +37,11 @@ class TimeHistogram:
     counts: list[int] = attrs.field(factory=lambda: [0] * (len(BOUNDS) + 1))
     total: float = 0.0
 
-    def add(self, seconds: float) -> None:
-        """Count one time."""
-        self.counts[bisect_left(BOUNDS, seconds)] += 1
-        self.total += seconds
+    def add(self, times: Sequence[float]) -> None:
+        """Count times in seconds."""
+        for seconds in times:
+            self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.total += sum(times)
 
 
 @attrs.define(eq=False)
@@ -76,8 +78,8 @@ class Meters:
         self.lost_leases: int = 0
         self._models: dict[str, ModelMeter] = {}
         self._routes: dict[tuple[str, str], RouteMeter] = {}
-        self._booked: deque[tuple[Any, float, float | None]] = deque()
-        self._answered: deque[tuple[str, str, int, float]] = deque()
+        self._booked: deque[tuple[str, tuple[Any, float, float | None]]] = deque()
+        self._answered: deque[tuple[tuple[str, str, int], float]] = deque()
 
     @property
     def models(self) -> Mapping[str, ModelMeter]:
@@ -93,7 +95,7 @@ class Meters:
 
     def booked(self, entry: Any, seconds: float, first: float | None) -> None:
         """Count the ledger entry of a completion, and how long a whole one took; `seconds` is negative for a part."""
-        self._booked.append((entry, seconds, first))
+        self._booked.append((entry.model, (entry, seconds, first)))
         if len(self._booked) >= NOTED:
             self._count()
 
@@ -107,7 +109,7 @@ class Meters:
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count an HTTP request."""
-        self._answered.append((method, route, status, seconds))
+        self._answered.append(((method, route, status), seconds))
         if len(self._answered) >= NOTED:
             self._count()
 
@@ -119,24 +121,30 @@ class Meters:
     def _count(self) -> None:
         """Count what was noted. Others may note more meanwhile, which is counted as well or later."""
         with self.lock:
-            while self._booked:
-                entry, seconds, first = self._booked.popleft()
-                meter = self._models.get(entry.model) or _meter(self._models, entry.model, OTHER, ModelMeter)
-                meter.prompt_tokens += entry.prompt_tokens
-                meter.completion_tokens += entry.completion_tokens
-                if entry.cost:
-                    meter.cost += entry.cost
-                if seconds >= 0:
-                    meter.requests[200] += 1
-                    meter.seconds.add(seconds)
-                if first is not None:
-                    meter.first_token.add(first)
-            while self._answered:
-                method, route, status, seconds = self._answered.popleft()
+            for model, notes in _noted(self._booked).items():
+                meter = self._models.get(model) or _meter(self._models, model, OTHER, ModelMeter)
+                meter.prompt_tokens += sum([entry.prompt_tokens for entry, _, _ in notes])
+                meter.completion_tokens += sum([entry.completion_tokens for entry, _, _ in notes])
+                meter.cost += sum([entry.cost for entry, _, _ in notes if entry.cost])
+                whole = [seconds for _, seconds, _ in notes if seconds >= 0]
+                if whole:
+                    meter.requests[200] += len(whole)
+                    meter.seconds.add(whole)
+                meter.first_token.add([first for _, _, first in notes if first is not None])
+            for (method, route, status), times in _noted(self._answered).items():
                 key = method, route
                 found = self._routes.get(key) or _meter(self._routes, key, (OTHER, OTHER), RouteMeter)
-                found.requests[status] += 1
-                found.seconds.add(seconds)
+                found.requests[status] += len(times)
+                found.seconds.add(times)
+
+
+def _noted(notes: deque[tuple[K, V]]) -> dict[K, list[V]]:
+    """Take the notes that there are, by what they are of."""
+    found: dict[K, list[V]] = {}
+    for _ in range(len(notes)):
+        key, value = notes.popleft()
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def _meter(meters: dict[K, M], key: K, other: K, make: Callable[[], M]) -> M:

@@ -59,6 +59,7 @@ class Platform(OpenedWith):
 
     def __init__(self, runtime: Runtime, principal: Principal, life: Lifetime) -> None:
         self._runtime, self._principal, self._life = runtime, principal, life
+        self._chat = Chat(runtime, principal)
 
     def __repr__(self) -> str:
         return f"<Platform of {self._principal.name}, {type(self._runtime.store).__name__}>"
@@ -73,7 +74,8 @@ class Platform(OpenedWith):
     @property
     def chat(self) -> Chat:
         """Completions."""
-        return self._resource(Chat)
+        self._life.check()
+        return self._chat
 
     @property
     def responses(self) -> "response_service.Responses":

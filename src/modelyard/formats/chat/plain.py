@@ -84,7 +84,7 @@ def read_plain(body: object, details: bool = False) -> ParsedRequest | None:
     if plain is None:
         return None
     with_logprobs = plain.logprobs or (details and cast("dict[str, Any]", body).get("logprobs") is not False)
-    return ParsedRequest(plain, with_logprobs, details or plain.return_token_ids, with_usage=False)
+    return ParsedRequest(plain, with_logprobs, details or plain.return_token_ids, False)
 
 
 def plain_request(body: Any) -> CompletionRequest | None:

@@ -17,7 +17,7 @@ LONG = 1000
 """Tokens from which an answer with details is written off the event loop."""
 
 
-def complete(call: RouteCall, training: bool) -> Flow[Response | None]:
+def complete(call: RouteCall, training: bool = False) -> Flow[Response | None]:
     """Answer a chat; for `training` with the log-probabilities and token ids that it needs."""
     platform, clock = call.platform, call.platform.clock
     booked_on = attribution(call.headers, call.principal)
@@ -27,14 +27,16 @@ def complete(call: RouteCall, training: bool) -> Flow[Response | None]:
         yield from stream_answer(completion, AnswerEvents(partial(_chunks, parsed=parsed), clock))
         return None
     result = yield from completion
+    answer = result.completion
     shown = parsed.with_logprobs, parsed.with_ids, parsed.as_ids, parsed.request.return_token_ids
-    write = partial(completion_json, result.completion, *shown)
-    long = (parsed.with_logprobs or parsed.with_ids) and result.completion.usage.completion_tokens > LONG
-    body = (yield Call(write, threads=call.threads)) if long else write()
+    if (parsed.with_logprobs or parsed.with_ids) and answer.usage.completion_tokens > LONG:
+        body = yield Call(partial(completion_json, answer, *shown), threads=call.threads)
+    else:
+        body = completion_json(answer, *shown)
     return Response(200, [JSON_HEADER, *deprecation(result.entry, clock)], body)
 
 
-def _read(raw: bytes, training: bool) -> object:
+def _read(raw: bytes, training: bool = False) -> object:
     """Return the request of a plain body, and the JSON of any other."""
     return read_plain_text(raw, training) or parse(raw)
 
@@ -66,9 +68,9 @@ def _routes(path: str, interface: Interface, training: bool) -> tuple[Route, ...
             path + end,
             interface,
             Auth.BEARER,
-            partial(complete, training=training),
+            partial(complete, training=True) if training else complete,
             body=Body.CHAT,
-            read=partial(_read, training=training),
+            read=partial(_read, training=True) if training else _read,
             request=ChatRequest,
             response=ChatCompletion,
             events=ChatCompletionChunk,
