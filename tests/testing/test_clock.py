@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from example_counts import examples
 from modelyard.testing.clock import ManualClock
+from modelyard.threads import FairPool
 from polling import until
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -310,6 +311,22 @@ def test_a_worker_s_thread_that_has_yet_to_begin_is_waited_for(
     starter.join()
     late.join()
     assert seen == [0.0]
+
+
+def test_an_idle_thread_of_a_pool_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock(patience=20)
+
+    async def main() -> None:
+        pool = FairPool("modelyard-backend", 1)
+        call = pool.of("local").begin(lambda: clock.sleep(5))
+        while not clock._waiting:
+            await asyncio.sleep(0)
+        await clock.aadvance(5)
+        await call.future
+        pool.close()
+
+    asyncio.run(main())
+    assert not caplog.records
 
 
 def test_threads_that_were_there_before_the_clock_are_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:

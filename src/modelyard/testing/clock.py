@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import attrs
 
 from modelyard.protocols import Clock
+from modelyard.threads import FairPool
 
 log: logging.Logger = logging.getLogger("modelyard.testing")
 
@@ -29,7 +30,7 @@ WORKERS = ("modelyard-worker", "modelyard-heartbeat", "modelyard-thread-")
 """The prefix of the names of a worker's threads: all of them wait on the clock, or end."""
 
 _GLANCE = 0.002
-_IDLE = concurrent.futures.thread._worker.__code__
+_IDLE = {concurrent.futures.thread._worker.__code__, FairPool._serve.__code__}
 """The code in which an idle thread of a pool waits for work."""
 
 _SECOND = 10**9
@@ -326,7 +327,7 @@ def _ended(actor: Actor) -> bool:
     if isinstance(actor, asyncio.Task):
         return actor.done()
     frame = sys._current_frames().get(actor.ident or 0)
-    return actor not in threading.enumerate() or (frame is not None and frame.f_code is _IDLE)
+    return actor not in threading.enumerate() or (frame is not None and frame.f_code in _IDLE)
 
 
 def _name(actor: Actor) -> str:
