@@ -12,7 +12,7 @@ from decimal import Decimal
 from enum import Enum
 from functools import cache, lru_cache
 from operator import attrgetter
-from types import NoneType, UnionType
+from types import CodeType, NoneType, UnionType
 from typing import Any
 
 import attrs
@@ -290,8 +290,14 @@ def _conversion_of(width: int, converts: Mapping[int, Convert]) -> Conversion:
     lines.append(f" return values if {same} else ({', '.join(names)},)")
     known: dict[str, Any] = {"utc": UTC, "utc_text": utc_text}
     known |= {f"convert{at}": convert for at, convert in converts.items()}
-    exec("\n".join(lines), known)  # noqa: S102 - of positions alone
+    exec(_compiled("\n".join(lines)), known)  # noqa: S102 - of positions alone
     return known["convert"]  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=1024)
+def _compiled(source: str) -> CodeType:
+    """Compile a conversion: once for all the stores of a process."""
+    return compile(source, "<conversion>", "exec")
 
 
 def _all_ascii(names: Sequence[str]) -> str:
