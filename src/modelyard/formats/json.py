@@ -112,6 +112,8 @@ def _depth(structure: bytes, enough: int) -> int:
     Taking away the innermost level is fast where many brackets go at once; what is deeper is counted one by one.
     """
     nesting = structure.translate(_BRACES_ALIKE, _ALL_BUT_NESTING)
+    if b"[" * enough in nesting:
+        return enough
     levels = 0
     while b"[]" in nesting and levels < enough:
         if levels == _LEVELS_AT_ONCE:
