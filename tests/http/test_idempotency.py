@@ -173,8 +173,9 @@ def make(platform: Platform, client_for: Any) -> Callable[[str], Creator]:
     def creator(name: str) -> Creator:
         client = client_for(platform)
         model = model_id(platform)
-        for alias in ("prod", "beta"):
-            promote_twice(platform, model, alias)
+        if name == "rollback":
+            for alias in ("prod", "beta"):
+                promote_twice(platform, model, alias)
         prediction = client.ok("POST", f"{PLACE}/predictions", PREDICTION, auth="Basic")["prediction_id"]
         return Creator(client, CREATIONS[name], {"model": model, "prediction": prediction})
 

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, ClassVar, Self, cast
 from urllib.parse import parse_qs
 
@@ -27,10 +27,10 @@ class Document:
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._paths = document["paths"]
-        self._taken, self._given = document["components"], _closed(document["components"])
+        self._taken, self._given = _Schemas(document["components"]), _Schemas(_closed(document["components"]))
         # A parameter may take several segments, so the path that says more itself comes first.
-        most_exact_first = sorted(self._paths, key=lambda path: (-path.count("/"), path.count("{")))
-        self._patterns = [(_pattern(path), path) for path in most_exact_first]
+        self._most_exact_first = sorted(self._paths, key=lambda path: (-path.count("/"), path.count("{")))
+        self._pattern = re.compile("|".join(f"({_pattern(path)})" for path in self._most_exact_first))
 
     def check(self, method: str, path: str, query: str, body: bytes, status: int, media: str, raw: bytes) -> None:
         """A whole exchange: the answer, and the request where it was accepted."""
@@ -51,7 +51,7 @@ class Document:
                 _check_parameter(parameter, given.get(parameter["name"]))
         schema = operation.get("requestBody", {"content": {}})["content"].get(JSON)
         if schema is not None and body:
-            _validate(schema["schema"], self._taken, json.loads(body))
+            self._taken.check(schema["schema"], body)
         elif schema is not None:
             assert not operation["requestBody"]["required"], f"{method} {path} was accepted without a body"
 
@@ -61,24 +61,26 @@ class Document:
         if operation is None:
             assert status in UNDESCRIBED or method in ("HEAD", "OPTIONS"), f"{method} {path} is not described"
         if operation is None or status in NO_BODY:
-            return Answered("", lambda value: None)
+            return Answered("", lambda text: None)
         responses = operation["responses"]
         assert str(status) in responses or status >= 400, f"{method} {path} answered {status}"
         reply, failure = responses.get(str(status), responses["default"])["content"], responses["default"]["content"]
         assert media in reply, f"{method} {path} answered {status} with {media}"
 
-        def check(value: Any) -> None:
-            told_late = media == EVENTS and "error" in value
-            _validate(failure[JSON]["schema"] if told_late else reply[media]["schema"], self._given, value)
+        def check(text: bytes) -> None:
+            told_late = media == EVENTS and "error" in json.loads(text)
+            self._given.check(failure[JSON]["schema"] if told_late else reply[media]["schema"], text)
 
         return Answered(media, check)
 
     def _operation(self, method: str, path: str) -> Mapping[str, Any] | None:
-        for pattern, template in self._patterns:
-            if pattern.fullmatch(path):
-                operation: Mapping[str, Any] | None = self._paths[template].get(method.lower())
-                return operation
-        return None
+        found = self._pattern.fullmatch(path)
+        if found is None or found.lastindex is None:
+            return None
+        operation: Mapping[str, Any] | None = self._paths[self._most_exact_first[found.lastindex - 1]].get(
+            method.lower()
+        )
+        return operation
 
 
 class Answered:
@@ -86,7 +88,7 @@ class Answered:
 
     _ends: Mapping[str, bytes] = {EVENTS: b"\n\n", JSON_LINES: b"\n"}
 
-    def __init__(self, media: str, check: Callable[[Any], None]) -> None:
+    def __init__(self, media: str, check: Callable[[bytes], None]) -> None:
         self._media, self._check, self._rest = media, check, b""
 
     def resume(self, piece: bytes) -> None:
@@ -102,7 +104,7 @@ class Answered:
     def end(self) -> None:
         """There are no more."""
         if self._media == JSON:
-            self._check(json.loads(self._rest))
+            self._check(self._rest)
         else:
             assert not self._rest, f"the answer broke off in the middle of {self._rest!r}"
 
@@ -113,7 +115,7 @@ class Answered:
             text = text.removeprefix(b"data: ")
             assert not named or json.loads(text)["type"].encode() == named.removeprefix(b"event: ")
         if text.decode() != DONE:
-            self._check(json.loads(text))
+            self._check(text)
 
 
 @cache
@@ -286,9 +288,8 @@ class _Heard:
 # ---- schemas -------------------------------------------------------------------------------------------------------
 
 
-def _pattern(path: str) -> re.Pattern[str]:
-    escaped = "".join("[^/].*" if part.startswith("{") else re.escape(part) for part in re.split(r"({\w+})", path))
-    return re.compile(escaped)
+def _pattern(path: str) -> str:
+    return "".join("[^/].*" if part.startswith("{") else re.escape(part) for part in re.split(r"({\w+})", path))
 
 
 def _closed(components: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -297,9 +298,33 @@ def _closed(components: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**components, "schemas": schemas}
 
 
-def _validate(schema: Mapping[str, Any], components: Mapping[str, Any], value: Any) -> None:
+class _Schemas:
+    """The schemas of a document, to check texts against. What was sound is kept: many answers are the same."""
+
+    def __init__(self, components: Mapping[str, Any]) -> None:
+        self._components = components
+        self._validators: dict[str, Draft202012Validator] = {}
+        self._names: dict[int, str] = {}
+        self._check = lru_cache(maxsize=2048)(self._check_text)
+
+    def check(self, schema: Mapping[str, Any], text: bytes) -> None:
+        """Check a text against a schema of the document, which lives as long as the document does."""
+        name = self._names.get(id(schema)) or self._names.setdefault(id(schema), json.dumps(schema))
+        self._check(name, text) if len(text) < 4096 else self._check_text(name, text)
+
+    def _check_text(self, name: str, text: bytes) -> None:
+        if name not in self._validators:
+            self._validators[name] = _validator(json.loads(name), self._components)
+        _validate(self._validators[name], json.loads(text))
+
+
+def _validator(schema: Mapping[str, Any], components: Mapping[str, Any]) -> Draft202012Validator:
     assert schema, "an empty schema says nothing"
-    problems = list(_errors(Draft202012Validator({**schema, "components": components}), value))
+    return Draft202012Validator({**schema, "components": components})
+
+
+def _validate(validator: Draft202012Validator, value: Any) -> None:
+    problems = list(_errors(validator, value))
     assert not problems, "; ".join(problems)
 
 
@@ -315,6 +340,7 @@ def _check_parameter(parameter: Mapping[str, Any], texts: list[str] | None) -> N
     assert texts or not parameter["required"], f"the parameter {name} is missing"
     for text in texts or ():
         if schema.get("type") == "array":
-            _validate(schema["items"], {}, text)
+            _validate(_validator(schema["items"], {}), text)
         else:
-            _validate(schema, {}, json.loads(text) if schema.get("type") in ("integer", "boolean") else text)
+            read = schema.get("type") in ("integer", "boolean")
+            _validate(_validator(schema, {}), json.loads(text) if read else text)
