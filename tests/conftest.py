@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from decimal import Decimal
@@ -25,6 +26,8 @@ from modelyard.stores.sqlite import SqliteStore
 from modelyard.testing import CONTRACT_RECORDS
 from postgres_server import PostgresServer, server_folder
 
+gc.disable()  # until all tests are collected: what is made until then lives until the end of the run
+
 pytest_plugins = [
     "pytest_modelyard",
     "pytester",
@@ -32,6 +35,7 @@ pytest_plugins = [
 
 # Tests start processes by the hundred, each of which imports the package: compiled once, and not again by each.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False  # and the assertions of each test module are rewritten once
 
 # To load all certificates that a system trusts takes tens of milliseconds a client, and no test needs one of them.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "shared" / "trusted_certificate.pem")
@@ -60,13 +64,15 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
             item.add_marker("servers")
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
     """Take the modules and the collected tests, which live until the end, out of every later garbage collection.
 
     Where each run looks at the same examples, none are made of constants in the source: they would change with every
     change of it and with the modules that a process has loaded, and to parse these takes a process 5 to 10 seconds.
     """
     gc.freeze()
+    gc.enable()
     if settings.default.derandomize:
         providers.is_local_module_file = lambda _: False
 

@@ -105,6 +105,7 @@ def fixed(value: Any, name: str = "") -> Any:
         yield value
 
 
+@pytest.mark.slow
 @examples(100)
 @given(EXPORTS, st.data())
 def test_bytes_that_are_no_message_are_refused_or_read_as_another(export: Any, data: Any) -> None:

@@ -65,6 +65,7 @@ def learnt(copy, made):
     return [*found, copy.parameters(), copy.model().adapter.parameters()]
 
 
+@pytest.mark.slow
 @examples(150)
 @given(steps, st.sampled_from([0.0, 1.0, WEIGHT_LIMIT]))
 def test_every_number_is_that_of_plain_python(made, size):

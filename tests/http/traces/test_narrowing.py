@@ -76,6 +76,7 @@ filters = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @given(conditions, filters, st.booleans(), st.integers(0, 5), st.integers(1, CALLS))
 @settings(max_examples=150, deadline=None)
 def test_what_an_index_finds_is_what_the_condition_says(
