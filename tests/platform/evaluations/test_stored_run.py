@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from example_counts import examples
 from modelyard import Platform, open_platform
+from modelyard.domain.evaluation import number_rows
+from modelyard.domain.evaluation.compare import compare, compare_pages
 from modelyard.domain.evaluation.metrics import ScoredPrediction, rows
 from modelyard.domain.evaluation.prediction import Prediction, PredictionView, Score, ScoreView
 from modelyard.platform import paging as listing
@@ -53,8 +55,9 @@ def add_run(platform: Platform, trials: Trials) -> str:
             )
             for number, seconds in enumerate(made):
                 when = NOON + timedelta(seconds=seconds)
-                place = {"run_id": run_id, "row_digest": digest, "trial": trial}
-                records.append(Score(f"{id_}-{number}", "local", "p", id_, "s", when, **place))
+                place: Any = {"run_id": run_id, "row_digest": digest, "trial": trial}
+                value = {"value": (at + seconds) / 8}
+                records.append(Score(f"{id_}-{number}", "local", "p", id_, "s", when, value=value, **place))
     platform._runtime.store.transact(lambda tx: [tx.add(record) for record in records])
     return run
 
@@ -107,29 +110,51 @@ def test_views_say_what_the_records_say(platform: Platform, trials: Trials, size
 
 @ONCE
 @given(TRIALS, PAGES)
-def test_a_view_without_usage_has_the_same_values_and_errors(platform: Platform, trials: Trials, size: int) -> None:
+def test_a_page_has_the_same_values_and_errors(platform: Platform, trials: Trials, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(service, "MANY", size)
-        run = add_run(platform, trials)
-        stored = StoredRun(platform._runtime, run)
-        for (bare, seen), (view, reply) in zip(stored.columns(usage=False), stored.columns(), strict=True):
-            assert (bare.id, bare.row_digest, bare.trial, bare.error) == (*view[:3], view.error)
-            assert (bare.inputs, bare.output) == (view.inputs, view.output)
-            assert [score[:8] for score in seen] == [score[:8] for score in reply]
+        stored = StoredRun(platform._runtime, add_run(platform, trials))
+        pages = list(stored.pages())
+    assert all(len(page.digests) == size for page in pages[:-1])
+    found = [(page, at) for page in pages for at in range(len(page.digests))]
+    for (page, at), (view, reply) in zip(found, stored.columns(), strict=True):
+        bare, seen = page.scored(at)
+        assert (bare.id, bare.row_digest, bare.trial, bare.error) == (*view[:3], view.error)
+        assert (bare.inputs, bare.output) == (view.inputs, view.output)
+        assert [score[1:4] + score[5:8] for score in seen] == [score[1:4] + score[5:8] for score in reply]
+        assert (page.digests[at], page.errors[at]) == (view.row_digest, view.error)
+        only = [(score.scorer, score.value) for score in reply]
+        assert [(page.scorers[at], page.values[at])] == (only if len(only) == 1 else [("", {})])
 
 
-def test_values_are_read_from_the_indexes_alone(tmp_path: Path) -> None:
+@ONCE
+@given(TRIALS, TRIALS, PAGES, st.integers(1, 3))
+def test_runs_compare_page_by_page_as_their_records_do(
+    platform: Platform, one: Trials, other: Trials, size: int, many: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(service, "MANY", size)
+        patch.setattr(number_rows, "MANY", many)
+        runs = [StoredRun(platform._runtime, add_run(platform, trials)) for trials in (one, other)]
+        found = compare_pages(runs[0].pages(), runs[1].pages())
+    whole = compare(runs[0].full(), runs[1].full())
+    assert repr((found, found.metrics, found.uncompared)) == repr((whole, whole.metrics, whole.uncompared))
+
+
+@pytest.mark.parametrize(("scores", "statements"), [([0], 3), ([], 5), ([0, 0], 6)])
+def test_values_are_read_from_the_indexes_alone(tmp_path: Path, scores: list[int], statements: int) -> None:
     requested: list[str] = []
     with open_platform(tmp_path / "yard.db") as platform:
+        run = StoredRun(platform._runtime, add_run(platform, [("a", 0, scores)]))
         readers = platform._runtime.store._readers  # type: ignore[attr-defined]
         reader = readers._borrow()
         reader.set_trace_callback(requested.append)
         readers._give_back(reader)
-        list(StoredRun(platform._runtime, add_run(platform, [("a", 0, [0])])).columns(usage=False))
+        list(run.pages())
         reader.set_trace_callback(None)
         selects = [sql for sql in requested if "SELECT" in sql and "run_id" in sql]
         reported = [str(line) for sql in selects for line in reader.execute(f"EXPLAIN QUERY PLAN {sql}")]
-    assert len(reported) == 3
+    assert len(reported) == statements  # the scores of a page that has not one each are read again
     assert all("USING COVERING INDEX" in line for line in reported)
 
 

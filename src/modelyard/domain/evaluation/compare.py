@@ -1,7 +1,9 @@
 """Comparing two runs, row by row: pairing their rows, and collecting values by metric."""
 
 import math
+from array import array
 from collections.abc import Iterable, Sequence
+from operator import sub
 from typing import Unpack
 
 import attrs
@@ -27,11 +29,9 @@ from modelyard.domain.evaluation.metrics import (
     ScoredPrediction,
     check_lower_is_better,
     is_lower_better,
-    merged,
     metric_names,
-    rows,
-    single_number,
 )
+from modelyard.domain.evaluation.number_rows import NumberPairs, ScorePage, pages, paired_rows, row_blocks
 from modelyard.domain.evaluation.running_totals import NSmallest
 from modelyard.domain.evaluation.statistics import Distribution, Paired
 from modelyard.domain.evaluation.summary import ReportKeywords, ReportOptions
@@ -46,12 +46,26 @@ def compare(
 ) -> Comparison:
     """Compare two runs, each in the order of its row digests (see `metric.rows`).
 
-    Options are the fields of `ReportOptions`. Memory holds two numbers a row and metric, and `keep` rows.
-    Raises `InvalidInput`.
+    Options are the fields of `ReportOptions`. Memory holds two numbers a row and metric, `keep` rows, and a page of
+    each run. Raises `InvalidInput`.
     """
+    return compare_pages(pages(baseline), pages(candidate), keep=keep, **options)
+
+
+def compare_pages(
+    baseline: Iterable[ScorePage],
+    candidate: Iterable[ScorePage],
+    *,
+    keep: int = KEEP,
+    **options: Unpack[ReportKeywords],
+) -> Comparison:
+    """Compare two runs as `compare` does, page by page."""
     pairing = _Pairing(ReportOptions(**options), keep)
-    for one, other in merged(rows(baseline), rows(candidate)):
-        pairing.add(one, other)
+    for found in paired_rows(row_blocks(baseline), row_blocks(candidate)):
+        if isinstance(found, NumberPairs):
+            pairing.add_numbers(found)
+        else:
+            pairing.add(*found)
     check_lower_is_better(pairing.options.lower_is_better, (*pairing.seen[0], *pairing.seen[1]))
     compared, uncompared = pairing.compared()
     return Comparison(
@@ -101,11 +115,18 @@ class _Both:
         """Take the numbers of a pair of rows: none, one or several of each, one for each trial that has one."""
         self._rank(pair, self._put(0, number, pair[0], values[0]), self._put(1, number, pair[1], values[1]))
 
-    def take_single(self, number: int, pair: Pair, before: float, after: float) -> None:
-        """Take the one number of each row of a pair."""
-        self.columns[0].put_single(number, before)
-        self.columns[1].put_single(number, after)
-        self._rank_both(pair, before, after)
+    def take_numbers(self, number: int, found: NumberPairs) -> None:
+        """Take many rows that have one number each in both runs."""
+        before, after = found.baseline.values, found.candidate.values
+        self.columns[0].put_singles(number, before)
+        self.columns[1].put_singles(number, after)
+        down, up = (self.best, self.worst) if self.lower_is_better else (self.worst, self.best)
+        least, most = min(down.bound, 0.0), max(-up.bound, 0.0)
+        differences = list(map(sub, after, before))
+        if min(differences) < least or max(differences) > most:
+            for at, difference in enumerate(differences):
+                if difference < least or difference > most:
+                    self._rank_both((found.baseline.row(at), found.candidate.row(at)), before[at], after[at])
 
     def _rank(self, pair: Pair, before: float | None, after: float | None) -> None:
         """Keep the pair if it is among those that differ most."""
@@ -129,7 +150,6 @@ class _Pairing:
     failed: list[int] = attrs.field(factory=lambda: [0, 0])
     seen: tuple[set[Metric], set[Metric]] = attrs.field(factory=lambda: (set(), set()))
     both: dict[tuple[Metric, MetricKind], _Both] = attrs.field(factory=dict)
-    singles: dict[tuple[Metric, MetricKind], _Both] = attrs.field(factory=dict)
     clusters: list[str] = attrs.field(factory=list)
     failures: list[RowDifference] = attrs.field(factory=list)
 
@@ -141,25 +161,20 @@ class _Pairing:
         pair = (baseline, candidate)
         if self.options.cluster_by is not None:
             self.clusters.append(baseline.cluster(self.options.cluster_by))
-        if not self._took_single(pair):
-            self._take(pair)
+        self._take(pair)
         self.rows += 1
 
-    def _took_single(self, pair: Pair) -> bool:
-        """Take a pair of rows of which each has one number, of the same metric and kind. Returns whether it is one."""
-        one, other = single_number(pair[0]), single_number(pair[1])
-        if one is None or other is None or one[1] is not other[1] or one[0] != other[0]:
-            return False
-        key = one[:2]
-        both = self.singles.get(key)
-        if both is None:
-            for seen in self.seen:
-                seen.add(one[0])
-            if key not in self.both and len(self.both) >= MAX_METRICS:
-                return True
-            both = self.singles[key] = self._both(key)
-        both.take_single(self.rows, pair, one[2], other[2])
-        return True
+    def add_numbers(self, found: NumberPairs) -> None:
+        """Take many rows of both runs."""
+        metric, cluster_by = found.baseline.metric, self.options.cluster_by
+        if cluster_by is not None:
+            self.clusters += [found.baseline.row(at).cluster(cluster_by) for at in range(found.size)]
+        for seen in self.seen:
+            seen.add(metric)
+        key = metric, found.baseline.kind
+        if key in self.both or len(self.both) < MAX_METRICS:
+            self._both(key).take_numbers(self.rows, found)
+        self.rows += found.size
 
     def _take(self, pair: Pair) -> None:
         """Take a pair of any rows."""
@@ -233,12 +248,12 @@ class _Pairing:
         for column in both.columns:
             column.fill(self.rows)
         one, other = (column.values for column in both.columns)
-        missing = [{at for at, value in enumerate(column) if value != value} for column in (one, other)]
+        missing = [_missing(column) for column in (one, other)]
         either = missing[0] | missing[1]
         there = [at for at in range(self.rows) if at not in either] if either else range(self.rows)
-        before, after = [one[at] for at in there], [other[at] for at in there]
+        before, after = ([column[at] for at in there] if either else column.tolist() for column in (one, other))
         complete = not either and not any(column.incomplete for column in both.columns)
-        differences = [b - a for a, b in zip(before, after, strict=True)]
+        differences = list(map(sub, after, before))
         found = self._paired(before, after, there, both.lower_is_better)
         return MetricComparison(
             metric,
@@ -276,6 +291,11 @@ def _why_lost(row: RunRow, metric: Metric) -> str:
     """Return why a row has no value of a metric, as far as that is known."""
     reasons = (reading.reason for reading in row.readings if reading.metric.scorer == metric.scorer)
     return shortened("; ".join(dict.fromkeys(filter(None, (*row.failures, *reasons)))) or "there is no score")
+
+
+def _missing(values: "array[float]") -> set[int]:
+    """Return where there is no value. Numbers that are scores have a sum."""
+    return {at for at, value in enumerate(values) if value != value} if math.isnan(sum(values)) else set()
 
 
 def _mean(values: Sequence[float]) -> float | None:

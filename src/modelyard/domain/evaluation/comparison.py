@@ -16,6 +16,7 @@ from modelyard.domain.evaluation.statistics import (
     mcnemar,
     paired,
     sample_size,
+    spread,
     student,
     t_tail,
 )
@@ -66,10 +67,8 @@ def _clustered(
 
 def rows_needed(differences: Sequence[float], confidence: float) -> int | None:
     """Return how many rows would show a mean difference of this size, in four of five cases; None for no difference."""
-    numbers = describe(differences)
-    if not numbers.mean or numbers.deviation is None:
-        return None
-    return sample_size(numbers.mean, numbers.deviation, confidence=confidence)
+    mean, deviation = spread(differences)
+    return None if not mean or deviation is None else sample_size(mean, deviation, confidence=confidence)
 
 
 def holm_of_some(ps: Sequence[float | None]) -> list[float | None]:

@@ -305,19 +305,19 @@ class MetricColumn:
 
     def put(self, row: int, values: Sequence[float], missing: int) -> float:
         """Take the values of the trials of a row, in the order of the rows. Returns their one value."""
-        reduced = self.put_single(row, values[0] if len(values) == 1 else self.reduce(values))
-        self.trials += len(values) - 1
+        self.fill(row)
+        reduced = values[0] if len(values) == 1 else self.reduce(values)
+        self.values.append(reduced)
+        self.trials += len(values)
         if missing:
             self.incomplete[row] = (values, missing)
         return reduced
 
-    def put_single(self, row: int, value: float) -> float:
-        """Take the value of the one trial of a row, in the order of the rows, and return it."""
-        if row > len(self.values):
-            self.fill(row)
-        self.values.append(value)
-        self.trials += 1
-        return value
+    def put_singles(self, row: int, values: Sequence[float]) -> None:
+        """Take the values of the one trial of this row and of those after it, in the order of the rows."""
+        self.fill(row)
+        self.values.extend(values)
+        self.trials += len(values)
 
     def fill(self, row: int) -> None:
         """Record for all rows before this one without an entry that they have no value."""

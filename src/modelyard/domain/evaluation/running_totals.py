@@ -153,6 +153,13 @@ class NSmallest(Generic[T]):
             heapq.heapreplace(self._heap, (-rank, -self._offered, item))
 
     @property
+    def bound(self) -> float:
+        """The rank below which an item is kept."""
+        if len(self._heap) < self.keep:
+            return math.inf
+        return -self._heap[0][0] if self._heap else -math.inf
+
+    @property
     def items(self) -> tuple[T, ...]:
         """The kept items, the lowest first."""
         return tuple(item for _, _, item in sorted(self._heap, key=lambda entry: (-entry[0], -entry[1])))

@@ -5,7 +5,10 @@ Pure functions over plain numbers. Fewer than two values have no spread: a resul
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import repeat
+from operator import sub, truediv
 from statistics import NormalDist
 
 import attrs
@@ -64,8 +67,7 @@ def describe(values: Sequence[float], clusters: Sequence[Hashable] = ()) -> Numb
     """Describe a list of finite numbers. `clusters`, one per value, makes the standard error a clustered one."""
     if not values:
         return Numbers(0)
-    mean = math.fsum(values) / len(values)
-    deviation = _deviation(values, mean)
+    mean, deviation = spread(values)
     if clusters:
         error = clustered_error(values, clusters)
     else:
@@ -73,10 +75,15 @@ def describe(values: Sequence[float], clusters: Sequence[Hashable] = ()) -> Numb
     return Numbers(len(values), mean, deviation, error, min(values), statistics.median(values), max(values))
 
 
-def _deviation(values: Sequence[float], mean: float) -> float | None:
+def spread(values: Sequence[float]) -> tuple[float, float | None]:
+    """Return the mean and the sample's deviation; 0 and None without values, None for the deviation of one."""
+    if not values:
+        return 0.0, None
+    mean = math.fsum(values) / len(values)
     if len(values) < 2:
-        return None
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+        return mean, None
+    squares = map(pow, map(sub, values, repeat(mean)), repeat(2))
+    return mean, math.sqrt(math.fsum(squares) / (len(values) - 1))
 
 
 def clustered_error(values: Sequence[float], clusters: Sequence[Hashable]) -> float | None:
@@ -159,11 +166,9 @@ class Distribution:
             return None
         low, high = min(values), max(values)
         step = round_step(max((high - low) / BARS, _LEAST)) if high > low else abs(low) or 1.0
-        first = round(low / step)
-        counts = [0] * (round(high / step) - first + 1)
-        for value in values:
-            counts[round(value / step) - first] += 1
-        return cls(first, step, tuple(counts))
+        first, last = round(low / step), round(high / step)
+        counts = Counter(map(round, map(truediv, values, repeat(step))))
+        return cls(first, step, tuple(counts[at] for at in range(first, last + 1)))
 
     @property
     def centres(self) -> tuple[float, ...]:
@@ -200,15 +205,16 @@ class Paired:
 def paired(pairs: Sequence[tuple[float, float]], confidence: float = CONFIDENCE) -> Paired:
     """Compare pairs (of A, of B). The interval is Student's; None for fewer than two pairs, as is `p` for numbers."""
     differences = [b - a for a, b in pairs]
-    wins, losses = sum(difference > 0 for difference in differences), sum(difference < 0 for difference in differences)
+    wins, losses = sum(map((0.0).__lt__, differences)), sum(map((0.0).__gt__, differences))
     counts = (len(pairs), wins, len(pairs) - wins - losses, losses)
     if not differences:
         return Paired(*counts)
+    mean, deviation = spread(differences)
     if all(type(value) is bool for pair in pairs for value in pair):
         p: float | None = mcnemar(wins, losses)
     else:
-        p = t_test(differences)
-    return Paired(*counts, math.fsum(differences) / len(differences), t_interval(differences, confidence), p)
+        p = _t_test(mean, deviation, len(differences))
+    return Paired(*counts, mean, _t_interval(mean, deviation, len(differences), confidence), p)
 
 
 def mcnemar(wins: int, losses: int) -> float:
@@ -227,23 +233,27 @@ def _log_binomial(n: int, k: int) -> float:
 
 def t_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
     """Return Student's interval of the mean; None for fewer than two values."""
-    mean = math.fsum(values) / len(values) if values else 0.0
-    deviation = _deviation(values, mean)
+    return _t_interval(*spread(values), len(values), confidence)
+
+
+def _t_interval(mean: float, deviation: float | None, count: int, confidence: float) -> Interval | None:
     if deviation is None:
         return None
-    spread = t_quantile((1 + confidence) / 2, len(values) - 1) * deviation / math.sqrt(len(values))
-    return Interval(mean - spread, mean + spread, confidence)
+    reach = t_quantile((1 + confidence) / 2, count - 1) * deviation / math.sqrt(count)
+    return Interval(mean - reach, mean + reach, confidence)
 
 
 def t_test(values: Sequence[float]) -> float | None:
     """Return the two-sided p of "the mean is 0"; None for fewer than two values."""
-    mean = math.fsum(values) / len(values) if values else 0.0
-    deviation = _deviation(values, mean)
+    return _t_test(*spread(values), len(values))
+
+
+def _t_test(mean: float, deviation: float | None, count: int) -> float | None:
     if deviation is None:
         return None
     if deviation == 0:
         return 1.0 if mean == 0 else 0.0
-    return 2 * t_tail(abs(mean) / deviation * math.sqrt(len(values)), len(values) - 1)
+    return 2 * t_tail(abs(mean) / deviation * math.sqrt(count), count - 1)
 
 
 def holm(ps: Mapping[str, float]) -> dict[str, float]:

@@ -6,7 +6,7 @@ from typing import Unpack, get_args
 import attrs
 
 from modelyard.domain.evaluation.aggregate import aggregate
-from modelyard.domain.evaluation.compare import compare
+from modelyard.domain.evaluation.compare import compare, compare_pages
 from modelyard.domain.evaluation.comparison import is_number
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.evaluation.summary import MetricSummary, ReportKeywords, RowNote
@@ -49,7 +49,7 @@ def compare_runs(
     """Compare a candidate with a baseline, row by row. Raises `InvalidInput`."""
     before, after = (_rows_of(runtime, run) for run in (baseline, candidate))
     if options.get("cluster_by") is None:
-        found = compare(before.columns(usage=False), after.columns(usage=False), **options)
+        found = compare_pages(before.pages(), after.pages(), **options)
     else:
         found = compare(before.full(), after.full(), **options)
     rows = (RunRows(before.full, before.columns), RunRows(after.full, after.columns))

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.evaluation.metrics import FullScoredPrediction
+from modelyard.domain.evaluation.number_rows import ScorePage, pages
 from modelyard.domain.evaluation.prediction import Prediction, Score
 from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.errors import InvalidInput
@@ -57,9 +58,13 @@ class ExportedRun:
         except OSError as error:
             raise InvalidInput.at("path", msg=f"{self.path} cannot be read: {error.strerror}") from None
 
-    def columns(self, usage: bool = True) -> Iterator[FullScoredPrediction]:
+    def columns(self) -> Iterator[FullScoredPrediction]:
         """Yield what metrics need, which is all there is."""
         return self.full()
+
+    def pages(self) -> Iterator[ScorePage]:
+        """Yield pages of all predictions."""
+        return pages(self.full())
 
     def _read(self, line: bytes, number: int) -> FullScoredPrediction:
         try:

@@ -4,13 +4,14 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain, groupby, repeat
-from operator import add, attrgetter, itemgetter
+from itertools import chain, groupby
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import attrs
 
 from modelyard.domain.evaluation.metrics import FullScoredPrediction, ScoredPrediction
+from modelyard.domain.evaluation.number_rows import ScorePage
 from modelyard.domain.evaluation.prediction import Prediction, PredictionView, Score, ScoreView
 from modelyard.domain.evaluation.references import same_scheme
 from modelyard.platform.listing import BATCH, Cursor
@@ -36,15 +37,18 @@ class StoredRun:
         """Yield whole records."""
         return self._read(_FULL, BATCH)
 
-    def columns(self, usage: bool = True) -> Iterator[ScoredPrediction]:
-        """Yield views with the columns that metrics need; inputs and outputs are looked up where they are accessed.
+    def columns(self) -> Iterator[ScoredPrediction]:
+        """Yield views with the columns that metrics need; inputs and outputs are looked up where they are accessed."""
+        return self._read(_Depth(_Views(self.runtime).page, _score_views), BATCH)
 
-        Without `usage` they leave out latencies, tokens and costs, and a store has all the rest in its indexes.
+    def pages(self) -> Iterator[ScorePage]:
+        """Yield pages of what `columns` yields, without latencies, tokens and costs: a store has the rest in its
+        indexes.
         """
-        views = _Views(self.runtime)
-        if usage:
-            return self._read(_Depth(views.page, _score_views), BATCH)
-        return self._read(_Depth(views.page_without_usage, _score_views_without_usage), MANY)
+        views, after = _Views(self.runtime), None
+        while found := self.runtime.store.read(partial(_score_page, views, self.run_id, after)):
+            page, after = found
+            yield page
 
     def digests(self) -> Iterator[str]:
         """Yield the digests of its rows, each once, in their order."""
@@ -102,8 +106,9 @@ _new = tuple.__new__
 """Makes a named tuple without counting its values, which takes half the time; there is one for every record."""
 
 _VIEWED = PredictionView._fields[:-1]
-_WITHOUT_USAGE = ("id", "row_digest", "trial", "error")
+_WITHOUT_USAGE = ("row_digest", "trial", "id", "error")
 _SCORE_WITHOUT_USAGE = ScoreView._fields[:-3]
+_ONE_SCORE = ("prediction_id", "scorer", "value", "error")
 
 
 @attrs.define
@@ -121,8 +126,10 @@ class _Views:
         self, snapshot: Snapshot, run_id: str, after: Cursor | None, limit: int
     ) -> list[PredictionView]:
         found = snapshot.select(Prediction, _WITHOUT_USAGE, "by_row", run_id, after=after, limit=limit)
-        rest = (None, None, None, None, None, 0, self.look_up)
-        return [_new(PredictionView, (key, row, trial, "", error, *rest)) for key, row, trial, error in found]
+        return [self.without_usage(*values) for values in found]
+
+    def without_usage(self, row: str, trial: int, key: str, error: str | None) -> PredictionView:
+        return PredictionView(key, row, trial, "", error, None, None, None, None, None, 0, self.look_up)
 
     def look_up(self, prediction_id: str) -> Prediction | None:
         """Return a prediction, or None once it is deleted; about a page of them is kept."""
@@ -141,7 +148,7 @@ def _score_views(snapshot: Snapshot, run_id: str, after: Cursor | None, limit: i
 
 def _score_views_without_usage(snapshot: Snapshot, run_id: str, after: Cursor | None, limit: int) -> list[ScoreView]:
     found = snapshot.select(Score, _SCORE_WITHOUT_USAGE, "by_row", run_id, after=after, limit=limit)
-    return list(map(_new, repeat(ScoreView), map(add, found, repeat((None, None, None)))))
+    return [_new(ScoreView, (*values, None, None, None)) for values in found]
 
 
 # ---- a page --------------------------------------------------------------------------------------------------------
@@ -160,6 +167,32 @@ def _page(
         return list(zip(found, zip(chain.from_iterable(batches)), strict=True))  # one score each, as most runs have
     scores = _by_prediction(batches)
     return [(prediction, scores.get(prediction.id, ())) for prediction in found]
+
+
+def _score_page(
+    views: _Views, run_id: str, after: Cursor | None, snapshot: Snapshot
+) -> tuple[ScorePage, Cursor] | None:
+    """Read a page of predictions and their scores, and the cursor after it; None after the last one.
+
+    The scores are read twice where a prediction has none or several, which few runs have.
+    """
+    found = snapshot.select(Prediction, _WITHOUT_USAGE, "by_row", run_id, after=after, limit=MANY)
+    if not found:
+        return None
+    first, last = (*found[0][:3], ""), found[-1][:3]
+    digests, trials, ids, errors = zip(*found, strict=True)
+    scores = snapshot.select(Score, _ONE_SCORE, "by_row", run_id, after=first, limit=len(found) + 1)
+    scored, scorers, values, reasons = zip(*scores, strict=True) if scores else ((), (), (), ())
+    if scored[: len(ids)] != ids or scored[len(ids) :] == ids[-1:]:
+        depth = _Depth(views.page_without_usage, _score_views_without_usage)
+        return ScorePage.of(_page(depth, run_id, after, MANY, snapshot)), last
+
+    def one(at: int) -> ScoredPrediction:
+        place = "", digests[at], trials[at], ids[at], 0
+        score = ScoreView(*place, scorers[at], values[at], reasons[at], None, None, None)
+        return views.without_usage(*found[at]), (score,)
+
+    return ScorePage(digests, errors, scorers, values, one), last
 
 
 def _by_prediction(batches: Iterable[Sequence[Any]]) -> dict[str, list[Any]]:
