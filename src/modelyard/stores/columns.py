@@ -4,30 +4,21 @@ Every store keeps a value exactly or refuses it with `ValueError`. All stores so
 point, None first, enums by their value.
 """
 
-import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from enum import Enum
-from functools import cache, lru_cache
+from functools import cache, cached_property
 from operator import attrgetter
-from types import CodeType, NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Any
 
 import attrs
 
 from modelyard.domain.record import Record
-from modelyard.stores import json_values
-
-Convert = Callable[[Any], Any]
-Conversion = Callable[[tuple[Any, ...]], tuple[Any, ...]]
-
-MAX_INDEXED = 1000
-"""Bytes of UTF-8 that a string in a key or an index may have: what the index of any database can hold."""
-
-_SHORT = MAX_INDEXED // 4
-"""Characters of a string that cannot have more bytes than that."""
+from modelyard.stores import conversions, json_values
+from modelyard.stores.conversions import Conversion, Convert
 
 
 @attrs.frozen
@@ -48,68 +39,30 @@ class ColumnKind:
     rank: Convert | None = None
     indexable: bool = True
 
+    @property
+    def usual(self) -> type:
+        """The type that nearly all values have."""
+        return MappingProxyType if self.types[0] is Mapping else self.types[0]
+
     def admits(self, type_: type) -> bool:
         """Return whether values of exactly this type are accepted; bool does not count as a number."""
         return issubclass(type_, self.types) and (type_ is not bool or bool in self.types)
 
 
-def _number(value: float) -> float:
-    if abs(value) > sys.float_info.max and type(value) is int:
-        raise ValueError("the integer is too large for a float")
-    number = float(value)
-    if number != value:
-        raise ValueError(f"{value!r} cannot be kept as a float")
-    return number
-
-
-def _decimal(value: Decimal) -> Decimal:
-    if not value.is_finite():
-        raise ValueError(f"{value!r} cannot be kept")
-    return value
-
-
-def _dump_decimal(value: Decimal) -> str:
-    return str(_decimal(value))
-
-
-def _utc(value: datetime) -> datetime:
-    if value.tzinfo is UTC:
-        return value
-    if value.utcoffset() is None:
-        raise ValueError(f"{value!r} has no time zone")
-    try:
-        return value.astimezone(UTC)
-    except OverflowError as error:
-        raise ValueError(f"{value!r} has no equal in UTC") from error
-
-
-@lru_cache(maxsize=1024)
-def utc_text(value: datetime) -> str:
-    """Format with a fixed width, so that it sorts. Cached because most records of one step carry the same time."""
-    return value.isoformat("T", "microseconds")
-
-
-def _dump_time(value: datetime) -> str:
-    return utc_text(_utc(value))
-
-
-def _within_index(text: str) -> str:
-    """Return `text` unchanged. Raises `ValueError` if it is too long for an index, or contains a lone surrogate."""
-    if len(text) > _SHORT and len(text.encode()) > MAX_INDEXED:
-        raise ValueError(f"a string of more than {MAX_INDEXED} bytes cannot be part of a key or an index")
-    return json_values.encodable(text)
-
-
-_INDEXED_TEXT = ColumnKind("TEXT", (str,), keep=_within_index, dump=_within_index)
+_INDEXED_TEXT = ColumnKind("TEXT", (str,), keep=conversions.within_index, dump=conversions.within_index)
 
 _KINDS: Mapping[Any, ColumnKind] = {
     str: ColumnKind("TEXT", (str,), keep=json_values.encodable),
     int: ColumnKind("INTEGER", (int,), keep=json_values.within_63_bits),
     bool: ColumnKind("INTEGER", (bool,), load=bool),
-    float: ColumnKind("REAL", (float, int), keep=_number, dump=_number),
+    float: ColumnKind("REAL", (float, int), keep=conversions.number, dump=conversions.number),
     bytes: ColumnKind("BLOB", (bytes,)),
-    Decimal: ColumnKind("TEXT", (Decimal,), keep=_decimal, dump=_dump_decimal, load=Decimal, indexable=False),
-    datetime: ColumnKind("TEXT", (datetime,), keep=_utc, dump=_dump_time, load=datetime.fromisoformat),
+    Decimal: ColumnKind(
+        "TEXT", (Decimal,), keep=conversions.decimal, dump=conversions.dump_decimal, load=Decimal, indexable=False
+    ),
+    datetime: ColumnKind(
+        "TEXT", (datetime,), keep=conversions.utc, dump=conversions.dump_time, load=datetime.fromisoformat
+    ),
     Mapping: ColumnKind("TEXT", (Mapping,), json_values.frozen, json_values.dump, json_values.load, indexable=False),
     tuple: ColumnKind("TEXT", (tuple, list), json_values.frozen, json_values.dump, json_values.load, indexable=False),
 }
@@ -223,11 +176,11 @@ class Projection:
         self._conversion(values)
         return values
 
-    def checked(self, record: object) -> tuple[Any, ...]:
-        """Return the converted values of a record. Raises `TypeError` or `ValueError` as `accept` does."""
-        values = self.raw(record)
-        types = tuple(map(type, values))
-        return (self._conversions.get(types) or self._admit(types))(values)
+    @cached_property
+    def checked(self) -> Callable[[object], tuple[Any, ...]]:
+        """The function from a record to its converted values; it raises what `accept` raises."""
+        fields = [(column.name, column.kind.usual, column.nullable) for column in self._columns]
+        return conversions.record_conversion(fields, self._converts, self.accept)
 
     def accept(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """Convert the given values; return the same tuple object if nothing changes.
@@ -260,72 +213,8 @@ class Projection:
             if not column.admits(type_):
                 raise TypeError(f"{column.name} cannot be of type {type_.__name__}")
         apply = {at: c for at, c in self._converts.items() if self._nones or types[at] is not NoneType}
-        self._conversions[types] = conversion = _conversion_of(len(types), apply)
+        self._conversions[types] = conversion = conversions.conversion_of(len(types), apply)
         return conversion
-
-
-def _conversion_of(width: int, converts: Mapping[int, Convert]) -> Conversion:
-    """Make the function that converts so many values of known types; it returns the same tuple if nothing changes.
-
-    Every record that is stored passes one, so its source is written out: what most values need is done in place, and
-    checked for all of them together.
-    """
-    if not converts:
-        return lambda values: values
-    names = [f"v{at}" for at in range(width)]
-    checks = [at for at, convert in converts.items() if convert in _USUAL]
-    changes = {at: convert for at, convert in converts.items() if convert not in _USUAL}
-    lines = ["def convert(values):", f" {', '.join(names)}, = values"]
-    if checks:
-        usual = [
-            condition([names[at] for at in checks if converts[at] is check])
-            for check, condition in _USUAL.items()
-            if check in converts.values()
-        ]
-        lines += [f" if not ({' and '.join(usual)}):", *(f"  convert{at}(v{at})" for at in checks)]
-    for at, convert in changes.items():
-        names[at] = f"c{at}"
-        lines.append(f" c{at} = {_IN_PLACE.get(convert, 'convert{at}(v{at})').format(at=at)}")
-    same = " and ".join([f"c{at} is v{at}" for at in changes]) or "True"
-    lines.append(f" return values if {same} else ({', '.join(names)},)")
-    known: dict[str, Any] = {"utc": UTC, "utc_text": utc_text}
-    known |= {f"convert{at}": convert for at, convert in converts.items()}
-    exec(_compiled("\n".join(lines)), known)  # noqa: S102 - of positions alone
-    return known["convert"]  # type: ignore[no-any-return]
-
-
-@lru_cache(maxsize=1024)
-def _compiled(source: str) -> CodeType:
-    """Compile a conversion: once for all the stores of a process."""
-    return compile(source, "<conversion>", "exec")
-
-
-def _all_ascii(names: Sequence[str]) -> str:
-    return f"({' + '.join(names)}).isascii()"
-
-
-def _all_short(names: Sequence[str]) -> str:
-    return f"len(text := {' + '.join(names)}) <= {_SHORT} and text.isascii()"
-
-
-def _all_in_range(names: Sequence[str]) -> str:
-    return f"0 <= ({' | '.join(names)}) < {json_values.MAX_INT}"  # as large as each, and negative where one is
-
-
-_USUAL: Mapping[Convert, Callable[[Sequence[str]], str]] = {
-    json_values.encodable: _all_ascii,
-    _within_index: _all_short,
-    json_values.within_63_bits: _all_in_range,
-}
-"""Conversions that return the value as it is, or raise; and a condition under which none of them raises."""
-
-_IN_PLACE: Mapping[Convert, str] = {
-    _decimal: "v{at} if v{at}.is_finite() else convert{at}(v{at})",
-    _dump_decimal: "str(v{at}) if v{at}.is_finite() else convert{at}(v{at})",
-    _utc: "v{at} if v{at}.tzinfo is utc else convert{at}(v{at})",
-    _dump_time: "utc_text(v{at}) if v{at}.tzinfo is utc else convert{at}(v{at})",
-}
-"""Conversions as expressions."""
 
 
 def _reader(names: Sequence[str]) -> Callable[[object], tuple[Any, ...]]:

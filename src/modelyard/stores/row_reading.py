@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from modelyard.domain.frozen import maker
-from modelyard.stores.columns import Column, Convert
+from modelyard.stores.columns import Column
+from modelyard.stores.conversions import Convert
 
 Row = tuple[Any, ...]
 

@@ -13,7 +13,8 @@ import attrs
 
 from modelyard.domain.record import KEY, Record
 from modelyard.errors import StoreCorrupt
-from modelyard.stores.columns import Column, Convert, Projection, columns_of
+from modelyard.stores.columns import Column, Projection, columns_of
+from modelyard.stores.conversions import Convert
 from modelyard.stores.postgres.locks import LOCK, lock_key, try_domain_lock
 from modelyard.stores.postgres.pages import IndexPages, Row, Statement, quoted
 from modelyard.stores.postgres.values import NEEDLESS, array_type, dumping, load_of, packing

@@ -17,7 +17,8 @@ from psycopg.types.numeric import FloatBinaryDumper, Int8BinaryDumper
 from psycopg.types.string import BytesBinaryDumper, StrBinaryDumper
 
 from modelyard.stores import json_values
-from modelyard.stores.columns import Column, Convert, Projection
+from modelyard.stores.columns import Column, Projection
+from modelyard.stores.conversions import Convert
 
 _TYPES: Mapping[type, str] = {
     bool: "boolean",

@@ -14,7 +14,8 @@ import attrs
 from modelyard.domain.record import KEY, Record
 from modelyard.domain.usage import EXACT
 from modelyard.errors import StoreCorrupt
-from modelyard.stores.columns import Column, Convert, Projection, columns_of, utc_text
+from modelyard.stores.columns import Column, Projection, columns_of
+from modelyard.stores.conversions import Convert, utc_text
 from modelyard.stores.row_reading import UNREADABLE, Row, record_function
 from modelyard.stores.sqlite.appearance import next_number, retire_number
 
@@ -169,8 +170,6 @@ class StatementPlan:
         self.settings: frozenset[int] = frozenset(names.index(name) for name in record.settings)
         given = [name for name in names if name != record.sequence]
         self._row = _dumping([columns[name] for name in given])
-        self.row_of: Callable[[object], Row] = self._row.checked
-        """The function to the values that SQL binds for a new record, which has no number in its sequence yet."""
         self._positions = range(len(given))
         self.key_of: Callable[[tuple[Any, ...]], tuple[Any, ...]] = _picker([names.index(name) for name in record.key])
         self._table, self._names = record.table, names
@@ -228,6 +227,14 @@ class StatementPlan:
         """
         assignments = ", ".join(f'"{self._names[at]}" = ?' for at in changed)
         return f'UPDATE OR IGNORE "{self._table}" SET {assignments} WHERE {_equal(self._key)}'
+
+    @cached_property
+    def row_of(self) -> Callable[[object], Row]:
+        """The function to the values that SQL binds for a new record, which has no number in its sequence yet.
+
+        It raises `TypeError` or `ValueError` for what cannot be stored.
+        """
+        return self._row.checked
 
     @cached_property
     def record_of(self) -> Callable[[Row], Any]:

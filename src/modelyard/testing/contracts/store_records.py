@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from modelyard.domain.record import KEY
 from modelyard.errors import RecordConflict, RecordNotFound, StoreError
 from modelyard.protocols import Snapshot, Store, Tx
-from modelyard.stores.columns import MAX_INDEXED
+from modelyard.stores.conversions import MAX_INDEXED
 from modelyard.testing.contracts.store_machine import UndoStep, Window, names_of_columns, sorted_items, windows
 from modelyard.testing.contracts.store_values import ITEM, UNKEEPABLE, Colour, Item, Specimen, Tally, items, specimens
 

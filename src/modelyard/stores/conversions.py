@@ -1,0 +1,180 @@
+"""Conversions of single values for columns, and the functions, written out, that apply them to whole records."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import lru_cache
+from types import CodeType
+from typing import Any
+
+from modelyard.stores import json_values
+
+Convert = Callable[[Any], Any]
+Conversion = Callable[[tuple[Any, ...]], tuple[Any, ...]]
+
+MAX_INDEXED = 1000
+"""Bytes of UTF-8 that a string in a key or an index may have: what the index of any database can hold."""
+
+_SHORT = MAX_INDEXED // 4
+"""Characters of a string that cannot have more bytes than that."""
+
+
+def number(value: float) -> float:
+    """Return a number as a float. Raises `ValueError` if that changes it."""
+    if abs(value) > sys.float_info.max and type(value) is int:
+        raise ValueError("the integer is too large for a float")
+    kept = float(value)
+    if kept != value:
+        raise ValueError(f"{value!r} cannot be kept as a float")
+    return kept
+
+
+def decimal(value: Decimal) -> Decimal:
+    """Return an amount unchanged. Raises `ValueError` if it is not finite."""
+    if not value.is_finite():
+        raise ValueError(f"{value!r} cannot be kept")
+    return value
+
+
+def dump_decimal(value: Decimal) -> str:
+    """Return the text of an amount. Raises `ValueError` if it is not finite."""
+    return str(decimal(value))
+
+
+def utc(value: datetime) -> datetime:
+    """Return a time in UTC. Raises `ValueError` if it has no time zone."""
+    if value.tzinfo is UTC:
+        return value
+    if value.utcoffset() is None:
+        raise ValueError(f"{value!r} has no time zone")
+    try:
+        return value.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(f"{value!r} has no equal in UTC") from error
+
+
+@lru_cache(maxsize=1024)
+def utc_text(value: datetime) -> str:
+    """Format with a fixed width, so that it sorts. Cached because most records of one step carry the same time."""
+    return value.isoformat("T", "microseconds")
+
+
+def dump_time(value: datetime) -> str:
+    """Return the text of a time, in UTC. Raises `ValueError` if it has no time zone."""
+    return utc_text(utc(value))
+
+
+def within_index(text: str) -> str:
+    """Return `text` unchanged. Raises `ValueError` if it is too long for an index, or contains a lone surrogate."""
+    if len(text) > _SHORT and len(text.encode()) > MAX_INDEXED:
+        raise ValueError(f"a string of more than {MAX_INDEXED} bytes cannot be part of a key or an index")
+    return json_values.encodable(text)
+
+
+def conversion_of(width: int, converts: Mapping[int, Convert]) -> Conversion:
+    """Make the function that converts so many values of known types; it returns the same tuple if nothing changes.
+
+    Every record that is stored passes one, so its source is written out: what most values need is done in place, and
+    checked for all of them together.
+    """
+    if not converts:
+        return lambda values: values
+    names = [f"v{at}" for at in range(width)]
+    checks = [at for at, convert in converts.items() if convert in _USUAL]
+    changes = {at: convert for at, convert in converts.items() if convert not in _USUAL}
+    lines = ["def convert(values):", f" {', '.join(names)}, = values"]
+    if checks:
+        usual = [
+            condition([names[at] for at in checks if converts[at] is check])
+            for check, condition in _USUAL.items()
+            if check in converts.values()
+        ]
+        lines += [f" if not ({' and '.join(usual)}):", *(f"  convert{at}(v{at})" for at in checks)]
+    for at, convert in changes.items():
+        names[at] = f"c{at}"
+        condition, result = _in_place(convert, f"v{at}", called := f"convert{at}(v{at})")
+        lines.append(f" c{at} = {f'{result} if True{condition} else {called}' if condition else called}")
+    same = " and ".join([f"c{at} is v{at}" for at in changes]) or "True"
+    lines.append(f" return values if {same} else ({', '.join(names)},)")
+    known: dict[str, Any] = {"utc": UTC, "utc_text": utc_text}
+    known |= {f"convert{at}": convert for at, convert in converts.items()}
+    exec(_compiled("\n".join(lines)), known)  # noqa: S102 - of positions alone
+    return known["convert"]  # type: ignore[no-any-return]
+
+
+def record_conversion(
+    fields: Sequence[tuple[str, type, bool]], converts: Mapping[int, Convert], accept: Conversion
+) -> Callable[[object], tuple[Any, ...]]:
+    """Make the function from a record to its values, converted by position.
+
+    A field has a name, the type that nearly all values have, and whether it may be None. Every record that is stored
+    passes the function, so its source is written out: usual values are read, checked and converted in place, and only
+    others by `accept`.
+    """
+    names = [f"v{at}" for at in range(len(fields))]
+    known: dict[str, Any] = {"accept": accept, "utc": UTC, "utc_text": utc_text}
+    lines, conditions, results = ["def convert(record):"], list[str](), list[str]()
+    together = dict[Convert, list[str]]()
+    for at, (name, (field, usual, nullable)) in enumerate(zip(names, fields, strict=True)):
+        convert = converts.get(at)
+        known |= {f"type{at}": usual, f"convert{at}": convert}
+        lines.append(f" {name} = record.{field}")
+        further, result = _in_place(convert, name, f"convert{at}({name})")
+        if convert is not None and convert in _USUAL and not nullable:
+            together.setdefault(convert, []).append(name)
+            result = name
+        condition = f"type({name}) is type{at}{further}"
+        conditions.append(f"({name} is None or {condition})" if nullable else condition)
+        results.append(f"None if {name} is None else {result}" if nullable else result)
+    conditions += [_USUAL[convert](checked) for convert, checked in together.items()]
+    lines += [
+        f" if {' and '.join(conditions)}: return {', '.join(results)},",
+        f" return accept(({', '.join(names)},))",
+    ]
+    exec(_compiled("\n".join(lines)), known)  # noqa: S102 - of the names of fields, as attrs does
+    return known["convert"]  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=1024)
+def _compiled(source: str) -> CodeType:
+    """Compile a conversion: once for all the stores of a process."""
+    return compile(source, "<conversion>", "exec")
+
+
+def _in_place(convert: Convert | None, name: str, called: str) -> tuple[str, str]:
+    """Return a further condition under which a value can be converted in place, and the expression that does so."""
+    condition, result = _IN_PLACE.get(convert, ("", name if convert is None else called))
+    return condition.format(name), result.format(name)
+
+
+def _joined(names: Sequence[str]) -> str:
+    return f"''.join(({', '.join(names)},))"
+
+
+def _all_ascii(names: Sequence[str]) -> str:
+    return f"{_joined(names)}.isascii()"
+
+
+def _all_short(names: Sequence[str]) -> str:
+    return f"len(text := {_joined(names)}) <= {_SHORT} and text.isascii()"
+
+
+def _all_in_range(names: Sequence[str]) -> str:
+    return f"0 <= ({' | '.join(names)}) < {json_values.MAX_INT}"  # as large as each, and negative where one is
+
+
+_USUAL: Mapping[Convert, Callable[[Sequence[str]], str]] = {
+    json_values.encodable: _all_ascii,
+    within_index: _all_short,
+    json_values.within_63_bits: _all_in_range,
+}
+"""Conversions that return the value as it is, or raise; and a condition under which none of them raises."""
+
+_IN_PLACE: Mapping[Convert | None, tuple[str, str]] = {
+    decimal: (" and {}.is_finite()", "{}"),
+    dump_decimal: (" and {}.is_finite()", "str({})"),
+    utc: (" and {}.tzinfo is utc", "{}"),
+    dump_time: (" and {}.tzinfo is utc", "utc_text({})"),
+}
+"""Conversions as expressions, each with the condition under which it holds."""

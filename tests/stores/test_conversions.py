@@ -1,0 +1,70 @@
+"""Values of a record for its columns: the written-out function gives what the general one gives, for any values."""
+
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelyard.domain.record import Record
+from modelyard.stores.columns import Projection, columns_of
+from modelyard.testing import CONTRACT_RECORDS
+from modelyard.testing.contracts.store_values import Colour
+
+
+class Shouted(str):
+    """A string that shows as something else."""
+
+    __slots__ = ()
+
+    def __format__(self, spec: str) -> str:
+        return "?"
+
+
+EAST = timezone(timedelta(hours=2))
+VALUES: list[Any] = [
+    None, True, False, 0, 7, -3, 2**63 - 1, 2**63, 2**70, 0.5, float("nan"), float("inf"), b"", b"ab", "", "a", "é",
+    "\ud800", "x" * 250, "x" * 251, "é" * 501, Shouted("\ud800"), Shouted("x" * 2000), Decimal(1), Decimal("1.50"),
+    Decimal("NaN"), datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 5, tzinfo=EAST), datetime(2026, 1, 1),
+    Colour.RED, {"a": 1}, MappingProxyType({"a": [1]}), (1, "b"), [1], object(),
+]  # fmt: skip
+PROJECTIONS = [
+    Projection(columns := list(columns_of(record).values()), [getattr(column.kind, way) for column in columns])
+    for record in CONTRACT_RECORDS
+    for way in ("keep", "dump")
+]
+DECLARED = [record for record in CONTRACT_RECORDS for _ in ("keep", "dump")]
+
+
+class Bag:
+    """Something with the fields of a record, of any type."""
+
+    def __init__(self, record: Record, values: tuple[Any, ...]) -> None:
+        self.__dict__.update(zip(columns_of(record), values, strict=True))
+
+
+def outcome(convert: Any, argument: object) -> object:
+    try:
+        return [(type(value), value) for value in convert(argument)]
+    except (TypeError, ValueError) as error:
+        return type(error), str(error)
+
+
+def usual(record: Record) -> list[Any]:
+    """For each column a value that it takes."""
+    by_type = {type(value): value for value in reversed(VALUES) if type(value) is not Shouted}
+    return [by_type[column.kind.usual] for column in columns_of(record).values()]
+
+
+@pytest.mark.parametrize("at", range(len(PROJECTIONS)))
+@given(data=st.data())
+def test_both_ways_give_the_same(at: int, data: st.DataObject) -> None:
+    projection, record = PROJECTIONS[at], DECLARED[at]
+    values = usual(record)
+    for place in data.draw(st.lists(st.integers(0, len(values) - 1), max_size=2)):
+        values[place] = data.draw(st.sampled_from(VALUES))
+    held = tuple(values)
+    assert outcome(projection.checked, Bag(record, held)) == outcome(projection.accept, held)
