@@ -68,3 +68,10 @@ def test_both_ways_give_the_same(at: int, data: st.DataObject) -> None:
         values[place] = data.draw(st.sampled_from(VALUES))
     held = tuple(values)
     assert outcome(projection.checked, Bag(record, held)) == outcome(projection.accept, held)
+
+
+@pytest.mark.parametrize("at", [at for at, record in enumerate(DECLARED) if str in map(type, usual(record))][::2])
+def test_a_kind_of_string_is_judged_by_its_characters(at: int) -> None:
+    values = [Shouted("\ud800") if type(value) is str else value for value in usual(DECLARED[at])]
+    with pytest.raises(ValueError, match="surrogates not allowed"):
+        PROJECTIONS[at].accept(tuple(values))
