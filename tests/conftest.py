@@ -71,6 +71,7 @@ def pytest_runtestloop() -> None:
     Where each run looks at the same examples, none are made of constants in the source: they would change with every
     change of it and with the modules that a process has loaded, and to parse these takes a process 5 to 10 seconds.
     """
+    gc.collect()  # of the classes that attrs made again with slots, the first ones would stay among the subclasses
     gc.freeze()
     gc.enable()
     if settings.default.derandomize:
