@@ -514,7 +514,7 @@ class Gate:
 
 
 async def until(event: threading.Event) -> None:
-    await asyncio.get_running_loop().run_in_executor(None, event.wait, 10)
+    await asyncio.get_running_loop().run_in_executor(None, event.wait, 60)
 
 
 def test_a_cancelled_task_waits_for_the_piece_that_a_thread_is_making_and_never_blocks_the_loop() -> None:

@@ -584,7 +584,7 @@ def test_a_cancelled_task_gives_back_its_slot_and_its_reservation() -> None:
 
     async def main() -> None:
         task = asyncio.create_task(Chat(runtime, key(Limits(concurrent_requests=1))).acomplete(**ASK))
-        await asyncio.get_running_loop().run_in_executor(None, begun.wait, 10)
+        await asyncio.get_running_loop().run_in_executor(None, begun.wait, 60)
         task.cancel()
         await asyncio.sleep(0)
         go.set()
