@@ -28,6 +28,11 @@ def _equal(columns: Sequence[Column], first: int = 1) -> str:
     return " AND ".join(f'"{column.name}" = ${first + at}' for at, column in enumerate(columns))
 
 
+def _unnested(columns: Sequence[Column]) -> str:
+    arrays = ", ".join(f"${at + 1}::{array_type(column)}" for at, column in enumerate(columns))
+    return f"SELECT * FROM unnest({arrays})"
+
+
 @attrs.frozen
 class KeyLookup:
     """A statement that finds the record with these values."""
@@ -41,52 +46,54 @@ class RecordPlan:
 
     def __init__(self, record: Record, schema: str) -> None:
         columns = columns_of(record)
-        names = [*columns]
-        given = [name for name in names if name != record.sequence]
+        names = self._names = [*columns]
         self.record = record
         self.columns: list[Column] = [*columns.values()]
-        self.table: str = f'"{schema}"."{record.table}"'
-        self.selected: str = quoted(names)
+        self._given = [column for name, column in columns.items() if name != record.sequence]
+        self._width = len(self._given)
+        self._key = [columns[name] for name in record.key]
+        self._key_at = [names.index(name) for name in record.key]
         self.unique: Mapping[str, Sequence[int]] = {
             name: [names.index(column) for column in chosen] for name, chosen in record.unique.items()
         }
         self._unique_columns = {at for positions in self.unique.values() for at in positions}
         self.settings: frozenset[int] = frozenset(names.index(name) for name in record.settings)
-        self._row = dumping([columns[name] for name in given])
-        self._names, self._width = names, len(given)
+        self.companion: RecordPlan | None = None
+        self._row, self.key, self._whole_row = dumping(self._given), dumping(self._key), dumping(self.columns)
+        self._pack, self._pack_whole = packing(self._given), packing(self.columns)
+        self._write_statements(columns, schema)
+        self._write_queries(columns)
+
+    def _write_statements(self, columns: Mapping[str, Column], schema: str) -> None:
+        """Write the SQL of single records, and of many."""
+        record = self.record
+        self.table: str = f'"{schema}"."{record.table}"'
         self.numbers: str = f'"{schema}"."{record.table}_{record.sequence}_seq"'
-        key = [columns[name] for name in record.key]
-        self._key_at = [names.index(name) for name in record.key]
-        self.key: Projection = dumping(key)
-        self.get: str = f"SELECT {self.selected} FROM {self.table} WHERE {_equal(key)}"
-        self.delete: str = f"DELETE FROM {self.table} WHERE {_equal(key)}"
-        self._given = [columns[name] for name in given]
-        self._where_key = key
-        marks = ", ".join(f"${at + 1}" for at in range(len(given)))
-        self._insert = f"INSERT INTO {self.table} ({quoted(given)}) VALUES ({marks})"
-        arrays = ", ".join(f"${at + 1}::{array_type(column)}" for at, column in enumerate(self._given))
+        self.selected: str = quoted(self._names)
+        self.get: str = f"SELECT {self.selected} FROM {self.table} WHERE {_equal(self._key)}"
+        self.delete: str = f"DELETE FROM {self.table} WHERE {_equal(self._key)}"
+        into = f"INSERT INTO {self.table} ({quoted([column.name for column in self._given])})"
+        self._insert = f"{into} VALUES ({', '.join(f'${at + 1}' for at in range(self._width))})"
+        self._insert_many = f"{into} {_unnested(self._given)}"
+        self._restore = f"INSERT INTO {self.table} ({self.selected}) {_unnested(self.columns)} ON CONFLICT DO NOTHING"
         self.accumulate: str = self._adding(columns) if record.sums else ""
-        self._insert_many = f"INSERT INTO {self.table} ({quoted(given)}) SELECT * FROM unnest({arrays})"
-        self._pack = packing(self._given)
-        self.by_key: IndexPages = IndexPages(self.table, [], key)
-        whole = ", ".join(f"${at + 1}::{array_type(column)}" for at, column in enumerate(self.columns))
-        self._restore = (
-            f"INSERT INTO {self.table} ({self.selected}) SELECT * FROM unnest({whole}) ON CONFLICT DO NOTHING"
-        )
         numbers = lock_key(schema, "numbers", record.table)
         self.number_lock: Statement | None = (LOCK, (numbers,)) if record.sequence else None
-        self._pack_whole, self._whole_row = packing(self.columns), dumping(self.columns)
-        self.find: Mapping[str, KeyLookup] = {
-            name: self._lookup([columns[c] for c in chosen]) for name, chosen in record.unique.items()
-        } | {KEY: KeyLookup(self.get, self.key)}
-        self.companion: RecordPlan | None = None
         self._domain = f'first."{record.domain[1]}"' if record.domain else ""
         self._domain_lock: str = try_domain_lock(schema, record.domain[0], self._domain) if record.domain else "true"
+        self._updates: dict[tuple[int, ...], str] = {}
+
+    def _write_queries(self, columns: Mapping[str, Column]) -> None:
+        """Write the SQL that finds a record by its unique keys, and lists records."""
+        record = self.record
+        self.find: Mapping[str, KeyLookup] = {
+            name: self._lookup([columns[column] for column in chosen]) for name, chosen in record.unique.items()
+        } | {KEY: KeyLookup(self.get, self.key)}
+        self.by_key: IndexPages = IndexPages(self.table, [], self._key)
         self.listings: Mapping[str, IndexPages] = {
             name: IndexPages(self.table, [columns[c] for c in index.where], [columns[c] for c in record.order_of(name)])
             for name, index in record.indexes.items()
         }
-        self._updates: dict[tuple[int, ...], str] = {}
         self._selections: dict[tuple[str, ...], tuple[str, list[tuple[int, Convert]]]] = {}
 
     def _adding(self, columns: Mapping[str, Column]) -> str:
@@ -210,7 +217,7 @@ class RecordPlan:
         sql = self._updates.get(positions)
         if sql is None:
             sets = ", ".join(f'"{self._names[at]}" = ${n + 1}' for n, at in enumerate(positions))
-            where = _equal(self._where_key, len(positions) + 1)
+            where = _equal(self._key, len(positions) + 1)
             sql = self._updates[positions] = f"UPDATE {self.table} SET {sets} WHERE {where}"
         return sql, (*changes.values(), *key)
 
