@@ -46,7 +46,9 @@ class Nursery:
         reported = self._process.stdout.readline()
         assert reported, "the nursery has ended"
         pid, *line = json.loads(reported)
-        child = self._children.setdefault(pid, Child(self, pid))
+        if line == ["born"]:  # the number of one that has ended may be given again
+            self._children[pid] = Child(self, pid)
+        child = self._children[pid]
         child.printed.append(line)
         return child, line
 
