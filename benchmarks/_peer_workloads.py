@@ -10,9 +10,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from _peer_models import ROWS, engine, generate, llama_cpp, vllm
+from _peer_servers import Server, aimock, litellm_proxy
 from _uvicorn_load import through_uvicorn
 
 Call = Callable[[int], object]
@@ -146,6 +149,41 @@ def fastapi_app() -> Any:
     return app
 
 
+# ---- evaluations -------------------------------------------------------------------------------------------------
+
+EVALUATED = 200
+"""Rows of one evaluation run, as of ours."""
+
+
+def inspect() -> Call:
+    """Evaluation runs of 200 rows by Inspect, whose model repeats the question and gives the usage of that."""
+    from inspect_ai import Task
+    from inspect_ai import eval as evaluate
+    from inspect_ai.dataset import MemoryDataset, Sample
+    from inspect_ai.model import ModelOutput, ModelUsage, get_model
+    from inspect_ai.scorer import exact
+    from inspect_ai.solver import generate as generating
+
+    def repeated(messages: Any, *_: Any) -> Any:
+        output = ModelOutput.from_content("mockllm/model", messages[-1].text)
+        output.usage = ModelUsage(input_tokens=3, output_tokens=3, total_tokens=6)
+        return output
+
+    model = get_model("mockllm/model", custom_outputs=repeated)
+    questions = [f"question number {at}" for at in range(EVALUATED)]
+    rows = MemoryDataset([Sample(input=question, target=question) for question in questions])
+    options = {"max_samples": 8, "max_connections": 8, "display": "none", "log_level": "error"}
+    logs = tempfile.mkdtemp()
+
+    def call(calls: int) -> None:
+        for _ in range(calls):
+            task = Task(dataset=rows, solver=generating(), scorer=exact())
+            (log,) = evaluate(task, model=model, log_dir=logs, **options)
+            assert log.results.scores[0].metrics["mean"].value == 1, log.error
+
+    return call
+
+
 # ---- what is kept on disk ----------------------------------------------------------------------------------------
 
 
@@ -218,21 +256,30 @@ WORKLOADS: dict[str, Callable[[], Call]] = {
     "bare-served": lambda: through_uvicorn(bare_app(), "/chat", HEADERS, BODY),
     "starlette-served": lambda: through_uvicorn(starlette_app(), "/chat", HEADERS, BODY),
     "fastapi-served": lambda: through_uvicorn(fastapi_app(), "/chat", HEADERS, BODY),
+    "aimock": lambda: aimock(BODY, PROMPT),
+    "litellm-proxy": lambda: litellm_proxy(streamed=False),
+    "litellm-proxy-stream": lambda: litellm_proxy(streamed=True),
+    "inspect": inspect,
     "sqlite3": raw_sqlite,
     "sqlite3-events": raw_events,
     "mlflow": mlflow,
     "optuna": optuna,
+    **{f"engine-{rows}": partial(engine, rows) for rows in ROWS},
+    **{f"generate-{rows}": partial(generate, rows) for rows in ROWS},
+    **{f"vllm-{rows}": partial(vllm, rows) for rows in ROWS},
+    **{f"llama.cpp-{rows}": partial(llama_cpp, rows) for rows in ROWS},
 }
 
 
 def main() -> None:
-    call = WORKLOADS[sys.argv[1]]()
     output, sys.stdout = sys.stdout, sys.stderr  # some libraries print
+    call = WORKLOADS[sys.argv[1]]()
+    spent = call.spent if isinstance(call, Server) else time.process_time_ns
     print("ready", file=output, flush=True)
     for line in sys.stdin:
-        begun = time.process_time_ns()
+        begun = spent()
         call(int(line))
-        print(time.process_time_ns() - begun, file=output, flush=True)
+        print(spent() - begun, file=output, flush=True)
 
 
 if __name__ == "__main__":

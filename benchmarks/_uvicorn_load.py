@@ -11,7 +11,34 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 CONNECTIONS = 16
-_LENGTH = b"content-length: "
+_LENGTH, _CHUNKED = b"content-length: ", b"transfer-encoding: chunked"
+_LAST_CHUNK = b"0\r\n\r\n"
+
+
+class Clients:
+    """A process that sends a request over several sockets to a port of this machine."""
+
+    def __init__(self, port: int, request: bytes) -> None:
+        command = [sys.executable, __file__, str(port), request.hex()]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._stdin, self._stdout = process.stdin, process.stdout
+
+    def send(self, calls: int) -> None:
+        """Have the request sent so many times."""
+        self._stdin.write(b"%d\n" % calls)
+        self._stdin.flush()
+
+    def wait(self) -> None:
+        """Return when all are answered."""
+        assert self._stdout.readline() == b"ok\n"
+
+
+def request_of(path: str, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> bytes:
+    """A request as it is sent."""
+    head = b"".join(b"%s: %s\r\n" % header for header in headers)
+    return b"POST %s HTTP/1.1\r\n%s\r\n%s" % (path.encode(), head, body)
 
 
 def through_uvicorn(
@@ -24,20 +51,13 @@ def through_uvicorn(
     listening = socket.create_server(("127.0.0.1", 0))
     runner = asyncio.Runner(loop_factory=config.get_loop_factory())
     serving = runner.get_loop().create_task(uvicorn.Server(config).serve([listening]))
-    head = b"".join(b"%s: %s\r\n" % header for header in headers)
-    request = b"POST %s HTTP/1.1\r\n%s\r\n%s" % (path.encode(), head, body)
-    command = [sys.executable, __file__, str(listening.getsockname()[1]), request.hex()]
-    clients = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    stdin, stdout = clients.stdin, clients.stdout
-    assert stdin is not None
-    assert stdout is not None
+    clients = Clients(listening.getsockname()[1], request_of(path, headers, body))
 
     async def answered(calls: int) -> None:
-        stdin.write(b"%d\n" % calls)
-        stdin.flush()
-        done = asyncio.get_running_loop().run_in_executor(None, stdout.readline)
+        clients.send(calls)
+        done = asyncio.get_running_loop().run_in_executor(None, clients.wait)
         await asyncio.wait([serving, done], return_when=asyncio.FIRST_COMPLETED)
-        assert done.result() == b"ok\n"
+        done.result()
 
     return lambda calls: runner.run(answered(calls))
 
@@ -52,6 +72,10 @@ def exchange(connections: Sequence[socket.socket], request: bytes) -> None:
             got += connection.recv(65536) or sys.exit("the server has closed the connection")
         head, _, rest = got.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200"), got
+        if _CHUNKED in head.lower():
+            while not rest.endswith(_LAST_CHUNK):
+                rest += connection.recv(65536) or sys.exit("the server has closed the connection")
+            continue
         begin = head.lower().index(_LENGTH) + len(_LENGTH)
         left = int(head[begin:].partition(b"\r")[0]) - len(rest)
         while left > 0:

@@ -162,14 +162,32 @@ def hop(streamed: bool) -> Callable[[ExitStack], Call]:
     """Chat completions through the ASGI application in front of a constant server in another process."""
 
     def prepared(cleanup: ExitStack) -> Call:
-        from modelyard.backends import UpstreamBackend, offer
-
-        url = cleanup.enter_context(constant_server())
-        models = [offer("m", context_length=100_000, pricing=Pricing())]
-        platform = opened(cleanup, backend=UpstreamBackend(url, "k", models=models), clock=SystemClock())
-        return through_asgi(cleanup, platform, "m", MESSAGES, streamed)
+        return through_asgi(cleanup, in_front(cleanup), "m", MESSAGES, streamed)
 
     return prepared
+
+
+def served_hop(streamed: bool) -> Callable[[ExitStack], Call]:
+    """The same over HTTP, served by uvicorn; the clients are in another process."""
+
+    def prepared(cleanup: ExitStack) -> Call:
+        from _uvicorn_load import through_uvicorn
+
+        from modelyard.asgi import asgi_app
+
+        platform = in_front(cleanup)
+        return through_uvicorn(asgi_app(platform), CHAT, *asked(platform, "m", MESSAGES, streamed))
+
+    return prepared
+
+
+def in_front(cleanup: ExitStack) -> Any:
+    """A platform in front of a constant server in another process."""
+    from modelyard.backends import UpstreamBackend, offer
+
+    url = cleanup.enter_context(constant_server())
+    models = [offer("m", context_length=100_000, pricing=Pricing())]
+    return opened(cleanup, backend=UpstreamBackend(url, "k", models=models), clock=SystemClock())
 
 
 @contextmanager
@@ -263,6 +281,8 @@ WORKLOADS: dict[str, Callable[[ExitStack], Call]] = {
     "served-sqlite": served(on_disk=True),
     "hop": hop(streamed=False),
     "hop-stream": hop(streamed=True),
+    "served-hop": served_hop(streamed=False),
+    "served-hop-stream": served_hop(streamed=True),
     "evaluation-1": evaluation(1, on_disk=False),
     "evaluation-8": evaluation(8, on_disk=False),
     "evaluation-64": evaluation(64, on_disk=False),
