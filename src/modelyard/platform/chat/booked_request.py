@@ -85,7 +85,7 @@ class BookedRequest:
         principal: Principal,
         given: CompletionRequest,
         attribution: Attribution,
-        client: RequestInProgress | None,
+        client: RequestInProgress | None = None,
     ) -> None:
         self.runtime: Runtime = runtime
         self.client: RequestInProgress | None = client

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 from modelyard.domain.completion import Choice, Completion, CompletionRequest, Delta, Message, Role, ToolMode, Usage
 from modelyard.domain.frozen import maker
-from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.usage import Admission
 from modelyard.errors import ModelyardError, StoreClosed
 from modelyard.flow import Call, CallerDisconnected, Emit, Flow, Transact
@@ -29,10 +28,9 @@ from modelyard.platform.chat.backend_stream import (
     backend_failed,
     close_deltas,
 )
-from modelyard.platform.chat.booked_request import BookedRequest, RequestInProgress, report_failed
+from modelyard.platform.chat.booked_request import BookedRequest, report_failed
 from modelyard.platform.chat.plan import known_plan, make_plan, storing
 from modelyard.platform.chat.whole_answer import BegunAnswer, begin_answer, is_whole
-from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.admission import reserve
 from modelyard.platform.usage.booking import CompletionBooking
 
@@ -45,8 +43,8 @@ class CompletionPipeline(BookedRequest):
     """Answers one request and records its usage on `attribution`.
 
     A streamed request emits its `StreamStarted`, its deltas, and its `Completion` when its usage is recorded. What can
-    fail before the first token fails before the `StreamStarted`. `details` asks for log-probabilities and token ids
-    where the backend has them. A caller who leaves meanwhile pays for what was produced.
+    fail before the first token fails before the `StreamStarted`. A caller who leaves meanwhile pays for what was
+    produced.
 
     What does not wait, as a store or backend declares, is done in place: yielding it to the driver would cost more.
     `reserves_first` is for a driver who stores usage in transactions of its own: what an answer may cost is then always
@@ -56,6 +54,8 @@ class CompletionPipeline(BookedRequest):
     operation: ClassVar[str] = "chat"
     backend: Any
     request: CompletionRequest
+    details: bool = False
+    created: int
     prompt_tokens: int | None = None
     max_tokens: int
     images: int = 0
@@ -67,27 +67,15 @@ class CompletionPipeline(BookedRequest):
     choices_begun: int = 0
     reserves_first: bool = False
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        principal: Principal,
-        request: CompletionRequest,
-        attribution: Attribution,
-        details: bool = False,
-        client: RequestInProgress | None = None,
-    ) -> None:
-        super().__init__(runtime, principal, request, attribution, client)
-        self.details: bool = details
-        self.created: int = int(runtime.clock.now().timestamp())
-
-    def flow(self) -> Flow[CompletionResult]:
-        """Answer the request.
+    def flow(self, details: bool = False) -> Flow[CompletionResult]:
+        """Answer the request, with log-probabilities and token ids for `details`, where the backend has them.
 
         Raises `ModelNotFound`, `Forbidden`, `InvalidInput` and its subclasses, `BudgetExceeded`, `RateLimited`,
         `BackendError`, `StoreError`.
         """
         runtime, given = self.runtime, self.given
         cache, store = runtime.cache, runtime.store
+        self.details, self.created = details, int(runtime.clock.now().timestamp())
         if cache.tracing is not None:
             self.span = cache.tracing.begin(self)
         try:

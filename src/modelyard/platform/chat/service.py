@@ -68,7 +68,7 @@ class Chat:
         details: bool = False,
         client: RequestInProgress | None = None,
     ) -> Flow[CompletionResult]:
-        return CompletionPipeline(self._runtime, self._principal, request, attribution, details, client).flow()
+        return CompletionPipeline(self._runtime, self._principal, request, attribution, client).flow(details)
 
     def _count(self, request: CompletionRequest, attribution: Attribution) -> Flow[int]:
         """Return how many tokens a prompt has, without answering it.

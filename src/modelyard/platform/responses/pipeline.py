@@ -56,7 +56,7 @@ class ResponsePipeline(CompletionPipeline):
         request = attrs.evolve(
             parsed.request, messages=messages, streamed=parsed.request.streamed or queued is not None
         )
-        super().__init__(runtime, principal, request, attribution, False, client)
+        super().__init__(runtime, principal, request, attribution, client)
         self._truncates, self._stores, self._queued = parsed.truncates, parsed.store, queued
         self.response: ModelResponse = self._begun(parsed) if queued is None else queued
         self._events = ResponseEvents(self.response, request.logprobs)
@@ -78,10 +78,10 @@ class ResponsePipeline(CompletionPipeline):
             completion_id=self.id,
         )
 
-    def flow(self) -> Flow[CompletionResult]:
+    def flow(self, details: bool = False) -> Flow[CompletionResult]:
         """Answer the request. Raises as `CompletionPipeline.flow`, with the places of this format."""
         try:
-            result = yield from super().flow()
+            result = yield from super().flow(details)
         except BudgetExceeded as error:
             if error.param is None:
                 raise

@@ -77,7 +77,7 @@ class RoundSampler:
         pauses = Retries(RETRIES, self.runtime.clock).pauses()
         while True:
             try:
-                flow = CompletionPipeline(self.runtime, self.principal, request, self.attribution, True).flow()
+                flow = CompletionPipeline(self.runtime, self.principal, request, self.attribution).flow(details=True)
                 return run(flow).completion.choices
             except (BackendError, Overloaded, RateLimited) as error:
                 pause = next(pauses, None)
