@@ -23,6 +23,7 @@ _OF_TOKENS = ("keys", "values")
 """The attributes of layers that have an entry for each token (rows x heads x tokens x size): they are left-padded."""
 
 _DEEPEST = 8
+"""How many levels of objects, lists and mappings are searched for tensors."""
 
 
 class JointCache:
@@ -33,7 +34,7 @@ class JointCache:
 
     def __init__(self, body: Any, config: Any, rows: int = 1, keeps: bool = True) -> None:
         self._body, self._config, self._keeps = body, config, keeps
-        self._aligned = True  # all rows had the same length ever since: then the model's own positions are right
+        self._aligned = True  # all rows have had the same length so far: then the model's own positions are right
         self.kept: dict[str, Any] = {}
         """What the body returned, by the name under which it accepts it."""
         self.seen: list[int] = [0] * rows
@@ -91,7 +92,7 @@ class JointCache:
         return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
     def _places(self, device: torch.device) -> dict[str, Any]:
-        """Return the positions and the mask of a token more, where the model's own are not right."""
+        """Return the positions and the mask of one more token, where the model's own are not right."""
         if self._aligned or _OF_ATTENTION not in self.kept:
             return {}
         positions = torch.tensor(self.seen, device=device)[:, None]
@@ -110,10 +111,10 @@ Change = Callable[[str, Sequence[Tensor]], Tensor]
 
 
 def _changed(values: Sequence[Any], change: Change, depth: int, name: str = "") -> Any:
-    """Return the first of these values of one structure, with its tensors changed by the names of their attributes.
+    """Return the first of several values of equal structure, with new tensors.
 
-    Lists, mappings and objects are changed in place, and lose what they had: so there is memory for little more than
-    one tensor twice.
+    `change` makes each of them of the tensors that the values have there, and of the name of their attribute. Lists,
+    mappings and objects are changed in place, and each old tensor is dropped at once: only one is in memory twice.
     """
     first = values[0]
     if isinstance(first, Tensor):

@@ -156,6 +156,7 @@ _OTHERWISE = (
     "attention_chunk_size",
     *("state_size", "mamba_d_state", "mamba_n_heads", "ssm_state_size", "attn_layer_period", "block_types"),
 )
+"""Settings of models whose layers store something other than plain keys and values."""
 
 
 def suits(config: Any) -> bool:

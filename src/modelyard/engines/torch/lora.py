@@ -26,6 +26,7 @@ _PASSED_OVER = {"out_proj"}
 """Mamba passes these weights to a kernel instead of calling the layer; peft refuses them."""
 
 _ODD = ("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern", "layer_replication")
+"""Settings of adapters that are not served."""
 
 PREFIX = "base_model.model."
 """The prefix that peft adds to the names of a model's layers."""

@@ -18,7 +18,7 @@ MAX_ROWS = 4096
 """Rows of one request; the client sends 1024 at most."""
 
 MAX_NUMBERS = 2**24
-"""Numbers that a request has, written out."""
+"""Numbers that a request may have, the zeros of sparse tensors included."""
 
 TARGETS = "target_tokens"
 _CHUNKS = {1: "text", 2: "an image", 3: "audio"}

@@ -1,4 +1,4 @@
-"""A base model in training on several ranks: each takes every so many-th row of a step."""
+"""A base model in training on several ranks: each takes an equal share of the rows of a step."""
 
 from collections.abc import Sequence
 

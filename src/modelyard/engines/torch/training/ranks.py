@@ -2,7 +2,8 @@
 
 Each rank has the network and a share of each step's rows. Rank 0 is the trainer: it alone has losses, the optimizer and
 the files. For each computation it hands out rows and the present weights, collects log-probabilities, hands out their
-derivatives and sums the gradients, so that the others keep nothing from one to the next and a resumed job is as ever.
+derivatives and sums the gradients. So the others keep nothing between computations, and a resumed job computes what an
+undisturbed one would.
 """
 
 import os
