@@ -109,7 +109,7 @@ class SaveBody:
 
 @attrs.define(kw_only=True)
 class RunNamed:
-    """A run."""
+    """The run that a request is about."""
 
     model_id: str = attrs.field(validator=NAMED)
     type: str | None = None
@@ -125,7 +125,7 @@ class RefusedCommand:
 
 @attrs.frozen
 class Promise:
-    """Under which id the answer is to be retrieved."""
+    """The id under which the answer is retrieved."""
 
     request_id: str
     model_id: str | None = None
@@ -142,7 +142,7 @@ class RequestNamed:
 
 @attrs.frozen
 class FailedRequest:
-    """Why a command has failed."""
+    """Why a command or a request to sample has failed."""
 
     error: str
     category: Literal["user", "server", "unknown"]

@@ -19,7 +19,7 @@ from modelyard.http.tinker.command_schemas import METADATA, NAMED, NUMBER, PATH,
 
 @attrs.define(kw_only=True)
 class NewRunSession:
-    """A client begins. `project_id` is the name of a project."""
+    """The session that a client begins. `project_id` is the name of a project."""
 
     tags: tuple[str, ...] = attrs.field(default=(), validator=Length(0, 64))
     user_metadata: Mapping[str, Any] | None = attrs.field(default=None, validator=METADATA)
@@ -50,7 +50,7 @@ class SessionNamed:
 
 @attrs.frozen
 class HeartbeatAnswer:
-    """It was heard."""
+    """The session goes on."""
 
     type: Literal["session_heartbeat"] = "session_heartbeat"
 
@@ -96,7 +96,7 @@ class ReportedEvents:
 
 @attrs.frozen
 class ClientFlags:
-    """How a client is to behave; what is not here is as it has it itself."""
+    """How a client is to behave. For what is not named here, it uses its own defaults."""
 
     pjwt_auth_enabled: bool = False
     parallel_fwdbwd_chunks: bool = True
@@ -201,7 +201,7 @@ class ShownSampler:
 
 @attrs.frozen
 class ShownWeights:
-    """Saved weights."""
+    """Saved weights, and the path under which requests name them."""
 
     checkpoint_id: str
     checkpoint_type: Literal["training", "sampler"]
@@ -224,7 +224,7 @@ class ShownWeights:
 
 @attrs.frozen
 class Offsets:
-    """Where a part of a listing is."""
+    """Which part of a listing this is, and how many items there are in all."""
 
     offset: int
     limit: int
@@ -233,7 +233,7 @@ class Offsets:
 
 @attrs.frozen
 class WeightsList:
-    """Saved weights."""
+    """Saved weights: of one run, the oldest first; of all runs, the newest first, with the `cursor` of this part."""
 
     checkpoints: tuple[ShownWeights, ...]
     cursor: Offsets | None = None
