@@ -10,6 +10,7 @@ import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import repeat
 from operator import add, mul
 
 import attrs
@@ -99,10 +100,12 @@ class Gradient:
             trace.positions, derivatives, strict=True
         ):
             scale = derivative / total
-            errors = [-scale * exp for exp in exps]
+            errors = list(map(mul, repeat(-scale), exps))
             errors[slot] += derivative
-            for token, error, exp in zip(prompt_part.tokens, errors, prompt_part.exps, strict=True):
-                shifts[token] += error + scale * exp
+            for token, shift in zip(
+                prompt_part.tokens, map(add, errors, map(mul, repeat(scale), prompt_part.exps)), strict=True
+            ):
+                shifts[token] += shift
             own.scale += scale
             for feature, value, known in zip(features, values, rows, strict=True):
                 part = parts.get(feature)
