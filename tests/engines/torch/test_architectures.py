@@ -61,7 +61,7 @@ def test_what_is_registered_answers_as_transformers_does(made: Made, family: str
     longest = read_base_folder(folder).context_length
     network = Network(folder)
     assert network.in_rows == ((family, options) not in APART)
-    assert network.can_batch == (not network.in_rows and family not in ONE_BY_ONE)
+    assert network.can_batch == network.can_pad == (not network.in_rows and family not in ONE_BY_ONE)
     engine = Engine(network, AdapterBank(network.model, 1, 8), frozenset())
     lengths = (5, 20, longest // 2, longest - 24)
     beside = [(prompt * longest)[:length] for prompt, length in zip(prompts(4), lengths, strict=True)]

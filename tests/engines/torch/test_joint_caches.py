@@ -26,7 +26,7 @@ FAMILIES["mistral"] = WINDOW
 def network(request: pytest.FixtureRequest, folders: Callable[..., Path], tmp_path: Path) -> Network:
     found = Network(build_family(folders("nano"), tmp_path, request.param, FAMILIES[request.param])[0])
     if found.in_rows:
-        found.in_rows, found.has_cache, found.can_batch = False, True, True
+        found.in_rows, found.has_cache, found.can_batch, found.can_pad = False, True, True, True
     if not found.can_batch:
         pytest.skip("this transformers has caches of its own for them, which cannot be joined")
     return found
@@ -98,11 +98,35 @@ def test_a_row_that_is_left_is_that_of_a_lone_cache(network: Network) -> None:
 def test_prompts_of_one_length_are_read_at_once(network: Network) -> None:
     engine = engine_of(network)
     several = [requested([n, *range(20, 31)], 3) for n in range(3, 9)]
-    several.insert(2, requested([*range(90, 110)], 3))
+    several.insert(2, requested([*range(90, 120)], 3))
     expected = [answered(engine, deepcopy(one))[0] for one in several]
     seen = watched(engine)
     assert answered(engine, *several) == expected
-    assert sorted(seen) == [(1, 20), (6, 12), (7, 1), (7, 1)]
+    assert sorted(seen) == [(1, 30), (6, 12), (7, 1), (7, 1)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_prompts_of_about_one_length_are_read_at_once(network: Network, seed: int) -> None:
+    """One that is not half as long as the longest is read with others of its own length."""
+    engine, draw = engine_of(network), random.Random(seed)
+    lengths = [31, 16, *(draw.randint(16, 31) for _ in range(4)), 15, 9, 1]
+    several = [requested((prompt * 40)[:length], 6) for prompt, length in zip(prompts(9, seed), lengths, strict=True)]
+    draw.shuffle(several)
+    expected = [answered(engine, deepcopy(one))[0] for one in several]
+    seen = watched(engine)
+    assert answered(engine, *several) == expected
+    assert network.can_pad
+    assert sorted(seen) == [(1, 1), (2, 15), (6, 31), *[(9, 1)] * 5]
+
+
+def test_a_network_that_pads_wrongly_reads_one_length_at_once(network: Network) -> None:
+    network.can_pad = False
+    engine = engine_of(network)
+    several = [requested([n, *range(20, 31 + n % 2)], 3) for n in range(3, 9)]
+    expected = [answered(engine, deepcopy(one))[0] for one in several]
+    seen = watched(engine)
+    assert answered(engine, *several) == expected
+    assert sorted(seen) == [(3, 12), (3, 13), (6, 1), (6, 1)]
 
 
 def test_nothing_is_joined_again_while_nobody_comes_or_leaves(
@@ -117,7 +141,7 @@ def test_nothing_is_joined_again_while_nobody_comes_or_leaves(
         plain(cache, others)
 
     monkeypatch.setattr(kind, "join", counting)
-    answered(engine, *(requested(prompt, 9) for prompt in ([5] * 4, [6] * 5, [7] * 6)))
+    answered(engine, *(requested(prompt, 9) for prompt in ([5] * 4, [6] * 9, [7] * 20)))
     assert joined == [2]
 
 

@@ -7,6 +7,7 @@ the layers do as for any batch, until a sequence comes or goes.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from inspect import signature
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ _DEEPEST = 8
 
 
 class JointCache:
-    """The cache of `rows` sequences of equal length, or of joined ones.
+    """The cache of `rows` sequences of equal length, of padded ones, or of joined ones.
 
     If `keeps` is false or the network has no cache, nothing is stored, and all tokens are read again each time.
     """
@@ -47,9 +48,31 @@ class JointCache:
 
         The first call reads all tokens at once, later ones one token at a time, which every kind of cache supports.
         """
-        output = self._body(input_ids=ids, use_cache=self._keeps, **self.kept, **self._places(ids.device))
-        self.kept = {name: output[name] for name in _CACHES if self._keeps and output.get(name) is not None}
+        states = self._pass(ids, **self.kept, **self._places(ids.device))
         self.seen = [seen + ids.shape[1] if self.kept else 0 for seen in self.seen]
+        return states
+
+    def read_padded(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+        """Read prompts of different lengths at once, left-padded, as the first tokens of all rows.
+
+        Returns the hidden states of the last tokens (rows x size).
+        """
+        device, lengths = self._body.device, [*map(len, prompts)]
+        longest = max(lengths)
+        ids = torch.tensor([[*[0] * (longest - len(prompt)), *prompt] for prompt in prompts], device=device)
+        padding = torch.tensor([longest - length for length in lengths], device=device)[:, None]
+        places = torch.arange(longest, device=device) - padding
+        more = (
+            {"position_ids": places.clamp(min=0)} if "position_ids" in signature(self._body.forward).parameters else {}
+        )
+        states = self._pass(ids, attention_mask=(places >= 0).long(), **more)
+        self.seen, self._aligned = lengths, len({*lengths}) == 1
+        return states[:, -1]
+
+    def _pass(self, ids: Tensor, **given: Any) -> Tensor:
+        """Read tokens, and keep what the body returns for the next ones; return their hidden states."""
+        output = self._body(input_ids=ids, use_cache=self._keeps, **given)
+        self.kept = {name: output[name] for name in _CACHES if self._keeps and output.get(name) is not None}
         states: Tensor = output.last_hidden_state
         self.last = states[:, -1].clone()  # a copy, so that it does not keep the whole tensor alive
         return states

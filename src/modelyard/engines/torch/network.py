@@ -1,8 +1,7 @@
 """The network of a base model, loaded from its folder and never changed: adapters and caches are separate from it."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,8 +12,9 @@ from transformers.modeling_outputs import MoeModelOutputWithPast
 from transformers.utils import logging as transformers_logging
 
 from modelyard.engines.torch.hf_cache import JointCache
-from modelyard.engines.torch.kv_cache import Mask, RowCache, narrower, suits
+from modelyard.engines.torch.kv_cache import Mask, suits
 from modelyard.engines.torch.lora import LoraLinear
+from modelyard.engines.torch.network_checks import WayChecks, narrowed, out_of_memory, tried
 from modelyard.errors import BackendError, Overloaded
 from modelyard.formats.model_config import context_length
 
@@ -131,8 +131,9 @@ class Network:
         self.in_rows: bool = False
         self.has_cache: bool = False
         self.can_batch: bool = False
-        """Whether sequences can share the rows of one cache; if not, whether each can have a cache of its own, and
-        whether these can then be read as one batch."""
+        self.can_pad: bool = False
+        """Whether sequences can share the rows of one cache; if not, whether each can have a cache of its own, whether
+        these can then be read as one batch, and whether prompts of different lengths can, too."""
         self._check()
 
     @property
@@ -189,99 +190,26 @@ class Network:
         """
         ids = torch.arange(min(CHECKED, self.context_length), device=self.device)[None] * 7919 % self.config.vocab_size
         try:
-            with torch.inference_mode(), _narrow(self.config, ids.shape[1] // 3):
+            with torch.inference_mode(), narrowed(self.config, ids.shape[1] // 3):
                 whole = self.model(ids, use_cache=False).logits[0].float()
-                self._choose_head(self.body(input_ids=ids, use_cache=False).last_hidden_state[0], whole)
-                self.in_rows = suits(self.config) and self._is_correct(self._in_rows, ids, whole)
-                self.has_cache = not self.in_rows and self._is_correct(self._in_separate_cache, ids, whole)
-                self.can_batch = self.has_cache and self._is_correct(self._as_batch, ids, whole)
+                ways = WayChecks(self, ids, whole)
+                self._choose_head(ways, self.body(input_ids=ids, use_cache=False).last_hidden_state[0], whole)
+                self.in_rows = suits(self.config) and ways.in_rows()
+                self.has_cache = not self.in_rows and ways.in_separate_cache()
+                self.can_batch = self.has_cache and ways.as_batch()
+                self.can_pad = self.can_batch and ways.padded()
         except Exception as fault:
             kind = Overloaded if out_of_memory(fault) else BackendError
             raise kind(f"{type(self.model).__name__} cannot be run here: {first_line(fault)}") from fault
 
-    def _choose_head(self, states: Tensor, whole: Tensor) -> None:
+    def _choose_head(self, ways: WayChecks, states: Tensor, whole: Tensor) -> None:
         """Use the head alone or, if the model does more after its body, all of that."""
         found, own = self.logits(states), ModelHead(self.model)
-        more = _tried(own, states)
+        more = tried(own, states)
         if more is not None and float((more - found).abs().max()) > 1e-5 * float(found.abs().max()):
             self._own_head, found = own, more
-        if not self._close(found, whole):
+        if not ways.close(found, whole):
             raise BackendError("its logits are computed in an unknown way")
-
-    def _is_correct(self, way: Callable[[Tensor], tuple[Tensor, list[int]]], ids: Tensor, whole: Tensor) -> bool:
-        """Return whether a way to read tokens gives the logits of the whole model, at the places it returns."""
-        tried = _tried(way, ids)
-        return tried is not None and self._close(tried[0], whole[tried[1]])
-
-    def _close(self, found: Tensor, whole: Tensor) -> bool:
-        """Compare logits. With 16 bits, deep networks and near ties between experts differ by hundredths; errors by
-        more.
-        """
-        tolerance = 1e-3 if self.dtype is torch.float32 else 0.15
-        return float((found - whole).abs().max()) <= tolerance * max(1.0, float(whole.abs().max()))
-
-    def _in_rows(self, ids: Tensor) -> tuple[Tensor, list[int]]:
-        """Read the first and the last token of a row as serving does.
-
-        The last token is read with the others in the cache, next to a row that begins.
-        """
-        cache = RowCache(self.config, 2, ids.shape[1], self.dtype, self.device)
-        self.hidden(ids[:, :-1], *cache.begin(0, [0], ids.shape[1] - 1), cache)
-        ends = ids[:, [-1, 0]].T
-        return self.logits(self.hidden(ends, *cache.begin(0, [ids.shape[1] - 1, 0], 1), cache))[:, 0], [-1, 0]
-
-    def _in_separate_cache(self, ids: Tensor) -> tuple[Tensor, list[int]]:
-        """Read the same two tokens with a cache of one sequence, the last by itself."""
-        cache = JointCache(self.body, self.config)
-        first = cache.read(ids[:, :-1])[0, :1]
-        return self.logits(torch.cat([first, cache.read(ids[:, cache.seen[0] :])[0, -1:]])), [0, -1]
-
-    def _as_batch(self, ids: Tensor) -> tuple[Tensor, list[int]]:
-        """Read two further tokens of prefixes as a batch, and leave the longest out of the second pass.
-
-        Two are of one length and are read together; in the first pass they are neither the longest nor the shortest.
-        """
-        middle, longest, shortest = ids.shape[1] // 2, ids.shape[1] - 1, 3
-        cache, *others = [self.new_cache(rows) for rows in (2, 1, 1)]
-        cache.read(ids[:, : middle - 1].expand(2, -1))
-        for other, place in zip(others, (longest, shortest), strict=True):
-            other.read(ids[:, : place - 1])
-        cache.join(others)
-        places = [middle, middle, longest, shortest]
-        first = cache.read(ids[0, [place - 1 for place in places]][:, None])
-        cache.keep([0, 1, 3])
-        remaining = [middle, middle, shortest]
-        second = cache.read(ids[0, remaining][:, None])
-        return self.logits(torch.cat([first, second]))[:, 0], [*(place - 1 for place in places), *remaining]
-
-
-def _tried(way: Callable[[Tensor], T], given: Tensor) -> T | None:
-    """Return the result, or None if the way does not work for this model."""
-    try:
-        return way(given)
-    except Exception as fault:
-        if out_of_memory(fault):
-            raise
-        return None
-
-
-@contextmanager
-def _narrow(config: Any, window: int) -> Iterator[None]:
-    """Narrow an attention window, if there is one, so that it takes effect in a short text."""
-    own = narrower(config)
-    if own is None:
-        yield
-        return
-    config.sliding_window = min(own, max(1, window))
-    try:
-        yield
-    finally:
-        config.sliding_window = own
-
-
-def out_of_memory(fault: BaseException) -> bool:
-    """Return whether an error means that memory is exhausted, on a graphics card or on the host."""
-    return isinstance(fault, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(fault)
 
 
 def failure_of(fault: Exception) -> BackendError:

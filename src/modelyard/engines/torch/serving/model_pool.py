@@ -18,7 +18,8 @@ except ImportError as error:
 
 from modelyard.engines.torch.cuda_graphs import usual_recorder
 from modelyard.engines.torch.lora import CONFIG_FILE, WEIGHTS_FILE, AdapterBank, LoraShape, read_tensors
-from modelyard.engines.torch.network import FULL_FILE, Network, out_of_memory
+from modelyard.engines.torch.network import FULL_FILE, Network
+from modelyard.engines.torch.network_checks import out_of_memory
 from modelyard.engines.torch.serving.adapter_slots import AdapterSlots
 from modelyard.engines.torch.serving.batching_engine import Engine
 from modelyard.protocols import ServedModel

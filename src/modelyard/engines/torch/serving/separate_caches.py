@@ -1,11 +1,10 @@
 """Sequences with the caches of transformers, for networks whose caches do not fit into rows.
 
-If the network allows it, prompts of one length are read side by side, and further tokens of all sequences; otherwise
-one sequence after the other: slower than rows, and correct for every network.
+If the network allows it, prompts of about one length are read side by side, and further tokens of all sequences;
+otherwise one sequence after the other: slower than rows, and correct for every network.
 """
 
-from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from collections.abc import Sequence as Many
 
 import attrs
@@ -143,19 +142,16 @@ class SeparateCaches:
         return states if order == [*range(len(states))] else states[order]
 
     def _begin(self, new: Many[Sequence]) -> None:
-        """Put sequences into new batches: those of one length together, as many as a pass may read."""
-        by_length: dict[int, list[Sequence]] = defaultdict(list)
+        """Put sequences into new batches: those together that one pass reads."""
+        together: list[Sequence] = []
         for one in new:
             known = None if one.unscored else self._copy_of_equal(one)
             if known is None and self._network.can_batch and not one.unscored:
-                by_length[one.length].append(one)
+                together.append(one)
             else:
                 self._batches[one] = _Batch(known or self._network.new_cache(), [one])
-        for length, several in by_length.items():
-            most = max(1, PREFILL_TOKENS // length)
-            for first in range(0, len(several), most):
-                part = several[first : first + most]
-                self._batches |= dict.fromkeys(part, _Batch(self._network.new_cache(len(part)), part))
+        for part in _in_passes(together, self._network.can_pad):
+            self._batches |= dict.fromkeys(part, _Batch(self._network.new_cache(len(part)), part))
 
     def _copy_of_equal(self, sequence: Sequence) -> JointCache | None:
         """Return a copy of the cache of a sequence with the same tokens so far."""
@@ -190,10 +186,27 @@ class SeparateCaches:
         start, first = batch.cache.seen[0], batch.sequences[0]
         unread = [_after(one, seen) for one, seen in zip(batch.sequences, batch.cache.seen, strict=True)]
         self._bank.select([one.slot for one in batch.sequences])
+        if len({*map(len, unread)}) > 1:
+            batch.cache.read_padded(unread)
+            return
         states = batch.cache.read(torch.tensor(unread, device=self._network.device))
         if first.unscored:  # then it is alone
             self._bank.select_of_head([first.slot])
             score(self._network, first, states[0], start)
+
+
+def _in_passes(sequences: Many[Sequence], padded: bool) -> Iterator[list[Sequence]]:
+    """Yield those whose prompts one pass reads: of one length or, `padded`, of at least half of the longest."""
+    part: list[Sequence] = []
+    for one in sorted(sequences, key=lambda one: one.length, reverse=True):
+        longest = part[0].length if part else one.length
+        least = (longest + 1) // 2 if padded else longest
+        if part and (one.length < least or (len(part) + 1) * longest > PREFILL_TOKENS):
+            yield part
+            part = []
+        part.append(one)
+    if part:
+        yield part
 
 
 def _after(sequence: Sequence, seen: int) -> list[int]:
