@@ -21,6 +21,11 @@ def whole(row: Any) -> str:
     return str(row["prompt"])
 
 
+@pytest.fixture(params=["memory", "sqlite"])
+def store_path(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
+    return tmp_path / "yard.db" if request.param == "sqlite" else None
+
+
 @pytest.fixture
 def exported(tmp_path: Path) -> Path:
     with open_platform(project="p") as platform:
@@ -39,6 +44,16 @@ def test_it_says_what_the_run_itself_says(exported: Path) -> None:
     assert by_file.comparison == by_run.comparison
     assert by_file.metric("exact_match").verdict == "better"
     assert (by_file.baseline.id, by_file.baseline.model) == ("baseline.jsonl", by_run.baseline.model)
+
+
+def test_rows_of_one_number_each_are_those_of_the_run_itself(store_path: Path | None, tmp_path: Path) -> None:
+    with open_platform(store_path, project="p") as platform:
+        run, candidate = (platform.evaluations.run("quiz", model, ROWS, ["exact_match"]) for model in (half, whole))
+        platform.evaluations.report(run).save(tmp_path / "baseline.jsonl")
+        by_file = platform.evaluations.compare(baseline=tmp_path / "baseline.jsonl", candidate=candidate)
+        by_run = platform.evaluations.compare(baseline=run, candidate=candidate)
+        assert by_file.comparison == by_run.comparison
+        assert by_file.comparison.rows == len(ROWS)
 
 
 def test_it_serves_an_assertion_as_a_string_too(exported: Path) -> None:

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count, groupby, islice
-from operator import attrgetter, itemgetter, lt
+from math import isnan
+from operator import attrgetter, eq, itemgetter, lt
 from typing import Any
 
 import attrs
@@ -159,8 +160,8 @@ def _kind_of_all(values: Sequence[Any]) -> MetricKind | None:
         return MetricKind.BINARY
     if not types <= {int, float}:
         return None
-    most, total = LARGEST if types == {float} else _EXACT, sum(values)
-    fits = total == total and -most <= min(values) and max(values) <= most
+    most = LARGEST if types == {float} else _EXACT
+    fits = -most <= min(values) and max(values) <= most and not isnan(sum(values))
     return MetricKind.CONTINUOUS if fits else None
 
 
@@ -212,8 +213,9 @@ def paired_rows(
 
 def _common(one: Sequence[str], other: Sequence[str]) -> int:
     """Return how many digests are equal before the first that differs."""
-    size = min(len(one), len(other))
-    return size if one[:size] == other[:size] else next(at for at in count() if one[at] != other[at])
+    if all(map(eq, one, other)):
+        return min(len(one), len(other))
+    return next(at for at in count() if one[at] != other[at])
 
 
 def _first(found: RunRow | NumberRows | None) -> RunRow | None:
