@@ -139,14 +139,14 @@ def own_caches(model: Path, folder: Path, rounds: int) -> dict[str, Any]:
     apart.can_batch = False
     engines = {"a pass for all": engine_of(together, max(ROWS)), "a pass for each": engine_of(apart, max(ROWS))}
     found: dict[str, Any] = {}
-    for rows in ROWS:
-        requested = prompts(rows, 24, 24)
+    for rows, shortest, longest in [*((rows, 24, 24) for rows in ROWS), (max(ROWS), 16, 32)]:
+        requested = prompts(rows, shortest, longest)
         assert len({str(answered(engine, requested, TOKENS)) for engine in engines.values()}) == 1
         calls: dict[str, Any] = {name: partial(answered, engine, requested, TOKENS) for name, engine in engines.items()}
         spent = in_turns(
             {**calls, "generate()": partial(generated, together.model, requested, TOKENS)}, rounds, time.process_time
         )
-        found[f"{rows} at once"] = {
+        found[f"{rows} at once, {shortest} to {longest} tokens"] = {
             **tokens_per_second(spent, rows * TOKENS),
             "engine / generate()": ratio(spent["generate()"], spent["a pass for all"]),
             "for all / for each": ratio(spent["a pass for each"], spent["a pass for all"]),
