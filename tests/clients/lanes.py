@@ -108,7 +108,7 @@ def arguments(known: Collection[str]) -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run the named lanes, or all, two at a time: they mostly wait for servers."""
+    """Run the named lanes, or all, three at a time: they often wait for servers."""
     known = {pins.stem.removeprefix("lane-"): pins for pins in sorted(HERE.glob("lane-*.txt"))}
     requested = arguments(known)
     if requested.list:
@@ -116,7 +116,7 @@ def main() -> int:
         return 0
     first = [name for name in LONGEST_FIRST if name in known]
     lanes = [known[name] for name in requested.lanes or dict.fromkeys([*first, *known])]
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(3) as pool:
         return 0 if all(list(pool.map(run, lanes))) else 1
 
 
