@@ -18,6 +18,7 @@ from modelyard.http import lifespan as lifespan_module
 from modelyard.http import message as message_module
 from modelyard.http.sse_keep_alive import COMMENT
 from modelyard.protocols import Capabilities
+from polling import until
 
 CHAT = "/inference/v1/chat/completions"
 
@@ -470,7 +471,7 @@ def test_the_worker_lives_as_long_as_the_application_when_it_is_wanted(platform:
     assert lifespan(platform, look) == complete
     look()
     assert alive == [True, False, False]
-    assert set(threading.enumerate()) <= before
+    until(lambda: set(threading.enumerate()) <= before)
 
 
 def test_the_worker_of_a_served_platform_uses_the_given_executor(platform: Any) -> None:
