@@ -26,9 +26,10 @@ TURN_NS = 50_000_000
 class Worker:
     """A process that runs a workload of one commit when it is asked."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str], name: str) -> None:
         self._process = process
-        assert self._line() == "ready\n"
+        if self._line() != "ready\n":
+            raise SystemExit(f"a commit cannot run {name}, for the reason above; name the workloads that both can run")
 
     def spend(self, calls: int) -> int:
         """CPU in nanoseconds of so many calls."""
@@ -49,7 +50,7 @@ def worker(source: Path, name: str) -> Iterator[Worker]:
         command, env=environment(source), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
-            yield Worker(process)
+            yield Worker(process, name)
         finally:
             assert process.stdin is not None
             process.stdin.close()

@@ -19,13 +19,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from modelyard import Pricing, open_platform
 from modelyard.backends.echo import EchoBackend
-from modelyard.clock import SystemClock
 
 HERE = Path(__file__).parent
 SUPPORT = HERE.parent / "src" / "modelyard" / "examples" / "support" / "train.jsonl"
@@ -41,7 +42,15 @@ Call = Callable[[int], object]
 """Does the work so many times."""
 
 
-class FixedClock(SystemClock):
+def found_in(*modules: str) -> Any:
+    """The first of these modules that the commit has: what it is called now, and what it was called before it moved."""
+    return import_module(next(name for name in modules if find_spec(name)))
+
+
+SystemClock: Any = found_in("modelyard.clock", "modelyard.system").SystemClock
+
+
+class FixedClock(SystemClock):  # type: ignore[misc]
     """Stands still, so that nothing happens by time."""
 
     def now(self) -> datetime:
@@ -183,11 +192,11 @@ def served_hop(streamed: bool) -> Callable[[ExitStack], Call]:
 
 def in_front(cleanup: ExitStack) -> Any:
     """A platform in front of a constant server in another process."""
-    from modelyard.backends import UpstreamBackend, offer
-
+    upstream = found_in("modelyard.backends.upstream.backend").UpstreamBackend
+    offer = found_in("modelyard.backends.upstream.models", "modelyard.backends.upstream.offers").offer
     url = cleanup.enter_context(constant_server())
     models = [offer("m", context_length=100_000, pricing=Pricing())]
-    return opened(cleanup, backend=UpstreamBackend(url, "k", models=models), clock=SystemClock())
+    return opened(cleanup, backend=upstream(url, "k", models=models), clock=SystemClock())
 
 
 @contextmanager
