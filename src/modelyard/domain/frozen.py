@@ -11,22 +11,29 @@ V = TypeVar("V")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _set_class = object.__dict__["__class__"].__set__
+_OPEN = {
+    "__slots__": (),
+    "__setattr__": object.__setattr__,
+    "__delattr__": object.__delattr__,
+    "__init__": object.__init__,
+}
+"""What a subclass has whose instances are made empty, and can be changed."""
 
 
 def quick_init(cls: T) -> T:
     """Give a class made by `attrs.frozen(weakref_slot=False)` an `__init__` that takes a third of the time.
 
-    Nothing else about the class changes. While its attributes are set, the instance is of an open class with the same
-    layout; then it becomes one of the frozen class. A subclass gets the `__init__` that attrs made. Methods that are
-    marked with `copies` are written out in the same way. Raises TypeError for a class with validators, factories or
-    keyword-only fields.
+    Nothing else about the class changes. While its attributes are set, the instance is of an open subclass with the
+    same layout; then it becomes one of the frozen class. Any other subclass gets the `__init__` that attrs made.
+    Methods that are marked with `copies` are written out in the same way. Raises TypeError for a class with validators,
+    factories or keyword-only fields.
     """
     made: Any = cls
     fields = attrs.fields(cls)
     for field in fields:
         if field.validator or field.kw_only or isinstance(field.default, _FACTORY):
             raise TypeError(f"{cls.__name__}.{field.name} needs the __init__ that attrs makes")
-    opened = type(f"{cls.__name__}BeingMade", (), {"__slots__": [field.name for field in fields]})
+    opened = type(f"{cls.__name__}BeingMade", (cls,), _OPEN)
     known = {"made": cls, "opened": opened, "set_class": _set_class, "attrs_init": made.__init__}
     known |= {f"convert_{field.name}": field.converter for field in fields}
     known |= {f"default_{field.name}": _converted_default(field) for field in fields}
@@ -86,7 +93,7 @@ def _source(fields: "tuple[attrs.Attribute[Any], ...]") -> list[str]:
         *(_conversion(field) for field in fields if field.converter),
         " new = opened()",
         *(f" new.{field.name} = {field.name}" for field in fields),
-        " set_class(new, made)",
+        " new.__class__ = made",
         " return new",
     ]
 
@@ -100,7 +107,7 @@ def _copy_source(method: Any, fields: "tuple[attrs.Attribute[Any], ...]") -> lis
         f"def {method.__name__}(self, {', '.join(changed)}):",
         " copy = opened()",
         *(f" copy.{field.name} = {'' if field.name in changed else 'self.'}{field.name}" for field in fields),
-        " set_class(copy, made)",
+        " copy.__class__ = made",
         " return copy",
     ]
 
