@@ -114,7 +114,7 @@ def open_platform(
         close_networks()
         close_store()
 
-    return Platform(runtime, host(entity), Lifetime(os.getpid(), close, lambda threads: thread.ThreadExecutor(threads)))
+    return Platform(runtime, host(entity), Lifetime(close, lambda threads: thread.ThreadExecutor(threads)))
 
 
 def open_by_addresses(path: str, artifacts: str | None = None) -> Platform:

@@ -64,8 +64,21 @@ def process_here() -> str:
     return here and f"{here}/{this_process()}"
 
 
+forks = 0
+"""How many forks lie between this process and the one that loaded this module.
+
+What was made at another count belongs to a process before a fork. To compare it costs no call of the system.
+"""
+
+
+def _count_fork() -> None:
+    global forks
+    forks += 1
+    process_here.cache_clear()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=process_here.cache_clear)
+    os.register_at_fork(after_in_child=_count_fork)
 
 
 def died_here(names: str) -> bool:

@@ -1,8 +1,10 @@
 """A platform's life: opening, views, closing, forking, backups, erasure, observers."""
 
 import asyncio
+import multiprocessing
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -70,20 +72,58 @@ def test_a_closed_platform_refuses_and_closing_twice_is_fine(tmp_path: Path) -> 
             _ = dead.chat
 
 
+def in_fork(work: Callable[[], object]) -> int:
+    """Run `work` in a forked child. Returns its exit status: 0, 42 where it was refused after the fork, else 1."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        except UsedAfterFork:
+            status = 42
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def completes(platform: Platform) -> None:
+    assert platform.chat.complete(model="echo", messages="still here").text == "still here"
+
+
 @pytest.mark.parametrize("path", [None, "yard.db"])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_fork_may_not_use_its_parent_s_platform(tmp_path: Path, path: str | None) -> None:
     with open_platform(tmp_path / path if path else None) as platform:
-        child = os.fork()
-        if child == 0:
-            try:
-                platform.chat.complete(model="echo", messages="hi")
-            except UsedAfterFork:
-                os._exit(42)
-            finally:
-                os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
-        assert platform.chat.complete(model="echo", messages="still here").text == "still here"
+        assert in_fork(lambda: completes(platform)) == 42
+        assert in_fork(platform.close) == 0  # and closes nothing of the parent's
+        completes(platform)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_process_of_multiprocessing_may_not_use_its_parent_s_platform() -> None:
+    with open_platform() as platform:
+
+        def refused() -> None:
+            with pytest.raises(UsedAfterFork):
+                completes(platform)
+            os._exit(42)
+
+        process = multiprocessing.get_context("fork").Process(target=refused)
+        process.start()
+        process.join()
+        assert process.exitcode == 42
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_fork_may_use_a_platform_of_its_own_and_its_own_fork_may_not() -> None:
+    def opens() -> None:
+        with open_platform() as platform:
+            completes(platform)
+            assert in_fork(lambda: completes(platform)) == 42
+            completes(platform)
+
+    assert in_fork(opens) == 0
 
 
 def test_only_the_host_hands_out_views_workers_backups_and_erasure(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
 """What a platform was opened with, as its users may read it, and whether it is open."""
 
-import os
 from collections.abc import Callable
 
 import attrs
 
+from modelyard import process_identity
 from modelyard.errors import StoreClosed, UsedAfterFork
 from modelyard.platform.chat.booked_request import Tracing
 from modelyard.platform.runtime import Runtime, Settings
@@ -58,14 +58,14 @@ class OpenedWith:
 class Lifetime:
     """The state that all views of one platform share: whether it is open, in which process, and what it must close."""
 
-    pid: int
     close: Callable[[], None]
     executor: Callable[[int], Executor]
     closed: bool = False
+    forks: int = attrs.field(factory=lambda: process_identity.forks, init=False)
 
     def check(self) -> None:
         """Raise `StoreClosed` or `UsedAfterFork` unless the platform may be used."""
         if self.closed:
             raise StoreClosed("this platform was closed; open it again with open_platform")
-        if os.getpid() != self.pid:
+        if process_identity.forks != self.forks:
             raise UsedAfterFork("this platform was opened before a fork; open it again in the child process")

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Self, TypeVar
 
+from modelyard import process_identity
 from modelyard.domain import base_model as base_model_domain
 from modelyard.domain import resources
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
@@ -315,7 +316,7 @@ class Platform(OpenedWith):
 
     def close(self) -> None:
         """Sync, and close what was opened with the platform. Idempotent. Raises `StoreError` when it cannot sync."""
-        if self._life.closed or os.getpid() != self._life.pid:
+        if self._life.closed or process_identity.forks != self._life.forks:
             return
         self._life.closed = True
         self._runtime.threads.close()

@@ -1,11 +1,11 @@
 """Any server of the chat-completion format as a backend: vLLM, SGLang, llama.cpp, Ollama, a hosted one."""
 
-import os
 import random
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
+from modelyard import process_identity
 from modelyard.backends.upstream import address, embedding_exchange, prompt_exchange, tokenizing, transport
 from modelyard.backends.upstream.concurrency import ConcurrencyLimiter
 from modelyard.backends.upstream.errors import RetryableError, refusal
@@ -155,7 +155,7 @@ class UpstreamBackend:
 
     def _process_state(self) -> "transport.ProcessState":
         """Return the connections of this process; those from before a fork are the parent's."""
-        if self._state.pid != os.getpid():
+        if self._state.forks != process_identity.forks:
             self._state = self._new_state()
         return self._state
 

@@ -1,7 +1,6 @@
 """The transports of a request: by blocking calls or on an event loop."""
 
 import asyncio
-import os
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import AsyncExitStack, ExitStack
@@ -9,6 +8,7 @@ from typing import TypeVar
 
 import attrs
 
+from modelyard import process_identity
 from modelyard.backends.upstream.address import Address
 from modelyard.backends.upstream.concurrency import ConcurrencyLimiter, Place
 from modelyard.backends.upstream.connections import (
@@ -92,7 +92,7 @@ class ProcessState:
 
     clients: Clients
     limiter: ConcurrencyLimiter
-    pid: int = attrs.field(factory=os.getpid)
+    forks: int = attrs.field(factory=lambda: process_identity.forks)
 
 
 class BlockingTransport:

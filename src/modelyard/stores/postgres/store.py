@@ -1,6 +1,5 @@
 """A store in one schema of a PostgreSQL database."""
 
-import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,6 +8,7 @@ from typing import Any, Literal, TypeVar, cast
 
 import psycopg
 
+from modelyard import process_identity
 from modelyard.domain.record import Record
 from modelyard.errors import StoreClosed, StoreError, UsedAfterFork
 from modelyard.protocols import Month, MonthlyStore, Snapshot, Store, Subscription, Tx
@@ -69,7 +69,7 @@ class PostgresStore:
             raise ValueError(f'durability must be "power" or "process", not {durability!r}')
         if not schema.isidentifier():
             raise ValueError(f"{schema!r} cannot be the name of a schema; use letters, digits and underscores")
-        self._pid, self._records = os.getpid(), records
+        self._forks, self._records = process_identity.forks, records
         self._closing = threading.Lock()
         self._schema, self._plans = schema, plans_of(records, schema)
         plans = self._plans
@@ -165,7 +165,7 @@ class PostgresStore:
 
         Raises `StoreError`, with the store closed, if something could not be brought to the disk.
         """
-        if os.getpid() != self._pid:
+        if process_identity.forks != self._forks:
             return
         self._group.refuse_steps()
         with self._closing, self._opened, suppress(StoreClosed):  # it may be closed already
@@ -181,7 +181,7 @@ class PostgresStore:
             cast(PostgresTx, tx).touch()
 
     def _refuse_misuse(self) -> None:
-        if os.getpid() != self._pid:
+        if process_identity.forks != self._forks:
             raise UsedAfterFork("this store was opened before a fork; open it again in the child")
         self._group.refuse_steps()
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from sqlite_utils import Database
 
+from modelyard import process_identity
 from modelyard.clock import SystemClock
 from modelyard.domain.record import Record
 from modelyard.errors import StoreClosed, StoreError, UsedAfterFork
@@ -68,7 +69,7 @@ class SqliteStore:
         self._path = os.path.abspath(path)
         self._patience = patience
         self._clock = clock or SystemClock()
-        self._pid = os.getpid()
+        self._forks = process_identity.forks
         self._settings: tuple[bytes | None, int, float] = (None, 0, 0.0)
         self._touch_sql = set_version(migrations)
         self._closing = threading.Lock()
@@ -163,7 +164,7 @@ class SqliteStore:
 
         Raises `StoreError`, with the file closed, if something could not be brought to the disk.
         """
-        if os.getpid() != self._pid:
+        if process_identity.forks != self._forks:
             return
         self._group.refuse_steps()
         with self._closing, self._opened, suppress(StoreClosed):  # it may be closed already
@@ -182,7 +183,7 @@ class SqliteStore:
             cast(SqliteTx, tx).touch(self._touch_sql)
 
     def _refuse_misuse(self) -> None:
-        if os.getpid() != self._pid:
+        if process_identity.forks != self._forks:
             raise UsedAfterFork("this store was opened before a fork; open it again in the child")
         if self._group.running is not None:
             self._group.refuse_steps()
