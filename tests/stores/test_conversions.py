@@ -69,6 +69,35 @@ def test_both_ways_give_the_same(at: int, data: st.DataObject) -> None:
     held = tuple(values)
     assert outcome(projection.checked, Bag(record, held)) == outcome(projection.accept, held)
 
+    def copied(bag: Bag) -> tuple[Any, ...]:
+        return projection.copying(lambda *made: made)(bag, "the last")[:-1]  # type: ignore[no-any-return]
+
+    assert outcome(copied, Bag(record, held)) == outcome(projection.accept, held)
+
+
+@pytest.mark.parametrize("at", range(len(PROJECTIONS)))
+@given(data=st.data())
+def test_a_record_passes_for_unchanged_only_if_a_conversion_leaves_it(at: int, data: st.DataObject) -> None:
+    projection, record = PROJECTIONS[at], DECLARED[at]
+    values = usual(record)
+    for place in data.draw(st.lists(st.integers(0, len(values) - 1), max_size=2)):
+        values[place] = data.draw(st.sampled_from(VALUES))
+    held = tuple(values)
+
+    def shared(bag: Bag) -> tuple[Any, ...]:
+        found = projection.unchanged(lambda _: None)(bag)
+        return projection.accept(held) if found is None else held
+
+    assert outcome(shared, Bag(record, held)) == outcome(projection.accept, held)
+
+
+@pytest.mark.parametrize(
+    "at", [at for at, record in enumerate(DECLARED) if MappingProxyType not in map(type, usual(record))][::2]
+)
+def test_a_record_of_usual_values_passes_for_unchanged(at: int) -> None:
+    bag = Bag(DECLARED[at], tuple(usual(DECLARED[at])))
+    assert PROJECTIONS[at].unchanged(lambda _: None)(bag) is bag
+
 
 @pytest.mark.parametrize("at", [at for at, record in enumerate(DECLARED) if str in map(type, usual(record))][::2])
 def test_a_kind_of_string_is_judged_by_its_characters(at: int) -> None:

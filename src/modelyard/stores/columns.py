@@ -179,8 +179,21 @@ class Projection:
     @cached_property
     def checked(self) -> Callable[[object], tuple[Any, ...]]:
         """The function from a record to its converted values; it raises what `accept` raises."""
-        fields = [(column.name, column.kind.usual, column.nullable) for column in self._columns]
-        return conversions.record_conversion(fields, self._converts, self.accept)
+        return conversions.record_conversion(self._fields(), self._converts, self.accept)
+
+    def copying(self, make: Callable[..., Any]) -> Callable[[Any, object], Any]:
+        """Return the function from a record and one more value to what `make` makes of its converted values and that.
+
+        It raises what `accept` raises.
+        """
+        return conversions.record_copy(self._fields(), self._converts, self.accept, make)
+
+    def unchanged(self, otherwise: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return the function that returns a record that needs no conversion, or else what `otherwise` returns."""
+        return conversions.record_check(self._fields(), self._converts, otherwise)
+
+    def _fields(self) -> conversions.Fields:
+        return [(column.name, column.kind.usual, column.nullable) for column in self._columns]
 
     def accept(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """Convert the given values; return the same tuple object if nothing changes.
@@ -222,5 +235,4 @@ def _reader(names: Sequence[str]) -> Callable[[object], tuple[Any, ...]]:
         return attrgetter(*names)
     if not names:
         return lambda record: ()
-    one = attrgetter(names[0])
-    return lambda record: (one(record),)
+    return eval(f"lambda record: (record.{names[0]},)")  # type: ignore[no-any-return]  # noqa: S307 - a field

@@ -103,37 +103,83 @@ def conversion_of(width: int, converts: Mapping[int, Convert]) -> Conversion:
     return known["convert"]  # type: ignore[no-any-return]
 
 
+Fields = Sequence[tuple[str, type, bool]]
+"""The fields of a record: name, the type that nearly all values have, and whether it may be None."""
+
+
 def record_conversion(
-    fields: Sequence[tuple[str, type, bool]], converts: Mapping[int, Convert], accept: Conversion
+    fields: Fields, converts: Mapping[int, Convert], accept: Conversion
 ) -> Callable[[object], tuple[Any, ...]]:
     """Make the function from a record to its values, converted by position.
 
-    A field has a name, the type that nearly all values have, and whether it may be None. Every record that is stored
-    passes the function, so its source is written out: usual values are read, checked and converted in place, and only
-    others by `accept`.
+    Every record that is stored passes the function, so its source is written out: usual values are read, checked and
+    converted in place, and only others by `accept`.
     """
-    names = [f"v{at}" for at in range(len(fields))]
-    known: dict[str, Any] = {"accept": accept, "utc": UTC, "utc_text": utc_text}
-    lines, conditions, results = ["def convert(record):"], list[str](), list[str]()
-    together = dict[Convert, list[str]]()
-    for at, (name, (field, usual, nullable)) in enumerate(zip(names, fields, strict=True)):
-        convert = converts.get(at)
-        known |= {f"type{at}": usual, f"convert{at}": convert}
-        lines.append(f" {name} = record.{field}")
-        further, result = _in_place(convert, name, f"convert{at}({name})")
-        if convert is not None and convert in _USUAL and not nullable:
-            together.setdefault(convert, []).append(name)
-            result = name
-        condition = f"type({name}) is type{at}{further}"
-        conditions.append(f"({name} is None or {condition})" if nullable else condition)
-        results.append(f"None if {name} is None else {result}" if nullable else result)
-    conditions += [_USUAL[convert](checked) for convert, checked in together.items()]
-    lines += [
-        f" if {' and '.join(conditions)}: return {', '.join(results)},",
-        f" return accept(({', '.join(names)},))",
+    return _Usual(fields, converts).function("record", "{results},", "accept(({values},))", accept=accept)
+
+
+def record_copy(
+    fields: Fields, converts: Mapping[int, Convert], accept: Conversion, make: Callable[..., Any]
+) -> Callable[[Any, object], Any]:
+    """Make the function from a record, and the value of the field after these, to what `make` makes of all.
+
+    It converts as `record_conversion` does.
+    """
+    used = {"accept": accept, "make": make}
+    return _Usual(fields, converts).function(
+        "record, last", "make({results}, last)", "make(*accept(({values},)), last)", **used
+    )
+
+
+def record_check(
+    fields: Fields, converts: Mapping[int, Convert], otherwise: Callable[[Any], Any]
+) -> Callable[[Any], Any]:
+    """Make the function that returns a record whose values are usual ones that a conversion would leave as they are.
+
+    For any other it returns what `otherwise` returns.
+    """
+    usual = _Usual(fields, converts)
+    usual.conditions += [
+        f"({result}) is {name}" for name, result in zip(usual.names, usual.results, strict=True) if name != result
     ]
-    exec(_compiled("\n".join(lines)), known)  # noqa: S102 - of the names of fields, as attrs does
-    return known["convert"]  # type: ignore[no-any-return]
+    return usual.function("record", "record", "otherwise(record)", otherwise=otherwise)
+
+
+class _Usual:
+    """The source that reads fields: the conditions under which all values are usual, and what they are converted to."""
+
+    def __init__(self, fields: Fields, converts: Mapping[int, Convert]) -> None:
+        self.names: list[str] = [f"v{at}" for at in range(len(fields))]
+        self.conditions: list[str] = []
+        self.results: list[str] = []
+        self._lines: list[str] = []
+        self._known: dict[str, Any] = {"utc": UTC, "utc_text": utc_text}
+        together = dict[Convert, list[str]]()
+        for at, (name, (field, usual, nullable)) in enumerate(zip(self.names, fields, strict=True)):
+            convert = converts.get(at)
+            self._known |= {f"type{at}": usual, f"convert{at}": convert}
+            self._lines.append(f" {name} = record.{field}")
+            further, result = _in_place(convert, name, f"convert{at}({name})")
+            if convert is not None and convert in _USUAL and not nullable:
+                together.setdefault(convert, []).append(name)
+                result = name
+            condition = f"type({name}) is type{at}{further}"
+            self.conditions.append(f"({name} is None or {condition})" if nullable else condition)
+            self.results.append(f"None if {name} is None else {result}" if nullable and result != name else result)
+        self.conditions += [_USUAL[convert](checked) for convert, checked in together.items()]
+
+    def function(self, arguments: str, usual: str, other: str, **used: object) -> Callable[..., Any]:
+        """Make a function of a record: two expressions of `values` and `results` say what it returns."""
+        parts = {"values": ", ".join(self.names), "results": ", ".join(self.results)}
+        lines = [
+            f"def convert({arguments}):",
+            *self._lines,
+            f" if {' and '.join(self.conditions)}: return {usual.format(**parts)}",
+            f" return {other.format(**parts)}",
+        ]
+        known = self._known | used
+        exec(_compiled("\n".join(lines)), known)  # noqa: S102 - of the names of fields, as attrs does
+        return known["convert"]  # type: ignore[no-any-return]
 
 
 @lru_cache(maxsize=1024)

@@ -206,10 +206,7 @@ class _MemoryTx(_MemorySnapshot):
         table = self._tables[type(record)]
         key = table.key.raw(record)
         old = table.rows.get(key)
-        if old is not None and table.sequence:
-            record = table.shared(record, getattr(old, table.sequence))
-        else:
-            record = table.shared(record)
+        record = table.shared(record) if old is None else table.succeeding(old, record)
         if old is None:
             raise RecordNotFound(f"no {type(record).__name__} {key}")
         if table.keeps_place(old, record):

@@ -193,9 +193,16 @@ class Table:
     def __init__(self, record: Record) -> None:
         columns = self._columns = columns_of(record)
         self._cls = record.cls
-        self._kept = Projection(list(columns.values()), [column.kind.keep for column in columns.values()])
+        kept = [(column, column.kind.keep) for column in columns.values()]
+        self._kept = Projection(*zip(*kept, strict=True))
+        self.shared: Callable[[Any], Any] = self._kept.unchanged(self._converted)
+        """Returns the record in a form that may be shared: itself, unless something in it is mutable.
+
+        It raises `TypeError` or `ValueError` for what cannot be stored.
+        """
         self.sequence: str | None = record.sequence
-        self._make = maker(record.cls)
+        if record.sequence:
+            self._copied = Projection(*zip(*kept[:-1], strict=True)).copying(maker(record.cls))
         self._last = 0
         self.settings: Callable[[object], Key] | None = self.reader(record.settings) if record.settings else None
         self.key: Projection = Projection([columns[name] for name in record.key])
@@ -210,21 +217,22 @@ class Table:
         self._added: dict[Key, Any] = {}
         self._noticed = self.reader(sorted({*viewed_columns(record), *record.settings}))
 
-    def shared(self, record: Any, number: int | None = None) -> Any:
-        """Return the record in a form that may be shared: itself, unless something in it is mutable.
-
-        It gets this number in the order of appearance. Raises `TypeError` or `ValueError` for what cannot be stored.
-        """
+    def _converted(self, record: Any) -> Any:
         values = self._kept.raw(record)
         kept = self._kept.accept(values)
-        if number is not None and kept[-1] != number:
-            return self._cls(*kept[:-1], number)
         return record if kept is values else self._cls(*kept)
 
     def numbered(self, record: Any) -> Any:
         """Return the record as `shared` does, with the next number in the order of appearance."""
         self._last += 1
-        return self._make(*self._kept.checked(record)[:-1], self._last)
+        return self._copied(record, self._last)
+
+    def succeeding(self, old: Any, record: Any) -> Any:
+        """Return the record as `shared` does, with the number of the one that it replaces."""
+        name = self.sequence
+        if name is None or getattr(record, name) == (number := getattr(old, name)):
+            return self.shared(record)
+        return self._copied(record, number)
 
     def reader(self, names: Sequence[str]) -> Callable[[object], Key]:
         """Return a function that reads these columns of a record. Raises `KeyError`."""
