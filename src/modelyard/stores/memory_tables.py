@@ -210,10 +210,8 @@ class Table:
         self.unique: dict[str, _Unique] = {
             name: _Unique([columns[c] for c in names]) for name, names in record.unique.items()
         }
-        self._listings: dict[str, _Listing] = {
-            name: _Listing([columns[c] for c in index.where], [columns[c] for c in record.order_of(name)])
-            for name, index in record.indexes.items()
-        }
+        self._record = record
+        self._listings: dict[str, _Listing] = {}
         self._added: dict[Key, Any] = {}
         self._noticed = self.reader(sorted({*viewed_columns(record), *record.settings}))
 
@@ -245,18 +243,30 @@ class Table:
                 raise RecordConflict(f"{self._cls.__name__}.{name} of {key} is taken")
 
     def listing(self, index: str) -> _Listing:
-        """Return an index, which holds every record."""
+        """Return an index, which holds every record. Raises `KeyError`."""
         self._catch_up()
-        return self._listings[index]
+        found = self._listings.get(index)
+        if found is None:
+            found = self._listings[index] = self._listed(index)
+        return found
+
+    def _listed(self, index: str) -> _Listing:
+        """Make an index that is asked for the first time: most never are."""
+        where, order = self._record.indexes[index].where, self._record.order_of(index)
+        found = _Listing([self._columns[c] for c in where], [self._columns[c] for c in order])
+        for key, record in self.rows.items():
+            found.move(key, None, record)
+        return found
 
     def add(self, key: Key, new: object) -> None:
         """Add a record with a key that is new. It is listed later."""
         self.rows[key] = new
         for unique in self.unique.values():
             unique.move(key, None, new)
-        self._added[key] = new
-        if len(self._added) > _UNLISTED:
-            self._catch_up()
+        if self._listings:
+            self._added[key] = new
+            if len(self._added) > _UNLISTED:
+                self._catch_up()
 
     def put(self, key: Key, old: object | None, new: object | None) -> None:
         """Replace `old` by `new` as the record with this key; None means no record."""
