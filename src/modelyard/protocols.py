@@ -127,6 +127,10 @@ class Tx(Snapshot, Protocol):
         """Keep a new record. Raises `RecordConflict` when its key or a unique key is taken."""
         ...
 
+    def add_all(self, records: Sequence[object]) -> None:
+        """Keep new records in this order, as `add` does. Raises what it would for the first that is refused."""
+        ...
+
     def replace(self, record: object) -> None:
         """Replace the whole record that has this record's key. Raises `RecordNotFound`, `RecordConflict`."""
         ...

@@ -202,6 +202,15 @@ class _MemoryTx(_MemorySnapshot):
             self._tables.settings_version += 1
         table.add(key, record)
 
+    def add_all(self, records: Sequence[object]) -> None:
+        changes = len(self._before)
+        try:
+            for record in records:
+                self.add(record)
+        except Exception:
+            self.undo(changes)
+            raise
+
     def replace(self, record: object) -> None:
         table = self._tables[type(record)]
         key = table.key.raw(record)
@@ -242,10 +251,11 @@ class _MemoryTx(_MemorySnapshot):
     def notify(self, topic: str) -> None:
         self.topics = (*self.topics, topic)
 
-    def undo(self) -> None:
-        """Restore the records that were changed."""
-        for table, key, record in reversed(self._before):
+    def undo(self, since: int = 0) -> None:
+        """Restore the records that were changed, or those that were since so many changes."""
+        for table, key, record in reversed(self._before[since:]):
             table.put(key, table.rows.get(key), record)
+        del self._before[since:]
 
     def undo_interrupted(self) -> None:
         """Restore the records, and rebuild the views: an interrupt may have come between the two."""

@@ -225,10 +225,8 @@ class _Attempt:
         # Deleting a run cancels its job: only then can the run be gone.
         if progress.cancelled_by and get_or_none(tx, EvaluationRun, self.run_id) is None:
             return progress
-        for prediction, scores in rows:
-            tx.add(prediction)
-            for score in scores:
-                tx.add(score)
+        tx.add_all([prediction for prediction, _ in rows])
+        tx.add_all([score for _, scores in rows for score in scores])
         if progress.gain is not Gain.NEW or progress.suspect:
             progress = progress.gained()
             tx.replace(progress)

@@ -243,13 +243,17 @@ def record(
 ) -> JobProgress:
     """Store events and the progress that they make. A new step resets the count of losses."""
     seq, step, time, gain = progress.last_seq, progress.step, progress.time(now), progress.gain
+    new_events = []
     for event in events:
         if not _superseded(tx, progress, event):
             seq += 1
-            tx.add(_event(progress.job_id, seq, event.id, event.type, event.step, event.data, time, progress.epoch))
+            new_events.append(
+                _event(progress.job_id, seq, event.id, event.type, event.step, event.data, time, progress.epoch)
+            )
             step = max(step, event.step)
         if event.step and gain is Gain.NOTHING:
             gain = Gain.REPEATED
+    tx.add_all(new_events)
     new = step > progress.step
     # Field by field, because every event pays for it.
     progress = _progress(

@@ -242,9 +242,8 @@ def _add_once(new: R, tx: Tx) -> R:
 
 
 def _add_rows(place: Place, rows: dict[str, Any], tx: Tx) -> None:
-    for one, row in rows.items():
-        if get_or_none(tx, TracedRow, *place, one) is None:
-            tx.add(TracedRow(*place, one, {"value": row}))
+    new = [one for one in rows if get_or_none(tx, TracedRow, *place, one) is None]
+    tx.add_all([TracedRow(*place, one, {"value": rows[one]}) for one in new])
 
 
 def _row_or_none(place: Place, row: str, snapshot: Snapshot) -> TracedRow | None:

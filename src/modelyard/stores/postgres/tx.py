@@ -164,6 +164,17 @@ class PostgresTx(PostgresSnapshot):
         self._refuse_taken(plan, key, row, plan.unique)
         self._batch.add(plan, key, row)
 
+    def add_all(self, records: Sequence[object]) -> None:
+        """Store new records. Raises what `add` raises for the first that is refused."""
+        for at, record in enumerate(records):
+            try:
+                self.add(record)
+            except Exception:
+                for added in reversed(records[:at]):
+                    plan = self._plans[type(added)]
+                    self._batch.remove(plan, plan.key.checked(added))
+                raise
+
     def replace(self, record: object) -> None:
         """Replace the record that has the same key.
 

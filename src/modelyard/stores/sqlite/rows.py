@@ -177,6 +177,7 @@ class StatementPlan:
         selected, marks = _quoted(names), ", ".join("?" * len(given))
         if record.sequence:
             marks += f", {next_number(record.table, record.sequence)}"
+        self.next_number: str = f"SELECT {next_number(record.table, record.sequence)}" if record.sequence else ""
         self.insert: str = f'INSERT INTO "{self._table}" ({selected}) VALUES ({marks}) ON CONFLICT DO NOTHING'
         self.accumulate: str = self.insert.replace("DO NOTHING", self._adding(columns)) if record.sums else ""
         by_key = _equal(self._key)
@@ -184,17 +185,24 @@ class StatementPlan:
         self.key: Projection = _dumping(self._key)
         self.get: str = f'SELECT {selected} FROM "{self._table}" WHERE {by_key}'
         self.delete: str = f'DELETE FROM "{self._table}" WHERE {by_key}'
+        last = f'SELECT rowid FROM "{self._table}" ORDER BY rowid DESC LIMIT ?'
+        self.delete_last: str = f'DELETE FROM "{self._table}" WHERE rowid IN ({last})'
         self.find: dict[str, Lookup] = {
             name: self._lookup([columns[c] for c in chosen]) for name, chosen in record.unique.items()
         }
         self.find[KEY] = Lookup(self.get, self.key)
         self.listings: dict[str, IndexStatements] = {name: self._listing(name, names) for name in record.indexes}
         self.by_key: IndexStatements = IndexStatements(self._table, selected, [], self._key)
-        whole = ", ".join("?" * len(names))
-        self.restore: str = f'INSERT INTO "{self._table}" ({selected}) VALUES ({whole}) ON CONFLICT DO NOTHING'
+        self.insert_many: Callable[[int], str] = cache(self._insert_many)
+        self.restore: str = self.insert_many(1)
         self.whole_row: Projection = _dumping(self.columns)
         self.update: Callable[[tuple[int, ...]], str] = cache(self._update)
         self.selection: Callable[[str, tuple[str, ...]], ColumnSelection] = cache(self._selection)
+
+    def _insert_many(self, size: int) -> str:
+        """Return the statement that inserts so many rows with their numbers, but for those that have a taken key."""
+        rows = ", ".join([f"({', '.join('?' * len(self._names))})"] * size)
+        return f'INSERT INTO "{self._table}" ({_quoted(self._names)}) VALUES {rows} ON CONFLICT DO NOTHING'
 
     def _adding(self, columns: Mapping[str, Column]) -> str:
         """Return what an insertion does where there is a record with the key: add the sums."""

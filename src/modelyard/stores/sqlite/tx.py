@@ -2,6 +2,8 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
 from typing import Any, TypeVar
 
 from modelyard.domain.record import KEY
@@ -18,6 +20,10 @@ from modelyard.stores.sqlite.rows import IndexStatements, StatementPlan
 R = TypeVar("R")
 
 _SHORT_PAGE = 4
+_FEW = 3
+"""Records that are added one by one; more of one class are added together."""
+_SIZES = (64, 32, 16, 8, 4, 2, 1)
+"""How many rows a statement may insert: few sizes, so that few statements are prepared."""
 
 Execute = Callable[..., Any]
 """`cursor.execute` of the connection that serves the transaction; it returns the cursor."""
@@ -171,6 +177,22 @@ class SqliteTx(SqliteSnapshot):
         if plan.settings:
             self._count_settings()
 
+    def add_all(self, records: Sequence[object]) -> None:
+        """Store new records, many in a statement. Raises what `add` raises for the first that is refused."""
+        if len(records) > _FEW and len({*map(type, records)}) == 1:
+            plan = self._plans[type(records[0])]
+            inserted = self._insert_all(plan, records)
+            if inserted == len(records):
+                return
+            self._write(plan.delete_last, (inserted,))
+        for at, record in enumerate(records):
+            try:
+                self.add(record)
+            except Exception:
+                if self.error is None:
+                    self._remove_last(records[:at])
+                raise
+
     def replace(self, record: object) -> None:
         """Replace the record that has the same key.
 
@@ -240,6 +262,28 @@ class SqliteTx(SqliteSnapshot):
     def touch(self, sql: str) -> None:
         """Run a statement that writes a page but changes no record, so that the commit has something to sync."""
         self._write(sql, ())
+
+    def _insert_all(self, plan: StatementPlan, records: Sequence[object]) -> int:
+        """Insert new records of one class. Returns how many were inserted, which is fewer if one is refused."""
+        done = inserted = 0
+        with suppress(TypeError, ValueError):
+            rows = [*map(plan.row_of, records)]
+            if plan.next_number:
+                first = self._rows(plan.next_number, ())[0][0]
+                rows = [(*row, number) for number, row in enumerate(rows, first)]
+            for size in _SIZES:
+                while len(rows) - done >= size:
+                    values = tuple(chain.from_iterable(rows[done : done + size]))
+                    inserted += self._write(plan.insert_many(size), values)
+                    done += size
+            if plan.settings:
+                self._count_settings()
+        return inserted
+
+    def _remove_last(self, records: Sequence[object]) -> None:
+        """Remove records that were added last."""
+        for record in reversed(records):
+            self._write(self._plans[type(record)].delete_last, (1,))
 
     def _count_settings(self) -> None:
         """Count that a setting has changed, and have those notice who remember settings."""

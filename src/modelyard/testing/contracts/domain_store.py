@@ -86,6 +86,11 @@ class _WatchedTx:
         self._write(record)
         self._tx.add(record)
 
+    def add_all(self, records: Sequence[object]) -> None:
+        for record in records:
+            self._write(record)
+        self._tx.add_all(records)
+
     def replace(self, record: object) -> None:
         self._write(record)
         self._tx.replace(record)

@@ -19,6 +19,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from modelyard.protocols import Store
 from modelyard.testing.contracts.run_twice_store import RunTwiceStore
+from modelyard.testing.contracts.store_additions import AdditionLaws
 from modelyard.testing.contracts.store_domains import DomainLaws
 from modelyard.testing.contracts.store_machine import StoreMachine, machine_on, machine_over
 from modelyard.testing.contracts.store_order import OrderLaws
@@ -40,7 +41,7 @@ _quick = settings(
 )
 
 
-class StoreContract(RecordLaws, StepLaws, OrderLaws, DomainLaws, SettingsLaws, QueueLaws):
+class StoreContract(RecordLaws, AdditionLaws, StepLaws, OrderLaws, DomainLaws, SettingsLaws, QueueLaws):
     """The laws of `modelyard.protocols.Store`. The fixture `store` is opened with `CONTRACT_RECORDS` and empty."""
 
     def test_no_history_tells_it_from_a_dictionary(self, store: Store) -> None:

@@ -153,6 +153,18 @@ class StoreMachine(RuleBasedStateMachine):
             return
         raise AssertionError("the store swallowed what its step raised")
 
+    @rule(chosen=st.lists(items, min_size=1, max_size=6))
+    def add_together(self, chosen: list[Item]) -> None:
+        """Add several at once, or none of them where one is refused."""
+        model = {**self.model}
+        errors = [error for item in chosen if (error := apply_to_model(model, ("add", item))) is not None]
+        try:
+            self.store.transact(lambda tx: tx.add_all(chosen))
+            assert not errors
+            self.model = model
+        except RecordConflict:
+            assert errors
+
     @rule(changes=st.lists(st.tuples(items, st.none() | st.integers(-1, 1)), max_size=3))
     def read_and_replace(self, changes: list[tuple[Item, int | None]]) -> None:
         """Read a record and replace it by another version, as most steps do."""
