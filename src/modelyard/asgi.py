@@ -125,9 +125,8 @@ def _request(scope: Scope, incoming: "RequestReceiver") -> Request:
     sent = raw and raw.decode("latin-1")
     if root or sent != path:
         path = mounted_path(sent, path, root)
-    headers = [(_NAMES[name], value.decode("latin-1")) for name, value in scope["headers"]]
     query = scope["query_string"].decode("latin-1")
-    return Request(scope["method"], path, query, headers, incoming, scope.get("scheme", "http"), root)
+    return Request(scope["method"], path, query, [*scope["headers"]], incoming, scope.get("scheme", "http"), root)
 
 
 class _Names(dict[A, B]):
@@ -143,7 +142,6 @@ class _Names(dict[A, B]):
         return converted
 
 
-_NAMES: _Names[bytes, str] = _Names(lambda raw: raw.decode("latin-1").lower())
 _BYTES: _Names[str, bytes] = _Names(lambda name: name.encode("latin-1"))
 
 

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 from modelyard.dashboard import app as pages
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.errors import ClientDisconnected, MalformedRequest
-from modelyard.http.message import Header, Request
+from modelyard.http.headers import Header
+from modelyard.http.message import Request
 from modelyard.http.route import STANDARD, Interface
 from modelyard.http.router import mounted_path
 from modelyard.platform.platform import Platform

@@ -11,9 +11,10 @@ from http_client import client_of
 from modelyard import open_platform
 from modelyard.domain.identity import Attribution, Principal, Scope, anonymous
 from modelyard.errors import Forbidden, Unauthenticated
+from modelyard.http import headers as headers_module
 from modelyard.http.auth import attribution, is_loopback, secret_in
 from modelyard.http.errors import MalformedRequest
-from modelyard.http.message import check_singular, headers_of
+from modelyard.http.headers import check_singular, headers_of
 from modelyard.http.route import Auth
 
 KEY = "my_abcdefgh_" + "x" * 43
@@ -108,7 +109,8 @@ ONE_PROJECT = Principal("k", "acme", Scope("acme", frozenset({"books"})))
 
 
 def booked(principal: Principal = ACME, **headers: str) -> Attribution:
-    return attribution({name.replace("_", "-"): value for name, value in headers.items()}, principal)
+    named, _ = headers_of([(name.replace("_", "-"), value) for name, value in headers.items()])
+    return attribution(named, principal)
 
 
 @pytest.mark.parametrize("header", ["openai_project", "compat_project"])
@@ -150,10 +152,28 @@ def test_headers_that_disagree_or_cannot_be_read_are_malformed(headers: dict[str
 def test_a_header_sent_twice_is_malformed_even_when_both_agree() -> None:
     pair = ("openai-project", "acme/books")
     headers, doubled = headers_of([pair, pair, ("x-request-id", "a"), ("x-request-id", "b"), ("accept", "c")])
-    assert headers == {"accept": "c"}
+    assert headers == {b"accept": b"c"}
     with pytest.raises(MalformedRequest):
         check_singular(doubled)
-    check_singular({"x-request-id"})
+    check_singular({b"x-request-id"})
+
+
+NAMES = st.sampled_from(["host", "Host", "authorization", "AUTHORIZATION", "x-new", "X-New", *map(str, range(300))])
+VALUES = st.text(st.characters(max_codepoint=255))
+
+
+@given(st.lists(st.tuples(NAMES, VALUES)))
+def test_headers_are_the_same_as_text_and_as_bytes_in_capitals_or_not(pairs: list[tuple[str, str]]) -> None:
+    raw = [(name.encode(), value.encode("latin-1")) for name, value in pairs]
+    lower = [name.lower() for name, _ in pairs]
+    once = {name.lower(): value for name, value in pairs if lower.count(name.lower()) == 1}
+    doubled = {name.encode() for name in lower if lower.count(name) > 1}
+    for _ in range(2):  # names that were met before are read in a shorter way
+        for sent in (pairs, raw):
+            headers, twice = headers_of(sent)
+            assert (headers.texts(), twice) == (once, doubled)
+    assert headers.text(b"host") == once.get("host")
+    assert len(headers_module._lower_names) <= headers_module.MAX_NAMES
 
 
 @pytest.mark.parametrize(("principal", "named"), [(ACME, "rival/books"), (ONE_PROJECT, "acme/other")])

@@ -17,7 +17,8 @@ from modelyard.domain.identity import Principal, Scope
 from modelyard.errors import Forbidden, InvalidInput, ModelyardError, NotFound, Unauthenticated
 from modelyard.http.error_responses import report
 from modelyard.http.errors import ClientDisconnected
-from modelyard.http.message import Header, Request, Response, headers_of
+from modelyard.http.headers import Header, headers_of
+from modelyard.http.message import Request, Response
 from modelyard.platform.keys.sessions import Sessions
 from modelyard.platform.platform import Platform
 from modelyard.report.html import STYLE, joined, tag
@@ -200,14 +201,14 @@ class PageExchange:
         if self._reader is not None:
             self._require_local()
             return self._reader, ""
-        token = _cookie(self._headers.get("cookie", ""))
+        token = _cookie(self._headers.text(b"cookie") or "")
         return self._sessions.principal(token), token
 
     def _log_in(self, method: str, form: Mapping[str, str]) -> Response:
         view = self._view(_NOBODY, "", form)
         if method != "POST":
             return _response(200, (_PAGE,), framed(view, login(view)))
-        if self._headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        if (self._headers.text(b"sec-fetch-site") or "same-origin") not in ("same-origin", "none"):
             raise Forbidden("log in on the page of this dashboard")
         try:
             token = self._sessions.open(form.get("key", "").strip())
@@ -218,7 +219,7 @@ class PageExchange:
         return self._redirect(here, self._set_cookie(token, int(self._sessions.lifetime.total_seconds())))
 
     def _log_out(self, view: View) -> Response:
-        self._sessions.close(_cookie(self._headers.get("cookie", "")))
+        self._sessions.close(_cookie(self._headers.text(b"cookie") or ""))
         return self._redirect(view.url("login"), self._set_cookie("", 0))
 
     def _set_cookie(self, token: str, seconds: int) -> Header:
@@ -235,7 +236,7 @@ class PageExchange:
 
     def _require_local(self) -> None:
         """Raise `Forbidden` for a name that is not of this machine, by which a page of elsewhere might read ours."""
-        name = self._headers.get("host", "").rsplit(":", 1)[0]
+        name = (self._headers.text(b"host") or "").rsplit(":", 1)[0]
         if name not in _LOCAL:
             raise Forbidden("this dashboard has no login; open it as http://127.0.0.1 on its own machine")
 

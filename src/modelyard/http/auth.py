@@ -13,7 +13,7 @@ import attrs
 from modelyard.domain.identity import NAME, Attribution, Principal
 from modelyard.errors import Unauthenticated
 from modelyard.http.errors import MalformedRequest
-from modelyard.http.message import Headers
+from modelyard.http.headers import Headers
 from modelyard.http.route import Auth
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Authenticator
@@ -34,15 +34,15 @@ _CREDENTIALS = re.compile(r"([A-Za-z]+) ([A-Za-z0-9._~+/-]+={0,2})")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
-def credentials(auth: Auth, headers: Headers) -> tuple[Auth, str | None]:
+def credentials(auth: Auth, headers: Headers) -> tuple[Auth, bytes | None]:
     """Return the scheme by which a route identifies callers, and their Authorization header, or what stands for it."""
-    given = headers.get("authorization")
+    given = headers.get(b"authorization")
     if auth not in OPEN:
         return auth, given
     if auth is Auth.API_KEY:
-        key = headers.get("x-api-key")
-        return Auth.BEARER, given if key is None else f"Bearer {key}"
-    return Auth.BASIC if given is not None and given[:6].lower() == "basic " else Auth.BEARER, given
+        key = headers.get(b"x-api-key")
+        return Auth.BEARER, given if key is None else b"Bearer " + key
+    return Auth.BASIC if given is not None and given[:6].lower() == b"basic " else Auth.BEARER, given
 
 
 def secret_in(header: str | None, auth: Auth, longest: int) -> str:
@@ -105,21 +105,23 @@ class CallerCache:
 
         A page of another origin, or one whose name now leads here, may not act for who looks at it.
         """
-        named = [headers.get("host"), (headers.get("origin") or "").partition("://")[2] or headers.get("origin")]
+        origin = headers.text(b"origin")
+        named = [headers.text(b"host"), (origin or "").partition("://")[2] or origin]
         return self._anonymous if all(is_loopback(name) for name in named if name is not None) else None
 
-    def remembered(self, auth: Auth, header: str, now: float) -> Caller | None:
+    def remembered(self, auth: Auth, header: bytes, now: float) -> Caller | None:
         """Return the caller that `find` returned for the same header less than a second ago."""
-        known = self._known.get((auth, blake2s(header.encode("utf-8", "surrogatepass")).digest()))
+        known = self._known.get((auth, blake2s(header).digest()))
         return known[1] if known is not None and now < known[0] else None
 
-    def find(self, auth: Auth, header: str | None) -> Caller:
+    def find(self, auth: Auth, header: bytes | None) -> Caller:
         """Identify the caller. May wait. Raises `Unauthenticated`."""
-        caller = self.acting_as(self._authenticate(secret_in(header, auth, self._authenticator.longest)))
+        text = None if header is None else header.decode("latin-1")
+        caller = self.acting_as(self._authenticate(secret_in(text, auth, self._authenticator.longest)))
         if len(self._known) >= MAX_REMEMBERED:
             self._known.clear()
         assert header is not None
-        self._known[auth, blake2s(header.encode("utf-8", "surrogatepass")).digest()] = (
+        self._known[auth, blake2s(header).digest()] = (
             self._now() + REMEMBERED_SECONDS,
             caller,
         )
@@ -156,12 +158,12 @@ def attribution(headers: Headers, principal: Principal) -> Attribution:
 
     Raises `MalformedRequest` when they disagree or cannot be read, `Forbidden` when the key lacks what they name.
     """
-    one, other = headers.get("openai-project"), headers.get("compat-project")
+    one, other = headers.get(b"openai-project"), headers.get(b"compat-project")
     if one is None and other is None:
         return principal.own
     if one is not None and other is not None and one != other:
         raise MalformedRequest("the headers OpenAI-Project and Compat-Project disagree; send one of them")
-    team, slash, project = (one if one is not None else other or "").partition("/")
+    team, slash, project = (one if one is not None else other or b"").decode("latin-1").partition("/")
     if not slash or not NAME.fullmatch(team) or not NAME.fullmatch(project):
         raise MalformedRequest("the headers OpenAI-Project and Compat-Project must read <team>/<project>")
     return principal.attribution(team, project)

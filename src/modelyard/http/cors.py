@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterable
 
 from modelyard.errors import InvalidInput
-from modelyard.http.message import Header, Headers, Response
+from modelyard.http.headers import Header, Headers
+from modelyard.http.message import Response
 
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/?#\s]+")
 _NAMES = re.compile(r"[A-Za-z0-9-]+( *, *[A-Za-z0-9-]+)*")
@@ -31,14 +32,15 @@ class AllowedOrigins:
 
     def allows(self, headers: Headers) -> bool:
         """Return whether the request comes from a page of an allowed origin."""
-        return "origin" in headers and ("*" in self._origins or headers["origin"] in self._origins)
+        origin = headers.text(b"origin")
+        return origin is not None and ("*" in self._origins or origin in self._origins)
 
     def preflight(self, headers: Headers, methods: Iterable[str]) -> Response | None:
         """Return the answer to a browser that asks whether it may send a request; None if it does not ask that."""
-        if not self.allows(headers) or "access-control-request-method" not in headers:
+        if not self.allows(headers) or b"access-control-request-method" not in headers:
             return None
         answer = [("access-control-allow-methods", ", ".join(methods)), _MAX_AGE]
-        names = headers.get("access-control-request-headers", "")
+        names = headers.text(b"access-control-request-headers") or ""
         if _NAMES.fullmatch(names):
             answer.append(("access-control-allow-headers", names))
         return Response(204, answer, b"")
@@ -47,4 +49,4 @@ class AllowedOrigins:
         """Return the headers of the response to a request."""
         if not self.allows(headers):
             return [_VARY]
-        return [("access-control-allow-origin", headers["origin"]), _EXPOSED, _VARY]
+        return [("access-control-allow-origin", headers.text(b"origin") or ""), _EXPOSED, _VARY]

@@ -14,7 +14,8 @@ from modelyard.errors import Problem
 from modelyard.formats.converter import unstructure
 from modelyard.formats.otlp import numbered
 from modelyard.http import errors as http_errors
-from modelyard.http.message import Header, Response, json_response
+from modelyard.http.headers import Header
+from modelyard.http.message import Response, json_response
 from modelyard.http.route import PROTOBUF, ErrorFormat
 
 _PLACES = ("body", "query", "path", "header")

@@ -21,21 +21,8 @@ from modelyard.http.cors import AllowedOrigins
 from modelyard.http.ended_requests import log as access_log
 from modelyard.http.ended_requests import report_ended
 from modelyard.http.error_responses import failed, report
-from modelyard.http.message import (
-    AnyBody,
-    Header,
-    Headers,
-    Request,
-    Response,
-    aread,
-    aspool,
-    check_length,
-    check_media,
-    check_singular,
-    headers_of,
-    read,
-    spool,
-)
+from modelyard.http.headers import Header, Headers, check_singular, headers_of
+from modelyard.http.message import AnyBody, Request, Response, aread, aspool, check_length, check_media, read, spool
 from modelyard.http.query import parse_query
 from modelyard.http.response_bodies import close
 from modelyard.http.route import Auth, Body, PlainHandler, Route, RouteCall
@@ -55,7 +42,7 @@ LARGE = 2**18
 _NONE, _PARSED, _CODED = Body.NONE, (Body.CHAT, Body.CONTROL), (Body.EXPORT, Body.MESSAGE)
 _PUBLIC, _BY_KEY = Auth.PUBLIC, {Auth.BEARER, Auth.API_KEY, Auth.EITHER, Auth.BASIC}
 _NO_QUERY: Mapping[str, tuple[str, ...]] = {}
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 _NO_STORE: Header = ("cache-control", "no-store")
 
 
@@ -113,8 +100,8 @@ class HttpExchange:
         self.began: float = served.clock.monotonic()
         self.headers: Headers
         self.headers, self._doubled = headers_of(request.headers)
-        named = self.headers.get("x-request-id")
-        self.id: str = named if named is not None and _REQUEST_ID.fullmatch(named) else served.request_id()
+        named = self.headers.get(b"x-request-id")
+        self.id: str = named.decode() if named is not None and _REQUEST_ID.fullmatch(named) else served.request_id()
 
     def see_rate(self, stand: RateStand) -> None:
         """Note what is left of the rate of the key, for the headers of the answer."""
@@ -135,7 +122,7 @@ class HttpExchange:
         served, method = self.served, self.request.method
         tracing = served.platform.tracing
         if tracing is not None:
-            self.span = tracing.request_began(method, self.headers)
+            self.span = tracing.request_began(method, self.headers.texts())
         try:
             try:
                 response = yield from self._answer()
@@ -182,7 +169,7 @@ class HttpExchange:
         return response
 
     def _failed(self, failure: Exception) -> Response:
-        response = failed(failure, self.match.error_format, self.id, self.headers.get("content-type"))
+        response = failed(failure, self.match.error_format, self.id, self.headers.text(b"content-type"))
         if isinstance(failure, Unauthenticated) and self.match.auth in CHALLENGES:
             response.headers.append(CHALLENGES[self.match.auth])
         return response
@@ -231,7 +218,7 @@ class HttpExchange:
 
     def _known_caller(self) -> Caller | None:
         """Return the caller, if that needs no read of the store."""
-        auth, header = self.match.auth, self.headers.get("authorization")
+        auth, header = self.match.auth, self.headers.get(b"authorization")
         if auth not in _BY_KEY:
             return self.served.anyone if auth is _PUBLIC else None
         if auth in OPEN:

@@ -30,7 +30,7 @@ IDEMPOTENCY_KEY = Parameter(
 def idempotency_key(call: RouteCall) -> str | None:
     """Read the header of `IDEMPOTENCY_KEY`. Raises `InvalidInput`."""
     try:
-        return check_idempotency_key(call.headers.get("idempotency-key"))
+        return check_idempotency_key(call.headers.text(b"idempotency-key"))
     except InvalidInput as wrong:
         raise InvalidInput.at("header", IDEMPOTENCY_KEY.name, msg=wrong.problems[0].msg) from None
 

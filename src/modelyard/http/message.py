@@ -4,7 +4,7 @@ Adapters (`modelyard.asgi`, `modelyard.wsgi`) carry them and nothing more.
 """
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, time
 from enum import Enum
@@ -19,7 +19,8 @@ from modelyard.errors import BodyTooLarge, InvalidInput
 from modelyard.formats.converter import unstructure
 from modelyard.formats.json import loads
 from modelyard.formats.multipart import boundary_of
-from modelyard.http.errors import BodyTimeout, MalformedRequest, UnsupportedMedia
+from modelyard.http.errors import BodyTimeout, UnsupportedMedia
+from modelyard.http.headers import Header, Headers, RawHeader
 from modelyard.platform.artifacts import Spool
 from modelyard.protocols import Clock
 from modelyard.threads import TenantThreads
@@ -42,58 +43,19 @@ def parse(raw: bytes) -> object:
     return loads(raw, at=("body",))
 
 
-Header = tuple[str, str]
-
-Headers = Mapping[str, str]
-"""A request's headers by lower-case name."""
-
-SINGULAR = frozenset(
-    {
-        "authorization",
-        "x-api-key",
-        "content-type",
-        "content-encoding",
-        "content-length",
-        "openai-project",
-        "compat-project",
-        "idempotency-key",
-        "project_id",
-    }
-)
-"""Headers that decide something, and so must not come twice."""
-
-_NO_NAMES: Set[str] = frozenset()
-
-
-def headers_of(pairs: Sequence[Header]) -> tuple[Headers, Set[str]]:
-    """Index headers by name, and collect the names that came more than once; the index leaves those out."""
-    headers = dict(pairs)
-    if len(headers) == len(pairs):
-        return headers, _NO_NAMES
-    names = [name for name, _ in pairs]
-    doubled = {name for name in headers if names.count(name) > 1}
-    return {name: value for name, value in headers.items() if name not in doubled}, doubled
-
-
-def check_singular(doubled: Set[str]) -> None:
-    """Raise `MalformedRequest` when one of the `SINGULAR` headers came twice."""
-    for name in sorted(doubled & SINGULAR):
-        raise MalformedRequest(f"the header {name} was sent more than once; send it once")
-
-
 @attrs.define
 class Request:
     """A request of a client.
 
     `raw_path` is the path as sent, percent-encoded, below the mount point of the platform. `query` is what follows the
-    question mark. Header names are lower-case, values latin-1. `body` yields its bytes as they come. `scheme` and
+    question mark. Headers are text in latin-1, or bytes. `body` yields its bytes as they come. `scheme` and
     `root` (the decoded path of the mount point) are where the platform is reached.
     """
 
     method: str
     raw_path: str
     query: str
-    headers: Sequence[Header]
+    headers: Sequence[Header] | Sequence[RawHeader]
     body: Iterator[bytes] | AsyncIterator[bytes]
     scheme: str = "http"
     root: str = ""
@@ -199,17 +161,17 @@ def check_media(headers: Headers, data: bool, form: bool = False) -> None:
     A body is JSON in UTF-8, also when no type is declared, and not compressed. Data bodies may also be declared as
     JSON Lines or plain bytes. A form is declared as one.
     """
-    encoding = headers.get("content-encoding")
-    if encoding is not None and encoding.strip().lower() != "identity":
+    encoding = headers.get(b"content-encoding")
+    if encoding is not None and encoding.decode("latin-1").strip().lower() != "identity":
         raise UnsupportedMedia("a compressed body is not accepted; send it without Content-Encoding")
-    declared = headers.get("content-type")
+    declared = headers.get(b"content-type")
     if form:
-        if boundary_of(declared) is None:
+        if boundary_of(headers.text(b"content-type")) is None:
             raise UnsupportedMedia("the body must be a form; send Content-Type: multipart/form-data; boundary=...")
         return
-    if declared is None or declared == "application/json":
+    if declared is None or declared == b"application/json":
         return
-    media, _, parameters = declared.lower().partition(";")
+    media, _, parameters = declared.decode("latin-1").lower().partition(";")
     if media.strip() not in (_JSON if data else _JSON[:1]) or _charset(parameters) not in ("", "utf-8", "utf8"):
         raise UnsupportedMedia("the body must be JSON in UTF-8; send Content-Type: application/json")
 
@@ -221,8 +183,8 @@ def _charset(parameters: str) -> str:
 
 def check_length(headers: Headers, limit: int) -> None:
     """Refuse a body whose declared length is too large, before reading it. Raises `BodyTooLarge`."""
-    declared = headers.get("content-length") or ""
-    if declared.isascii() and declared.isdigit() and (len(declared) > 18 or int(declared) > limit):
+    declared = headers.get(b"content-length", b"")
+    if declared.isdigit() and (len(declared) > 18 or int(declared) > limit):
         raise BodyTooLarge(limit)
 
 

@@ -10,7 +10,8 @@ import attrs
 from modelyard.domain.identity import Principal
 from modelyard.errors import Forbidden, InvalidInput
 from modelyard.flow import Flow
-from modelyard.http.message import Headers, Request, Response, parse
+from modelyard.http.headers import Headers
+from modelyard.http.message import Request, Response, parse
 from modelyard.platform.artifacts import Spool
 from modelyard.platform.chat.booked_request import RequestInProgress
 from modelyard.platform.platform import Platform

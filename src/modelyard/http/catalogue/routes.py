@@ -11,7 +11,8 @@ from modelyard.http.catalogue.schemas import (
     ListedModel,
     ModelList,
 )
-from modelyard.http.message import JSON_HEADER, Header, Response, dump, json_response
+from modelyard.http.headers import Header
+from modelyard.http.message import JSON_HEADER, Response, dump, json_response
 from modelyard.http.route import Auth, ErrorFormat, Interface, Route, RouteCall
 from modelyard.platform.platform import Platform
 
@@ -23,7 +24,7 @@ def show_catalogue(call: RouteCall) -> Response:
     """Return the catalogue, or 304 to a client that has it. Its bytes are cached until it changes."""
     listing = _listing(call.platform)
     headers = [("etag", listing.etag), _CACHEABLE]
-    if _knows(call.headers.get("if-none-match") or "", listing.etag):
+    if _knows(call.headers.text(b"if-none-match") or "", listing.etag):
         return Response(304, headers, b"")
     return Response(200, [JSON_HEADER, *headers], listing.body)
 

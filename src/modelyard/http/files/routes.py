@@ -73,7 +73,7 @@ class _Form:
 def upload_file(call: RouteCall) -> Response:
     """Upload a file, as a form with the fields `file` and `purpose`."""
     key, place = idempotency_key(call), attribution(call.headers, call.principal)
-    boundary, form = boundary_of(call.headers.get("content-type")), _Form()
+    boundary, form = boundary_of(call.headers.text(b"content-type")), _Form()
     assert boundary is not None, "the media type was checked"
     with problems_at("body"), ExitStack() as unless_kept:
         for part in read_form(call.file, boundary):

@@ -86,10 +86,10 @@ def load_weights(call: RouteCall) -> Response:
 
 def forward_backward(call: RouteCall) -> Response:
     """Score rows, and unless `forward_only` add their gradients. The body is protobuf."""
-    media = (call.headers.get("content-type") or "").partition(";")[0].strip().lower()
+    media = (call.headers.text(b"content-type") or "").partition(";")[0].strip().lower()
     if media != PROTOBUF:
         raise UnsupportedMedia(f"the body must be a ForwardBackwardRequest; send Content-Type: {PROTOBUF}")
-    if (call.headers.get("content-encoding") or "identity").strip().lower() != "identity":
+    if (call.headers.text(b"content-encoding") or "identity").strip().lower() != "identity":
         raise UnsupportedMedia("the body must not be compressed")
     raw, runs = call.file.read(MAX_EXPORT), runs_of(call)
     head = read_head(raw)

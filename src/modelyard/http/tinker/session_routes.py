@@ -36,7 +36,7 @@ def show_flags(call: RouteCall) -> Response:
     socket may be another connection's, which is then read from no more until it times out after a minute.
     """
     structure(ClientVersion, call.body, "body")
-    closing = [("connection", "close")] if "connection" in call.headers else []
+    closing = [("connection", "close")] if b"connection" in call.headers else []
     return json_response(attrs.asdict(ClientFlags()), headers=closing)
 
 

@@ -238,7 +238,7 @@ def create_file(call: RouteCall) -> Response:
 
 def _form(call: RouteCall, data: BinaryIO) -> tuple[dict[str, str], str, bytes]:
     """Return the fields of a form, and the name and the bytes of its file. Raises `InvalidInput`, `BodyTooLarge`."""
-    boundary = boundary_of(call.headers.get("content-type"))
+    boundary = boundary_of(call.headers.text(b"content-type"))
     assert boundary is not None, "the media type was checked"
     fields, file = dict[str, str](), list[tuple[str, bytes]]()
     with problems_at("body"):

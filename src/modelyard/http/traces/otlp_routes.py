@@ -43,7 +43,7 @@ class ExportAnswer:
 
 def _data(call: RouteCall) -> bytes:
     """Read the body, which may be compressed. Raises `InvalidInput`, `BodyTooLarge`, `UnsupportedMedia`."""
-    encoding = (call.headers.get("content-encoding") or "identity").strip().lower()
+    encoding = (call.headers.text(b"content-encoding") or "identity").strip().lower()
     if encoding not in ("gzip", "identity"):
         raise UnsupportedMedia("a body is compressed with gzip or not at all")
     try:
@@ -60,7 +60,7 @@ def _place(call: RouteCall) -> tuple[str, str | None]:
     """Return the entity and the project that the headers name, as chat's do or as the trace client's; None for the
     default project.
     """
-    named = call.headers.get("project_id")
+    named = call.headers.text(b"project_id")
     if named is not None:
         place = place_of(call, named)
         return place["entity"], place["project"]
@@ -71,7 +71,7 @@ def _place(call: RouteCall) -> tuple[str, str | None]:
 def export(call: RouteCall) -> Response:
     """Keep the spans of programs as traced calls. Sent again, they are the same calls."""
     entity, project = _place(call)
-    media = (call.headers.get("content-type") or "").partition(";")[0].strip().lower()
+    media = (call.headers.text(b"content-type") or "").partition(";")[0].strip().lower()
     if media not in (PROTOBUF, "application/json", ""):
         raise UnsupportedMedia(f"the body must be a message of OTLP; send Content-Type: {PROTOBUF} or application/json")
     found = read_protobuf(_data(call)) if media == PROTOBUF else read_json(_data(call))

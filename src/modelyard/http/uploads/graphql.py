@@ -78,7 +78,7 @@ def _commit(call: RouteCall, variables: CommitVariables) -> Data:
 
 def _base(call: RouteCall) -> str:
     """Return the URL at which this caller reaches the platform. Raises `MalformedRequest`."""
-    host = call.headers.get("host", "")
+    host = call.headers.text(b"host") or ""
     if not _AUTHORITY.fullmatch(host):
         raise MalformedRequest("this needs a header Host with the address of the server")
     return f"{call.request.scheme}://{host}{quote(call.request.root.rstrip('/'))}"
