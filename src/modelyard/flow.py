@@ -136,7 +136,7 @@ def run(flow: Flow[T]) -> T:
     try:
         first = next(flow)
     except StopIteration as ended:
-        return cast(T, ended.value)  # without an effect, there is nothing to drive
+        return ended.value  # type: ignore[no-any-return] # without an effect, there is nothing to drive
     driver, effect = SyncDriver(flow), cast("Effect | None", first)
     driver.waits = True
     try:

@@ -113,9 +113,10 @@ class EchoBackend:
             return _continued(request)
         if request.tool_choice.mode is _REQUIRED or request.response_format.type is not _TEXT:
             return _structured(request)
-        text, reasons = _last_user_text(request.messages), request.extras.get("reasoning_effort", "none") != "none"
-        message = Message(Role.ASSISTANT, text, reasoning=text) if reasons else None
-        return _answer(text, request) if message is None else stream_message(message, request)
+        text = _last_user_text(request.messages)
+        if request.extras and request.extras.get("reasoning_effort", "none") != "none":
+            return stream_message(Message(Role.ASSISTANT, text, reasoning=text), request)
+        return _answer(text, request)
 
     def embed(self, request: "embedding.EmbeddingRequest", model: ServedModel) -> "Iterator[embedding.EmbeddedBatch]":
         """Embed by the words of each input: see `word_embedding`. Raises `ContextLengthExceeded`."""
@@ -235,7 +236,7 @@ def _answer(text: str, request: CompletionRequest) -> Iterator[Deltas]:
         return _word_by_word(text, request)
     tokens = count(text)
     if request.max_tokens is None or tokens <= request.max_tokens:
-        return iter((_text_delta(text, tokens, finish_reason=_STOP),))
+        return iter((_text_delta(text, tokens, 0, None, (), (), (), _STOP),))
     return _deltas([_Piece(word) for word in split_tokens(text)], request, FinishReason.STOP)
 
 

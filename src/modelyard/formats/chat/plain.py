@@ -94,7 +94,7 @@ def plain_request(body: Any) -> CompletionRequest | None:
     """
     if type(body) is not dict:
         return None
-    bare = body.keys() <= _BARE
+    bare = len(body) == (3 if "stream" in body else 2)  # with a model and messages, which are read below
     if not bare and not body.keys() <= _PLAIN:
         return None
     model, streamed = body.get("model"), body.get("stream", False)

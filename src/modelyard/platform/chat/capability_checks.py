@@ -10,6 +10,7 @@ from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import (
     ANSWER_EXTRAS,
     CompletionRequest,
+    Message,
     Part,
     ResponseType,
     Sampling,
@@ -19,7 +20,10 @@ from modelyard.domain.completion import (
 from modelyard.errors import ContextLengthExceeded, InvalidInput, Problem, UnsupportedParameter
 from modelyard.protocols import Capabilities
 
-_DEFAULT = attrs.fields(CompletionRequest).sampling.default
+_DEFAULTS = attrs.fields(CompletionRequest)
+_SAMPLING, _FORMAT, _CHOICE = (
+    field.default for field in (_DEFAULTS.sampling, _DEFAULTS.response_format, _DEFAULTS.tool_choice)
+)
 _OFF: dict[str, tuple[Any, ...]] = {field.name: (field.default,) for field in attrs.fields(Sampling)}
 _OFF |= {"top_k": (None, 0, -1), "logit_bias": ({},)}
 _GUIDED = (ResponseType.CHOICE, ResponseType.REGEX)
@@ -31,17 +35,31 @@ def check_supported(request: CompletionRequest, entry: CatalogueEntry, capabilit
     """Return how many images the messages have. Raises `UnsupportedParameter` naming what this model cannot honour."""
     if not capabilities.completions:
         raise InvalidInput.at("model", msg=f"{entry.id} makes embeddings only; name a model that answers")
-    missing, problems, images = _details(request, capabilities), [], 0
+    missing: list[str] = []
+    problems: list[Problem] = []
+    images = 0
+    if (  # anything that `_details` may find
+        request.logprobs
+        or request.top_logprobs
+        or request.return_token_ids
+        or request.prompt_logprobs is not None
+        or request.tools
+        or request.extras
+        or request.response_format is not _FORMAT
+        or request.tool_choice is not _CHOICE
+    ):
+        missing = _details(request, capabilities)
     if request.prompt is not None and not capabilities.prompts:
         raise UnsupportedParameter([Problem(("prompt",), f"{entry.id} takes messages only; send it a chat completion")])
-    if request.sampling is not _DEFAULT:
+    if request.sampling is not _SAMPLING:
         missing = _sampling(request.sampling, capabilities) + missing
     if missing:
         problems = [Problem((name,), f"{entry.id} does not support this; leave it out") for name in missing]
-    for at, message in enumerate(request.messages):
+    for message in request.messages:
         if type(message.content) is tuple:
-            problems += _modalities(at, message.content, entry)
-            images += sum(modality_of(part) == "image" for part in message.content)
+            problems += _modalities(request.messages, entry)
+            images = _images(request.messages)
+            break
     if problems:
         raise UnsupportedParameter(problems)
     return images
@@ -86,10 +104,19 @@ def _structure(request: CompletionRequest, capabilities: Capabilities) -> list[s
     return refused
 
 
-def _modalities(at: int, parts: Sequence[Part], entry: CatalogueEntry) -> Iterator[Problem]:
-    for place, part in enumerate(parts):
-        if modality_of(part) not in entry.input_modalities:
-            yield Problem(("messages", at, "content", place), f"{entry.id} does not take {part.type}")
+def _modalities(messages: Sequence[Message], entry: CatalogueEntry) -> Iterator[Problem]:
+    for at, message in enumerate(messages):
+        for place, part in enumerate(_parts(message)):
+            if modality_of(part) not in entry.input_modalities:
+                yield Problem(("messages", at, "content", place), f"{entry.id} does not take {part.type}")
+
+
+def _images(messages: Sequence[Message]) -> int:
+    return sum(modality_of(part) == "image" for message in messages for part in _parts(message))
+
+
+def _parts(message: Message) -> Sequence[Part]:
+    return message.content if type(message.content) is tuple else ()
 
 
 def modality_of(part: Part) -> str:

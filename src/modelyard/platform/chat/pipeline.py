@@ -1,9 +1,11 @@
 """One chat completion: resolve, check, reserve, stream, assemble, record. Written once, as a flow, for every caller."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
 from itertools import chain
+from struct import Struct
 from typing import Any, ClassVar
 
 from modelyard.domain.completion import Choice, Completion, CompletionRequest, Delta, Message, Role, ToolMode, Usage
@@ -30,12 +32,15 @@ from modelyard.platform.chat.backend_stream import (
 )
 from modelyard.platform.chat.booked_request import BookedRequest, report_failed
 from modelyard.platform.chat.plan import known_plan, make_plan, storing
-from modelyard.platform.chat.whole_answer import BegunAnswer, begin_answer, is_whole
+from modelyard.platform.chat.whole_answer import begin_answer, is_whole
 from modelyard.platform.usage.admission import reserve
 from modelyard.platform.usage.booking import CompletionBooking
+from modelyard.protocols import Deltas
 
 _completion, _choice, _message = maker(Completion), maker(Choice), maker(Message)
 _usage, _result, _admission = maker(Usage), maker(CompletionResult), maker(Admission)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SEED = Struct(">q")
 _ASSISTANT, _REQUIRED = Role.ASSISTANT, ToolMode.REQUIRED  # a constant is read in a twentieth of the time
 
 
@@ -61,7 +66,8 @@ class CompletionPipeline(BookedRequest):
     images: int = 0
     makes_choices: bool = False
     assemblers: Sequence[ResponseAssembler] = ()
-    begun: BegunAnswer | None = None
+    first: Any = None
+    rest: Iterator[Deltas] | None = None
     answered: bool = False
     longest: Decimal
     choices_begun: int = 0
@@ -75,7 +81,8 @@ class CompletionPipeline(BookedRequest):
         """
         runtime, given = self.runtime, self.given
         cache, store = runtime.cache, runtime.store
-        self.details, self.created = details, int(runtime.clock.now().timestamp())
+        since = runtime.clock.now() - EPOCH
+        self.details, self.created = details, since.days * 86_400 + since.seconds
         if cache.tracing is not None:
             self.span = cache.tracing.begin(self)
         try:
@@ -123,8 +130,7 @@ class CompletionPipeline(BookedRequest):
         except CallerDisconnected:
             raise
         except Exception as error:
-            if self.begun is not None:
-                self.begun.close()
+            self._close_begun()
             report_failed(self, error)
             raise
         finally:
@@ -145,7 +151,8 @@ class CompletionPipeline(BookedRequest):
         self.max_tokens = checks.resolve_max_tokens(entry, self.prompt_tokens, request)
         sampling = request.sampling
         if sampling.seed is None:
-            sampling = sampling.seeded(int.from_bytes(self.runtime.randomness(8), "big", signed=True))
+            (seed,) = _SEED.unpack(self.runtime.randomness(8))
+            sampling = sampling.seeded(seed)
         self.request = request.asking(request.messages, sampling, self.max_tokens)
         self.makes_choices = capabilities.choices
 
@@ -218,26 +225,26 @@ class CompletionPipeline(BookedRequest):
 
         From what else it has begun to give, `_read_in_place` goes on.
         """
-        request, begun = self.request, self.begun
+        request = self.request
         if request.n > 1 or request.streamed or request.stop or request.logprobs or self.prompt_tokens is None:
             return None
-        if begun is None:
+        if self.rest is None:
             if self.cut_by is not None:
                 return None
-            self.begun = begun = begin_answer(self.backend, request, self.served)
-        delta = begun.first
+            self.first, self.rest = begin_answer(self.backend, request, self.served)
+        delta = self.first
         if not is_whole(delta, self.max_tokens):
             return None
-        if hasattr(begun.rest, "close"):
-            begun.close()
+        if hasattr(self.rest, "close"):
+            self._close_begun()
         choice = _choice(0, _message(_ASSISTANT, delta.text), delta.finish_reason)
         usage = _usage(self.prompt_tokens, delta.tokens, 0, self.images)
         return _completion(self.id, self.created, self.given.model, (choice,), usage)
 
     def _read_in_place(self, assembler: ResponseAssembler) -> Flow[None]:
         """Read the answer of a backend that never waits, and give way to others now and then."""
-        begun = self.begun
-        source = None if begun is None else chain((begun.first,), begun.rest)
+        begun = self.rest
+        source = None if begun is None else chain((self.first,), begun)
         deltas: Any = None
         more, taken = True, 0
         try:
@@ -262,7 +269,12 @@ class CompletionPipeline(BookedRequest):
             if begun is None:
                 close_deltas(deltas)
             else:
-                begun.close()
+                self._close_begun()
+
+    def _close_begun(self) -> None:
+        """Close what `_whole` has begun, once."""
+        rest, self.rest = self.rest, iter(())
+        close_deltas(rest)
 
     def _emit(self, assembler: ResponseAssembler) -> Flow[None]:
         """Emit the deltas that may be shown, all at once; the choices begin in the order of their indexes."""
@@ -314,9 +326,9 @@ class CompletionPipeline(BookedRequest):
 
     def remainder(self) -> CompletionBooking | None:
         """Return what records what was produced so far, and releases what was reserved."""
-        if self.answered and self.begun is not None and not self.assemblers:
+        if self.answered and not self.assemblers:
             self.assemblers = assemblers_of(self.request, self.makes_choices)
-            self.assemblers[0].take(self.begun.first)
+            self.assemblers[0].take(self.first)
         if any(assembler.produced for assembler in self.assemblers):
             return self._booking(self._usage())
         return None if self.reserved is None else self._booking(None)

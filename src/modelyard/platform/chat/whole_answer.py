@@ -3,40 +3,22 @@
 from collections.abc import Iterator
 from typing import Any
 
-import attrs
-
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason
 from modelyard.formats.chat.plain import is_unicode
 from modelyard.platform.chat.assembly import MAX_TEXT
-from modelyard.platform.chat.backend_stream import close_deltas
 from modelyard.protocols import Deltas, ServedModel
 
 _NOTHING = ()
 """No deltas."""
 
 
-@attrs.define(eq=False)
-class BegunAnswer:
-    """The `first` that a backend gave for a request, and the iterator of the rest, which raises what it failed with."""
-
-    first: Any
-    rest: Iterator[Deltas]
-    closed: bool = False
-
-    def close(self) -> None:
-        """Close the iterator, once."""
-        if not self.closed:
-            self.closed = True
-            close_deltas(self.rest)
-
-
-def begin_answer(backend: Any, request: CompletionRequest, model: ServedModel) -> BegunAnswer:
-    """Ask a backend that never waits, and take the first that it gives."""
+def begin_answer(backend: Any, request: CompletionRequest, model: ServedModel) -> tuple[Any, Iterator[Deltas]]:
+    """Ask a backend that never waits. Returns the first that it gives, and the rest, which raises what failed."""
     try:
         rest = iter(backend.stream(request, model))
-        return BegunAnswer(next(rest, _NOTHING), rest)
+        return next(rest, _NOTHING), rest
     except Exception as error:  # noqa: BLE001 - it is raised where the rest is read
-        return BegunAnswer(_NOTHING, _failing(error))
+        return _NOTHING, _failing(error)
 
 
 def _failing(error: Exception) -> Iterator[Deltas]:
