@@ -130,6 +130,32 @@ def test_a_lower_limit_that_another_process_sets_meanwhile_refuses(platform: Pla
     assert store._tables[Admission].rows == {}
 
 
+def test_what_is_admitted_at_the_second_look_was_asked_for_once(store: _Watched) -> None:
+    asked: list[CompletionRequest] = []
+
+    class Closable(EchoBackend):
+        def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Any]:
+            asked.append(request)
+            yield from super().stream(request, model)
+
+    limits = iter([REAL, Decimal(100)])
+
+    def change() -> None:
+        before, store.before = store.before, lambda: None
+        limit = next(limits, None)
+        if limit is not None:
+            platform.usage.set_budget(limit)
+            store.before = before
+
+    with open_platform(store=store, backend=Closable(pricing=PRICE)) as platform:
+        platform.usage.set_budget(100)
+        platform.chat.complete(**ASK)
+        store.before = change
+        platform.chat.complete(**ASK)
+        assert len(asked) == 2
+        assert budget(platform) == (0, 2 * REAL)
+
+
 def test_a_budget_that_is_removed_meanwhile_refuses_nothing(platform: Platform, store: _Watched) -> None:
     platform.usage.set_budget(100)
     platform.chat.complete(**ASK)
