@@ -124,8 +124,7 @@ class EchoBackend:
 
 
 def _structured(request: CompletionRequest) -> Iterator[Deltas]:
-    call = instances.forced_call(request)
-    if call is not None:
+    if (call := instances.forced_call(request)) is not None:
         yield from stream_message(Message(Role.ASSISTANT, tool_calls=(call,)), request)
         return
     text = instances.structured_text(request)
