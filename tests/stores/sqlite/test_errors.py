@@ -13,7 +13,7 @@ import pytest
 
 from modelyard import disk
 from modelyard.errors import StorageFull, StoreBusy, StoreClosed, StoreCorrupt, StoreError
-from modelyard.protocols import Tx
+from modelyard.protocols import Snapshot, Tx
 from modelyard.stores.group_commit import PendingStep
 from modelyard.stores.sqlite import SqliteStore, errors
 from modelyard.stores.sqlite.errors import is_busy, to_store_error
@@ -98,6 +98,17 @@ def test_a_failing_step_fails_no_other_step_of_its_group(store: SqliteStore) -> 
         thread.join()
     assert outcomes == {"s1": None, "s2": StorageFull, "s3": None}
     assert names(store) == {"s1", "s3"}
+
+
+def test_a_fault_that_a_query_swallows_fails_it_anyway(store: SqliteStore, peer: sqlite3.Connection) -> None:
+    peer.execute("DROP TABLE counters")
+
+    def query(snapshot: Snapshot) -> None:
+        with suppress(StoreError):
+            snapshot.get(Counter, "a")
+
+    with pytest.raises(StoreError):
+        store.read(query)
 
 
 def test_a_fault_that_a_step_swallows_fails_it_anyway(store: SqliteStore) -> None:

@@ -99,64 +99,57 @@ class Readers:
     def read(self, query: Callable[[Snapshot], T]) -> T:
         """Run `query` on one snapshot. Raises `StoreError`."""
         try:
-            connection = self._borrow()
+            cursor = self._borrow()
             try:
-                return self._run(connection, query)
+                cursor.execute("BEGIN")
+                snapshot = SqliteSnapshot(cursor.execute, self._plans, self._clock)
+                try:
+                    result = query(snapshot)
+                finally:
+                    snapshot.end()
+                    cursor.execute("ROLLBACK")
             finally:
-                self._give_back(connection)
+                self._give_back(cursor)
+            if snapshot.error is not None:
+                raise snapshot.error
         except SqliteError as error:
             raise to_store_error(error) from error
+        return result
 
     def value(self, sql: str) -> Any:
         """Return the first value in the result of a statement. Raises `StoreError`."""
         with store_errors():
-            connection = self._borrow()
-            try:
-                return fetch_value(connection, sql)
-            finally:
-                self._give_back(connection)
+            return self.first_row(sql)[0]
 
     def first_row(self, sql: str) -> Any:
         """Return the first row in the result of a statement. Raises `SqliteError`, `StoreClosed`."""
-        connection = self._borrow()
+        cursor = self._borrow()
         try:
-            return connection.execute(sql).fetchone()
+            return cursor.execute(sql).fetchone()
         finally:
-            self._give_back(connection)
+            self._give_back(cursor)
 
     def close(self) -> None:
         """Close the idle connections now, and the others when their read ends."""
         self._closed = True
         while self._idle:
-            self._idle.pop().close()
-
-    def _run(self, connection: Any, query: Callable[[Snapshot], T]) -> T:
-        cursor = connection.cursor()
-        cursor.execute("BEGIN")
-        snapshot = SqliteSnapshot(cursor.execute, self._plans, self._clock)
-        try:
-            result = query(snapshot)
-        finally:
-            snapshot.end()
-            cursor.execute("ROLLBACK")
-        if snapshot.error is not None:
-            raise snapshot.error
-        return result
+            self._idle.pop().connection.close()
 
     def _borrow(self) -> Any:
+        """Return the cursor of a connection that no other read uses."""
         if self._closed:
             raise StoreClosed("the store was closed")
         try:
             return self._idle.pop()
         except IndexError:
-            connection = connect(self._path, "rw", self._busy_seconds)
-            connection.execute("PRAGMA query_only=ON")
-            return connection
+            cursor = connect(self._path, "rw", self._busy_seconds).cursor()
+            cursor.execute("PRAGMA query_only=ON")
+            return cursor
 
-    def _give_back(self, connection: Any) -> None:
-        if connection.in_transaction or len(self._idle) >= _MAX_IDLE:
-            connection.close()
+    def _give_back(self, cursor: Any) -> None:
+        if cursor.connection.in_transaction or len(self._idle) >= _MAX_IDLE:
+            cursor.connection.close()
             return
-        self._idle.append(connection)
+        self._idle.append(cursor)
         if self._closed:
             self.close()
