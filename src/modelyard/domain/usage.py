@@ -20,6 +20,8 @@ EXACT = Context(prec=200, traps=[Inexact, InvalidOperation])
 Prices have at most 30 decimal places and are below 10^15, so 200 digits hold every sum.
 """
 
+_times_plus = EXACT.fma
+
 
 def add(amounts: Iterable[Decimal]) -> Decimal:
     """Add up amounts exactly."""
@@ -28,13 +30,12 @@ def add(amounts: Iterable[Decimal]) -> Decimal:
 
 def cost(usage: Usage, pricing: Pricing) -> Decimal:
     """Return the exact cost of a completion in USD: prices are per token, `request` per request, `image` per image."""
-    times_plus = EXACT.fma
-    total = times_plus(pricing.prompt, usage.prompt_tokens - usage.cached_tokens, pricing.request)
-    total = times_plus(pricing.completion, usage.completion_tokens, total)
+    total = _times_plus(pricing.prompt, usage.prompt_tokens - usage.cached_tokens, pricing.request)
+    total = _times_plus(pricing.completion, usage.completion_tokens, total)
     if usage.cached_tokens:
-        total = times_plus(pricing.input_cache_read, usage.cached_tokens, total)
+        total = _times_plus(pricing.input_cache_read, usage.cached_tokens, total)
     if usage.images:
-        total = times_plus(pricing.image, usage.images, total)
+        total = _times_plus(pricing.image, usage.images, total)
     return total
 
 
