@@ -5,8 +5,9 @@ from typing import Any, ClassVar, Protocol
 
 from modelyard.domain import events
 from modelyard.domain.completion import CompletionRequest, Usage
+from modelyard.domain.frozen import maker
 from modelyard.domain.identity import Attribution, Principal, RateStand
-from modelyard.domain.usage import ENTITY, Admission, LedgerEntry
+from modelyard.domain.usage import ENTITY, Admission, LedgerEntry, cost
 from modelyard.errors import ModelyardError, StoreClosed
 from modelyard.flow import CallerDisconnected, Flow
 from modelyard.platform.chat.backend_stream import BackendStream
@@ -14,6 +15,8 @@ from modelyard.platform.chat.plan import CompletionPlan
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.booking import CompletionBooking, RecordUsage
 from modelyard.protocols import DomainStep, ServedModel, Tx
+
+_entry = maker(LedgerEntry)
 
 
 class RequestInProgress(Protocol):
@@ -70,10 +73,7 @@ class BookedRequest:
     operation: ClassVar[str]
     plan: CompletionPlan | None = None
     served: ServedModel
-    reserved: Admission | None = None
     stream: BackendStream | None = None
-    cut_by: Exception | None = None
-    span: CompletionSpan | None = None
     entry: LedgerEntry | None = None
     first_token: float | None = None
     whole: bool = False
@@ -94,6 +94,9 @@ class BookedRequest:
         self.given: CompletionRequest = given
         self.attribution: Attribution = attribution
         self.id: str = runtime.ids()
+        self.reserved: Admission | None = None
+        self.cut_by: Exception | None = None
+        self.span: CompletionSpan | None = None
 
     def remainder(self) -> CompletionBooking | None:
         """Return what records what was produced so far, and releases what was reserved."""
@@ -107,9 +110,25 @@ class BookedRequest:
 
     def _booking(self, usage: Usage | None) -> CompletionBooking:
         """Return what records this usage, None for nothing to record, and releases what was reserved."""
-        entry = None
-        if usage is not None and self.plan is not None:
-            entry = self.plan.ledger_entry(self.id, self.attribution, usage, self.runtime.clock.now())
+        plan, entry = self.plan, None
+        if usage is not None and plan is not None:
+            model, attribution = plan.served, self.attribution
+            entry = _entry(
+                self.id,
+                attribution.entity,
+                attribution.project,
+                plan.principal.key_id,
+                plan.booked_as,
+                model.base_model,
+                None if model.checkpoint is None else model.checkpoint.step,
+                usage.prompt_tokens,
+                usage.cached_tokens,
+                usage.completion_tokens,
+                usage.images,
+                usage.estimated,
+                cost(usage, model.entry.pricing),
+                self.runtime.clock.now(),
+            )
         return CompletionBooking(self.runtime, self.id, entry, self.reserved, self._booked)
 
     def _booked(self, entry: LedgerEntry) -> None:

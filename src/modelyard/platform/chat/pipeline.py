@@ -32,7 +32,7 @@ from modelyard.platform.chat.backend_stream import (
 )
 from modelyard.platform.chat.booked_request import BookedRequest, report_failed
 from modelyard.platform.chat.plan import known_plan, make_plan, storing
-from modelyard.platform.chat.whole_answer import begin_answer, is_whole
+from modelyard.platform.chat.whole_answer import failing, is_whole
 from modelyard.platform.usage.admission import reserve
 from modelyard.platform.usage.booking import CompletionBooking
 from modelyard.protocols import Deltas
@@ -40,6 +40,7 @@ from modelyard.protocols import Deltas
 _completion, _choice, _message = maker(Completion), maker(Choice), maker(Message)
 _usage, _result, _admission = maker(Usage), maker(CompletionResult), maker(Admission)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NOTHING = ()  # no deltas
 _SEED = Struct(">q")
 _ASSISTANT, _REQUIRED = Role.ASSISTANT, ToolMode.REQUIRED  # a constant is read in a twentieth of the time
 
@@ -231,7 +232,11 @@ class CompletionPipeline(BookedRequest):
         if self.rest is None:
             if self.cut_by is not None:
                 return None
-            self.first, self.rest = begin_answer(self.backend, request, self.served)
+            try:
+                self.rest = rest = iter(self.backend.stream(request, self.served))
+                self.first = next(rest, _NOTHING)
+            except Exception as error:  # noqa: BLE001 - it is raised where the rest is read
+                self.first, self.rest = _NOTHING, failing(error)
         delta = self.first
         if not is_whole(delta, self.max_tokens):
             return None

@@ -10,7 +10,7 @@ from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import Completion, CompletionRequest, StoredCompletion, Usage
 from modelyard.domain.frozen import maker
 from modelyard.domain.identity import Attribution, Limits, Principal, check_name
-from modelyard.domain.usage import Budget, LedgerEntry, cost, most
+from modelyard.domain.usage import Budget, most
 from modelyard.errors import InvalidInput
 from modelyard.formats import converter
 from modelyard.platform.catalogue.service import Offers, booked_name, offered, served
@@ -25,7 +25,7 @@ MOST_PLANS = 4096
 PlanKey = tuple[int, str, str, str]
 
 _NO_LIMITS = Limits()
-_entry, _usage = maker(LedgerEntry), maker(Usage)
+_usage = maker(Usage)
 
 
 @attrs.frozen(eq=False)
@@ -55,26 +55,6 @@ class CompletionPlan:
         """Return the most in USD that a request can cost with so many tokens in all of its answers."""
         prompt = self.served.entry.context_length if prompt_tokens is None else prompt_tokens
         return most(_usage(prompt, tokens, 0, images), self.served.entry.pricing)
-
-    def ledger_entry(self, id: str, attribution: Attribution, usage: Usage, now: datetime) -> LedgerEntry:
-        """Return what is booked for a completion."""
-        model = self.served
-        return _entry(
-            id,
-            attribution.entity,
-            attribution.project,
-            self.principal.key_id,
-            self.booked_as,
-            model.base_model,
-            None if model.checkpoint is None else model.checkpoint.step,
-            usage.prompt_tokens,
-            usage.cached_tokens,
-            usage.completion_tokens,
-            usage.images,
-            usage.estimated,
-            cost(usage, model.entry.pricing),
-            now,
-        )
 
     def count(self, request: CompletionRequest) -> int:
         """Return how many tokens a prompt has. Raises `InvalidInput`, also where answers alone report it."""

@@ -3,25 +3,15 @@
 from collections.abc import Iterator
 from typing import Any
 
-from modelyard.domain.completion import CompletionRequest, Delta, FinishReason
+from modelyard.domain.completion import Delta, FinishReason
 from modelyard.formats.chat.plain import is_unicode
 from modelyard.platform.chat.assembly import MAX_TEXT
-from modelyard.protocols import Deltas, ServedModel
-
-_NOTHING = ()
-"""No deltas."""
+from modelyard.protocols import Deltas
 
 
-def begin_answer(backend: Any, request: CompletionRequest, model: ServedModel) -> tuple[Any, Iterator[Deltas]]:
-    """Ask a backend that never waits. Returns the first that it gives, and the rest, which raises what failed."""
-    try:
-        rest = iter(backend.stream(request, model))
-        return next(rest, _NOTHING), rest
-    except Exception as error:  # noqa: BLE001 - it is raised where the rest is read
-        return _NOTHING, _failing(error)
+def failing(error: Exception) -> Iterator[Deltas]:
+    """Return an iterator that raises this."""
 
-
-def _failing(error: Exception) -> Iterator[Deltas]:
     def fail() -> Deltas:
         raise error
 
