@@ -97,7 +97,6 @@ def test_every_prediction_is_read_with_its_own_scores_in_their_order(
 def test_views_say_what_the_records_say(platform: Platform, trials: Trials, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(service, "BATCH", size)
-        patch.setattr(service, "MANY", size)
         run = add_run(platform, trials)
         viewed = list(StoredRun(platform._runtime, run).columns())
         whole = one_by_one(platform, run)
@@ -112,7 +111,7 @@ def test_views_say_what_the_records_say(platform: Platform, trials: Trials, size
 @given(TRIALS, PAGES)
 def test_a_page_has_the_same_values_and_errors(platform: Platform, trials: Trials, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(service, "MANY", size)
+        patch.setattr(service, "BATCH", size)
         stored = StoredRun(platform._runtime, add_run(platform, trials))
         pages = list(stored.pages())
     assert all(len(page.digests) == size for page in pages[:-1])
@@ -133,7 +132,7 @@ def test_runs_compare_page_by_page_as_their_records_do(
     platform: Platform, one: Trials, other: Trials, size: int, many: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(service, "MANY", size)
+        patch.setattr(service, "BATCH", size)
         patch.setattr(number_rows, "MANY", many)
         runs = [StoredRun(platform._runtime, add_run(platform, trials)) for trials in (one, other)]
         found = compare_pages(runs[0].pages(), runs[1].pages())

@@ -15,7 +15,7 @@ from modelyard.domain.evaluation.number_rows import ScorePage
 from modelyard.domain.evaluation.prediction import Prediction, PredictionView, Score, ScoreView
 from modelyard.domain.evaluation.references import same_scheme
 from modelyard.platform.listing import BATCH, Cursor
-from modelyard.platform.paging import MANY, cursor_at, get_or_none, iter_columns, iter_index
+from modelyard.platform.paging import cursor_at, get_or_none, iter_columns, iter_index
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 
@@ -43,7 +43,7 @@ class StoredRun:
 
     def pages(self) -> Iterator[ScorePage]:
         """Yield pages of what `columns` yields, without latencies, tokens and costs: a store has the rest in its
-        indexes.
+        indexes. Of larger pages, enough values live at once for the garbage collector to walk over all objects.
         """
         views, after = _Views(self.runtime), None
         while found := self.runtime.store.read(partial(_score_page, views, self.run_id, after)):
@@ -176,7 +176,7 @@ def _score_page(
 
     The scores are read twice where a prediction has none or several, which few runs have.
     """
-    found = snapshot.select(Prediction, _WITHOUT_USAGE, "by_row", run_id, after=after, limit=MANY)
+    found = snapshot.select(Prediction, _WITHOUT_USAGE, "by_row", run_id, after=after, limit=BATCH)
     if not found:
         return None
     first, last = (*found[0][:3], ""), found[-1][:3]
@@ -185,12 +185,12 @@ def _score_page(
     scored, scorers, values, reasons = zip(*scores, strict=True) if scores else ((), (), (), ())
     if scored[: len(ids)] != ids or scored[len(ids) :] == ids[-1:]:
         depth = _Depth(views.page_without_usage, _score_views_without_usage)
-        return ScorePage.of(_page(depth, run_id, after, MANY, snapshot)), last
+        return ScorePage.of(_page(depth, run_id, after, BATCH, snapshot)), last
 
     def one(at: int) -> ScoredPrediction:
-        place = "", digests[at], trials[at], ids[at], 0
-        score = ScoreView(*place, scorers[at], values[at], reasons[at], None, None, None)
-        return views.without_usage(*found[at]), (score,)
+        place = digests[at], trials[at], ids[at]
+        score = ScoreView("", *place, 0, scorers[at], values[at], reasons[at], None, None, None)
+        return views.without_usage(*place, errors[at]), (score,)
 
     return ScorePage(digests, errors, scorers, values, one), last
 
