@@ -1,6 +1,7 @@
 """The platform as an ASGI application: it carries bytes between a server and `modelyard.http`, and nothing more."""
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, MutableMapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, Self, TypeVar, cast
@@ -8,6 +9,7 @@ from weakref import ReferenceType, ref
 
 from modelyard.dashboard import app as pages
 from modelyard.domain.identity import Principal
+from modelyard.errors import BodyTooLarge
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.error_responses import log
 from modelyard.http.errors import ClientDisconnected
@@ -83,10 +85,10 @@ def _application(answer: Answering, living: Callable[[], AbstractAsyncContextMan
         if scope["type"] != "http":
             await _without_request(living, scope, receive, send)
             return
-        loop, begun = asyncio.get_running_loop(), latest
+        loop, begun = asyncio.get_running_loop(), latest  # asking for the loop is a system call
         if begun is None or begun.loop() is not loop:
             begun = latest = BegunRequests(loop)
-        incoming = RequestReceiver(receive, begun)
+        incoming = RequestReceiver(receive, begun, asyncio.current_task(loop))
         try:
             response = await answer(_request(scope, incoming))
             headers = [(_BYTES[name], value.encode("latin-1")) for name, value in response.headers]
@@ -102,8 +104,7 @@ def _application(answer: Answering, living: Callable[[], AbstractAsyncContextMan
             incoming.stop()
             await _close_connection(receive, send)
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if not incoming.gone or (task is not None and task.uncancel()):
+            if not incoming.gone or (incoming.task is not None and incoming.task.uncancel()):
                 raise
         finally:
             incoming.stop()
@@ -212,7 +213,9 @@ class BegunRequests:
         self.receivers[receiver] = None
         if not self._looks:
             self._looks = True
-            asyncio.get_running_loop().call_soon(self._look)
+            loop = self.loop()
+            assert loop is not None
+            loop.call_soon(self._look)
 
     def _look(self) -> None:
         waiting, self.receivers, self._looks = self.receivers, {}, False
@@ -227,18 +230,17 @@ class RequestReceiver:
     waits for anything, so one that never waits pays for none of it.
     """
 
-    gone: bool = False
-    complete: bool = False
-    _began: float | None = None
-    _size: int = 0
-    _reading: bool = False
-    _watcher: asyncio.Task[None] | None = None
-    _timer: asyncio.Handle | None = None
+    __slots__ = ("_began", "_begun", "_reading", "_receive", "_size", "_timer", "_watcher", "complete", "gone", "task")
 
-    def __init__(self, receive: Receive, begun: BegunRequests) -> None:
+    def __init__(self, receive: Receive, begun: BegunRequests, task: asyncio.Task[Any] | None) -> None:
         self._receive = receive
         self._begun = begun
-        self._task = asyncio.current_task()
+        self.task: asyncio.Task[Any] | None = task
+        self.gone = self.complete = self._reading = False
+        self._size = 0
+        self._began: float | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._timer: asyncio.Handle | None = None
         begun.add(self)
 
     def __aiter__(self) -> Self:
@@ -248,23 +250,34 @@ class RequestReceiver:
         """Return the next chunk. Raises `BodyTimeout`, `ClientDisconnected`."""
         if self.complete:
             raise StopAsyncIteration
-        self._reading = True
-        try:
-            message = await self._receive()
-        except asyncio.CancelledError:
-            if self._late and self._task is not None and not self._task.uncancel():
-                raise too_slow() from None
-            raise
-        finally:
-            self._reading = False
-        if message["type"] != "http.request":
-            self.gone = True
-            raise ClientDisconnected("the client disconnected while it was sending")
-        chunk: bytes = message.get("body", b"")
-        self._size += len(chunk)
-        if not message.get("more_body", False):
-            self.watch()
-        return chunk
+        return await self.read_whole(sys.maxsize, chunks=1)
+
+    async def read_whole(self, limit: int, chunks: int = sys.maxsize) -> bytes:
+        """Return what has not been read, or so many chunks.
+
+        Raises `BodyTooLarge`, `BodyTimeout`, `ClientDisconnected`.
+        """
+        read: list[bytes] = []
+        while not self.complete and len(read) < chunks:
+            self._reading = True
+            try:
+                message = await self._receive()
+            except asyncio.CancelledError:
+                if self._late and self.task is not None and not self.task.uncancel():
+                    raise too_slow() from None
+                raise
+            finally:
+                self._reading = False
+            if message["type"] != "http.request":
+                self.gone = True
+                raise ClientDisconnected("the client disconnected while it was sending")
+            read.append(message.get("body", b""))
+            self._size += len(read[-1])
+            if not message.get("more_body", False):
+                self.watch()
+            if self._size > limit:
+                raise BodyTooLarge(limit)
+        return b"".join(read)
 
     def watch(self) -> None:
         """Read no more of the body, and watch for the disconnect: at the next turn of the event loop."""
@@ -299,15 +312,15 @@ class RequestReceiver:
     def _check_pace(self) -> None:
         if not self._late:
             self.look()
-        elif self._reading and self._task is not None:
-            self._task.cancel()
+        elif self._reading and self.task is not None:
+            self.task.cancel()
 
     async def _until_gone(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self.gone = True
-        if self._task is not None:
-            self._task.cancel()
+        if self.task is not None:
+            self.task.cancel()
 
 
 async def _lifespan(living: Callable[[], AbstractAsyncContextManager[None]], receive: Receive, send: Send) -> None:

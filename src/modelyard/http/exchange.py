@@ -78,7 +78,8 @@ class ReadBody:
 
     def aperform(self, driver: object) -> Awaitable[bytes]:
         """Read it on an event loop."""
-        return aread(self.body, self.limit)
+        read_whole = getattr(self.body, "read_whole", None)
+        return aread(self.body, self.limit) if read_whole is None else read_whole(self.limit)
 
 
 class HttpExchange:
@@ -202,7 +203,11 @@ class HttpExchange:
             principal, caller.platform, served.spool, match.params, query, self.headers, request, None, None, self
         )
         if route.body in _PARSED:
-            call.body = yield from self._parsed(route, call)
+            raw: bytes = yield self._reading(served.limits[route.body])
+            if len(raw) > LARGE:
+                call.body = yield flow.Call(partial(route.read, raw), True, call.threads)
+            elif raw:
+                call.body = route.read(raw)
         elif route.body is not _NONE:
             yield from self._spool(route, call)
         if route.is_flow:
@@ -233,15 +238,11 @@ class HttpExchange:
             return callers.at(self.match.params)
         return callers.find(*credentials(auth, self.headers))
 
-    def _parsed(self, route: Route, call: RouteCall) -> Flow[object]:
-        """Read the body and parse it."""
-        limit = self.served.limits[route.body]
+    def _reading(self, limit: int) -> ReadBody:
+        """Return what reads the body of JSON, which its headers declare it to be. Raises what they are refused by."""
         check_media(self.headers, False)
         check_length(self.headers, limit)
-        raw: bytes = yield ReadBody(self.request.body, limit, self.served.clock)
-        if len(raw) > LARGE:
-            return (yield flow.Call(partial(route.read, raw), True, call.threads))
-        return route.read(raw) if raw else None
+        return ReadBody(self.request.body, limit, self.served.clock)
 
     def _spool(self, route: Route, call: RouteCall) -> Flow[None]:
         """Read the body as a file, and put it into the call."""

@@ -226,18 +226,8 @@ def read(body: AnyBody, limit: int, clock: Clock) -> bytes:
 
 
 async def aread(body: AnyBody, limit: int) -> bytes:
-    """Read the whole body on an event loop; one that knows when it is `complete` is not read any further."""
-    chunks, size = [], 0
-    while not getattr(body, "complete", False):
-        try:
-            chunk = await anext(body)  # type: ignore[arg-type]
-        except StopAsyncIteration:
-            break
-        size += len(chunk)
-        if size > limit:
-            raise BodyTooLarge(limit)
-        chunks.append(chunk)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    """Read the whole body on an event loop."""
+    return b"".join([chunk async for chunk in acounted(cast(AsyncBody, body), limit)])
 
 
 class SpooledBody:
