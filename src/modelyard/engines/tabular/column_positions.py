@@ -88,9 +88,8 @@ class PositionFinder:
         found = []
         for number, (prompt, ids) in enumerate(tokens.items()):
             features, values = np.array([one for one, _ in prompt.constant]), [one for _, one in prompt.constant]
-            met = np.array(list(dict.fromkeys(ids)), np.int64)
             self._columns.load(features, repeat(int))
-            self._columns.meet(np.repeat(features, len(met)), every := np.tile(met, len(features)), every)
+            self._columns.meet_each(features, np.array(ids, np.int64))
             start, times = [number * VOCABULARY_SIZE] * len(features), [len(ids)] * len(features)
             found.append((features, np.array(values), np.array(start), np.array(times)))
         return self._columns.active(*map(np.concatenate, zip(*found, strict=True)))

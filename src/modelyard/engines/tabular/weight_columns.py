@@ -6,7 +6,7 @@ copying bytes.
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping
-from itertools import compress
+from itertools import repeat
 from struct import Struct
 
 import attrs
@@ -19,7 +19,8 @@ from modelyard.engines.tabular.tokenizer import TOKENS, VOCABULARY_SIZE
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-_NUMBER = Struct("=q")
+_NUMBER = Struct("8s")
+"""The bytes of one number."""
 
 
 @attrs.frozen(eq=False)
@@ -39,14 +40,14 @@ class ActiveWeights:
 class WeightColumns:
     """The weights that training has met, and those of `start` that have the same features.
 
-    By number: `weights` (nats), and the place of each among the logits of its positions.
+    By number: `weights` (nats), their parameter ids, and the place of each among the logits of its positions.
     """
 
     def __init__(self, start: Mapping[int, Row]) -> None:
         self._start = start
         self._rows: dict[int, bytes] = {}
-        self._numbers: dict[int, int] = {}
-        self._places = np.zeros(1 << 10, np.int64)
+        self._count = 0
+        self._ids, self._places = np.zeros(1 << 10, np.int64), np.zeros(1 << 10, np.int64)
         self.weights: Floats = np.zeros(1 << 10)
 
     def load(self, features: Ints, place_of: Iterable[Callable[[int], int]]) -> None:
@@ -55,46 +56,60 @@ class WeightColumns:
             for feature, place in zip(features.tolist(), place_of, strict=False):
                 if feature in self._start and feature not in self._rows:
                     row = self._start[feature]
-                    added = self._add({feature << TOKEN_BITS | token: place(token) for token in row})
+                    ids, places = [feature << TOKEN_BITS | token for token in row], [place(token) for token in row]
+                    added = self._add(np.array(ids, np.int64), np.array(places, np.int64))
                     self.weights[added] = [*row.values()]  # may be another array than before they were added
 
     def meet(self, features: Ints, tokens: Ints, places: Ints) -> None:
         """From now on there is a weight for each of these features with the token beside it, at this place."""
-        parameters = (features << TOKEN_BITS | tokens).tolist()
-        new = [parameter not in self._numbers for parameter in parameters]
-        if any(new):
-            self._add(dict(compress(zip(parameters, places.tolist(), strict=True), new)))
+        numbers, owners = self._found(features)
+        ids = features << TOKEN_BITS | tokens
+        new = np.ones(len(ids), np.bool_)
+        new[owners[self._ids[numbers] == ids[owners]]] = False
+        ids, first = np.unique(ids[new], return_index=True)
+        self._add(ids, places[new][first])
 
-    def _add(self, places: Mapping[int, int]) -> slice:
-        """Add weights of 0, by parameter. Returns their numbers."""
-        numbers = range(len(self._numbers), len(self._numbers) + len(places))
-        rows = self._rows
-        for parameter, number in zip(places, numbers, strict=True):
-            feature = parameter >> TOKEN_BITS
-            rows[feature] = rows.get(feature, b"") + _NUMBER.pack(number)
-        self._numbers.update(zip(places, numbers, strict=True))
-        if numbers.stop > len(self.weights):
-            self.weights = np.concatenate((self.weights, np.zeros(numbers.stop)))
-            self._places = np.concatenate((self._places, np.zeros(numbers.stop, np.int64)))
-        added = slice(numbers.start, numbers.stop)
-        self._places[added] = list(places.values())
+    def meet_each(self, features: Ints, tokens: Ints) -> None:
+        """From now on there is a weight for each of these features with each of these tokens, at the token's place."""
+        numbers, owners = self._found(features)
+        new = np.zeros((len(features), VOCABULARY_SIZE), np.bool_)
+        new[:, tokens] = True
+        new[owners, self._places[numbers]] = False
+        owners, found = np.nonzero(new)
+        self._add(features[owners] << TOKEN_BITS | found, found)
+
+    def _found(self, features: Ints) -> tuple[Ints, Ints]:
+        """Return the numbers of the weights of these features, row after row, and for each the place of its feature."""
+        rows = list(map(self._rows.get, features.tolist(), repeat(b"")))
+        sizes = np.fromiter(map(len, rows), np.int64, len(rows)) // _NUMBER.size
+        return np.frombuffer(b"".join(rows), np.int64), np.repeat(np.arange(len(rows)), sizes)
+
+    def _add(self, ids: Ints, places: Ints) -> slice:
+        """Add weights of 0. Returns their numbers."""
+        added = slice(self._count, self._count + len(ids))
+        rows, numbers = self._rows, np.arange(added.start, added.stop).tobytes()
+        for feature, (number,) in zip((ids >> TOKEN_BITS).tolist(), _NUMBER.iter_unpack(numbers), strict=True):
+            rows[feature] = rows.get(feature, b"") + number
+        self._count = added.stop
+        if added.stop > len(self.weights):
+            self.weights = np.concatenate((self.weights, np.zeros(added.stop)))
+            self._ids = np.concatenate((self._ids, np.zeros(added.stop, np.int64)))
+            self._places = np.concatenate((self._places, np.zeros(added.stop, np.int64)))
+        self._ids[added], self._places[added] = ids, places
         return added
 
     def active(self, features: Ints, values: Floats, starts: Ints, times: Ints) -> ActiveWeights:
         """Return the weights of features that have rows: each feature has a value, the place at which the logits begin
         that it adds to, and a number of positions at which it is active there.
         """
-        rows = list(map(self._rows.__getitem__, features.tolist()))
-        numbers = np.frombuffer(b"".join(rows), np.int64)
-        sizes = np.fromiter(map(len, rows), np.int64, len(rows)) // _NUMBER.size
-        spread = np.repeat(np.arange(len(rows)), sizes)
-        return ActiveWeights(numbers, values[spread], starts[spread] + self._places[numbers], times[spread])
+        numbers, owners = self._found(features)
+        return ActiveWeights(numbers, values[owners], starts[owners] + self._places[numbers], times[owners])
 
     @property
     def rows(self) -> Mapping[int, Row]:
         """All weights, by feature and token."""
         rows: dict[int, dict[int, float]] = {feature: {} for feature in self._rows}
-        for parameter, weight in zip(self._numbers, self.weights.tolist(), strict=False):
+        for parameter, weight in zip(self._ids[: self._count].tolist(), self.weights.tolist(), strict=False):
             rows[parameter >> TOKEN_BITS][TOKENS[parameter % VOCABULARY_SIZE]] = weight
         return {**self._start, **rows}
 
@@ -102,8 +117,7 @@ class WeightColumns:
         """Return all weights as `Adapter.parameters` does."""
         rest = {feature: row for feature, row in self._start.items() if feature not in self._rows}
         others, other_weights = map(np.array, parameter_columns(rest))
-        count = len(self._numbers)
-        ids = np.concatenate((np.fromiter(self._numbers, np.int64, count), others))
-        weights = np.concatenate((self.weights[:count], other_weights))
+        ids = np.concatenate((self._ids[: self._count], others))
+        weights = np.concatenate((self.weights[: self._count], other_weights))
         order = np.argsort(ids)
         return array("q", ids[order].tobytes()), array("d", weights[order].tobytes())
