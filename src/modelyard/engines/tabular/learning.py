@@ -17,6 +17,7 @@ import attrs
 
 from modelyard.engines.tabular.model import (
     NO_WEIGHTS,
+    TOKEN_BITS,
     WEIGHT_LIMIT,
     Adapter,
     Context,
@@ -153,28 +154,39 @@ class WorkingCopy:
     @property
     def rows(self) -> Mapping[int, Row]:
         """The current weights, by feature and token."""
-        constant = {feature: row.copy() for feature, row in self._constant.items()}
-        return {**self._start, **constant, **dict(self._learnt())}
+        rows = dict(self._start)
+        for tokens, features in self._tables():
+            for feature, row in features.items():
+                rows[feature] = {tokens[at]: weight for at, weight in row.items()}
+        return rows
 
     def by_token(self, gradient: Gradient) -> dict[int, dict[int, float]]:
         """Return the derivative for each weight, by feature and token as in `rows`."""
         found: dict[int, dict[int, float]] = {}
-        every = [(TOKENS, self._constant), *((one.tokens, one) for one in self._successors.values())]
-        for tokens, features in every:
+        for tokens, features in self._tables():
             for feature in features.keys() & gradient.parts:
                 row, value, errors, _ = gradient.parts[feature]
                 found[feature] = {tokens[at]: value * errors[at] for at in row}
         return found
 
-    def _learnt(self) -> Iterator[tuple[int, Row]]:
+    def _tables(self) -> Iterator[tuple[Sequence[int], Mapping[int, Weights]]]:
+        """Yield the rows that training has met, by feature, with the tokens that their weights belong to."""
+        yield TOKENS, self._constant
         for successors in self._successors.values():
-            tokens = successors.tokens
-            for feature, row in successors.items():
-                yield feature, {tokens[slot]: weight for slot, weight in row.items()}
+            yield successors.tokens, successors
 
     def parameters(self) -> "tuple[array[int], array[float]]":
         """Return the current weights as `Adapter.parameters` does."""
-        return Adapter(self.rows).parameters()
+        weights = {
+            feature << TOKEN_BITS | token: one for feature, row in self._start.items() for token, one in row.items()
+        }
+        for tokens, rows in self._tables():
+            for feature, row in rows.items():
+                first = feature << TOKEN_BITS
+                for at, weight in row.items():
+                    weights[first | tokens[at]] = weight
+        ids = sorted(weights)
+        return array("q", ids), array("d", map(weights.__getitem__, ids))
 
     def model(self) -> TabularModel:
         """Return a copy of the current model, which later steps do not change."""

@@ -66,8 +66,9 @@ class WeightColumns:
         ids = features << TOKEN_BITS | tokens
         new = np.ones(len(ids), np.bool_)
         new[owners[self._ids[numbers] == ids[owners]]] = False
-        ids, first = np.unique(ids[new], return_index=True)
-        self._add(ids, places[new][first])
+        ids, places = ids[new], places[new]
+        first = np.sort(np.unique(ids, return_index=True)[1])
+        self._add(ids[first], places[first])
 
     def meet_each(self, features: Ints, tokens: Ints) -> None:
         """From now on there is a weight for each of these features with each of these tokens, at the token's place."""
