@@ -2,7 +2,7 @@
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 
 from modelyard.lazy import log
 
@@ -38,8 +38,10 @@ class Subscribers:
         with self._lock:
             return [*self._by_topic]
 
-    def wake(self, topics: Iterable[str]) -> None:
+    def wake(self, topics: Collection[str]) -> None:
         """Wake the subscribers of these topics. What one raises is logged."""
+        if self._by_topic.keys().isdisjoint(topics):
+            return
         with self._lock:
             found = [one for topic in topics if topic in self._by_topic for one in self._by_topic[topic]]
         for subscription in found:

@@ -48,14 +48,16 @@ class NoticeBoard:
         return self._subscribers.subscribe(topic, wake)
 
     def post(self, topics: Collection[str]) -> None:
-        """Wake who has subscribed to these topics, here at once and in other processes when they look."""
+        """Wake who has subscribed to these topics, here at once and in other processes when they look.
+
+        One thread at a time may call it.
+        """
         self._subscribers.wake(topics)
         if not _HAS_BOARD:
             return
         try:
-            with self._lock:
-                for slot in set(map(_slot, topics)):
-                    os.pwrite(self._file, self._name + next(self._posted).to_bytes(4, "big"), slot * _WIDTH)
+            for slot in set(map(_slot, topics)):
+                os.pwrite(self._file, self._name + next(self._posted).to_bytes(4, "big"), slot * _WIDTH)
         except OSError:  # a hint that is lost; others poll, and so does this process from now on
             self._map = None
 
