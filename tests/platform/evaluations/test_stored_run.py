@@ -49,15 +49,15 @@ def add_run(platform: Platform, trials: Trials) -> str:
     for at, (digest, trial, made) in enumerate(trials):
         for run_id in (run, other):
             id_ = f"{run_id}-{at:02}"
-            output = {"value": at}
+            output: Any = {"output": {"value": at}} if at % 4 else {"error": f"no answer {at}"}
             records.append(
-                Prediction(id_, "local", "p", "m", {"row": digest}, digest, NOON, run_id, trial=trial, output=output)
+                Prediction(id_, "local", "p", "m", {"row": digest}, digest, NOON, run_id, trial=trial, **output)
             )
             for number, seconds in enumerate(made):
                 when = NOON + timedelta(seconds=seconds)
                 place: Any = {"run_id": run_id, "row_digest": digest, "trial": trial}
-                value = {"value": (at + seconds) / 8}
-                records.append(Score(f"{id_}-{number}", "local", "p", id_, "s", when, value=value, **place))
+                value: Any = {"error": f"no score {at}"} if at % 5 == 1 else {"value": {"value": (at + seconds) / 8}}
+                records.append(Score(f"{id_}-{number}", "local", "p", id_, "s", when, **value, **place))
     platform._runtime.store.transact(lambda tx: [tx.add(record) for record in records])
     return run
 
@@ -147,10 +147,10 @@ def test_values_are_read_from_the_indexes_alone(tmp_path: Path, scores: list[int
         run = StoredRun(platform._runtime, add_run(platform, [("a", 0, scores)]))
         readers = platform._runtime.store._readers  # type: ignore[attr-defined]
         reader = readers._borrow()
-        reader.set_trace_callback(requested.append)
+        reader.connection.set_trace_callback(requested.append)
         readers._give_back(reader)
         list(run.pages())
-        reader.set_trace_callback(None)
+        reader.connection.set_trace_callback(None)
         selects = [sql for sql in requested if "SELECT" in sql and "run_id" in sql]
         reported = [str(line) for sql in selects for line in reader.execute(f"EXPLAIN QUERY PLAN {sql}")]
     assert len(reported) == statements  # the scores of a page that has not one each are read again
