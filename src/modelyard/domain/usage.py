@@ -20,12 +20,12 @@ EXACT = Context(prec=200, traps=[Inexact, InvalidOperation])
 Prices have at most 30 decimal places and are below 10^15, so 200 digits hold every sum.
 """
 
-_times_plus = EXACT.fma
+_plus, _times_plus = EXACT.add, EXACT.fma
 
 
 def add(amounts: Iterable[Decimal]) -> Decimal:
     """Add up amounts exactly."""
-    return reduce(EXACT.add, amounts, Decimal(0))
+    return reduce(_plus, amounts, Decimal(0))
 
 
 def cost(usage: Usage, pricing: Pricing) -> Decimal:
@@ -107,7 +107,7 @@ class UsageTotal:
             self.cached_tokens + other.cached_tokens,
             self.completion_tokens + other.completion_tokens,
             self.images + other.images,
-            EXACT.add(self.cost, other.cost),
+            _plus(self.cost, other.cost),
             self.trained_tokens + other.trained_tokens,
         )
 

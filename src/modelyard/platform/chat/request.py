@@ -88,7 +88,7 @@ def build_request(options: CompletionOptions, streamed: bool, details: bool = Fa
 
     `details` says that log-probabilities are shown unless they are declined.
     """
-    body: dict[str, Any] = {**options, "stream": streamed}
+    body: dict[str, Any] = dict(options, stream=streamed)
     if "messages" in body and type(body["messages"]) is not list:
         body["messages"] = _listed(body["messages"])
     plain = None if "stream" in options else plain_request(body)
