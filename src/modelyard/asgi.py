@@ -4,7 +4,7 @@ import asyncio
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, MutableMapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, cast
 from weakref import ReferenceType, ref
 
 from modelyard.dashboard import app as pages
@@ -31,9 +31,6 @@ __all__ = [
     "dashboard_app",
 ]
 
-A = TypeVar("A")
-B = TypeVar("B")
-
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -43,6 +40,8 @@ Answering = Callable[[Request], Awaitable[Response]]
 
 STALLED = 60.0
 """Seconds after which a client that does not read its stream is given up."""
+
+_LEFT = "the client disconnected while it was reading"
 
 
 def asgi_app(
@@ -91,10 +90,14 @@ def _application(answer: Answering, living: Callable[[], AbstractAsyncContextMan
         incoming = RequestReceiver(receive, begun, asyncio.current_task(loop))
         try:
             response = await answer(_request(scope, incoming))
-            headers = [(_BYTES[name], value.encode("latin-1")) for name, value in response.headers]
+            headers = [(name.encode(), value.encode("latin-1")) for name, value in response.headers]
             start = {"type": "http.response.start", "status": response.status, "headers": headers}
             if type(response.body) is bytes:
-                await _send(send, start, {"type": "http.response.body", "body": response.body})
+                try:
+                    await send(start)
+                    await send({"type": "http.response.body", "body": response.body})
+                except OSError:
+                    log.debug(_LEFT)
             else:
                 await _stream(response, start, incoming, send)
         except ClientDisconnected as gone:
@@ -130,22 +133,6 @@ def _request(scope: Scope, incoming: "RequestReceiver") -> Request:
     return Request(scope["method"], path, query, [*scope["headers"]], incoming, scope.get("scheme", "http"), root)
 
 
-class _Names(dict[A, B]):
-    """The names of headers in another form, of which as many are remembered as no client exceeds."""
-
-    def __init__(self, convert: Callable[[A], B]) -> None:
-        self._convert = convert
-
-    def __missing__(self, name: A) -> B:
-        converted = self._convert(name)
-        if len(self) < 256:
-            self[name] = converted
-        return converted
-
-
-_BYTES: _Names[str, bytes] = _Names(lambda name: name.encode("latin-1"))
-
-
 async def _stream(response: Response, start: Message, incoming: "RequestReceiver", send: Send) -> None:
     incoming.watch()
     pieces = cast(AsyncGenerator[bytes, None], response.body)
@@ -171,13 +158,12 @@ async def _stream(response: Response, start: Message, incoming: "RequestReceiver
     await _send(send, {"type": "http.response.body", "body": b""})
 
 
-async def _send(send: Send, *messages: Message) -> None:
-    """Send messages. Raises `ClientDisconnected`."""
+async def _send(send: Send, message: Message) -> None:
+    """Send a message. Raises `ClientDisconnected`."""
     try:
-        for message in messages:
-            await send(message)
+        await send(message)
     except OSError as error:
-        raise ClientDisconnected("the client disconnected while it was reading") from error
+        raise ClientDisconnected(_LEFT) from error
 
 
 class ClientStalled(Exception):
