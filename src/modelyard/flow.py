@@ -9,7 +9,7 @@ thread or in the store is never abandoned: the flow receives its outcome first.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import attrs
 
@@ -134,10 +134,10 @@ class Transact:
 def run(flow: Flow[T]) -> T:
     """Drive a flow to its end and return its result; what it emits is dropped."""
     try:
-        first = next(flow)
+        effect: Effect | None = next(flow)
     except StopIteration as ended:
         return ended.value  # type: ignore[no-any-return] # without an effect, there is nothing to drive
-    driver, effect = SyncDriver(flow), cast("Effect | None", first)
+    driver = SyncDriver(flow)
     driver.waits = True
     try:
         while effect is not None:
