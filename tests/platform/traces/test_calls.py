@@ -5,6 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import attrs
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from modelyard import Platform, open_platform
 from modelyard.domain.canonical import canonical_json
@@ -61,6 +63,40 @@ def test_a_call_is_what_its_start_and_its_end_were(platform: Platform, clock: Ma
     assert calls.rename(outer.id, "greeting").display_name == "greeting"
     with pytest.raises(NotFound):
         calls.end("unknown")
+
+
+def item(number: int, seconds: int, text: str, kind: str) -> TracedCall | CallEnd:
+    """The start of one of a few calls, its outcome, or both."""
+    ended = CallEnd(f"c{number}", START + timedelta(seconds=seconds), text, "ValueError" if kind == "error" else None)
+    begun = call(number, inputs={"text": text}, display_name=text)
+    return begun if kind == "start" else begun.with_end(ended) if kind == "whole" else ended
+
+
+several = st.lists(
+    st.builds(
+        item,
+        st.integers(0, 3),
+        st.integers(0, 9),
+        st.sampled_from(["", "a", "b"]),
+        st.sampled_from(["start", "end", "error", "whole"]),
+    ),
+    max_size=8,
+)
+
+
+@settings(max_examples=30, deadline=None, database=None)
+@given(several, several)
+def test_a_batch_is_what_its_items_are_one_by_one(
+    platform: Platform, before: list[TracedCall | CallEnd], batch: list[TracedCall | CallEnd]
+) -> None:
+    def calls_after(project: str, *batches: list[TracedCall | CallEnd]) -> list[TracedCall]:
+        for some in batches:
+            platform.traces.calls.record(some, project=project)
+        found = [*platform.traces.calls.list(project=project)]
+        platform.traces.calls.delete([one.id for one in found], project=project)
+        return [attrs.evolve(one, project="") for one in found]
+
+    assert calls_after("together", before, batch) == calls_after("apart", before, *([one] for one in batch))
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 1, 0), (0, 1, 1), (1, 0, 1, 0)])

@@ -240,14 +240,20 @@ def _found(snapshot: Snapshot, place: Place, call_id: str) -> TracedCall:
 
 
 def _write(place: Place, batch: Sequence[TracedCall | CallEnd], tx: Tx) -> None:
+    ids = dict.fromkeys(item.id for item in batch)  # each once, in their order
+    stored = {one: call for one in ids if (call := get_or_none(tx, TracedCall, *place, one)) is not None}
+    calls = {**stored}
     for item in batch:
-        known = get_or_none(tx, TracedCall, *place, item.id)
+        known = calls.get(item.id)
         if isinstance(item, CallEnd):
             new = item.alone(*place) if known is None else known.with_end(item)
         else:
             placed = attrs.evolve(item, entity=place[0], project=place[1])
             new = placed if known is None else placed.merged(known)
-        (tx.add if known is None else tx.replace)(attrs.evolve(new, outcome=new.status))
+        calls[item.id] = attrs.evolve(new, outcome=new.status)
+    for one in stored:
+        tx.replace(calls[one])
+    tx.add_all([call for one, call in calls.items() if one not in stored])
 
 
 def _checked(item: TracedCall | CallEnd, at: int) -> TracedCall | CallEnd:
