@@ -103,19 +103,16 @@ class Gradient:
             scale = derivative / total
             errors = list(map(mul, repeat(-scale), exps))
             errors[slot] += derivative
-            for token, shift in zip(
-                prompt_part.tokens, map(add, errors, map(mul, repeat(scale), prompt_part.exps)), strict=True
-            ):
-                shifts[token] += shift
+            for token, error, exp in zip(prompt_part.tokens, errors, prompt_part.exps, strict=True):
+                shifts[token] += error + scale * exp
             own.scale += scale
             for feature, value, known in zip(features, values, rows, strict=True):
-                part = parts.get(feature)
-                if part is None:
+                if feature in parts:
+                    part = parts[feature] = _joined(parts[feature], value, errors, 1)
+                    row = part[0]
+                else:
                     row = successors.setdefault(feature, {}) if known is None else known
                     parts[feature] = row, value, errors, 1
-                else:
-                    row = part[0]
-                    parts[feature] = _joined(part, value, errors, 1)
                 if slot not in row:
                     row[slot] = 0.0
         own.positions += len(trace.positions)
@@ -236,8 +233,8 @@ class WorkingCopy:
         """
         refuse_lost([trace.logprobs for trace in traces], learning_rate, step)
         positions = sum(len(trace.positions) for trace in traces)
-        slopes = _descend(self.gradient(traces, derivatives), positions, learning_rate, step)
-        return {"grad_norm": math.sqrt(math.fsum(map(mul, slopes, slopes)))}
+        squares = _descend(self.gradient(traces, derivatives), positions, learning_rate, step)
+        return {"grad_norm": math.sqrt(math.fsum(squares))}
 
     def gradient(self, traces: Sequence[Trace], derivatives: Sequence[Sequence[float]]) -> Gradient:
         """Return the loss's derivative for every weight, chained through the softmax of every position."""
@@ -257,21 +254,21 @@ def _descend(gradient: Gradient, positions: int, learning_rate: float, step: int
     """Move each weight against its derivative, the further the fewer positions its feature was active at.
 
     A feature's derivative so becomes a mean over the positions where it is active (and one more, as a caution with
-    features seen once), instead of a share of the whole batch: rare contexts learn as fast as common ones. Returns all
-    derivatives.
+    features seen once), instead of a share of the whole batch: rare contexts learn as fast as common ones. Returns the
+    squares of all derivatives.
     """
     lowest, highest = -WEIGHT_LIMIT, WEIGHT_LIMIT
-    slopes: list[float] = []
+    squares: list[float] = []
     full = full_rate(learning_rate, positions)
     for row, value, errors, visits in gradient.parts.values():
         rate = full / (visits + 1)
         for at, weight in row.items():
             slope = value * errors[at]
-            slopes.append(slope)
+            squares.append(slope * slope)
             row[at] = weight = weight - rate * slope
             if not lowest <= weight <= highest:
                 raise diverged(step, f"a weight has passed {WEIGHT_LIMIT:g} nats", learning_rate)
-    return slopes
+    return squares
 
 
 def refuse_lost(logprobs: Sequence[Sequence[float]], learning_rate: float, step: int) -> None:
