@@ -6,8 +6,8 @@ and logarithms are the interpreter's.
 
 import math
 from array import array
-from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Sequence
+from itertools import accumulate, chain
 
 import attrs
 import numpy as np
@@ -86,11 +86,10 @@ class ColumnCopy:
         if not answers:
             return []
         batch = self._batch = self._traced(answers)
-        scored = list(_scored(batch))
-        self._totals = np.array([total for total, _, _ in scored])
-        rest = iter(scored)
-        rows = [list(islice(rest, len(answer.ids))) for answer in answers]
-        return [ColumnTrace([one for _, one, _ in row], [one for _, _, one in row]) for row in rows]
+        self._totals, logprobs, entropies = _scored(batch)
+        ends = list(accumulate(len(answer.ids) for answer in answers))
+        rows = map(slice, [0, *ends], ends)
+        return [ColumnTrace(logprobs[row], entropies[row]) for row in rows]
 
     def _traced(self, answers: Sequence[TargetAnswer]) -> _Batch:
         features = dict.fromkeys(answer.features for answer in answers)
@@ -135,31 +134,26 @@ def _exps(logits: Floats) -> Floats:
     return np.fromiter(map(math.exp, logits.tolist()), np.float64, len(logits))
 
 
-def _scored(batch: _Batch) -> Iterator[tuple[float, float, float]]:
-    """Yield by position the sum over the vocabulary, the token's log-probability, and the entropy."""
+def _scored(batch: _Batch) -> tuple[Floats, list[float], list[float]]:
+    """Return by position the sums over the vocabulary, the tokens' log-probabilities, and the entropies."""
     positions, prompts = batch.positions, batch.prompts
-    own, logits, exps = prompts.exps[positions.places], batch.logits.tolist(), batch.exps.tolist()
-    own_exps, own_energies = own.tolist(), (own * prompts.logits[positions.places]).tolist()
-    energies = (batch.exps * batch.logits).tolist()
-    sums = list(map(prompts.sums_of, range(prompts.count)))
-    rests: dict[tuple[int, int], tuple[float, float]] = {}
-    places = zip(
-        positions.prompts.tolist(), positions.after, positions.targets.tolist(), positions.ends.tolist(), strict=True
-    )
-    start = 0
-    for prompt, slots, target, end in places:
-        rest = rests.get((prompt, id(slots)))
-        if rest is None:
-            total, energy = sums[prompt]
-            rest = total - math.fsum(own_exps[start:end]), energy - math.fsum(own_energies[start:end])
-            rests[prompt, id(slots)] = rest
-        total = rest[0] + math.fsum(exps[start:end])
-        if not total >= 1e-3 * sums[prompt][0]:
-            total = _summed_again(prompts.exps_of(prompt), slots.tokens, exps[start:end])
-        log_total = math.log(total)
-        entropy = log_total - (rest[1] + math.fsum(energies[start:end])) / total
-        yield total, logits[target] - log_total, max(0.0, entropy)
-        start = end
+    cells = list(map(slice, positions.starts.tolist(), positions.ends.tolist()))
+    prompt_totals, prompt_energies = np.array(list(map(prompts.sums_of, range(prompts.count))))[positions.prompts].T
+    own = prompts.exps[positions.places]
+    totals = prompt_totals - _exact_sums(own, cells) + _exact_sums(batch.exps, cells)
+    for place in np.flatnonzero(~(totals >= 1e-3 * prompt_totals)).tolist():
+        exps = prompts.exps_of(positions.prompts[place])
+        totals[place] = _summed_again(exps, positions.after[place].tokens, batch.exps[cells[place]].tolist())
+    logs = np.fromiter(map(math.log, totals.tolist()), np.float64, len(totals))
+    own_energies = _exact_sums(own * prompts.logits[positions.places], cells)
+    energies = prompt_energies - own_energies + _exact_sums(batch.exps * batch.logits, cells)
+    logprobs, entropies = batch.logits[positions.targets] - logs, logs - energies / totals
+    return totals, logprobs.tolist(), np.where(entropies > 0.0, entropies, 0.0).tolist()
+
+
+def _exact_sums(column: Floats, cells: Sequence[slice]) -> Floats:
+    """Sum the cells of each position, rounded once."""
+    return np.fromiter(map(math.fsum, map(column.tolist().__getitem__, cells)), np.float64, len(cells))
 
 
 def _summed_again(exps: list[float], tokens: Sequence[int], own: Sequence[float]) -> float:

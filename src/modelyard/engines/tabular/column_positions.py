@@ -57,14 +57,16 @@ class _SlotsAfter(dict[int, TokenSlots]):
 class Positions:
     """Positions in the order of their answers. A cell is a slot of a position; `widths` are their numbers of cells.
 
-    By position: the number of its prompt, the slots after its last token, the cell of its own token. By cell: its place
-    among the tokens of the prompts (`PositionFinder.constant`), and what the untrained model adds to its logit.
+    By position: the number of its prompt, the slots after its last token, the cell of its own token, and where its
+    cells start and end. By cell: its place among the tokens of the prompts (`PositionFinder.constant`), and what the
+    untrained model adds to its logit.
     """
 
     prompts: Ints
     after: Sequence[TokenSlots]
     targets: Ints
     widths: Ints
+    starts: Ints
     ends: Ints
     places: Ints
     habits: Floats
@@ -115,7 +117,7 @@ class PositionFinder:
             b"".join(one.tokens for one in after), np.int64
         )
         habits = np.frombuffer(b"".join(one.habits for one in after), np.float64)
-        return Positions(owners, after, starts + own, widths, ends, places, habits, active)
+        return Positions(owners, after, starts + own, widths, starts, ends, places, habits, active)
 
 
 def _contexts(answer: TargetAnswer) -> tuple[Ints, Ints, Ints]:
