@@ -20,7 +20,7 @@ EXACT = Context(prec=200, traps=[Inexact, InvalidOperation])
 Prices have at most 30 decimal places and are below 10^15, so 200 digits hold every sum.
 """
 
-_plus, _times_plus = EXACT.add, EXACT.fma
+_plus, _minus, _times_plus = EXACT.add, EXACT.subtract, EXACT.fma
 
 
 def add(amounts: Iterable[Decimal]) -> Decimal:
@@ -39,12 +39,10 @@ def cost(usage: Usage, pricing: Pricing) -> Decimal:
     return total
 
 
-def most(usage: Usage, pricing: Pricing) -> Decimal:
-    """Return the most that a completion of at most this usage can cost in USD, with or without cached tokens."""
-    dearest = max(pricing.prompt, pricing.input_cache_read)
-    if dearest == pricing.prompt and not usage.cached_tokens:
-        return cost(usage, pricing)
-    return cost(usage, attrs.evolve(pricing, prompt=dearest, input_cache_read=dearest))
+def dearest(pricing: Pricing) -> Pricing:
+    """Return prices by which a completion costs the most that it can cost, whichever of its tokens are cached."""
+    most = max(pricing.prompt, pricing.input_cache_read)
+    return attrs.evolve(pricing, prompt=most, input_cache_read=most)
 
 
 @quick_init
@@ -219,7 +217,7 @@ class Budget:
     @property
     def remaining(self) -> Decimal:
         """What a new request may still reserve."""
-        return EXACT.subtract(self.limit, EXACT.add(self.spent, self.reserved))
+        return _minus(self.limit, _plus(self.spent, self.reserved))
 
     @property
     def alarming(self) -> bool:
@@ -235,11 +233,11 @@ class Budget:
 
     def reserve(self, amount: Decimal) -> "Budget":
         """Return this budget with `amount` more reserved."""
-        return self._with(EXACT.add(self.reserved, amount), self.spent)
+        return self._with(_plus(self.reserved, amount), self.spent)
 
     def settle(self, reserved: Decimal, spent: Decimal) -> "Budget":
         """Return this budget with a reservation released and its real cost spent."""
-        return self._with(EXACT.subtract(self.reserved, reserved), EXACT.add(self.spent, spent))
+        return self._with(_minus(self.reserved, reserved), _plus(self.spent, spent))
 
     @copies
     def _with(self, reserved: Decimal, spent: Decimal) -> "Budget":

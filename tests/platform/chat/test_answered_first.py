@@ -164,8 +164,9 @@ def test_a_budget_that_is_removed_meanwhile_refuses_nothing(platform: Platform, 
         store.before = lambda: None
         platform.usage.remove_budget()
 
-    store.before = remove
+    store.before, before = remove, store.transactions
     platform.chat.complete(**ASK)
+    assert store.transactions == before + 2  # the removal, and the one that books
     assert platform.usage.total()[0].requests == 2
 
 

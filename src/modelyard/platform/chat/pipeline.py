@@ -176,7 +176,10 @@ class CompletionPipeline(BookedRequest):
         assert self.plan is not None
         self.longest = longest = self._cost_with(self.max_tokens)
         seen = self.runtime.cache.budgets
-        return all(id_ in seen and longest <= seen[id_].remaining for id_ in self.plan.budgets)
+        for id_ in self.plan.budgets:  # noqa: SIM110 - a generator would cost as much as the sums
+            if id_ not in seen or longest > seen[id_].remaining:
+                return False
+        return True
 
     def _answer_first(self) -> Flow[Completion | None]:
         """Answer, then admit and record in one transaction. Returns None where that is not possible.

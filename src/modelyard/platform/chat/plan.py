@@ -6,11 +6,11 @@ from decimal import Decimal
 
 import attrs
 
-from modelyard.domain.catalogue import CatalogueEntry
+from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.completion import Completion, CompletionRequest, StoredCompletion, Usage
 from modelyard.domain.frozen import maker
 from modelyard.domain.identity import Attribution, Limits, Principal, check_name
-from modelyard.domain.usage import Budget, most
+from modelyard.domain.usage import Budget, cost, dearest
 from modelyard.errors import InvalidInput
 from modelyard.formats import converter
 from modelyard.platform.catalogue.service import Offers, booked_name, offered, served
@@ -36,7 +36,7 @@ class CompletionPlan:
     answer of a backend that never waits: none where a limit applies, too. `waits` is whether the backend may keep an
     event loop waiting, and `counts_in_thread` whether it may even while it counts a prompt. `offers` and
     `settings_version` are what was in force when the plan was made; `entries` is the tuple that the backend offered
-    then, if it was one.
+    then, if it was one. `dearest` are the prices by which the most that a request can cost is found.
     """
 
     principal: Principal
@@ -50,11 +50,12 @@ class CompletionPlan:
     offers: Offers
     entries: tuple[CatalogueEntry, ...] | None
     settings_version: int | None
+    dearest: Pricing
 
     def most(self, prompt_tokens: int | None, images: int, tokens: int) -> Decimal:
         """Return the most in USD that a request can cost with so many tokens in all of its answers."""
         prompt = self.served.entry.context_length if prompt_tokens is None else prompt_tokens
-        return most(_usage(prompt, tokens, 0, images), self.served.entry.pricing)
+        return cost(_usage(prompt, tokens, 0, images), self.dearest)
 
     def count(self, request: CompletionRequest) -> int:
         """Return how many tokens a prompt has. Raises `InvalidInput`, also where answers alone report it."""
@@ -100,8 +101,10 @@ def make_plan(runtime: Runtime, principal: Principal, attribution: Attribution, 
     same = entries if type(entries) is tuple and offered(runtime) is offers else None
     key_limited = principal.limits != _NO_LIMITS
     asked = [] if key_limited or waits else [budget.id for budget in budgets]
-    limited = key_limited or bool(budgets)
-    plan = CompletionPlan(principal, found, backend, name, limited, asked, waits, in_thread, offers, same, version)
+    limited, prices = key_limited or bool(budgets), dearest(found.entry.pricing)
+    plan = CompletionPlan(
+        principal, found, backend, name, limited, asked, waits, in_thread, offers, same, version, prices
+    )
     if version is not None:  # the plan holds the principal, so that no other one gets its id
         _keep(runtime.cache.plans, (id(principal), entity, project, model), plan)
     return plan

@@ -8,7 +8,7 @@ from modelyard.domain.catalogue import EMBEDDINGS
 from modelyard.domain.completion import CompletionRequest, Usage
 from modelyard.domain.embedding import EmbeddingRequest, EmbeddingResult
 from modelyard.domain.identity import Attribution, Principal
-from modelyard.domain.usage import Admission, most
+from modelyard.domain.usage import Admission
 from modelyard.errors import BackendError, InvalidInput, ModelyardError, Problem, UnsupportedParameter
 from modelyard.flow import Call, CallerDisconnected, Flow
 from modelyard.platform.catalogue.offered_models import registered
@@ -82,7 +82,7 @@ class EmbeddingPipeline(BookedRequest):
         self.collected = collected = self._collector(capabilities)
         runtime.cache.begin(self.id, self)
         if plan.limited:
-            self.reserved = yield from self._reserve()
+            self.reserved = yield from self._reserve(plan)
         try:
             yield from self._embed(plan, collected)
         except Exception as failure:
@@ -109,8 +109,8 @@ class EmbeddingPipeline(BookedRequest):
         self.most = sum(limits)
         return BatchCollector(self.request.inputs, asked or size, limits)
 
-    def _reserve(self) -> Flow[Admission | None]:
-        longest = most(Usage(self.most), self.served.entry.pricing)
+    def _reserve(self, plan: CompletionPlan) -> Flow[Admission | None]:
+        longest = plan.most(self.most, 0, 0)
         now, entity = self.runtime.clock.now(), self.attribution.entity
         admission = Admission(self.id, self.principal.key_id, entity, (), longest, now)
         return reserve(self.runtime, admission, self.principal.limits, lambda: longest)

@@ -102,7 +102,9 @@ class AnsweredBooking(CompletionBooking):
         assert self.entry is not None
         self.charged, self.warnings = (), (warnings := list[Budget]())
         budgets = budgets_of(tx, self.entry.entity, self.entry.key_id)
-        self.admitted = all(self.longest <= budget.remaining for budget in budgets)
+        self.admitted = True
+        for budget in budgets:
+            self.admitted = self.admitted and self.longest <= budget.remaining
         if self.admitted and book(tx, self.entry, self.keep, totals):
             self.charged = [charge(tx, budget, _NOTHING, self.entry.cost, warnings) for budget in budgets]
 
