@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.domain.canonical import canonical_json, digest, table_digest
+from modelyard.domain import canonical
+from modelyard.domain.canonical import canonical_json, digest, json_encoder, table_digest
 
 ROW_0 = "TFKydpYsmURbtXPF1Wdz3kXzqT4TUzTU7aLmV9s30C4"
 ROW_1 = "9MzGRfAETMmGOW0GuTkt8MvWOsootF2v1Mk6hTXrMLc"
@@ -50,6 +51,25 @@ def test_the_text_is_ascii_and_reads_back_as_the_value(value: object) -> None:
     text = canonical_json(value)
     assert text.isascii()
     assert json.loads(text) == value
+
+
+@given(json_values, st.booleans(), st.booleans())
+def test_an_encoder_writes_what_json_does_with_and_without_its_accelerator(
+    value: object, sort_keys: bool, ensure_ascii: bool
+) -> None:
+    expected = json.dumps(value, sort_keys=sort_keys, ensure_ascii=ensure_ascii, separators=("; ", "= "))
+    with pytest.MonkeyPatch.context() as patch:
+        for _ in range(2):
+            encode = json_encoder(dict, ("; ", "= "), sort_keys=sort_keys, ensure_ascii=ensure_ascii)
+            assert "".join(encode(value, 0)) == expected
+            patch.setattr(canonical, "c_make_encoder", None)
+
+
+def test_a_value_that_contains_itself_is_refused() -> None:
+    value: list[object] = []
+    value.append(value)
+    with pytest.raises(RecursionError):
+        canonical_json(value)
 
 
 def test_a_read_only_mapping_has_the_text_of_its_contents() -> None:

@@ -10,6 +10,8 @@ from modelyard.formats.json_stream import CHUNK
 
 MAX_ROW = 16 * 2**20
 
+_decode = json.JSONDecoder().decode
+
 
 def read_rows(file: BinaryIO) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of a file. Raises `InvalidInput` at ("line", <number from 1>)."""
@@ -28,7 +30,7 @@ def read_dumped(file: BinaryIO, wanted: Callable[[int], bool]) -> Iterator[tuple
     for index, line in enumerate(file):
         if wanted(index):
             try:
-                row = json.loads(line)
+                row = _decode(line.decode())
             except ValueError:
                 raise InvalidInput.at("line", index + 1, msg="is not valid JSON: the file was damaged") from None
             yield index, row

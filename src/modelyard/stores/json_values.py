@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from json.encoder import c_make_encoder, encode_basestring  # type: ignore[attr-defined]  # which typeshed leaves out
 from json.scanner import make_scanner
 from math import isfinite
 from operator import is_
 from types import MappingProxyType, NoneType
 from typing import Any
 
+from modelyard.domain.canonical import json_encoder
 from modelyard.domain.record import EMPTY
 
 MAX_DEPTH = 100
@@ -98,15 +98,7 @@ def _frozen_items(items: Iterable[Any], depth: int) -> list[Any]:
     return kept
 
 
-def _encoder() -> Callable[[Any, int], Iterable[str]]:
-    """Return a function from a value to the parts of its text: one for all values, which is a third of the work."""
-    if c_make_encoder is None:  # an interpreter without the accelerator
-        encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=dict)
-        return lambda value, _: encoder.iterencode(value)
-    return c_make_encoder(None, dict, encode_basestring, None, ":", ",", False, False, False)  # type: ignore[no-any-return]
-
-
-_encode = _encoder()
+_encode = json_encoder(dict, (",", ":"))
 _decode = make_scanner(json.JSONDecoder(object_hook=MappingProxyType))  # type: ignore[arg-type]  # a decoder, as json does
 
 
