@@ -74,6 +74,9 @@ class Record:
     `months` names the first field of the key, a UUIDv7 that every unique key contains: a store may keep the records of
     each month apart, by the time in that id, and drop those of an old month at once.
 
+    `gathered` records are added one by one, often, and hardly ever replaced or removed: a store may keep the newest
+    apart, and put many into its indexes at once.
+
     A declaration equals only itself, so that values computed from it can be cached by it.
     """
 
@@ -87,6 +90,7 @@ class Record:
     sums: tuple[str, ...] = ()
     domain: tuple[str, str] | None = None
     months: str | None = None
+    gathered: bool = False
 
     def __attrs_post_init__(self) -> None:
         fields = attrs.fields(self.cls)
@@ -106,6 +110,8 @@ class Record:
             self.key[0] != self.months or any(self.months not in columns for columns in self.unique.values())
         ):
             raise TypeError(f"{self.cls.__name__} is kept by months: {self.months!r} must lead its key, and be in all")
+        if self.gathered and (self.unique or not self.sequence or self.settings):
+            raise TypeError(f"{self.cls.__name__} is gathered, so it needs a sequence, and no unique key or settings")
         unknown = {*used, *self.sums} - names
         if unknown:
             raise TypeError(f"{self.cls.__name__} has no field {sorted(unknown)}")

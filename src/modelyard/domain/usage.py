@@ -301,7 +301,6 @@ class RateLimit:
 
 
 _CLOCK_ROUNDING = 1e-5
-
 ENTITY = "entity"
 """The kind of domain to which belongs what an entity uses."""
 KEY_OF_API = "key"
@@ -316,6 +315,7 @@ RECORDS = (
         sequence="seq",
         domain=(ENTITY, "entity"),
         months="id",
+        gathered=True,
     ),
     Record(
         UsageTotal,

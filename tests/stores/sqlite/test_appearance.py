@@ -17,6 +17,7 @@ from modelyard.domain.record import Record
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.usage import LedgerEntry
 from modelyard.stores.sqlite import SqliteStore
+from modelyard.stores.sqlite.newest import indexed_table
 from modelyard.stores.sqlite.rows import StatementPlan
 
 KEPT = Path(__file__).parents[1] / "files" / "yard-0.1.0.zip"
@@ -52,6 +53,9 @@ def test_every_listing_is_read_along_an_index(fresh: Path, descending: bool) -> 
         listing = StatementPlan(record).listings[index]
         for sql in (listing._first[descending], listing._next[descending]):
             steps = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", [None] * sql.count("?"))]
+            if record.gathered:  # with the newest, which are few and have no index
+                assert [*steps[:2], steps[3]] == ["MERGE (UNION ALL)", "LEFT", "RIGHT"], steps
+                steps = steps[2:3]
             assert not any("TEMP B-TREE" in step for step in steps), steps
             assert not record.indexes[index].where or not any(step.startswith("SCAN") for step in steps), steps
 
@@ -62,7 +66,7 @@ def test_every_listing_is_read_along_an_index(fresh: Path, descending: bool) -> 
 @pytest.mark.parametrize("record", NUMBERED, ids=lambda record: record.table)
 def test_all_records_are_the_table_itself(fresh: Path, record: Record) -> None:
     assert f"{record.table}_by_all" not in schema(fresh)
-    assert '"seq"integerprimarykey' in schema(fresh)[record.table]
+    assert '"seq"integerprimarykey' in schema(fresh)[indexed_table(record)]
 
 
 def by_time(path: Path) -> Iterator[tuple[str, list[str]]]:

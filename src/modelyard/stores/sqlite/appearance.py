@@ -10,6 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from sqlite_utils import Database
 
+from modelyard.domain.record import Record
+from modelyard.stores.sqlite.newest import indexed_table, tables_of
+
 SEQUENCES = "modelyard_sequences"
 """The table that holds the `last` number of each sequence whose newest record was removed."""
 
@@ -30,19 +33,21 @@ SETTINGS_VERSION = f"""SELECT max("last") FROM "{SEQUENCES}" WHERE "name" = '{_S
 """The statement that reads how many changes of settings there were, or None."""
 
 
-def next_number(table: str, sequence: str) -> str:
+def next_number(record: Record) -> str:
     """Return the expression for the number of the next record to appear."""
-    removed = f"""(SELECT "last" FROM "{SEQUENCES}" WHERE "name" = '{table}')"""
-    return f'1 + max(coalesce((SELECT max("{sequence}") FROM "{table}"), 0), coalesce({removed}, 0))'
+    removed = f"""(SELECT "last" FROM "{SEQUENCES}" WHERE "name" = '{record.table}')"""
+    greatest = ", ".join(f'(SELECT max("{record.sequence}") FROM "{table}")' for table in tables_of(record))
+    return f"1 + max(coalesce({greatest}, 0), coalesce({removed}, 0))"
 
 
-def retire_number(table: str, sequence: str, condition: str) -> str:
+def retire_number(record: Record, condition: str) -> str:
     """Return the statement that keeps the number of a record from being used again, if it is the newest of its table.
 
     `condition` finds the record.
     """
+    table, sequence = indexed_table(record), record.sequence
     return (
-        f"""INSERT INTO "{SEQUENCES}" ("name", "last") SELECT '{table}', "{sequence}" FROM "{table}\""""
+        f"""INSERT INTO "{SEQUENCES}" ("name", "last") SELECT '{record.table}', "{sequence}" FROM "{table}\""""
         f' WHERE {condition} AND "{sequence}" = (SELECT max("{sequence}") FROM "{table}")'
         ' ON CONFLICT ("name") DO UPDATE SET "last" = excluded."last"'
     )

@@ -7,6 +7,7 @@ Check and change are one transaction, so that two processes may open one file at
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 import attrs
@@ -17,6 +18,7 @@ from modelyard.errors import StoreCorrupt, StoreTooNew
 from modelyard.stores.schema_changes import CHANGES
 from modelyard.stores.sqlite.appearance import create_sequences, number_records
 from modelyard.stores.sqlite.connection import fetch_value
+from modelyard.stores.sqlite.newest import create_newest, indexed_table, keep_newest_of_ledger, tables_of
 from modelyard.stores.sqlite.rows import StatementPlan
 from modelyard.stores.table_changes import INITIAL, Dialect, SchemaChange, sql_literal
 
@@ -163,7 +165,10 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration("0007_loose_artifacts", _loose_artifacts),
     Migration("0008_order_of_appearance", number_records),
     Migration("0009_trained_tokens", _trained_tokens),
-    *map(of_change, CHANGES),
+    *sorted(
+        [*map(of_change, CHANGES), Migration("0036_newest_of_the_ledger", keep_newest_of_ledger)],
+        key=attrgetter("name"),
+    ),
 )
 """Every change since `INITIAL`, oldest first."""
 
@@ -251,7 +256,7 @@ def _create_table(database: Database, plan: StatementPlan) -> None:
     types = {column.name: _PYTHON_TYPES[column.kind.sql] for column in plan.columns}
     not_null = {column.name for column in plan.columns if not column.nullable} - {*sequence}
     table = database.create_table(
-        record.table, types, pk=key if len(key) > 1 else key[0], not_null=not_null, strict=True
+        indexed_table(record), types, pk=key if len(key) > 1 else key[0], not_null=not_null, strict=True
     )
     unique = {KEY: record.key, **record.unique} if sequence else record.unique
     for name, columns in unique.items():
@@ -264,6 +269,8 @@ def _create_table(database: Database, plan: StatementPlan) -> None:
             if columns[-1:] == sequence and not index.also:
                 columns = columns[:-1]
             table.create_index(columns + index.also, f"{record.table}_by_{name.removeprefix('by_')}")
+    if record.gathered:
+        create_newest(database, record.table)
 
 
 def _refuse_other_columns(database: Database, plans: Iterable[StatementPlan]) -> None:
@@ -272,6 +279,7 @@ def _refuse_other_columns(database: Database, plans: Iterable[StatementPlan]) ->
     for table, column in database.conn.execute(_COLUMNS):
         kept[table].add(column)
     for plan in plans:
-        differing = kept[plan.record.table] ^ {column.name for column in plan.columns}
-        if differing:
-            raise StoreCorrupt(f"the table {plan.record.table} differs in its columns {sorted(differing)}")
+        for table in tables_of(plan.record):
+            differing = kept[table] ^ {column.name for column in plan.columns}
+            if differing:
+                raise StoreCorrupt(f"the table {table} differs in its columns {sorted(differing)}")

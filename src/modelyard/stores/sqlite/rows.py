@@ -18,6 +18,7 @@ from modelyard.stores.columns import Column, Projection, columns_of
 from modelyard.stores.conversions import Convert, utc_text
 from modelyard.stores.row_reading import UNREADABLE, Row, record_function
 from modelyard.stores.sqlite.appearance import next_number, retire_number
+from modelyard.stores.sqlite.newest import indexed_table, insertion, moving
 
 
 def _dumping(columns: Sequence[Column]) -> Projection:
@@ -174,19 +175,25 @@ class StatementPlan:
         self.key_of: Callable[[tuple[Any, ...]], tuple[Any, ...]] = _picker([names.index(name) for name in record.key])
         self._table, self._names = record.table, names
         self._key = [columns[name] for name in record.key]
-        selected, marks = _quoted(names), ", ".join("?" * len(given))
-        if record.sequence:
-            marks += f", {next_number(record.table, record.sequence)}"
-        self.next_number: str = f"SELECT {next_number(record.table, record.sequence)}" if record.sequence else ""
-        self.insert: str = f'INSERT INTO "{self._table}" ({selected}) VALUES ({marks}) ON CONFLICT DO NOTHING'
+        self._indexed = indexed_table(record)
+        self.move_newest: Sequence[str] = moving(record, names)
+        selected, marks = _quoted(names), ["?"] * len(given)
+        number = next_number(record) if record.sequence else ""
+        self.next_number: str = f"SELECT {number}" if number else ""
+        marks += [number] if number else []
+        self.insert: str = (
+            f'INSERT INTO "{self._table}" ({selected}) VALUES ({", ".join(marks)}) ON CONFLICT DO NOTHING'
+        )
+        if record.gathered:
+            self.insert = insertion(record, names, number)
         self.accumulate: str = self.insert.replace("DO NOTHING", self._adding(columns)) if record.sums else ""
         by_key = _equal(self._key)
-        self.retire: str | None = record.sequence and retire_number(record.table, record.sequence, by_key)
+        self.retire: str | None = record.sequence and retire_number(record, by_key)
         self.key: Projection = _dumping(self._key)
         self.get: str = f'SELECT {selected} FROM "{self._table}" WHERE {by_key}'
-        self.delete: str = f'DELETE FROM "{self._table}" WHERE {by_key}'
-        last = f'SELECT rowid FROM "{self._table}" ORDER BY rowid DESC LIMIT ?'
-        self.delete_last: str = f'DELETE FROM "{self._table}" WHERE rowid IN ({last})'
+        self.delete: str = f'DELETE FROM "{self._indexed}" WHERE {by_key}'
+        last = f'SELECT rowid FROM "{self._indexed}" ORDER BY rowid DESC LIMIT ?'
+        self.delete_last: str = f'DELETE FROM "{self._indexed}" WHERE rowid IN ({last})'
         self.find: dict[str, Lookup] = {
             name: self._lookup([columns[c] for c in chosen]) for name, chosen in record.unique.items()
         }
@@ -202,7 +209,7 @@ class StatementPlan:
     def _insert_many(self, size: int) -> str:
         """Return the statement that inserts so many rows with their numbers, but for those that have a taken key."""
         rows = ", ".join([f"({', '.join('?' * len(self._names))})"] * size)
-        return f'INSERT INTO "{self._table}" ({_quoted(self._names)}) VALUES {rows} ON CONFLICT DO NOTHING'
+        return f'INSERT INTO "{self._indexed}" ({_quoted(self._names)}) VALUES {rows} ON CONFLICT DO NOTHING'
 
     def _adding(self, columns: Mapping[str, Column]) -> str:
         """Return what an insertion does where there is a record with the key: add the sums."""
@@ -234,7 +241,7 @@ class StatementPlan:
         SQLite rewrites every index whose columns a SET names.
         """
         assignments = ", ".join(f'"{self._names[at]}" = ?' for at in changed)
-        return f'UPDATE OR IGNORE "{self._table}" SET {assignments} WHERE {_equal(self._key)}'
+        return f'UPDATE OR IGNORE "{self._indexed}" SET {assignments} WHERE {_equal(self._key)}'
 
     @cached_property
     def row_of(self) -> Callable[[object], Row]:

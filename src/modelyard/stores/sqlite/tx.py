@@ -11,8 +11,9 @@ from modelyard.errors import RecordConflict, RecordNotFound
 from modelyard.protocols import Clock
 from modelyard.stores.columns import Projection
 from modelyard.stores.row_reading import Row
-from modelyard.stores.sqlite.appearance import COUNT_SETTINGS, KEEP_LAST, next_number
+from modelyard.stores.sqlite.appearance import COUNT_SETTINGS, KEEP_LAST
 from modelyard.stores.sqlite.errors import SqliteError, to_store_error
+from modelyard.stores.sqlite.newest import AT_ONCE
 from modelyard.stores.sqlite.notices import SETTINGS
 from modelyard.stores.sqlite.recent_rows import RecentRows
 from modelyard.stores.sqlite.rows import IndexStatements, StatementPlan
@@ -115,8 +116,7 @@ class SqliteSnapshot:
 
     def last_number(self, cls: type[Any]) -> int:
         """Return the greatest number that a record of this class, which has a sequence, was given."""
-        record = self._plans[cls].record
-        return self._rows(f"SELECT {next_number(record.table, str(record.sequence))}", ())[0][0] - 1  # type: ignore[no-any-return]
+        return self._rows(self._plans[cls].next_number, ())[0][0] - 1  # type: ignore[no-any-return]
 
     def _window(
         self, listing: IndexStatements, where: Row, after: Row | None, limit: int, descending: bool
@@ -172,10 +172,13 @@ class SqliteTx(SqliteSnapshot):
         """Store a new record. Raises `RecordConflict` or `ValueError`."""
         plan = self._plans[type(record)]
         row = plan.row_of(record)
-        if self._write(plan.insert, row) != 1:
+        added = self._write(plan.insert, row)
+        if added.rowcount != 1:
             raise RecordConflict(f"{type(record).__name__} {plan.key_of(row)} or one of its unique keys exists")
         if plan.settings:
             self._count_settings()
+        elif plan.move_newest and added.lastrowid % AT_ONCE == 0:
+            self._move_newest(plan)
 
     def add_all(self, records: Sequence[object]) -> None:
         """Store new records, many in a statement. Raises what `add` raises for the first that is refused."""
@@ -205,7 +208,8 @@ class SqliteTx(SqliteSnapshot):
         changes = plan.changes(record, old, row)
         if not changes:
             return
-        if self._write(plan.update(tuple(changes)), (*changes.values(), *key)) != 1:
+        self._move_newest(plan)
+        if self._write(plan.update(tuple(changes)), (*changes.values(), *key)).rowcount != 1:
             raise RecordConflict(f"a unique key of {type(record).__name__} {key} is taken")
         written = [*row]
         for at, value in changes.items():
@@ -231,8 +235,9 @@ class SqliteTx(SqliteSnapshot):
         except ValueError:
             bound = None
         if bound is not None and plan.retire:
+            self._move_newest(plan)
             self._write(plan.retire, bound)
-        if bound is None or not self._write(plan.delete, bound):
+        if bound is None or not self._write(plan.delete, bound).rowcount:
             raise RecordNotFound(f"no {cls.__name__} {key}")
         if plan.settings:
             self._count_settings()
@@ -251,6 +256,7 @@ class SqliteTx(SqliteSnapshot):
         """Store records of one class with the numbers that they have; leave out those that are there already."""
         for record in records:
             plan = self._plans[type(record)]
+            self._move_newest(plan)
             self._write(plan.restore, plan.whole_row.checked(record))
             if plan.settings:
                 self._count_settings()
@@ -268,13 +274,14 @@ class SqliteTx(SqliteSnapshot):
         done = inserted = 0
         with suppress(TypeError, ValueError):
             rows = [*map(plan.row_of, records)]
+            self._move_newest(plan)
             if plan.next_number:
                 first = self._rows(plan.next_number, ())[0][0]
                 rows = [(*row, number) for number, row in enumerate(rows, first)]
             for size in _SIZES:
                 while len(rows) - done >= size:
                     values = tuple(chain.from_iterable(rows[done : done + size]))
-                    inserted += self._write(plan.insert_many(size), values)
+                    inserted += self._write(plan.insert_many(size), values).rowcount
                     done += size
             if plan.settings:
                 self._count_settings()
@@ -282,8 +289,14 @@ class SqliteTx(SqliteSnapshot):
 
     def _remove_last(self, records: Sequence[object]) -> None:
         """Remove records that were added last."""
-        for record in reversed(records):
-            self._write(self._plans[type(record)].delete_last, (1,))
+        for plan in [self._plans[type(record)] for record in records]:
+            self._move_newest(plan)
+            self._write(plan.delete_last, (1,))
+
+    def _move_newest(self, plan: StatementPlan) -> None:
+        """Have all records of a class in the table that has the indexes."""
+        for sql in plan.move_newest:
+            self._write(sql, ())
 
     def _count_settings(self) -> None:
         """Count that a setting has changed, and have those notice who remember settings."""
@@ -322,17 +335,16 @@ class SqliteTx(SqliteSnapshot):
             return [self._record(plan, row) for row in rows]
         return super()._records(plan, rows)
 
-    def _write(self, sql: str, values: Row) -> int:
-        """Return the number of rows that changed. Raises `ValueError` for a value that SQLite cannot hold."""
+    def _write(self, sql: str, values: Row) -> Any:
+        """Return the cursor, which knows what changed. Raises `ValueError` for a value that SQLite cannot hold."""
         try:
             if not self.dirty:
                 self.dirty = True
                 if self._shared:
                     self._execute("SAVEPOINT step")
-            changed: int = self._execute(sql, values).rowcount
+            return self._execute(sql, values)
         except SqliteError as error:
             self.error = error
             raise to_store_error(error) from error
         except (UnicodeEncodeError, OverflowError) as error:
             raise ValueError(f"a value cannot be stored: {error}") from error
-        return changed

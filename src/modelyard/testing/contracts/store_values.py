@@ -144,6 +144,7 @@ CONTRACT_RECORDS: tuple[Record, ...] = (
         sequence="seq",
         domain=("topic", "topic"),
         months="id",
+        gathered=True,
     ),
     Record(Setting, "settings", key=("id",), settings=("value",)),
     Record(Task, "tasks", key=("id",), indexes={"by_state": Index(("state",))}, sequence="seq", domain=("task", "id")),
