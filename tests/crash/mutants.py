@@ -81,6 +81,10 @@ class _TornStep:
         else:
             self._waiting.append(("add", (record,)))
 
+    def add_all(self, records: Iterable[object]) -> None:
+        for record in records:
+            self.add(record)
+
     def replace(self, record: object) -> None:
         self._waiting.append(("replace", (record,)))
 
