@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from modelyard.errors import Overloaded, StoreClosed
-from modelyard.threads import FairPool, Threads, begun, in_new_thread, run_blocking, run_in
+from modelyard.flow import AsyncDriver
+from modelyard.threads import FairPool, Threads, continued, in_new_thread, run_blocking, run_in
 
 
 def fails() -> None:
@@ -269,18 +270,18 @@ def test_a_loop_that_has_ended_gets_no_outcome() -> None:
 
 def test_a_coroutine_that_never_waits_needs_no_task() -> None:
     async def answer() -> int:
+        assert len(asyncio.all_tasks()) == 1
         return 5
 
     async def failing() -> None:
         raise LookupError
 
     async def main() -> None:
-        both = begun(answer()), begun(failing())
-        assert all(future.done() for future in both)
-        assert len(asyncio.all_tasks()) == 1
-        assert both[0].result() == 5
+        driver: AsyncDriver[None] = AsyncDriver(iter(()))  # type: ignore[arg-type]
+        assert await driver.wait(answer()) == 5
         with pytest.raises(LookupError):
-            both[1].result()
+            await driver.wait(failing())
+        assert driver.cancelled is None
 
     asyncio.run(main())
 
@@ -299,7 +300,7 @@ def test_a_coroutine_that_waits_continues_as_a_task() -> None:
             await asyncio.sleep(0)
             return "done"
 
-        future = begun(work())
+        future = continued(begun := work(), begun.send(None))
         assert not future.done()
         first.set_result("first")
         second.set_exception(wrong := ValueError())
@@ -319,7 +320,7 @@ def test_a_cancellation_reaches_a_coroutine_that_has_begun() -> None:
             finally:
                 left.append("left")
 
-        future = begun(work())
+        future = continued(begun := work(), begun.send(None))
         await asyncio.sleep(0)
         future.cancel()
         with pytest.raises(asyncio.CancelledError):

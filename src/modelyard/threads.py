@@ -215,20 +215,9 @@ async def outlast(work: "asyncio.Future[Any]", stop: Callable[[], None]) -> "asy
     return cancelled
 
 
-def begun(work: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
-    """Run a coroutine until it waits, and the rest of it as a task. One that never waits needs none."""
-    loop = asyncio.get_running_loop()
-    try:
-        waited_for = work.send(None)
-    except StopIteration as end:
-        done: asyncio.Future[T] = loop.create_future()
-        done.set_result(end.value)
-    except Exception as error:  # noqa: BLE001 - who reads the future gets it
-        done = loop.create_future()
-        done.set_exception(error)
-    else:
-        done = loop.create_task(_resumed(work, waited_for))
-    return done
+def continued(work: Coroutine[Any, Any, T], waited_for: Any) -> "asyncio.Task[T]":
+    """Run the rest of a coroutine as a task: it has begun, and waits for this."""
+    return asyncio.create_task(_resumed(work, waited_for))
 
 
 async def _resumed(work: Coroutine[Any, Any, T], waited_for: Any) -> T:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -192,6 +193,22 @@ def test_the_loop_is_never_blocked_by_a_store_that_waits(tmp_path: Any) -> None:
         for stream in (False, True):
             assert run(platform, scope_of("POST", CHAT, key), chunk(chat_body(stream=stream))).status == 200
         assert platform.usage.list().page().items[0].completion_tokens > 0
+
+
+@pytest.mark.parametrize("path", [None, "yard.db"])
+def test_a_request_never_asks_the_system_for_its_process(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, path: str | None
+) -> None:
+    def refused() -> int:
+        raise AssertionError("a system call for each request costs more than all that it is compared with")
+
+    with open_platform(tmp_path / path if path else None) as platform:
+        key = platform.keys.create("acme").secret
+        scope = scope_of("POST", CHAT, key)
+        assert run(platform, scope, chunk(chat_body())).status == 200  # begins threads, which may ask
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "getpid", refused)
+            assert run(platform, scope, chunk(chat_body())).status == 200
 
 
 def test_requests_side_by_side_do_not_mix(platform: Any, key: str) -> None:
@@ -435,6 +452,19 @@ def test_a_connection_that_breaks_at_the_first_word_stops_the_backend() -> None:
 
     with open_platform(backend=backend) as platform:  # type: ignore[arg-type]
         assert asyncio.run(main(platform, platform.keys.create("acme").secret)) == 1
+
+
+def test_a_connection_that_breaks_at_a_whole_answer_raises_nothing(platform: Any, key: str) -> None:
+    async def main() -> None:
+        connection = Connection(chunk(chat_body()))
+
+        async def send(message: dict[str, Any]) -> None:
+            raise OSError("the connection is gone")
+
+        await asgi_app(platform)(scope_of("POST", CHAT, key), connection.receive, send)
+
+    asyncio.run(main())
+    assert platform.usage.list().page().items[0].completion_tokens > 0
 
 
 # ---- lifespan ----------------------------------------------------------------------------------------------------

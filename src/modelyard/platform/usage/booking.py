@@ -81,7 +81,7 @@ class RecordUsage(Transact):
 
     async def aperform(self, driver: AsyncDriver[Any]) -> None:
         """Run the transaction without blocking the event loop."""
-        await super().aperform(driver)
+        await driver.wait(self.store.atransact(self.step, durable=False))
         self.booking.on_committed()
 
 
