@@ -10,8 +10,9 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from modelyard.domain.record import Record
 from modelyard.protocols import Store
-from modelyard.stores.memory import MemoryStore
+from modelyard.stores.memory import MemoryStore, _MemoryTx
 from modelyard.stores.memory_tables import Table
 from modelyard.stores.sqlite import SqliteStore
 from modelyard.stores.sqlite.rows import ColumnSelection
@@ -207,14 +208,25 @@ def test_the_machine_catches(broken: Callable[[], Store]) -> None:
     assert machine_finds_a_difference(broken)
 
 
+def share_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the memory store keep every record as it is given."""
+    made = Table.__init__
+
+    def make(table: Table, record: Record) -> None:
+        made(table, record)
+        table.shared = lambda record: record
+
+    monkeypatch.setattr(Table, "__init__", make)
+
+
 def test_a_store_that_shares_mutable_values_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Table, "shared", lambda self, record: record)
+    share_anything(monkeypatch)
     law = "test_nothing_inside_a_record_can_change"
     assert broken_laws(memory, only=law) == {law}
 
 
 def test_a_store_that_keeps_anything_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Table, "shared", lambda self, record: record)
+    share_anything(monkeypatch)
     law = "test_what_cannot_be_kept_is_refused_and_changes_nothing"
     assert broken_laws(memory, only=law) == {law}
 
@@ -223,6 +235,13 @@ def test_a_store_that_enforces_no_unique_key_is_caught(monkeypatch: pytest.Monke
     monkeypatch.setattr(Table, "refuse_taken", lambda self, record, key: None)
     laws = {"test_a_taken_unique_key_is_refused_when_adding", "test_a_taken_unique_key_is_refused_when_replacing"}
     assert broken_laws(memory, only="test_a_taken_unique_key") == laws
+    assert machine_finds_a_difference(memory)
+
+
+def test_a_store_that_keeps_those_before_a_refused_record_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_MemoryTx, "add_all", lambda self, records: [self.add(record) for record in records])
+    law = "test_one_of_many_that_is_refused_keeps_out_the_others"
+    assert broken_laws(memory, only=law) == {law}
     assert machine_finds_a_difference(memory)
 
 
