@@ -158,12 +158,18 @@ class StoreMachine(RuleBasedStateMachine):
         """Add several at once, or none of them where one is refused."""
         model = {**self.model}
         errors = [error for item in chosen if (error := apply_to_model(model, ("add", item))) is not None]
-        try:
-            self.store.transact(lambda tx: tx.add_all(chosen))
-            assert not errors
-            self.model = model
-        except RecordConflict:
-            assert errors
+
+        def step(tx: Tx) -> bool:
+            """Return whether they were added; the step itself is not undone."""
+            try:
+                tx.add_all(chosen)
+            except RecordConflict:
+                return False
+            return True
+
+        added = self.store.transact(step)
+        assert added is not bool(errors)
+        self.model = model if added else self.model
 
     @rule(changes=st.lists(st.tuples(items, st.none() | st.integers(-1, 1)), max_size=3))
     def read_and_replace(self, changes: list[tuple[Item, int | None]]) -> None:
