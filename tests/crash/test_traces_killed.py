@@ -15,7 +15,7 @@ import pytest
 from tracing_process import REQUESTS, TracingClient
 
 from modelyard import Platform, open_platform
-from modelyard.domain.canonical import canonical_json
+from modelyard.domain.json_text import canonical_json
 from modelyard.domain.trace import TracedFile, TracedTable
 from modelyard.http.traces.documents import call_document
 from modelyard.platform.paging import iter_index_live

@@ -9,8 +9,8 @@ import attrs
 
 from modelyard.dashboard.pages.runs import size_of
 from modelyard.dashboard.view import HtmlPage, View, duration, empty, money, whole_number
-from modelyard.domain.canonical import canonical_json
 from modelyard.domain.evaluation.run import EvaluationRun, Outcome, RowResult
+from modelyard.domain.json_text import canonical_json
 from modelyard.platform.evaluations.result import Rows
 from modelyard.report.html import Html, chip, facts, joined, section, table, tag
 from modelyard.report.numbers import NONE, count_text, ref_text

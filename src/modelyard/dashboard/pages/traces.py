@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from modelyard.dashboard.view import HtmlPage, View, duration, empty, money, short_id, status_chip, when, whole_number
-from modelyard.domain.canonical import canonical_json
+from modelyard.domain.json_text import canonical_json
 from modelyard.domain.trace import Feedback, TracedCall
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.platform.traces.call_filter import CallFilter

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from modelyard.domain.canonical import canonical_json
 from modelyard.domain.evaluation.prediction import Prediction, PredictionView, Score, ScoreView
 from modelyard.domain.evaluation.reducers import Reducer
 from modelyard.domain.evaluation.references import ObjectRef, same_scheme
 from modelyard.domain.evaluation.run import Outcome
 from modelyard.domain.frozen import maker, quick_init
+from modelyard.domain.json_text import canonical_json
 from modelyard.errors import InvalidInput
 
 LARGEST = 1e150

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.canonical import canonical_json
+from modelyard.domain.json_text import canonical_json
 from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping, sequence_field
 from modelyard.errors import InvalidInput, RunAlreadyFinished
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.canonical import canonical_json
 from modelyard.domain.evaluation.filters import Expression, Literal
 from modelyard.domain.evaluation.references import ObjectRef, RefKind
+from modelyard.domain.json_text import canonical_json
 from modelyard.domain.trace import Feedback, TracedCall
 from modelyard.errors import InvalidInput
 from modelyard.platform.paging import MANY, check_slice, cursor_at, get_or_none, iter_columns, iter_index_live
