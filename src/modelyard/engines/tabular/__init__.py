@@ -1,6 +1,6 @@
 """A tiny language model in plain Python that really learns, for tests and for learning how things work.
 
-It needs no numpy, and trains in less than half of the time where that is installed.
+It needs no numpy, and trains in about half of the time where that is installed.
 """
 
 from modelyard.lazy import defer_modules

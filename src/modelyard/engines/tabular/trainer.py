@@ -35,7 +35,7 @@ SAVE_EVERY = 200
 
 
 WITH_NUMPY = find_spec("numpy") is not None
-"""Whether models learn in columns of numpy: the same weights and metrics, in less than half of the time."""
+"""Whether models learn in columns of numpy: the same weights and metrics, in about half of the time."""
 
 
 class TabularTrainer:
