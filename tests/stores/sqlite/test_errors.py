@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
+import attrs
 import pytest
 
 from modelyard import disk
-from modelyard.errors import StorageFull, StoreBusy, StoreClosed, StoreCorrupt, StoreError
+from modelyard.domain.record import Record
+from modelyard.errors import RecordConflict, StorageFull, StoreBusy, StoreClosed, StoreCorrupt, StoreError
+from modelyard.platform.paging import get_or_none
 from modelyard.protocols import Snapshot, Tx
 from modelyard.stores.group_commit import PendingStep
 from modelyard.stores.sqlite import SqliteStore, errors
@@ -20,6 +23,14 @@ from modelyard.stores.sqlite.errors import is_busy, to_store_error
 from modelyard.stores.sqlite.fair_lock import FairLock
 from modelyard.testing import CONTRACT_RECORDS
 from modelyard.testing.contracts.store_values import Counter, Specimen
+
+
+@attrs.frozen
+class Step:
+    """A record whose key is the row's own number in SQLite."""
+
+    number: int
+    text: str
 
 
 @pytest.fixture
@@ -328,3 +339,18 @@ def test_no_caller_waits_longer_than_the_patience(path: Path) -> None:
             foreign.execute("ROLLBACK")
         store._writer.run(calls[2:])
         assert calls[2].outcome() is None
+
+
+@pytest.mark.parametrize("taken", [0, 3, 5])
+def test_what_is_refused_together_takes_no_record_along_whose_key_is_a_greater_number(path: Path, taken: int) -> None:
+    kept = [Step(taken, "kept"), Step(100, "kept"), Step(101, "kept")]
+    with closing(SqliteStore(path, (Record(Step, "steps", key=("number",)),))) as store:
+        store.transact(lambda tx: tx.add_all(kept))
+
+        def refused(tx: Tx) -> None:
+            with pytest.raises(RecordConflict):
+                tx.add_all([Step(number, "new") for number in range(6)])
+
+        store.transact(refused)
+        found = store.read(lambda snapshot: [get_or_none(snapshot, Step, number) for number in (*range(6), 100, 101)])
+    assert [one for one in found if one is not None] == kept

@@ -194,6 +194,8 @@ class StatementPlan:
         self.delete: str = f'DELETE FROM "{self._indexed}" WHERE {by_key}'
         last = f'SELECT rowid FROM "{self._indexed}" ORDER BY rowid DESC LIMIT ?'
         self.delete_last: str = f'DELETE FROM "{self._indexed}" WHERE rowid IN ({last})'
+        # A key of one integer is the rowid itself, so that a record with a small one is not the last.
+        self.adds_last: bool = bool(record.sequence) or [column.kind.sql for column in self._key] != ["INTEGER"]
         self.find: dict[str, Lookup] = {
             name: self._lookup([columns[c] for c in chosen]) for name, chosen in record.unique.items()
         }

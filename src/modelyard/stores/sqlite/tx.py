@@ -184,16 +184,14 @@ class SqliteTx(SqliteSnapshot):
         """Store new records, many in a statement. Raises what `add` raises for the first that is refused."""
         if len(records) > _FEW and len({*map(type, records)}) == 1:
             plan = self._plans[type(records[0])]
-            inserted = self._insert_all(plan, records)
-            if inserted == len(records):
+            if plan.adds_last and self._insert_all(plan, records):
                 return
-            self._write(plan.delete_last, (inserted,))
         for at, record in enumerate(records):
             try:
                 self.add(record)
             except Exception:
                 if self.error is None:
-                    self._remove_last(records[:at])
+                    self._delete(records[:at])
                 raise
 
     def replace(self, record: object) -> None:
@@ -269,15 +267,14 @@ class SqliteTx(SqliteSnapshot):
         """Run a statement that writes a page but changes no record, so that the commit has something to sync."""
         self._write(sql, ())
 
-    def _insert_all(self, plan: StatementPlan, records: Sequence[object]) -> int:
-        """Insert new records of one class. Returns how many were inserted, which is fewer if one is refused."""
+    def _insert_all(self, plan: StatementPlan, records: Sequence[object]) -> bool:
+        """Insert new records of one class, or none if one is refused. Returns whether they were inserted."""
         done = inserted = 0
         with suppress(TypeError, ValueError):
             rows = [*map(plan.row_of, records)]
             self._move_newest(plan)
             if plan.next_number:
-                first = self._rows(plan.next_number, ())[0][0]
-                rows = [(*row, number) for number, row in enumerate(rows, first)]
+                rows = [(*row, number) for number, row in enumerate(rows, self._rows(plan.next_number, ())[0][0])]
             for size in _SIZES:
                 while len(rows) - done >= size:
                     values = tuple(chain.from_iterable(rows[done : done + size]))
@@ -285,13 +282,16 @@ class SqliteTx(SqliteSnapshot):
                     done += size
             if plan.settings:
                 self._count_settings()
-        return inserted
+        if inserted < len(records):
+            self._write(plan.delete_last, (inserted,))
+        return inserted == len(records)
 
-    def _remove_last(self, records: Sequence[object]) -> None:
-        """Remove records that were added last."""
-        for plan in [self._plans[type(record)] for record in records]:
+    def _delete(self, records: Sequence[object]) -> None:
+        """Delete records that this step has added, so that their numbers are free again."""
+        for record in records:
+            plan = self._plans[type(record)]
             self._move_newest(plan)
-            self._write(plan.delete_last, (1,))
+            self._write(plan.delete, plan.key.checked(record))
 
     def _move_newest(self, plan: StatementPlan) -> None:
         """Have all records of a class in the table that has the indexes."""
