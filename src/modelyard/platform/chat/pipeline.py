@@ -39,7 +39,7 @@ from modelyard.protocols import Deltas
 
 _completion, _choice, _message = maker(Completion), maker(Choice), maker(Message)
 _usage, _result, _admission = maker(Usage), maker(CompletionResult), maker(Admission)
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NOTHING = ()  # no deltas
 _SEED = Struct(">q")
 _ASSISTANT, _REQUIRED = Role.ASSISTANT, ToolMode.REQUIRED  # a constant is read in a twentieth of the time
@@ -82,7 +82,7 @@ class CompletionPipeline(BookedRequest):
         """
         runtime, given = self.runtime, self.given
         cache, store = runtime.cache, runtime.store
-        since = runtime.clock.now() - EPOCH
+        since = runtime.clock.now() - _EPOCH
         self.details, self.created = details, since.days * 86_400 + since.seconds
         if cache.tracing is not None:
             self.span = cache.tracing.begin(self)

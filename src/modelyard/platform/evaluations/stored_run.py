@@ -43,7 +43,7 @@ class StoredRun:
 
     def pages(self) -> Iterator[ScorePage]:
         """Yield pages of what `columns` yields, without latencies, tokens and costs: a store has the rest in its
-        indexes. Of larger pages, enough values live at once for the garbage collector to walk over all objects.
+        indexes. Pages are small, because the garbage collector looks through all objects when many are made at once.
         """
         views, after = _Views(self.runtime), None
         while found := self.runtime.store.read(partial(_score_page, views, self.run_id, after)):

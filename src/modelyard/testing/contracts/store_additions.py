@@ -97,17 +97,17 @@ class AdditionLaws:
     def test_many_records_are_listed_in_the_order_in_which_they_were_added_together(self, store: Store) -> None:
         def step(tx: Tx) -> list[int]:
             tx.add(Entry("first"))
-            tx.add_all(several)
+            tx.add_all(entries)
             tx.add(Entry("last"))
             return [tx.get(Entry, name).seq for name in expected]
 
-        several = [Entry(f"{number * 7 % _MANY:03}", text=str(number)) for number in range(_MANY)]
-        expected = ["first", *(entry.id for entry in several), "last"]
+        entries = [Entry(f"{number * 7 % _MANY:03}", text=str(number)) for number in range(_MANY)]
+        expected = ["first", *(entry.id for entry in entries), "last"]
         numbers = store.transact(step)
         assert numbers == sorted({*numbers})
         found = store.read(lambda snapshot: snapshot.page(Entry, "all", limit=1000))
         assert [(entry.id, entry.seq) for entry in found] == list(zip(expected, numbers, strict=True))
-        assert found[1:-1] == several
+        assert found[1:-1] == entries
 
     def test_one_of_many_that_is_refused_keeps_out_the_others(self, store: Store) -> None:
         keep(store, Item("a", -1, "taken"), Entry("taken", "b"))
