@@ -59,14 +59,19 @@ def usual(record: Record) -> list[Any]:
     return [by_type[column.kind.usual] for column in columns_of(record).values()]
 
 
+def drawn(data: st.DataObject, record: Record) -> tuple[Any, ...]:
+    """For each column a value that it takes, but for two at most, which have any value."""
+    values = usual(record)
+    for place in data.draw(st.lists(st.integers(0, len(values) - 1), max_size=2)):
+        values[place] = data.draw(st.sampled_from(VALUES))
+    return tuple(values)
+
+
 @pytest.mark.parametrize("at", range(len(PROJECTIONS)))
 @given(data=st.data())
 def test_both_ways_give_the_same(at: int, data: st.DataObject) -> None:
     projection, record = PROJECTIONS[at], DECLARED[at]
-    values = usual(record)
-    for place in data.draw(st.lists(st.integers(0, len(values) - 1), max_size=2)):
-        values[place] = data.draw(st.sampled_from(VALUES))
-    held = tuple(values)
+    held = drawn(data, record)
     assert outcome(projection.checked, Bag(record, held)) == outcome(projection.accept, held)
 
     def copied(bag: Bag) -> tuple[Any, ...]:
@@ -79,10 +84,7 @@ def test_both_ways_give_the_same(at: int, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_a_record_passes_for_unchanged_only_if_a_conversion_leaves_it(at: int, data: st.DataObject) -> None:
     projection, record = PROJECTIONS[at], DECLARED[at]
-    values = usual(record)
-    for place in data.draw(st.lists(st.integers(0, len(values) - 1), max_size=2)):
-        values[place] = data.draw(st.sampled_from(VALUES))
-    held = tuple(values)
+    held = drawn(data, record)
 
     def shared(bag: Bag) -> tuple[Any, ...]:
         found = projection.unchanged(lambda _: None)(bag)
