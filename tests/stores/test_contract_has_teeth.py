@@ -58,7 +58,7 @@ def memory() -> MemoryStore:
 
 
 class LeakyStore(RunTwiceStore):
-    """Keeps what a step wrote before it raised: no savepoint was rolled back."""
+    """Keeps what a step wrote before it raised: nothing was rolled back."""
 
     def __init__(self) -> None:
         super().__init__(memory())
@@ -252,9 +252,16 @@ def test_a_store_that_selects_what_its_columns_hold_is_caught(monkeypatch: pytes
     assert broken_laws(lambda: SqliteStore(tmp_path / "yard.db", CONTRACT_RECORDS), only=law) == {law}
 
 
-def test_a_group_commit_that_rolls_no_savepoint_back_is_caught(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    sound = Writer._end_step
-    monkeypatch.setattr(Writer, "_end_step", lambda self, shared, undo: sound(self, shared, undo and not shared))
+def test_a_group_commit_that_keeps_a_group_with_a_failed_step_is_caught(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sound = Writer._attempt
+
+    def forgetting(self, call, tx):
+        sound(self, call, tx)
+        tx.dirty = tx.dirty and call.error is None
+
+    monkeypatch.setattr(Writer, "_attempt", forgetting)
     law = "test_a_step_that_raises_undoes_itself_alone"
     assert broken_laws(lambda: SqliteStore(tmp_path / "yard.db", CONTRACT_RECORDS), only=law) == {law}
 

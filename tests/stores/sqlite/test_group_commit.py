@@ -102,7 +102,7 @@ def test_calls_that_wait_together_share_one_commit_in_the_order_of_their_coming(
     assert order == numbers(store) == [crowd.outcomes[str(number)] for number in range(5)] == list(range(5))
 
 
-def test_a_lone_step_needs_no_savepoint(store: SqliteStore) -> None:
+def test_a_step_needs_no_statements_but_its_own(store: SqliteStore) -> None:
     with statements(store) as seen:
         store.transact(adding(1))
     assert [statement.split()[0] for statement in seen] == ["PRAGMA", "BEGIN", "INSERT", "COMMIT"]
@@ -119,6 +119,36 @@ def test_a_step_that_raises_in_a_group_is_undone_alone(store: SqliteStore) -> No
         crowd.call("after", adding(2))
     assert numbers(store) == [1, 2]
     assert isinstance(crowd.outcomes["failing"], LookupError)
+
+
+@pytest.mark.parametrize("place", range(9))
+def test_a_step_that_raises_has_few_others_run_alone(store: SqliteStore, place: int) -> None:
+    """The group is halved until the step is alone: 256 callers do not wait for 256 syncs because of one of them."""
+
+    def failing(tx: Tx) -> None:
+        adding(100)(tx)
+        raise LookupError
+
+    with statements(store) as seen, held(store) as crowd:
+        for number in range(9):
+            crowd.call(str(number), failing if number == place else adding(number))
+    others = [number for number in range(9) if number != place]
+    assert numbers(store) == [crowd.outcomes[str(number)] for number in others] == others
+    assert isinstance(crowd.outcomes[str(place)], LookupError)
+    assert seen.count("COMMIT") <= 1 + 4
+
+
+def test_a_step_that_raises_before_it_writes_disturbs_no_other(store: SqliteStore) -> None:
+    def failing(tx: Tx) -> None:
+        raise LookupError
+
+    with statements(store) as seen, held(store) as crowd:
+        crowd.call("before", adding(1))
+        crowd.call("failing", failing)
+        crowd.call("after", adding(2))
+    assert numbers(store) == [1, 2]
+    assert isinstance(crowd.outcomes["failing"], LookupError)
+    assert seen.count("COMMIT") == 2
 
 
 def test_a_group_runs_what_pytest_raises_as_any_error_of_a_step(store: SqliteStore) -> None:
@@ -156,7 +186,7 @@ def test_one_durable_step_makes_its_group_durable(store: SqliteStore) -> None:
         pool.submit(store.transact, adding(1), False)
         until(lambda: crowd.waiting() == 2)
         crowd.call("durable", adding(2))
-    assert words(seen)[-7:] == ["SAVEPOINT step", "INSERT INTO", "RELEASE step"] * 2 + ["COMMIT"]
+    assert words(seen)[-3:] == ["INSERT INTO"] * 2 + ["COMMIT"]
     assert [statement for statement in seen if statement.startswith("PRAGMA")] == ["PRAGMA synchronous=FULL"]
 
 

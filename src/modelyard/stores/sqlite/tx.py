@@ -155,14 +155,12 @@ class SqliteSnapshot:
 
 
 class SqliteTx(SqliteSnapshot):
-    """The write operations of a transaction. In a shared transaction a savepoint opens before the first of them."""
+    """The write operations of a transaction."""
 
-    __slots__ = ("_recent", "_seen", "_shared", "dirty", "topics")
+    __slots__ = ("_recent", "_seen", "dirty", "topics")
 
-    def __init__(
-        self, execute: Execute, plans: Mapping[type, StatementPlan], clock: Clock, recent: RecentRows, shared: bool
-    ) -> None:
-        self._execute, self._plans, self._clock, self._recent, self._shared = execute, plans, clock, recent, shared
+    def __init__(self, execute: Execute, plans: Mapping[type, StatementPlan], clock: Clock, recent: RecentRows) -> None:
+        self._execute, self._plans, self._clock, self._recent = execute, plans, clock, recent
         self.error = None
         self._seen: dict[tuple[StatementPlan, Row], tuple[Any, Row]] = {}
         self.dirty: bool = False
@@ -337,11 +335,8 @@ class SqliteTx(SqliteSnapshot):
 
     def _write(self, sql: str, values: Row) -> Any:
         """Return the cursor, which knows what changed. Raises `ValueError` for a value that SQLite cannot hold."""
+        self.dirty = True
         try:
-            if not self.dirty:
-                self.dirty = True
-                if self._shared:
-                    self._execute("SAVEPOINT step")
             return self._execute(sql, values)
         except SqliteError as error:
             self.error = error

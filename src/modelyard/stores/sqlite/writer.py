@@ -22,6 +22,10 @@ _LOGGED = 64
 """Commits after which one has to be made that may copy the log."""
 
 
+class _Undone(Exception):
+    """A step that raised after it wrote has to be undone, and with it the transaction that it shares with others."""
+
+
 class Writer:
     """The only connection that writes.
 
@@ -79,9 +83,9 @@ class Writer:
             for call in group:  # those that came later wait for as long
                 if call is group[0] or not self._fair_lock.left(call.since, now):
                     call.fail(StoreBusy(str(busy)))
-        except SqliteError as error:
+        except (SqliteError, _Undone) as error:
             self._roll_back()
-            self._run_alone(group, error)
+            self._run_apart(group, error, wait)
         except BaseException:
             if self._committing and not self._connection.in_transaction:
                 for call in group:
@@ -105,13 +109,17 @@ class Writer:
                 return 0.0
             self._fair_lock.enter(self._begin, group[0].since)
         self._recent.current = False
-        shared = len(group) > 1
         wrote, topics = False, set[str]()
         for call in group:
-            tx = SqliteTx(self._execute, self._plans, self._clock, self._recent, shared)
-            if self._attempt(call, tx, shared):
+            tx = SqliteTx(self._execute, self._plans, self._clock, self._recent)
+            self._attempt(call, tx)
+            if call.error is None:
                 wrote = wrote or tx.dirty
                 topics.update(tx.topics)
+            elif tx.dirty and len(group) > 1:
+                raise _Undone
+            elif tx.dirty:
+                self._roll_back()
         seconds = self._commit(wrote)
         for call in group:
             call.settled = True
@@ -119,16 +127,17 @@ class Writer:
             self._post(topics)
         return seconds
 
-    def _run_alone(self, group: Sequence[PendingStep[Any]], error: Exception) -> None:
-        """Run the calls of a failed group one by one, so that none suffers from the error of another.
+    def _run_apart(self, group: Sequence[PendingStep[Any]], error: Exception, wait: bool) -> None:
+        """Run the two halves of a failed group, so that in the end no call suffers from the error of another.
 
         If the group was a single call, that one has failed.
         """
         if len(group) == 1:
             group[0].fail(to_store_error(error))
             return
-        for call in group:
-            self.run([call])
+        middle = len(group) // 2
+        self.run(group[:middle], wait)
+        self.run(group[middle:], wait)
 
     def _synchronize(self, level: str) -> None:
         """Set how the next commits reach the disk; only between transactions."""
@@ -142,30 +151,18 @@ class Writer:
         self._execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES if allowed else 0}").fetchall()
         self._copies_log = allowed
 
-    def _attempt(self, call: PendingStep[Any], tx: SqliteTx, shared: bool) -> bool:
-        """Run one step; undo it alone if it raises. Returns whether it succeeded; raises the storage error it met."""
+    def _attempt(self, call: PendingStep[Any], tx: SqliteTx) -> None:
+        """Run one step, and keep what it returned or raised. Raises the storage error that it met."""
         try:
             call.value, call.error = call.step(tx), None
         except BaseException as error:
             if interrupts_leader(error):
                 raise
             call.error = error
-            self._recent.forget()
         finally:
             tx.end()
         if tx.error is not None:
             raise tx.error
-        if tx.dirty and (shared or call.error is not None):
-            self._end_step(shared, undo=call.error is not None)
-        return call.error is None
-
-    def _end_step(self, shared: bool, undo: bool) -> None:
-        if not shared:
-            self._execute("ROLLBACK")
-            return
-        if undo:
-            self._execute("ROLLBACK TO step")
-        self._execute("RELEASE step")
 
     def _commit(self, wrote: bool) -> float:
         if not self._connection.in_transaction:
