@@ -92,8 +92,8 @@ class Fleet:
             connection.close()
 
     def complete(self, number: int, secret: str, model: str = "echo") -> Reply:
-        """Have a server complete one chat."""
-        body = {"model": model, "messages": [{"role": "user", "content": "hello"}]}
+        """Have a server complete one chat, by the likeliest tokens."""
+        body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "temperature": 0}
         return self.send(number, "POST", "/v1/chat/completions", body, Authorization=f"Bearer {secret}")
 
     def restart(self, number: int, how: int = signal.SIGTERM) -> None:
