@@ -22,6 +22,7 @@ from modelyard.platform.chat import whole_answer
 from modelyard.platform.platform import Platform
 from modelyard.platform.usage.booking import close_requests
 from modelyard.platform.usage.presence import presence_of
+from modelyard.testing.clock import ManualClock
 
 CUT = "cut"
 FAIL = "fail"
@@ -232,3 +233,17 @@ def test_an_answer_that_comes_at_once_is_not_assembled() -> None:
         assert platform.chat.complete(model="m", messages="x").text == "hello"
     assert whole_answer.is_whole(delta, 1)
     assert not whole_answer.is_whole(attrs.evolve(delta, tokens=2), 1)
+
+
+def test_an_answer_at_once_is_dated_as_its_ledger_row_is() -> None:
+    clock = ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
+
+    class Slow(EchoBackend):
+        def stream(self, *asked: Any) -> Iterator[Any]:
+            clock.advance(seconds=5)
+            return super().stream(*asked)
+
+    with open_platform(clock=clock, backend=Slow(("m",))) as platform:
+        answer = platform.chat.complete(model="m", messages="hi")
+        (entry,) = platform.usage.list()
+        assert answer.created == entry.created_at.timestamp() == clock.now().timestamp()

@@ -1,6 +1,7 @@
 """What requests of every kind have in common: they are measured, may reserve a budget, and are booked once."""
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, ClassVar, Protocol
 
 from modelyard.domain import events
@@ -66,8 +67,9 @@ class Tracing(Protocol):
 class BookedRequest:
     """A request to a model: what is measured of it, and how its usage is recorded, once, however it ends.
 
-    `plan` is None until the model was found. `began` and `first_token` are seconds of the monotonic clock. `entry` is
-    what was booked, and `whole` is whether that is a whole answer. `failure` is what it ended with.
+    `plan` is None until the model was found. `began` and `first_token` are seconds of the monotonic clock; `answered_at`
+    is when an answer came that was whole at once. `entry` is what was booked, and `whole` is whether that is a whole
+    answer. `failure` is what it ended with.
     """
 
     operation: ClassVar[str]
@@ -76,6 +78,7 @@ class BookedRequest:
     stream: BackendStream | None = None
     entry: LedgerEntry | None = None
     first_token: float | None = None
+    answered_at: datetime | None = None
     whole: bool = False
     failure: Exception | None = None
 
@@ -127,7 +130,7 @@ class BookedRequest:
                 usage.images,
                 usage.estimated,
                 cost(usage, model.entry.pricing),
-                self.runtime.clock.now(),
+                self.answered_at or self.runtime.clock.now(),
             )
         return CompletionBooking(self.runtime, self.id, entry, self.reserved, self._booked)
 

@@ -45,6 +45,11 @@ _SEED = Struct(">q")
 _ASSISTANT, _REQUIRED = Role.ASSISTANT, ToolMode.REQUIRED  # a constant is read in a twentieth of the time
 
 
+def _unix_seconds(moment: datetime) -> int:
+    since = moment - _EPOCH
+    return since.days * 86_400 + since.seconds
+
+
 class CompletionPipeline(BookedRequest):
     """Answers one request and records its usage on `attribution`.
 
@@ -82,8 +87,7 @@ class CompletionPipeline(BookedRequest):
         """
         runtime, given = self.runtime, self.given
         cache, store = runtime.cache, runtime.store
-        since = runtime.clock.now() - _EPOCH
-        self.details, self.created = details, since.days * 86_400 + since.seconds
+        self.details = details
         if cache.tracing is not None:
             self.span = cache.tracing.begin(self)
         try:
@@ -110,6 +114,7 @@ class CompletionPipeline(BookedRequest):
                 completion = None if plan.waits else self._whole()
                 self.answered = completion is not None
                 if completion is None:
+                    self.created = _unix_seconds(runtime.clock.now())
                     self.assemblers = assemblers_of(self.request, self.makes_choices)
                     for assembler in self.assemblers:
                         yield from self._read(assembler) if plan.waits else self._read_in_place(assembler)
@@ -247,7 +252,8 @@ class CompletionPipeline(BookedRequest):
             self._close_begun()
         choice = _choice(0, _message(_ASSISTANT, delta.text), delta.finish_reason)
         usage = _usage(self.prompt_tokens, delta.tokens, 0, self.images)
-        return _completion(self.id, self.created, self.given.model, (choice,), usage)
+        self.answered_at = now = self.runtime.clock.now()
+        return _completion(self.id, _unix_seconds(now), self.given.model, (choice,), usage)
 
     def _read_in_place(self, assembler: ResponseAssembler) -> Flow[None]:
         """Read the answer of a backend that never waits, and give way to others now and then."""
