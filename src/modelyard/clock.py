@@ -3,9 +3,10 @@
 import os
 import threading
 import time
+from binascii import hexlify
 from collections.abc import Callable
 from datetime import UTC, datetime
-from struct import iter_unpack
+from struct import Struct, iter_unpack
 
 from modelyard.lazy import asyncio
 
@@ -77,25 +78,30 @@ def uuid7_ids(
     counter in the 12 bits after the time continues (method 1 of section 6.2).
     """
     lock = threading.Lock()
-    last = 0
+    last = _VERSION
 
     def make() -> str:
         nonlocal last
         with lock:
-            moment = milliseconds() << 12
-            last = number = moment if moment > last else last + 1
-        tail = randomness(8).hex()
-        text = f"{number:015x}"
-        return f"{text[:8]}-{text[8:12]}-7{text[12:]}-{_VARIANT[tail[0]]}{tail[1:4]}-{tail[4:]}"
+            first = milliseconds() << 16 | _VERSION
+            if first <= last:
+                first = last + (1 if last & _COUNTER < _COUNTER else _NEXT_MILLISECOND)
+            last = first
+        (tail,) = _TAIL.unpack(randomness(8))
+        digits = hexlify(_HALVES.pack(first, tail & _BELOW_VARIANT | _VARIANT))
+        return b"-".join(_GROUPS.unpack(digits)).decode()
 
     return make
+
+
+_HALVES, _TAIL, _GROUPS = Struct(">QQ"), Struct(">Q"), Struct("8s4s4s4s12s")
+_VERSION, _COUNTER = 0x7000, 0x0FFF
+_NEXT_MILLISECOND = 0x1_0000 - _COUNTER
+"""What a counter that is full is raised by: one more would change the version."""
+_VARIANT, _BELOW_VARIANT = 1 << 63, (1 << 62) - 1
 
 
 def uuid7_from(moment: datetime) -> str:
     """Return where the ids of `uuid7_ids` that were made at a time or later begin, in the order of strings."""
     text = f"{int(moment.timestamp() * 1000):012x}"
     return f"{text[:8]}-{text[8:]}"
-
-
-_VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
-"""The first digit of a tail with the two bits of the variant in the place of its own."""
