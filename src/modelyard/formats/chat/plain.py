@@ -6,7 +6,7 @@ fraction of structuring them, and loads neither the converter nor the classes of
 
 import json
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import attrs
 
@@ -78,26 +78,24 @@ def read_plain_text(raw: bytes, details: bool = False) -> ParsedRequest | None:
     return parsed if quotes == 2 * (len(body) + 1 + 4 * len(body["messages"])) else None
 
 
-def read_plain(body: object, details: bool = False) -> ParsedRequest | None:
+def read_plain(body: Any, details: bool = False) -> ParsedRequest | None:
     """Read a body as `request.read_request` does, if `plain_request` can."""
-    plain = plain_request(body)
+    plain = plain_request(body, body.get("stream", False)) if type(body) is dict else None
     if plain is None:
         return None
-    with_logprobs = plain.logprobs or (details and cast("dict[str, Any]", body).get("logprobs") is not False)
+    with_logprobs = plain.logprobs or (details and body.get("logprobs") is not False)
     return ParsedRequest(plain, with_logprobs, details or plain.return_token_ids, False)
 
 
-def plain_request(body: Any) -> CompletionRequest | None:
+def plain_request(body: Mapping[str, Any], streamed: object) -> CompletionRequest | None:
     """Read a body that has nothing but a model, plain messages, numbers and flags.
 
     Returns None for any other body, and for one with a fault.
     """
-    if type(body) is not dict:
-        return None
     bare = len(body) == (3 if "stream" in body else 2)  # with a model and messages, which are read below
     if not bare and not body.keys() <= _PLAIN:
         return None
-    model, streamed = body.get("model"), body.get("stream", False)
+    model = body.get("model")
     if type(model) is not str or not 1 <= len(model) <= LONGEST_MODEL_NAME:
         return None
     if not (model.isascii() or is_unicode(model)):

@@ -88,18 +88,18 @@ def build_request(options: CompletionOptions, streamed: bool, details: bool = Fa
 
     `details` says that log-probabilities are shown unless they are declined.
     """
-    body: dict[str, Any] = dict(options, stream=streamed)
-    if "messages" in body and type(body["messages"]) is not list:
-        body["messages"] = _listed(body["messages"])
-    plain = None if "stream" in options else plain_request(body)
-    return plain or _read(options, body, details)
+    given = options.get("messages")
+    if given is not None and type(given) is not list:
+        options = {**options, "messages": _listed(given)}
+    plain = None if "stream" in options else plain_request(options, streamed)
+    return plain or _read(options, streamed, details)
 
 
-def _read(options: CompletionOptions, body: dict[str, Any], details: bool) -> CompletionRequest:
+def _read(options: CompletionOptions, streamed: bool, details: bool) -> CompletionRequest:
     for name, instead in _OF_HTTP.items():
         if name in options:
             raise InvalidInput.at(name, msg=f"is not a parameter here: {instead}")
-    return values.read_values(body, details)
+    return values.read_values({**options, "stream": streamed}, details)
 
 
 def build_messages(messages: Messages) -> tuple[Message, ...]:
