@@ -67,9 +67,9 @@ class Tracing(Protocol):
 class BookedRequest:
     """A request to a model: what is measured of it, and how its usage is recorded, once, however it ends.
 
-    `plan` is None until the model was found. `began` and `first_token` are seconds of the monotonic clock; `answered_at`
-    is when an answer came that was whole at once. `entry` is what was booked, and `whole` is whether that is a whole
-    answer. `failure` is what it ended with.
+    `plan` is None until the model was found. `began` and `first_token` are seconds of the monotonic clock, and
+    `answered_at` is when an answer came that was whole at once. `entry` is what was booked, and `whole` is whether that
+    is a whole answer. `failure` is what it ended with.
     """
 
     operation: ClassVar[str]
