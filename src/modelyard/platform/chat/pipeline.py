@@ -1,13 +1,13 @@
 """One chat completion: resolve, check, reserve, stream, assemble, record. Written once, as a flow, for every caller."""
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
 from itertools import chain
 from struct import Struct
 from typing import Any, ClassVar
 
+from modelyard.clock import unix_seconds
 from modelyard.domain.completion import Choice, Completion, CompletionRequest, Delta, Message, Role, ToolMode, Usage
 from modelyard.domain.frozen import maker
 from modelyard.domain.usage import Admission
@@ -39,15 +39,9 @@ from modelyard.protocols import Deltas
 
 _completion, _choice, _message = maker(Completion), maker(Choice), maker(Message)
 _usage, _result, _admission = maker(Usage), maker(CompletionResult), maker(Admission)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NOTHING = ()  # no deltas
 _SEED = Struct(">q")
 _ASSISTANT, _REQUIRED = Role.ASSISTANT, ToolMode.REQUIRED  # a constant is read in a twentieth of the time
-
-
-def _unix_seconds(moment: datetime) -> int:
-    since = moment - _EPOCH
-    return since.days * 86_400 + since.seconds
 
 
 class CompletionPipeline(BookedRequest):
@@ -114,7 +108,7 @@ class CompletionPipeline(BookedRequest):
                 completion = None if plan.waits else self._whole()
                 self.answered = completion is not None
                 if completion is None:
-                    self.created = _unix_seconds(runtime.clock.now())
+                    self.created = unix_seconds(runtime.clock.now())
                     self.assemblers = assemblers_of(self.request, self.makes_choices)
                     for assembler in self.assemblers:
                         yield from self._read(assembler) if plan.waits else self._read_in_place(assembler)
@@ -253,7 +247,7 @@ class CompletionPipeline(BookedRequest):
         choice = _choice(0, _message(_ASSISTANT, delta.text), delta.finish_reason)
         usage = _usage(self.prompt_tokens, delta.tokens, 0, self.images)
         self.answered_at = now = self.runtime.clock.now()
-        return _completion(self.id, _unix_seconds(now), self.given.model, (choice,), usage)
+        return _completion(self.id, unix_seconds(now), self.given.model, (choice,), usage)
 
     def _read_in_place(self, assembler: ResponseAssembler) -> Flow[None]:
         """Read the answer of a backend that never waits, and give way to others now and then."""
