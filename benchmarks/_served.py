@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from typing import Any
 
 
-def serve(app: Any, key: str, port: int) -> None:
+def serve(app: Any, key: str, port: int, **options: Any) -> None:
     """Serve an application in this process; prints the key when it is ready."""
     import uvicorn
 
-    config = uvicorn.Config(app, port=port, log_level="error", access_log=False, lifespan="off")
+    config = uvicorn.Config(app, port=port, log_level="error", lifespan="off", **{"access_log": False, **options})
     server = uvicorn.Server(config)
 
     async def main() -> None:

@@ -42,12 +42,13 @@ def request_of(path: str, headers: Sequence[tuple[bytes, bytes]], body: bytes) -
 
 
 def through_uvicorn(
-    app: Any, path: str, headers: Sequence[tuple[bytes, bytes]], body: bytes
+    app: Any, path: str, headers: Sequence[tuple[bytes, bytes]], body: bytes, **options: Any
 ) -> Callable[[int], object]:
     """Serve an application, and return what lets the clients send so many requests and serves them."""
     import uvicorn
 
-    config = uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", timeout_keep_alive=3600)
+    given = {"access_log": False, "timeout_keep_alive": 3600, **options}
+    config = uvicorn.Config(app, log_level="error", lifespan="off", **given)
     listening = socket.create_server(("127.0.0.1", 0))
     runner = asyncio.Runner(loop_factory=config.get_loop_factory())
     serving = runner.get_loop().create_task(uvicorn.Server(config).serve([listening]))

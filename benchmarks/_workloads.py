@@ -115,7 +115,7 @@ def asgi(streamed: bool, on_disk: bool) -> Callable[[ExitStack], Call]:
     return prepared
 
 
-CHAT = "/inference/v1/chat/completions"
+CHAT, SERVER = "/inference/v1/chat/completions", "modelyard.cli.uvicorn_server"
 
 
 def asked(platform: Any, model: str, messages: Any, streamed: bool) -> tuple[list[tuple[bytes, bytes]], bytes]:
@@ -130,6 +130,11 @@ def asked(platform: Any, model: str, messages: Any, streamed: bool) -> tuple[lis
     return headers, body
 
 
+def server_options() -> dict[str, Any]:
+    """How `modelyard serve` of the commit runs uvicorn."""
+    return {**import_module(SERVER).OPTIONS} if find_spec(SERVER) else {}
+
+
 def served(on_disk: bool) -> Callable[[ExitStack], Call]:
     """Chat completions over HTTP, served by uvicorn; the clients are in another process."""
 
@@ -139,7 +144,8 @@ def served(on_disk: bool) -> Callable[[ExitStack], Call]:
         from modelyard.asgi import asgi_app
 
         platform = opened(cleanup, on_disk, clock=SystemClock())
-        return through_uvicorn(asgi_app(platform), CHAT, *asked(platform, "echo", MESSAGES, streamed=False))
+        request = asked(platform, "echo", MESSAGES, streamed=False)
+        return through_uvicorn(asgi_app(platform), CHAT, *request, **server_options())
 
     return prepared
 
@@ -185,7 +191,7 @@ def served_hop(streamed: bool) -> Callable[[ExitStack], Call]:
         from modelyard.asgi import asgi_app
 
         platform = in_front(cleanup)
-        return through_uvicorn(asgi_app(platform), CHAT, *asked(platform, "m", MESSAGES, streamed))
+        return through_uvicorn(asgi_app(platform), CHAT, *asked(platform, "m", MESSAGES, streamed), **server_options())
 
     return prepared
 

@@ -2,9 +2,10 @@
 
     python benchmarks/serving.py [seconds]
 
-Prints JSON: requests a second and server CPU in microseconds per request of both, whole and streamed, their ratios, and
-what is added per request or per token. CPU is read from /proc, so this runs on Linux. Quote ratios of one run, never
-figures of two.
+Prints JSON: requests a second and server CPU in microseconds per request, whole and streamed, of the callable on
+uvicorn ("bare"), of ours as `modelyard serve` runs it ("modelyard"), and of ours on uvicorn as it is ("on_uvicorn");
+the ratio of each to the callable, and what is added per request or per token. CPU is read from /proc, so this runs on
+Linux. Quote ratios of one run, never figures of two.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from typing import Any
 
 from _served import cpu, serve, served
 
+KINDS = ("bare", "modelyard", "on_uvicorn")
 CONNECTIONS = 16
 TOKENS = 500
 ANSWER = {
@@ -56,15 +58,17 @@ async def bare(scope: Any, receive: Any, send: Any) -> None:
 
 
 def serve_one(kind: str, port: int) -> None:
-    """Serve one of the two in this process."""
-    app, key = bare, "none"
-    if kind == "modelyard":
-        from modelyard.asgi import asgi_app
-        from modelyard.compose import open_platform
+    """Serve one of the three in this process."""
+    if kind == "bare":
+        serve(bare, "none", port)
+        return
+    from modelyard.asgi import asgi_app
+    from modelyard.cli.uvicorn_server import OPTIONS
+    from modelyard.compose import open_platform
 
-        platform = open_platform()
-        app, key = asgi_app(platform), platform.keys.create("acme").secret
-    serve(app, key, port)
+    platform = open_platform()
+    options = OPTIONS if kind == "modelyard" else {}
+    serve(asgi_app(platform), platform.keys.create("acme").secret, port, **options)
 
 
 # ---- the load ----------------------------------------------------------------------------------------------------
@@ -143,16 +147,17 @@ def measure(kind: str, port: int, stream: bool, seconds: float) -> dict[str, flo
 
 
 def main() -> None:
-    """Measure both, twice over in turn, and print the better of each."""
+    """Measure all, twice over in turn, and print the better of each."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 3.0
     found: dict[str, Any] = {}
     for name, stream in (("completion", False), ("stream", True)):
-        for kind in ("bare", "modelyard"):
+        for kind in KINDS:
             runs = [measure(kind, 18080 + number, stream, seconds) for number in range(2)]
             found[f"{name}/{kind}"] = min(runs, key=lambda run: run["cpu_us"])
-        floor, ours = found[f"{name}/bare"]["cpu_us"], found[f"{name}/modelyard"]["cpu_us"]
-        found[f"{name}/ratio"] = round(floor / ours, 3)
-        found[f"{name}/added_us"] = round((ours - floor) / (TOKENS if stream else 1), 2)
+        floor, *ours = (found[f"{name}/{kind}"]["cpu_us"] for kind in KINDS)
+        for kind, cost in zip(KINDS[1:], ours, strict=True):
+            found[f"{name}/{kind}/ratio"] = round(cost / floor, 2)
+            found[f"{name}/{kind}/added_us"] = round((cost - floor) / (TOKENS if stream else 1), 2)
     print(json.dumps(found, indent=2))
 
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from modelyard import Example, Message, Role, open_platform
 from modelyard.cli import main, serving
-from modelyard.cli.serving import GRACE_SECONDS
+from modelyard.cli.uvicorn_server import GRACE_SECONDS
 from modelyard.domain.evaluation.run import RunState
 from modelyard.domain.identity import anonymous
 from modelyard.errors import JobFailed, StoreError

@@ -3,8 +3,11 @@
 import click
 
 from modelyard.cli.lazy_group import LazyGroup
+from modelyard.lazy import defer_modules
 
 __all__ = ["main"]
+
+defer_modules(__name__, "uvicorn_server")
 
 SECTIONS = {
     "Start": {

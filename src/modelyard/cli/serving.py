@@ -5,18 +5,15 @@ from pathlib import Path
 import click
 
 from modelyard import quickstart as quickstart_job
-from modelyard.asgi import Application, asgi_app, dashboard_app
+from modelyard.asgi import asgi_app, dashboard_app
+from modelyard.cli import uvicorn_server
 from modelyard.cli.logs import log_option, log_to_terminal
 from modelyard.cli.terminal import StoreName, named_factory, opened, printable_store, store_option, try_artifacts
 from modelyard.cli.working import executor_of, set_up_torch
 from modelyard.domain.identity import anonymous as anonymous_principal
 from modelyard.domain.identity import host as host_principal
-from modelyard.errors import MissingExtra
 from modelyard.http.auth import is_loopback
 from modelyard.http.route import STANDARD, Interface
-
-GRACE_SECONDS = 10
-"""How long streams may continue when the server is stopped: their clients may have stopped reading."""
 
 _STANDARD = ",".join(STANDARD)
 
@@ -96,7 +93,7 @@ def serve(
             dashboard=dashboard,
             anonymous=None if anonymous is None else anonymous_principal(anonymous),
         )
-        _run_server(app, host, port)
+        uvicorn_server.run(app, host, port)
 
 
 @click.command()
@@ -107,19 +104,4 @@ def ui(store: StoreName, port: int) -> None:
     with opened(store) as platform:
         log_to_terminal("text")
         click.echo(f"Look at http://127.0.0.1:{port}/ ; Ctrl-C stops it", err=True)
-        _run_server(dashboard_app(platform, reader=host_principal()), "127.0.0.1", port)
-
-
-def _run_server(app: Application, host: str, port: int) -> None:
-    try:
-        import uvicorn  # noqa: PLC0415 - an extra that only these commands need
-    except ImportError as error:
-        raise MissingExtra("uvicorn", "serve") from error
-    uvicorn.run(
-        app,
-        host=host,
-        port=port,
-        log_config=None,
-        access_log=False,  # each request has a line of our own
-        timeout_graceful_shutdown=GRACE_SECONDS,
-    )
+        uvicorn_server.run(dashboard_app(platform, reader=host_principal()), "127.0.0.1", port)
