@@ -124,7 +124,10 @@ class Tx(Snapshot, Protocol):
     """A snapshot that can also be written. A method that raises changes nothing, and the step may continue."""
 
     def add(self, record: object) -> None:
-        """Keep a new record. Raises `RecordConflict` when its key or a unique key is taken."""
+        """Keep a new record, and add it to its total (`Record.totals`).
+
+        Raises `RecordConflict` when its key or a unique key is taken.
+        """
         ...
 
     def add_all(self, records: Sequence[object]) -> None:
@@ -133,10 +136,6 @@ class Tx(Snapshot, Protocol):
 
     def replace(self, record: object) -> None:
         """Replace the whole record that has this record's key. Raises `RecordNotFound`, `RecordConflict`."""
-        ...
-
-    def accumulate(self, record: object) -> None:
-        """Add the `Record.sums` of this record to those of the record that has its key; keep it where none has."""
         ...
 
     def remove(self, cls: type[Any], *key: object) -> None:

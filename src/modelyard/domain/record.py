@@ -1,7 +1,7 @@
 """Declarations of records, from which every store builds its tables and indexes."""
 
 import copyreg
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -65,7 +65,11 @@ class Record:
     `settings` names fields that decide how requests are answered, such as the price of a catalogue entry. Stores count
     the commits that add or remove such a record or change one of these fields (`Store.settings_version`).
 
-    `sums` names the integers and amounts (`Decimal`) that `Tx.accumulate` adds up. The class adds these fields of two
+    `totals` is a class with `sums`, and the function that returns what one record adds to them: a store adds that to
+    the total with its key, or keeps it as the first, when it adds the record. Whoever sees the record sees it in its
+    total. A record that is removed stays in its total. A field that both classes have is the same in both.
+
+    `sums` names the integers and amounts (`Decimal`) of a total that are added up. The class adds these fields of two
     records of one key with `+`, exactly, and leaves the others. They are in no key and no index.
 
     `domain` is the kind of domain to which each record belongs, and the field that names it: ("job", "job_id"). A step
@@ -87,6 +91,7 @@ class Record:
     indexes: Mapping[str, Index] = attrs.field(factory=dict)
     sequence: str | None = None
     settings: tuple[str, ...] = ()
+    totals: tuple[type, Callable[[Any], Any]] | None = None
     sums: tuple[str, ...] = ()
     domain: tuple[str, str] | None = None
     months: str | None = None
@@ -112,6 +117,8 @@ class Record:
             raise TypeError(f"{self.cls.__name__} is kept by months: {self.months!r} must lead its key, and be in all")
         if self.gathered and (self.unique or not self.sequence or self.settings):
             raise TypeError(f"{self.cls.__name__} is gathered, so it needs a sequence, and no unique key or settings")
+        if self.totals and not self.gathered:
+            raise TypeError(f"{self.cls.__name__} has totals, so it must be gathered")
         unknown = {*used, *self.sums} - names
         if unknown:
             raise TypeError(f"{self.cls.__name__} has no field {sorted(unknown)}")

@@ -316,6 +316,7 @@ RECORDS = (
         domain=(ENTITY, "entity"),
         months="id",
         gathered=True,
+        totals=(UsageTotal, total_of),
     ),
     Record(
         UsageTotal,

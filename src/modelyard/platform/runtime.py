@@ -67,7 +67,7 @@ class Settings:
 class Booking(Protocol):
     """What records what a request has used."""
 
-    def step(self, tx: Tx, totals: Any = None) -> None:
+    def step(self, tx: Tx) -> None:
         """Record it, its total in `totals` where they are given. May run again."""
 
     def on_committed(self) -> None:

@@ -201,6 +201,8 @@ class _MemoryTx(_MemorySnapshot):
         if table.settings is not None:
             self._tables.settings_version += 1
         table.add(key, record)
+        if table.total_of is not None:
+            self._add_up(table.total_of(record))
 
     def add_all(self, records: Sequence[object]) -> None:
         changes = len(self._before)
@@ -225,17 +227,6 @@ class _MemoryTx(_MemorySnapshot):
         if table.unique:
             table.refuse_taken(record, key)
         self._put(table, key, old, record)
-
-    def accumulate(self, record: Any) -> None:
-        table = self._tables[type(record)]
-        record = table.shared(record)
-        key = table.key.raw(record)
-        old = table.rows.get(key)
-        if old is None:
-            self._put(table, key, None, record)
-        else:
-            self._before.append((table, key, old))
-            table.rows[key] = old + record
 
     def remove(self, cls: type[Any], *key: object) -> None:
         table = self._tables[cls]
@@ -263,6 +254,17 @@ class _MemoryTx(_MemorySnapshot):
             table.place(key, record)
         for table in {id(table): table for table, _, _ in self._before}.values():
             table.rebuild()
+
+    def _add_up(self, added: Any) -> None:
+        """Add to a total, or keep the first of it."""
+        table = self._tables[type(added)]
+        key = table.key.raw(added)
+        old = table.rows.get(key)
+        if old is None:
+            self._put(table, key, None, added)
+        else:
+            self._before.append((table, key, old))
+            table.rows[key] = old + added
 
     def _put(self, table: Table, key: Key, old: object | None, new: object | None) -> None:
         self._before.append((table, key, old))

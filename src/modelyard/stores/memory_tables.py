@@ -193,6 +193,7 @@ class Table:
     def __init__(self, record: Record) -> None:
         columns = self._columns = columns_of(record)
         self._cls = record.cls
+        self.total_of: Callable[[Any], Any] | None = record.totals[1] if record.totals else None
         kept = [(column, column.kind.keep) for column in columns.values()]
         self._kept = Projection(*zip(*kept, strict=True))
         self.shared: Callable[[Any], Any] = self._kept.unchanged(self._converted)

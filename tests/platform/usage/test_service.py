@@ -205,7 +205,7 @@ def test_any_sum_over_any_period_is_that_of_its_rows(
 ) -> None:
     runtime = make(store=MemoryStore(RECORDS))
     for row in booked:
-        runtime.store.transact(lambda tx, row=row: book(tx, row, None, None))  # type: ignore[misc]
+        runtime.store.transact(lambda tx, row=row: book(tx, row))  # type: ignore[misc]
     chosen = [
         row
         for row in booked
@@ -227,7 +227,7 @@ def test_a_period_holds_its_first_moment_and_not_its_last(hour: int) -> None:
     runtime, moment, tick = make(), START + timedelta(hours=hour), timedelta(microseconds=1)
     for number, at in enumerate((moment - tick, moment, moment + tick)):
         row = LedgerEntry(str(number), "acme", "", "", "m", "m", None, 1, 0, 1, 0, False, Decimal(1), at)
-        runtime.store.transact(lambda tx, row=row: book(tx, row, None, None))  # type: ignore[misc]
+        runtime.store.transact(lambda tx, row=row: book(tx, row))  # type: ignore[misc]
     ledger = Ledger(runtime, HOST)
     for since, until, rows_ in ((moment, moment + tick, 1), (moment, None, 2), (None, moment, 1), (moment, moment, 0)):
         (total,) = ledger.total(since=since, until=until)
@@ -241,7 +241,7 @@ def test_pages_of_the_ledger_are_its_rows_in_the_order_in_which_they_were_booked
 ) -> None:
     runtime = make(store=MemoryStore(RECORDS))
     for row in booked:
-        runtime.store.transact(lambda tx, row=row: book(tx, row, None, None))  # type: ignore[misc]
+        runtime.store.transact(lambda tx, row=row: book(tx, row))  # type: ignore[misc]
     ledger, found, after = Ledger(runtime, HOST), [], None
     while True:
         page = ledger.list(entity=entity).page(after=after, limit=limit)
@@ -257,7 +257,7 @@ def test_booking_the_same_completion_again_changes_nothing() -> None:
     runtime = make()
     ask(runtime)
     (entry,) = Ledger(runtime, HOST).list().page().items
-    runtime.store.transact(lambda tx: book(tx, entry, None, None))
+    runtime.store.transact(lambda tx: book(tx, entry))
     assert Ledger(runtime, HOST).total() == [UsageSum(requests=1, prompt_tokens=3, completion_tokens=2, cost=REAL)]
 
 

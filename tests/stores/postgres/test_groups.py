@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from decimal import Decimal
 from functools import partial
+from itertools import count
 from typing import Any
 
 import attrs
@@ -28,7 +29,7 @@ from modelyard.testing.contracts.store_machine import (
     sorted_items,
 )
 from modelyard.testing.contracts.store_records import all_items
-from modelyard.testing.contracts.store_values import Counter, Entry, Item, Tally
+from modelyard.testing.contracts.store_values import Counter, Entry, Item, Sale, Tally, tally_of
 
 LISTED = "list"
 Plan = tuple[list[Action | str], bool]
@@ -97,41 +98,48 @@ def test_sums_are_added_without_a_question_and_are_those_of_the_steps_one_by_one
     @settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(st.lists(st.lists(step, min_size=1, max_size=4), min_size=1, max_size=3))
     def compare(groups: list[list[Any]]) -> None:
-        store.transact(lambda tx: [tx.remove(Tally, t.name, t.day) for t in tx.page(Tally, "by_day", "monday")])
+        store.transact(lambda tx: [tx.remove(Tally, t.name, t.day) for t in tx.page(Tally, "by_day", "day 0")])
         model: dict[str, Tally] = {}
         for group in groups:
-            answers = run(store, *[partial(_sum, actions, undone) for actions, undone in group])
+            answers = run(store, *[partial(_sum, _sales(actions), undone) for actions, undone in group])
             for (actions_, undone), answer in zip(group, answers, strict=True):
                 after = dict(model)
                 expected = [_summed(after, *action) for action in actions_]
                 assert answer == ("undone" if undone else expected) or (undone and isinstance(answer, UndoStep))
                 model = model if undone else after
-            found = store.read(lambda snapshot: snapshot.page(Tally, "by_day", "monday"))
+            found = store.read(lambda snapshot: snapshot.page(Tally, "by_day", "day 0"))
             assert found == [model[name] for name in sorted(model)]
 
     compare()
 
 
-def _sum(actions_: list[Any], undone: bool, tx: Tx) -> list[object]:
+_ids = count()
+
+
+def _sales(actions: list[Any]) -> list[tuple[str, Sale]]:
+    """What is done, and what is sold: a step that runs again sells the same."""
+    return [(what, Sale(str(next(_ids)), name, 0, Decimal(cents) / 1000)) for name, what, cents in actions]
+
+
+def _sum(actions: list[tuple[str, Sale]], undone: bool, tx: Tx) -> list[object]:
     seen: list[object] = []
-    for name, what, count in actions_:
-        tally = Tally(name, "monday", count, Decimal(count) / 1000)
+    for what, sale in actions:
         if what == "add":
-            seen.append(tx.accumulate(tally))
+            seen.append(tx.add(sale))
             continue
-        found = tx.find(Tally, "key", name, "monday")
+        found = tx.find(Tally, "key", sale.name, "day 0")
         if found is not None and what == "remove":
-            tx.remove(Tally, name, "monday")
+            tx.remove(Tally, sale.name, "day 0")
         if found is not None and what == "replace":
-            tx.replace(tally)
+            tx.replace(tally_of(sale))
         seen.append(found)
     if undone:
         raise UndoStep
     return seen
 
 
-def _summed(model: dict[str, Tally], name: str, what: str, count: int) -> object:
-    tally, found = Tally(name, "monday", count, Decimal(count) / 1000), model.get(name)
+def _summed(model: dict[str, Tally], name: str, what: str, cents: int) -> object:
+    tally, found = Tally(name, "day 0", 1, Decimal(cents) / 1000), model.get(name)
     if what == "add":
         model[name] = tally if found is None else found + tally
         return None
@@ -143,17 +151,17 @@ def _summed(model: dict[str, Tally], name: str, what: str, count: int) -> object
 
 
 def test_sums_of_a_step_that_raises_are_taken_from_those_of_the_others(store: PostgresStore) -> None:
-    kept, undone = [("a", "add", 1)], [("a", "add", 2)]
-    *_, last = run(store, partial(_sum, kept, False), partial(_sum, undone, True), partial(_sum, kept, False))
+    steps = [partial(_sum, _sales([("a", "add", 1)]), undone) for undone in (False, True, False)]
+    *_, last = run(store, *steps)
     assert last == [None]
-    assert store.read(lambda snapshot: snapshot.get(Tally, "a", "monday")).count == 2
+    assert store.read(lambda snapshot: snapshot.get(Tally, "a", "day 0")).count == 2
 
 
 def test_sums_of_a_group_travel_once(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
     trips = _count_trips(monkeypatch)
-    run(store, *[lambda tx: tx.accumulate(Tally("a", "monday", 1)) for _ in range(50)])
+    run(store, *[partial(_sum, _sales([("a", "add", 1)]), False) for _ in range(50)])
     assert len(trips) == 1
-    assert store.read(lambda snapshot: snapshot.get(Tally, "a", "monday")).count == 50
+    assert store.read(lambda snapshot: snapshot.get(Tally, "a", "day 0")).count == 50
 
 
 def test_a_step_whose_guess_was_wrong_runs_again_and_others_stay(store: PostgresStore) -> None:

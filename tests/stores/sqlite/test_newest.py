@@ -1,8 +1,11 @@
 """The newest records of a class, which lie apart: every reader sees them, and they are moved with all their indexes."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +16,16 @@ from hypothesis import strategies as st
 from sqlite_utils import Database
 
 from modelyard.domain.record import Record
+from modelyard.domain.usage import RECORDS, LedgerEntry, UsageTotal, total_of
 from modelyard.errors import RecordConflict, RecordNotFound
 from modelyard.protocols import Store
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore, tx
+from modelyard.stores.sqlite.connection import connect
 from modelyard.stores.sqlite.newest import AT_ONCE, keep_newest_of_ledger
+from modelyard.stores.sqlite.rows import plans_of
 from modelyard.testing import CONTRACT_RECORDS, StoreContract
-from modelyard.testing.contracts.store_values import Entry
+from modelyard.testing.contracts.store_values import Entry, Sale, Tally
 
 
 @pytest.fixture
@@ -169,11 +175,99 @@ def without_numbers(found: Any) -> Any:
     return found[0] if isinstance(found, tuple) else found
 
 
+SALES = st.lists(
+    st.tuples(
+        st.sampled_from(["sell", "sell", "sell", "sell many", "see", "replace", "remove", "put"]),
+        st.integers(0, 5).map(str),
+        st.sampled_from("ab"),
+        st.integers(-3, 3).map(Decimal),
+        st.booleans(),
+    ),
+    max_size=40,
+)
+
+
+def sell(way: str, id: str, name: str, amount: Decimal, tx: Any) -> object:
+    """Make a change of sales or their totals. Returns what it saw, or the error that it raised."""
+    tally = Tally(name, "day 0", 7, amount)
+    steps = {
+        "sell": lambda: tx.add(Sale(id, name, 0, amount)),
+        "sell many": lambda: tx.add_all([Sale(f"{id}-{at}", name, 0, amount) for at in range(4)]),
+        "see": lambda: tx.find(Tally, "key", name, "day 0"),
+        "replace": lambda: tx.replace(tally),
+        "remove": lambda: tx.remove(Tally, name, "day 0"),
+        "put": lambda: tx.add(tally),
+    }
+    try:
+        return steps[way]()
+    except (RecordConflict, RecordNotFound) as error:
+        return type(error)
+
+
+@given(changes=SALES)
+@settings(max_examples=60, deadline=None)
+def test_totals_are_those_of_a_store_in_memory(
+    changes: list[tuple[str, str, str, Decimal, bool]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("file") / "yard.db"
+    with pytest.MonkeyPatch.context() as patch, closing(SqliteStore(path, CONTRACT_RECORDS, "process")) as store:
+        patch.setattr(tx, "AT_ONCE", 3)
+        memory = MemoryStore(CONTRACT_RECORDS)
+        steps: list[Any] = []
+        for *change, last in [*changes, ("see", "", "a", Decimal(0), True)]:
+            steps.append(partial(sell, *change))
+            if last:  # of its transaction
+                assert store.transact(each(steps)) == memory.transact(each(steps))
+                steps = []
+            totals = [one.read(lambda snapshot: snapshot.page(Tally, "by_day", "day 0")) for one in (store, memory)]
+            assert totals[0] == totals[1]
+
+
+def each(steps: Sequence[Callable[[Any], object]]) -> Callable[[Any], list[object]]:
+    """Return the step that makes these one after another."""
+    chosen = [*steps]
+    return lambda tx: [step(tx) for step in chosen]
+
+
 def test_the_ledger_of_an_older_file_is_split(tmp_path: Path) -> None:
     database = Database(tmp_path / "old.db")
     database.create_table("ledger", {"seq": int, "id": str}, pk="seq", not_null={"id"}, strict=True)
     database.table("ledger").insert_all([{"id": "a"}, {"id": "b"}])
     keep_newest_of_ledger(database)
     database.conn.execute("INSERT INTO ledger_newest VALUES (3, 'c')")
-    assert database.conn.execute("SELECT id FROM ledger ORDER BY seq").fetchall() == [("a",), ("b",), ("c",)]
+    assert database.conn.execute("SELECT id FROM ledger_indexed ORDER BY seq").fetchall() == [("a",), ("b",)]
     database.close()
+
+
+def booked(number: int) -> LedgerEntry:
+    """A row of the ledger."""
+    at = datetime(2026, 11, 1, number, tzinfo=UTC)
+    return LedgerEntry(str(number), "acme", "", "", "echo", "echo", None, 1, 0, 2, 0, False, Decimal(number), at)
+
+
+def test_the_newest_of_an_older_file_are_in_its_totals_once(tmp_path: Path) -> None:
+    path = tmp_path / "yard.db"
+    SqliteStore(path, RECORDS).close()
+    with closing(connect(str(path), "rw", 0)) as connection:  # as the version before wrote it
+        for sql in (
+            "DROP VIEW usage_totals",
+            "ALTER TABLE usage_totals_indexed RENAME TO usage_totals",
+            "ALTER TABLE ledger_newest DROP COLUMN day",
+            "ALTER TABLE ledger_newest DROP COLUMN requests",
+            "DELETE FROM modelyard_migrations WHERE name = '0037_sums_of_the_newest'",
+        ):
+            connection.execute(sql)
+        for number in (1, 2):
+            row = plans_of(RECORDS)[LedgerEntry].whole_row.checked(attrs.evolve(booked(number), seq=number))
+            connection.execute(f"INSERT INTO ledger_newest VALUES ({', '.join('?' * len(row))})", row)
+        total = plans_of(RECORDS)[UsageTotal].row_of(total_of(booked(1)) + total_of(booked(2)))
+        connection.execute(f"INSERT INTO usage_totals VALUES ({', '.join('?' * len(total))})", total)
+    with closing(SqliteStore(path, RECORDS)) as store:
+        shown = lambda snapshot: snapshot.page(UsageTotal, "by_entity", "acme")  # noqa: E731
+        (total,) = store.read(shown)
+        assert (total.requests, total.cost) == (2, 3)
+        store.transact(lambda tx: tx.add(booked(4)))
+        (total,) = store.read(shown)
+        assert (total.requests, total.cost) == (3, 7)
+        rows = store.read(lambda snapshot: snapshot.page(LedgerEntry, "all"))
+        assert [(row.id, row.seq) for row in rows] == [("1", 1), ("2", 2), ("4", 3)]

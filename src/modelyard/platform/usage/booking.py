@@ -8,7 +8,7 @@ import attrs
 
 from modelyard.domain import events
 from modelyard.domain.record import KEY
-from modelyard.domain.usage import Admission, Budget, BudgetPeriod, LedgerEntry, UsageTotal, total_of
+from modelyard.domain.usage import Admission, Budget, BudgetPeriod, LedgerEntry
 from modelyard.errors import RecordConflict, RecordNotFound, StoreClosed, StoreError
 from modelyard.flow import AsyncDriver, Driver, Transact
 from modelyard.lazy import log
@@ -35,10 +35,10 @@ class CompletionBooking:
     charged: Sequence[Budget] = ()
     warnings: Sequence[Budget] = ()
 
-    def step(self, tx: Tx, totals: "Totals | None" = None) -> None:
-        """Record it, its total in `totals` where they are given. Repeating it changes nothing."""
+    def step(self, tx: Tx) -> None:
+        """Record it. Repeating it changes nothing."""
         self.charged = self.warnings = ()
-        if self.entry is not None and not book(tx, self.entry, self.keep, totals):
+        if self.entry is not None and not book(tx, self.entry, self.keep):
             return
         if self.reserved is not None:
             self.warnings = warnings = list[Budget]()
@@ -97,7 +97,7 @@ class AnsweredBooking(CompletionBooking):
     charged: Sequence[Budget] = ()
     warnings: Sequence[Budget] = ()
 
-    def step(self, tx: Tx, totals: "Totals | None" = None) -> None:
+    def step(self, tx: Tx) -> None:
         """Record it if all budgets have what it could have cost. Repeating it records nothing more."""
         assert self.entry is not None
         self.charged, self.warnings = (), (warnings := list[Budget]())
@@ -105,38 +105,16 @@ class AnsweredBooking(CompletionBooking):
         self.admitted = True
         for budget in budgets:
             self.admitted = self.admitted and self.longest <= budget.remaining
-        if self.admitted and book(tx, self.entry, self.keep, totals):
+        if self.admitted and book(tx, self.entry, self.keep):
             self.charged = [charge(tx, budget, _NOTHING, self.entry.cost, warnings) for budget in budgets]
 
 
-class Totals:
-    """What several bookings of one transaction add to the totals of usage: to each at once, at the end."""
-
-    def __init__(self) -> None:
-        self._by_key: dict[tuple[str, ...], UsageTotal] = {}
-
-    def accumulate(self, total: UsageTotal) -> None:
-        """Add one."""
-        key = (total.entity, total.day, total.project, total.key_id, total.model)
-        known = self._by_key.get(key)
-        self._by_key[key] = total if known is None else known + total
-
-    def store(self, tx: Tx) -> None:
-        """Add them to those that are stored."""
-        for total in self._by_key.values():
-            tx.accumulate(total)
-
-
-def book(tx: Tx, entry: LedgerEntry, keep: Callable[[Tx], object] | None = None, totals: Totals | None = None) -> bool:
-    """Add a completion to the ledger and to `totals`, or the stored ones, and `keep` it.
-
-    Returns whether it was not booked before.
-    """
+def book(tx: Tx, entry: LedgerEntry, keep: Callable[[Tx], object] | None = None) -> bool:
+    """Add a completion to the ledger, and so to the totals, and `keep` it. Returns whether it was not booked before."""
     try:
         tx.add(entry)
     except RecordConflict:
         return False
-    (tx if totals is None else totals).accumulate(total_of(entry))
     if keep is not None:
         keep(tx)
     return True
@@ -214,10 +192,8 @@ def retry_bookings(runtime: Runtime) -> None:
 
 def book_together(tx: Tx, bookings: Sequence[Booking]) -> None:
     """Record several requests in one transaction. Repeating it changes nothing."""
-    totals = Totals()
     for booking in bookings:
-        booking.step(tx, totals)
-    totals.store(tx)
+        booking.step(tx)
 
 
 # ---- budgets ---------------------------------------------------------------------------------------------------

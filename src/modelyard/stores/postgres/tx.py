@@ -155,7 +155,11 @@ class PostgresTx(PostgresSnapshot):
         self.guessed = False
 
     def add(self, record: object) -> None:
-        """Store a new record. Raises `RecordConflict` or `ValueError`."""
+        """Store a new record, and add it to its total. Raises `RecordConflict` or `ValueError`."""
+        self._add(record)
+        self._add_up(record)
+
+    def _add(self, record: object) -> None:
         plan = self._open_plan(record)
         row = plan.row_of(record)
         key = plan.key_of(row)
@@ -168,12 +172,14 @@ class PostgresTx(PostgresSnapshot):
         """Store new records. Raises what `add` raises for the first that is refused."""
         for at, record in enumerate(records):
             try:
-                self.add(record)
+                self._add(record)
             except Exception:
                 for added in reversed(records[:at]):
                     plan = self._plans[type(added)]
                     self._batch.remove(plan, plan.key.checked(added))
                 raise
+        for record in records:
+            self._add_up(record)
 
     def replace(self, record: object) -> None:
         """Replace the record that has the same key.
@@ -193,17 +199,6 @@ class PostgresTx(PostgresSnapshot):
             changed = {name: at for name, at in plan.unique.items() if not changes.keys().isdisjoint(at)}
             self._refuse_taken(plan, key, row, changed)
         self._batch.replace(plan, key, known, changes)
-
-    def accumulate(self, record: object) -> None:
-        """Add the sums of this record to those of the record with its key, or store it. Raises `ValueError`."""
-        plan = self._open_plan(record)
-        key = plan.key_of(plan.row_of(record))
-        if (plan, key) not in self._batch.known:
-            self._batch.accumulate(plan, key, record)
-        elif (known := self._batch.known[plan, key]) is None:
-            self.add(record)
-        else:
-            self.replace(known.record + record)
 
     def remove(self, cls: type[Any], *key: object) -> None:
         """Delete the record with this key. Raises `RecordNotFound`."""
@@ -254,6 +249,21 @@ class PostgresTx(PostgresSnapshot):
     def touch(self) -> None:
         """Have the transaction write, though it changes no record, so that its commit is synced."""
         self._batch.wrote = True
+
+    def _add_up(self, record: object) -> None:
+        """Add a record to its total, if its class has one."""
+        totals = self._plans[type(record)].record.totals
+        if totals is None:
+            return
+        added = totals[1](record)
+        plan = self._plans[type(added)]
+        key = plan.key_of(plan.row_of(added))
+        if (plan, key) not in self._batch.known:
+            self._batch.accumulate(plan, key, added)
+        elif (known := self._batch.known[plan, key]) is None:
+            self._add(added)
+        else:
+            self.replace(known.record + added)
 
     def _open_plan(self, record: object) -> RecordPlan:
         if self._ask is _ended:

@@ -14,6 +14,7 @@ from modelyard.errors import StoreClosed
 from modelyard.protocols import Clock, Snapshot
 from modelyard.stores.sqlite.errors import SqliteError, store_errors, to_store_error
 from modelyard.stores.sqlite.rows import StatementPlan
+from modelyard.stores.sqlite.totals import add_exact_sums
 from modelyard.stores.sqlite.tx import SqliteSnapshot
 
 T = TypeVar("T")
@@ -29,7 +30,7 @@ def connect(path: str, mode: str, busy_seconds: float) -> Any:
 
     `mode` is "rw", or "ro" for a connection that does not even change the log next to the file. Neither creates a file.
     """
-    return sqlite3.connect(
+    connection = sqlite3.connect(
         f"{Path(path).as_uri()}?mode={mode}",
         uri=True,
         timeout=busy_seconds,
@@ -37,6 +38,8 @@ def connect(path: str, mode: str, busy_seconds: float) -> Any:
         check_same_thread=False,
         cached_statements=_STATEMENTS,
     )
+    add_exact_sums(connection)
+    return connection
 
 
 def fetch_value(connection: Any, sql: str) -> Any:

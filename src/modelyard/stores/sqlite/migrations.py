@@ -18,7 +18,7 @@ from modelyard.errors import StoreCorrupt, StoreTooNew
 from modelyard.stores.schema_changes import CHANGES
 from modelyard.stores.sqlite.appearance import create_sequences, number_records
 from modelyard.stores.sqlite.connection import fetch_value
-from modelyard.stores.sqlite.newest import create_newest, indexed_table, keep_newest_of_ledger, tables_of
+from modelyard.stores.sqlite.newest import create_newest, indexed_table, keep_newest_of_ledger, sum_newest_of_ledger
 from modelyard.stores.sqlite.rows import StatementPlan
 from modelyard.stores.table_changes import INITIAL, Dialect, SchemaChange, sql_literal
 
@@ -166,7 +166,11 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration("0008_order_of_appearance", number_records),
     Migration("0009_trained_tokens", _trained_tokens),
     *sorted(
-        [*map(of_change, CHANGES), Migration("0036_newest_of_the_ledger", keep_newest_of_ledger)],
+        [
+            *map(of_change, CHANGES),
+            Migration("0036_newest_of_the_ledger", keep_newest_of_ledger),
+            Migration("0037_sums_of_the_newest", sum_newest_of_ledger),
+        ],
         key=attrgetter("name"),
     ),
 )
@@ -191,6 +195,10 @@ def refuse_unfit(connection: Any, migrations: Sequence[Migration]) -> None:
 def migrate(database: Database, plans: Iterable[StatementPlan], migrations: Sequence[Migration]) -> None:
     """Give the file the declared schema, within a write transaction. Raises as `refuse_unfit` does."""
     connection = database.conn
+    views = {plan.record.table: plan.view for plan in plans if plan.view}
+    for view in database.views:
+        if view.name in views:  # it belongs to this version, not to the file
+            view.drop()
     if _is_empty(connection):
         _create(database, plans)
         done = [INITIAL, *(migration.name for migration in migrations)]
@@ -202,6 +210,8 @@ def migrate(database: Database, plans: Iterable[StatementPlan], migrations: Sequ
     connection.executemany('INSERT INTO "modelyard_migrations" (name) VALUES (?)', [(name,) for name in done])
     connection.execute(set_version(migrations))
     _refuse_other_columns(database, plans)
+    for sql in views.values():
+        connection.execute(sql)
 
 
 def up_to_date(database: Database, plans: Iterable[StatementPlan], migrations: Sequence[Migration]) -> bool:
@@ -270,7 +280,8 @@ def _create_table(database: Database, plan: StatementPlan) -> None:
                 columns = columns[:-1]
             table.create_index(columns + index.also, f"{record.table}_by_{name.removeprefix('by_')}")
     if record.gathered:
-        create_newest(database, record.table)
+        of_total = plan.totals.columns if plan.totals else {}
+        create_newest(database, record.table, {name: column.kind.sql for name, column in of_total.items()})
 
 
 def _refuse_other_columns(database: Database, plans: Iterable[StatementPlan]) -> None:
@@ -279,7 +290,7 @@ def _refuse_other_columns(database: Database, plans: Iterable[StatementPlan]) ->
     for table, column in database.conn.execute(_COLUMNS):
         kept[table].add(column)
     for plan in plans:
-        for table in tables_of(plan.record):
-            differing = kept[table] ^ {column.name for column in plan.columns}
+        for table, columns in plan.tables.items():
+            differing = kept[table] ^ columns
             if differing:
                 raise StoreCorrupt(f"the table {table} differs in its columns {sorted(differing)}")

@@ -8,11 +8,12 @@ greater number than each one in the second.
 
 # ruff: noqa: S608 - the names come from declarations, and every value is bound
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from sqlite_utils import Database
 
-from modelyard.domain.record import Record
+from modelyard.domain.record import EMPTY, Record
+from modelyard.stores.sqlite.totals import TotalsOf
 
 AT_ONCE = 32
 """A record whose number is a multiple of this has the newest ones moved."""
@@ -20,17 +21,20 @@ AT_ONCE = 32
 
 def indexed_table(record: Record) -> str:
     """Return the name of the table that has the indexes of a class."""
-    return f"{record.table}_indexed" if record.gathered else record.table
+    return f"{record.table}_indexed" if record.gathered or record.sums else record.table
 
 
 def tables_of(record: Record) -> Sequence[str]:
     """Return the names of the tables that hold the records of a class, that of the greatest numbers first."""
-    return (f"{record.table}_newest", indexed_table(record)) if record.gathered else (record.table,)
+    return (f"{record.table}_newest", indexed_table(record)) if record.gathered else (indexed_table(record),)
 
 
 def insertion(record: Record, names: Sequence[str], next_number: str) -> str:
-    """Return the statement that adds a record to the newest ones, unless there is one with its key."""
-    given = ", ".join(f'? AS "{name}"' for name in names if name != record.sequence)
+    """Return the statement that adds a record to the newest ones, unless there is one with its key.
+
+    `names` are those of the columns, that of the number last.
+    """
+    given = ", ".join(f'? AS "{name}"' for name in names[:-1])
     same = " AND ".join(f'"{name}" = given."{name}"' for name in record.key)
     taken = (f'EXISTS (SELECT 1 FROM "{table}" WHERE {same})' for table in tables_of(record))
     return (
@@ -39,28 +43,42 @@ def insertion(record: Record, names: Sequence[str], next_number: str) -> str:
     )
 
 
-def moving(record: Record, names: Sequence[str]) -> Sequence[str]:
-    """Return the statements that move the newest records to the others; none for a class that has one table."""
+def moving(record: Record, names: Iterable[str], totals: TotalsOf | None) -> Sequence[str]:
+    """Return the statements that move the newest records to the others, and add them to their totals.
+
+    A class that has one table has none.
+    """
     if not record.gathered:
         return ()
     newest, indexed = tables_of(record)
     columns = _listed(names)
     return (
+        *([totals.adding()] if totals else []),
         f'INSERT INTO "{indexed}" ({columns}) SELECT {columns} FROM "{newest}"',
         f'DELETE FROM "{newest}"',
     )
 
 
-def create_newest(database: Database, table: str) -> None:
-    """Create the table of the newest records beside the one that has the indexes, and the view of both."""
+def view(record: Record, names: Iterable[str]) -> str:
+    """Return the statement that creates the view of all records of a class."""
+    newest, indexed = tables_of(record)
+    columns = _listed(names)
+    return f'CREATE VIEW "{record.table}" AS SELECT {columns} FROM "{indexed}" UNION ALL SELECT {columns} FROM "{newest}"'
+
+
+def create_newest(database: Database, table: str, of_total: Mapping[str, str] = EMPTY) -> None:
+    """Create the table of the newest records beside the one that has the indexes.
+
+    `of_total` are the types of the columns that the newest records have for their totals.
+    """
     columns = database.table(f"{table}_indexed").columns
-    types = {column.name: column.type for column in columns}
+    types = {column.name: column.type for column in columns} | of_total
     key = next(column.name for column in columns if column.is_pk)
-    not_null = {column.name for column in columns if column.notnull}
+    not_null = {column.name for column in columns if column.notnull} | of_total.keys()
     database.create_table(f"{table}_newest", types, pk=key, not_null=not_null, strict=True)
-    names = _listed([*types])
-    both = " UNION ALL ".join(f'SELECT {names} FROM "{table}_{part}"' for part in ("indexed", "newest"))
-    database.conn.execute(f'CREATE VIEW "{table}" AS {both}')
+
+
+# ---- the migrations ------------------------------------------------------------------------------------------------
 
 
 def keep_newest_of_ledger(database: Database) -> None:
@@ -70,5 +88,16 @@ def keep_newest_of_ledger(database: Database) -> None:
         create_newest(database, "ledger")
 
 
-def _listed(names: Sequence[str]) -> str:
+def sum_newest_of_ledger(database: Database) -> None:
+    """Let the totals of an older file, to which every row was added at once, be those of the rows that were moved."""
+    if not database["ledger_newest"].exists():
+        return
+    connection, columns = database.conn, _listed(column.name for column in database.table("ledger_newest").columns)
+    connection.execute(f'INSERT INTO "ledger_indexed" ({columns}) SELECT {columns} FROM "ledger_newest"')
+    connection.execute('DROP TABLE "ledger_newest"')
+    create_newest(database, "ledger", {"day": "TEXT", "requests": "INTEGER"})
+    connection.execute('ALTER TABLE "usage_totals" RENAME TO "usage_totals_indexed"')
+
+
+def _listed(names: Iterable[str]) -> str:
     return ", ".join(f'"{name}"' for name in names)

@@ -4,34 +4,25 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from decimal import Decimal
 from functools import cache, cached_property, partial
 from operator import itemgetter
 from typing import Any, Never
 
 import attrs
 
-from modelyard.domain.record import KEY, Record
-from modelyard.domain.usage import EXACT
+from modelyard.domain.record import KEY, Record, by_class
 from modelyard.errors import StoreCorrupt
 from modelyard.stores.columns import Column, Projection, columns_of
 from modelyard.stores.conversions import Convert, utc_text
 from modelyard.stores.row_reading import UNREADABLE, Row, record_function
 from modelyard.stores.sqlite.appearance import next_number, retire_number
-from modelyard.stores.sqlite.newest import indexed_table, insertion, moving
+from modelyard.stores.sqlite import newest
+from modelyard.stores.sqlite.newest import indexed_table, insertion, moving, tables_of
+from modelyard.stores.sqlite.totals import TotalsOf
 
 
 def _dumping(columns: Sequence[Column]) -> Projection:
     return Projection(columns, [column.kind.dump for column in columns])
-
-
-EXACT_SUM = "modelyard_sum"
-"""The SQL function `exact_sum`: SQLite's own sum would go through floats."""
-
-
-def exact_sum(one: str, other: str) -> str:
-    """Add two amounts as they are stored."""
-    return str(EXACT.add(Decimal(one), Decimal(other)))
 
 
 def _quoted(names: Iterable[str]) -> str:
@@ -159,12 +150,17 @@ def _picker(positions: Sequence[int]) -> Callable[[Row], Row]:
 
 
 class StatementPlan:
-    """The statements and conversions for the records of one class."""
+    """The statements and conversions for the records of one class.
 
-    def __init__(self, record: Record) -> None:
+    `totals` says how they are added up, or for a class of totals what is added up in them.
+    """
+
+    def __init__(self, record: Record, totals: TotalsOf | None = None) -> None:
         columns = columns_of(record)
         names = list(columns)
         self.record = record
+        self.totals = totals
+        self.gathered, self.sums = record.gathered, bool(record.sums)
         self.columns: list[Column] = list(columns.values())
         self.kept: bool = not (record.sequence or record.sums)
         """Whether rows may be kept: what is listed as it appears is rarely read twice, and sums change unread."""
@@ -176,17 +172,22 @@ class StatementPlan:
         self._table, self._names = record.table, names
         self._key = [columns[name] for name in record.key]
         self._indexed = indexed_table(record)
-        self.move_newest: Sequence[str] = moving(record, names)
+        added = totals.record if totals else record
+        self.move_newest: Sequence[str] = moving(added, columns_of(added), totals)
+        self.view: str = newest.view(record, names) if self.gathered else totals.view() if totals else ""
+        of_total = [*totals.columns] if totals and self.gathered else []
+        self.tables: Mapping[str, set[str]] = {
+            table: {*names, *(of_total if table != self._indexed else [])} for table in tables_of(record)
+        }
         selected, marks = _quoted(names), ["?"] * len(given)
         number = next_number(record) if record.sequence else ""
         self.next_number: str = f"SELECT {number}" if number else ""
         marks += [number] if number else []
         self.insert: str = (
-            f'INSERT INTO "{self._table}" ({selected}) VALUES ({", ".join(marks)}) ON CONFLICT DO NOTHING'
+            f'INSERT INTO "{self._indexed}" ({selected}) VALUES ({", ".join(marks)}) ON CONFLICT DO NOTHING'
         )
         if record.gathered:
-            self.insert = insertion(record, names, number)
-        self.accumulate: str = self.insert.replace("DO NOTHING", self._adding(columns)) if record.sums else ""
+            self.insert = insertion(record, [*given, *of_total, names[-1]], number)
         by_key = _equal(self._key)
         self.retire: str | None = record.sequence and retire_number(record, by_key)
         self.key: Projection = _dumping(self._key)
@@ -195,7 +196,9 @@ class StatementPlan:
         last = f'SELECT rowid FROM "{self._indexed}" ORDER BY rowid DESC LIMIT ?'
         self.delete_last: str = f'DELETE FROM "{self._indexed}" WHERE rowid IN ({last})'
         # A key of one integer is the rowid itself, so that a record with a small one is not the last.
-        self.adds_last: bool = bool(record.sequence) or [column.kind.sql for column in self._key] != ["INTEGER"]
+        self.adds_last: bool = not totals and (
+            bool(record.sequence) or [column.kind.sql for column in self._key] != ["INTEGER"]
+        )
         self.find: dict[str, Lookup] = {
             name: self._lookup([columns[c] for c in chosen]) for name, chosen in record.unique.items()
         }
@@ -212,16 +215,6 @@ class StatementPlan:
         """Return the statement that inserts so many rows with their numbers, but for those that have a taken key."""
         rows = ", ".join([f"({', '.join('?' * len(self._names))})"] * size)
         return f'INSERT INTO "{self._indexed}" ({_quoted(self._names)}) VALUES {rows} ON CONFLICT DO NOTHING'
-
-    def _adding(self, columns: Mapping[str, Column]) -> str:
-        """Return what an insertion does where there is a record with the key: add the sums."""
-        sums = (
-            f'"{name}" = {EXACT_SUM}("{name}", excluded."{name}")'
-            if columns[name].kind.load is Decimal
-            else f'"{name}" = "{name}" + excluded."{name}"'
-            for name in self.record.sums
-        )
-        return f"DO UPDATE SET {', '.join(sums)}"
 
     def _lookup(self, columns: Sequence[Column]) -> Lookup:
         condition = " AND ".join(f'"{column.name}" = ?' for column in columns)
@@ -251,7 +244,11 @@ class StatementPlan:
 
         It raises `TypeError` or `ValueError` for what cannot be stored.
         """
-        return self._row.checked
+        row, totals = self._row.checked, self.totals
+        if totals is None or self.sums:
+            return row
+        total_of, of_total = totals.total_of, _dumping([*totals.columns.values()]).checked
+        return lambda record: (*row(record), *of_total(total_of(record)))
 
     @cached_property
     def record_of(self) -> Callable[[Row], Any]:
@@ -287,5 +284,14 @@ _plan = cache(StatementPlan)  # a declaration never changes
 
 
 def plans_of(records: Iterable[Record]) -> Mapping[type, StatementPlan]:
-    """Build the plan of each declaration."""
-    return Plans({record.cls: _plan(record) for record in records})
+    """Build the plan of each declaration. Raises `TypeError` for totals of which nobody says what they add up."""
+    declared = by_class([*records])
+    totals: dict[type, TotalsOf] = {}
+    for record in declared.values():
+        if record.totals:
+            of_total, total_of = record.totals
+            totals[record.cls] = totals[of_total] = TotalsOf(record, declared[of_total], total_of)
+    for record in declared.values():
+        if record.sums and record.cls not in totals:
+            raise TypeError(f"{record.cls.__name__} has sums, but no record has totals of that class")
+    return Plans({cls: _plan(record, totals.get(cls)) for cls, record in declared.items()})

@@ -170,12 +170,14 @@ class SqliteTx(SqliteSnapshot):
         """Store a new record. Raises `RecordConflict` or `ValueError`."""
         plan = self._plans[type(record)]
         row = plan.row_of(record)
+        if plan.sums:
+            self._add_up(plan, plan.key_of(row))
         added = self._write(plan.insert, row)
         if added.rowcount != 1:
             raise RecordConflict(f"{type(record).__name__} {plan.key_of(row)} or one of its unique keys exists")
         if plan.settings:
             self._count_settings()
-        elif plan.move_newest and added.lastrowid % AT_ONCE == 0:
+        elif plan.gathered and added.lastrowid % AT_ONCE == 0:
             self._move_newest(plan)
 
     def add_all(self, records: Sequence[object]) -> None:
@@ -184,13 +186,18 @@ class SqliteTx(SqliteSnapshot):
             plan = self._plans[type(records[0])]
             if plan.adds_last and self._insert_all(plan, records):
                 return
+        summed = any(self._plans[cls].totals for cls in {*map(type, records)} & self._plans.keys())
+        if summed:
+            self._write("SAVEPOINT added", ())
         for at, record in enumerate(records):
             try:
                 self.add(record)
             except Exception:
                 if self.error is None:
-                    self._delete(records[:at])
+                    self._write("ROLLBACK TO added", ()) if summed else self._delete(records[:at])
                 raise
+        if summed:
+            self._write("RELEASE added", ())
 
     def replace(self, record: object) -> None:
         """Replace the record that has the same key.
@@ -199,6 +206,8 @@ class SqliteTx(SqliteSnapshot):
         """
         plan = self._plans[type(record)]
         key = plan.key.checked(record)
+        if plan.sums:
+            self._add_up(plan, key)
         seen = (plan, key) in self._seen
         old, row = self._seen.pop((plan, key)) if seen else self._stored(plan, key)
         changes = plan.changes(record, old, row)
@@ -215,14 +224,6 @@ class SqliteTx(SqliteSnapshot):
         if not plan.settings.isdisjoint(changes):
             self._count_settings()
 
-    def accumulate(self, record: object) -> None:
-        """Add the sums of this record to those of the record with its key, or store it. Raises `ValueError`."""
-        plan = self._plans[type(record)]
-        row = plan.row_of(record)
-        self._write(plan.accumulate, row)
-        if self._seen:
-            self._seen.pop((plan, plan.key_of(row)), None)
-
     def remove(self, cls: type[Any], *key: object) -> None:
         """Delete the record with this key. Raises `RecordNotFound`."""
         plan = self._plans[cls]
@@ -230,8 +231,8 @@ class SqliteTx(SqliteSnapshot):
             bound = plan.key.accept(key)
         except ValueError:
             bound = None
+        self._move_newest(plan)
         if bound is not None and plan.retire:
-            self._move_newest(plan)
             self._write(plan.retire, bound)
         if bound is None or not self._write(plan.delete, bound).rowcount:
             raise RecordNotFound(f"no {cls.__name__} {key}")
@@ -295,6 +296,11 @@ class SqliteTx(SqliteSnapshot):
         """Have all records of a class in the table that has the indexes."""
         for sql in plan.move_newest:
             self._write(sql, ())
+
+    def _add_up(self, plan: StatementPlan, key: Row) -> None:
+        """Have a total hold all that was added, and forget how it was read before."""
+        self._move_newest(plan)
+        self._seen.pop((plan, key), None)
 
     def _count_settings(self) -> None:
         """Count that a setting has changed, and have those notice who remember settings."""

@@ -13,7 +13,7 @@ from modelyard.stores.group_commit import PendingStep, interrupts_leader
 from modelyard.stores.sqlite.errors import SqliteError, to_store_error
 from modelyard.stores.sqlite.fair_lock import FairLock
 from modelyard.stores.sqlite.recent_rows import RecentRows
-from modelyard.stores.sqlite.rows import EXACT_SUM, StatementPlan, exact_sum
+from modelyard.stores.sqlite.rows import StatementPlan
 from modelyard.stores.sqlite.tx import SqliteTx
 
 _CHECKPOINT_PAGES = 1000
@@ -43,7 +43,6 @@ class Writer:
         power: bool,
         post: Callable[[Collection[str]], None],
     ) -> None:
-        connection.create_function(EXACT_SUM, 2, exact_sum, deterministic=True)
         self._connection = connection
         self._execute = connection.cursor().execute
         self._begin = partial(self._execute, "BEGIN IMMEDIATE")

@@ -85,6 +85,9 @@ class _WatchedTx:
     def add(self, record: object) -> None:
         self._write(record)
         self._tx.add(record)
+        totals = self._records[type(record)].totals
+        if totals is not None:
+            self._write(totals[1](record))
 
     def add_all(self, records: Sequence[object]) -> None:
         for record in records:
@@ -94,10 +97,6 @@ class _WatchedTx:
     def replace(self, record: object) -> None:
         self._write(record)
         self._tx.replace(record)
-
-    def accumulate(self, record: object) -> None:
-        self._write(record)
-        self._tx.accumulate(record)
 
     def remove(self, cls: type[Any], *key: object) -> None:
         self._write(self._tx.get(cls, *key))

@@ -27,6 +27,7 @@ from modelyard.testing.contracts.store_queues import QueueLaws
 from modelyard.testing.contracts.store_records import RecordLaws
 from modelyard.testing.contracts.store_settings import SettingsLaws
 from modelyard.testing.contracts.store_steps import StepLaws
+from modelyard.testing.contracts.store_totals import TotalLaws
 from modelyard.testing.contracts.store_values import CONTRACT_RECORDS
 
 __all__ = ["CONTRACT_RECORDS", "RunTwiceStore", "StoreContract", "StoreMachine", "machine_over"]
@@ -41,7 +42,7 @@ _quick = settings(
 )
 
 
-class StoreContract(RecordLaws, AdditionLaws, StepLaws, OrderLaws, DomainLaws, SettingsLaws, QueueLaws):
+class StoreContract(RecordLaws, TotalLaws, AdditionLaws, StepLaws, OrderLaws, DomainLaws, SettingsLaws, QueueLaws):
     """The laws of `modelyard.protocols.Store`. The fixture `store` is opened with `CONTRACT_RECORDS` and empty."""
 
     def test_no_history_tells_it_from_a_dictionary(self, store: Store) -> None:

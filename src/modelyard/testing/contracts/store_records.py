@@ -117,40 +117,6 @@ class RecordLaws:
         with pytest.raises(RecordNotFound):
             store.transact(lambda tx: tx.remove(Item, "a", 1))
 
-    def test_accumulate_adds_up_exactly(self, store: Store) -> None:
-        penny = Tally("a", "monday", 1, Decimal("0.000000000000000000000000000000001"))
-
-        def step(tx: Tx) -> list[Tally]:
-            tx.accumulate(penny)
-            seen = tx.get(Tally, "a", "monday")
-            tx.accumulate(Tally("a", "monday", 2, Decimal("1000000000")))
-            tx.accumulate(Tally("b", "monday", 5))
-            return [seen, tx.get(Tally, "a", "monday")]
-
-        assert store.transact(step) == [penny, penny + Tally("a", "monday", 2, Decimal("1000000000"))]
-        store.transact(lambda tx: tx.accumulate(Tally("a", "monday", -3, Decimal("-0.5"))))
-        a, b = store.read(lambda snapshot: snapshot.page(Tally, "by_day", "monday"))
-        assert (a.count, b) == (0, Tally("b", "monday", 5))
-        assert a.amount == Decimal("999999999.500000000000000000000000000000001")
-
-    def test_accumulate_is_undone_with_its_step(self, store: Store) -> None:
-        keep(store, Tally("a", "monday", 1))
-
-        def step(tx: Tx) -> None:
-            for name in "abb":
-                tx.accumulate(Tally(name, "monday", 1))
-            raise UndoStep
-
-        with pytest.raises(UndoStep):
-            store.transact(step)
-        assert store.read(lambda snapshot: snapshot.page(Tally, "by_day", "monday")) == [Tally("a", "monday", 1)]
-
-    def test_accumulate_refuses_what_cannot_be_kept(self, store: Store) -> None:
-        for wrong in (Tally("a", "monday", 2**63), Tally("a", "monday", 1, Decimal("NaN")), Tally("\ud800", "monday")):
-            with pytest.raises(ValueError):  # noqa: PT011 - each store in its own words
-                store.transact(lambda tx, one=wrong: tx.accumulate(one))  # type: ignore[misc]
-        assert store.read(lambda snapshot: snapshot.count(Tally, "by_day", "monday")) == 0
-
     def test_remove_frees_every_key(self, store: Store) -> None:
         keep(store, Item("a", 1, "x"))
         store.transact(lambda tx: tx.remove(Item, "a", 1))

@@ -83,6 +83,22 @@ class Tally:
 
 
 @attrs.frozen
+class Sale:
+    """Something that is added up: its total has the day of its hour, and counts it."""
+
+    id: str
+    name: str = "a"
+    hour: int = 0
+    amount: Decimal = Decimal(0)
+    seq: int = sequence_field()
+
+
+def tally_of(sale: Sale) -> Tally:
+    """Return what a sale adds to its total."""
+    return Tally(sale.name, f"day {sale.hour // 24}", 1, sale.amount)
+
+
+@attrs.frozen
 class Entry:
     """Something in a log that readers follow: the store numbers it."""
 
@@ -128,6 +144,16 @@ CONTRACT_RECORDS: tuple[Record, ...] = (
     Record(Specimen, "specimens", key=("id",), indexes={"by_colour": Index(("maybe_colour",), ("maybe_at", "colour"))}),
     ITEM,
     Record(Counter, "counters", key=("id",), domain=("counter", "id")),
+    Record(
+        Sale,
+        "sales",
+        key=("id",),
+        indexes={"all": Index(())},
+        sequence="seq",
+        totals=(Tally, tally_of),
+        domain=("tally", "name"),
+        gathered=True,
+    ),
     Record(
         Tally,
         "tallies",
