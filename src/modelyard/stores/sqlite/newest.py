@@ -63,7 +63,9 @@ def view(record: Record, names: Iterable[str]) -> str:
     """Return the statement that creates the view of all records of a class."""
     newest, indexed = tables_of(record)
     columns = _listed(names)
-    return f'CREATE VIEW "{record.table}" AS SELECT {columns} FROM "{indexed}" UNION ALL SELECT {columns} FROM "{newest}"'
+    return (
+        f'CREATE VIEW "{record.table}" AS SELECT {columns} FROM "{indexed}" UNION ALL SELECT {columns} FROM "{newest}"'
+    )
 
 
 def create_newest(database: Database, table: str, of_total: Mapping[str, str] = EMPTY) -> None:
@@ -72,7 +74,7 @@ def create_newest(database: Database, table: str, of_total: Mapping[str, str] = 
     `of_total` are the types of the columns that the newest records have for their totals.
     """
     columns = database.table(f"{table}_indexed").columns
-    types = {column.name: column.type for column in columns} | of_total
+    types = {column.name: column.type for column in columns} | dict(of_total)
     key = next(column.name for column in columns if column.is_pk)
     not_null = {column.name for column in columns if column.notnull} | of_total.keys()
     database.create_table(f"{table}_newest", types, pk=key, not_null=not_null, strict=True)

@@ -15,8 +15,8 @@ from modelyard.errors import StoreCorrupt
 from modelyard.stores.columns import Column, Projection, columns_of
 from modelyard.stores.conversions import Convert, utc_text
 from modelyard.stores.row_reading import UNREADABLE, Row, record_function
-from modelyard.stores.sqlite.appearance import next_number, retire_number
 from modelyard.stores.sqlite import newest
+from modelyard.stores.sqlite.appearance import next_number, retire_number
 from modelyard.stores.sqlite.newest import indexed_table, insertion, moving, tables_of
 from modelyard.stores.sqlite.totals import TotalsOf
 

@@ -1,4 +1,4 @@
-"""Totals of the newest records are added up when they are moved, many at once; a view adds them up for who reads before.
+"""Totals of the newest records are added up when these are moved, many at once; until then a view adds them up.
 
 The total of a record has columns of its own, such as the day of a moment. The table of the newest records has these
 beside the columns of the record, so that SQL alone can add up what was added (`modelyard.domain.record.Record.totals`).

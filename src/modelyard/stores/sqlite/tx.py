@@ -167,11 +167,11 @@ class SqliteTx(SqliteSnapshot):
         self.topics: tuple[str, ...] = ()
 
     def add(self, record: object) -> None:
-        """Store a new record. Raises `RecordConflict` or `ValueError`."""
+        """Store a new record, and add it to its total. Raises `RecordConflict` or `ValueError`."""
         plan = self._plans[type(record)]
         row = plan.row_of(record)
         if plan.sums:
-            self._add_up(plan, plan.key_of(row))
+            self._move_newest(plan)
         added = self._write(plan.insert, row)
         if added.rowcount != 1:
             raise RecordConflict(f"{type(record).__name__} {plan.key_of(row)} or one of its unique keys exists")
@@ -200,14 +200,12 @@ class SqliteTx(SqliteSnapshot):
             self._write("RELEASE added", ())
 
     def replace(self, record: object) -> None:
-        """Replace the record that has the same key.
-
-        Raises `RecordNotFound`, `RecordConflict` or `ValueError`.
-        """
+        """Replace the record that has the same key. Raises `RecordNotFound`, `RecordConflict` or `ValueError`."""
         plan = self._plans[type(record)]
         key = plan.key.checked(record)
         if plan.sums:
-            self._add_up(plan, key)
+            self._move_newest(plan)
+            self._seen.pop((plan, key), None)
         seen = (plan, key) in self._seen
         old, row = self._seen.pop((plan, key)) if seen else self._stored(plan, key)
         changes = plan.changes(record, old, row)
@@ -293,14 +291,9 @@ class SqliteTx(SqliteSnapshot):
             self._write(plan.delete, plan.key.checked(record))
 
     def _move_newest(self, plan: StatementPlan) -> None:
-        """Have all records of a class in the table that has the indexes."""
+        """Have all records of a class in the table that has the indexes, and all totals in theirs."""
         for sql in plan.move_newest:
             self._write(sql, ())
-
-    def _add_up(self, plan: StatementPlan, key: Row) -> None:
-        """Have a total hold all that was added, and forget how it was read before."""
-        self._move_newest(plan)
-        self._seen.pop((plan, key), None)
 
     def _count_settings(self) -> None:
         """Count that a setting has changed, and have those notice who remember settings."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, timezone
-from decimal import Decimal
 from typing import Any
 
 import attrs
@@ -14,8 +13,8 @@ from modelyard.domain.record import KEY
 from modelyard.errors import RecordConflict, RecordNotFound, StoreError
 from modelyard.protocols import Snapshot, Store, Tx
 from modelyard.stores.conversions import MAX_INDEXED
-from modelyard.testing.contracts.store_machine import UndoStep, Window, names_of_columns, sorted_items, windows
-from modelyard.testing.contracts.store_values import ITEM, UNKEEPABLE, Colour, Item, Specimen, Tally, items, specimens
+from modelyard.testing.contracts.store_machine import Window, names_of_columns, sorted_items, windows
+from modelyard.testing.contracts.store_values import ITEM, UNKEEPABLE, Colour, Item, Specimen, items, specimens
 
 _quick = settings(max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
