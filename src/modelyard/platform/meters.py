@@ -3,7 +3,7 @@
 Labels are bounded: models and routes beyond `MOST` are counted together.
 """
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
@@ -39,8 +39,12 @@ class TimeHistogram:
 
     def add(self, times: Sequence[float]) -> None:
         """Count times in seconds."""
-        for seconds in times:
-            self.counts[bisect_left(BOUNDS, seconds)] += 1
+        ordered, below = sorted(times), 0
+        for bucket, bound in enumerate(BOUNDS):
+            within = bisect_right(ordered, bound, below)
+            self.counts[bucket] += within - below
+            below = within
+        self.counts[-1] += len(ordered) - below
         self.total += sum(times)
 
 
@@ -140,10 +144,10 @@ class Meters:
 
 def _noted(notes: deque[tuple[K, V]]) -> dict[K, list[V]]:
     """Take the notes that there are, by what they are of."""
-    found: dict[K, list[V]] = {}
+    found: defaultdict[K, list[V]] = defaultdict(list)
     for _ in range(len(notes)):
         key, value = notes.popleft()
-        found.setdefault(key, []).append(value)
+        found[key].append(value)
     return found
 
 
