@@ -96,7 +96,7 @@ def plain_request(body: Mapping[str, Any], streamed: object) -> CompletionReques
     if not bare and not body.keys() <= _PLAIN:
         return None
     model = body.get("model")
-    if type(model) is not str or not 1 <= len(model) <= LONGEST_MODEL_NAME:
+    if type(model) is not str or not model or len(model) > LONGEST_MODEL_NAME:
         return None
     if not (model.isascii() or is_unicode(model)):
         return None
