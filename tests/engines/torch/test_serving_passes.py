@@ -10,7 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from modelyard.engines.torch.kv_cache import RowCache
+from modelyard.engines.torch.lora import AdapterBank
 from modelyard.engines.torch.network import Network
+from modelyard.engines.torch.serving.batching_engine import Engine
 from modelyard.engines.torch.serving.cache_slots import _BLOCK, _shared
 
 PASSES = {
@@ -49,3 +51,14 @@ TOKENS = st.lists(st.integers(0, 1), max_size=2 * _BLOCK + 3)
 def test_a_prompt_shares_as_much_as_it_begins_alike(prompt: list[int], parts: list[list[int]]) -> None:
     shared = takewhile(lambda pair: pair[0] == pair[1], zip(prompt, chain(*parts), strict=False))
     assert _shared(prompt, parts) == len(list(shared))
+
+
+def test_weights_are_stored_by_columns_and_keep_their_values(folders: Callable[..., Path]) -> None:
+    """All but the embeddings, which are the head's weights, too. An engine does it when it is made."""
+    plain, network = Network(folders()), Network(folders())
+    Engine(network, AdapterBank(network.model, 1, 8), frozenset())
+    for (name, weight), before in zip(network.model.named_parameters(), plain.model.parameters(), strict=True):
+        assert torch.equal(weight, before)
+        assert weight.is_contiguous() == (not name.endswith("_proj.weight")), name
+    ids = torch.arange(3, 20)[None]
+    torch.testing.assert_close(network.model(ids).logits, plain.model(ids).logits, atol=1e-4, rtol=1e-4)

@@ -50,6 +50,7 @@ class Engine:
     ) -> None:
         self._network, self._bank, self._end_tokens, self._threads = network, bank, end_tokens, threads
         self._most, self.shares_passes = rows + waiting, network.in_rows
+        network.lay_out()
         self.rows: CacheSlots | SeparateCaches
         self._passes: ForwardPass | SeparateCaches
         if network.in_rows:
