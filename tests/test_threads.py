@@ -10,7 +10,7 @@ import pytest
 
 from modelyard.errors import Overloaded, StoreClosed
 from modelyard.flow import AsyncDriver
-from modelyard.threads import FairPool, Threads, continued, in_new_thread, run_blocking, run_in
+from modelyard.threads import FairPool, Threads, in_new_thread, run_blocking, run_in
 
 
 def fails() -> None:
@@ -19,6 +19,11 @@ def fails() -> None:
 
 def stops() -> None:
     raise StopIteration
+
+
+@pytest.fixture
+def new_driver() -> AsyncDriver[None]:
+    return AsyncDriver(iter(()))  # type: ignore[arg-type]
 
 
 class Gate:
@@ -268,7 +273,7 @@ def test_a_loop_that_has_ended_gets_no_outcome() -> None:
 # ---- coroutines that are run until they wait -------------------------------------------------------------------------
 
 
-def test_a_coroutine_that_never_waits_needs_no_task() -> None:
+def test_work_that_never_waits_is_done_in_place(new_driver: AsyncDriver[None]) -> None:
     async def answer() -> int:
         assert len(asyncio.all_tasks()) == 1
         return 5
@@ -277,16 +282,15 @@ def test_a_coroutine_that_never_waits_needs_no_task() -> None:
         raise LookupError
 
     async def main() -> None:
-        driver: AsyncDriver[None] = AsyncDriver(iter(()))  # type: ignore[arg-type]
-        assert await driver.wait(answer()) == 5
+        assert await new_driver.wait(answer()) == 5
         with pytest.raises(LookupError):
-            await driver.wait(failing())
-        assert driver.cancelled is None
+            await new_driver.wait(failing())
+        assert new_driver.cancelled is None
 
     asyncio.run(main())
 
 
-def test_a_coroutine_that_waits_continues_as_a_task() -> None:
+def test_work_that_waits_gets_all_that_it_waits_for(new_driver: AsyncDriver[None]) -> None:
     async def main() -> None:
         first, second = asyncio.get_running_loop().create_future(), asyncio.get_running_loop().create_future()
         seen: list[object] = []
@@ -300,31 +304,34 @@ def test_a_coroutine_that_waits_continues_as_a_task() -> None:
             await asyncio.sleep(0)
             return "done"
 
-        future = continued(begun := work(), begun.send(None))
-        assert not future.done()
+        task = asyncio.ensure_future(new_driver.wait(work()))
+        await asyncio.sleep(0)
         first.set_result("first")
         second.set_exception(wrong := ValueError())
-        assert await future == "done"
+        assert await task == "done"
         assert seen == ["first", wrong]
 
     asyncio.run(main())
 
 
-def test_a_cancellation_reaches_a_coroutine_that_has_begun() -> None:
+def test_work_that_must_not_be_abandoned_outlasts_every_cancellation(new_driver: AsyncDriver[None]) -> None:
     async def main() -> None:
-        left: list[str] = []
+        ends = asyncio.get_running_loop().create_future()
 
-        async def work() -> None:
-            try:
-                await asyncio.get_running_loop().create_future()
-            finally:
-                left.append("left")
+        async def work() -> str:
+            await asyncio.sleep(0)
+            return str(await ends)
 
-        future = continued(begun := work(), begun.send(None))
+        task = asyncio.ensure_future(new_driver.wait(work()))
+        for number in range(5):  # one of them comes while it waits for the next turn
+            await asyncio.sleep(0)
+            task.cancel(number)
         await asyncio.sleep(0)
-        future.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await future
-        assert left == ["left"]
+        assert not task.done()
+        assert not ends.cancelled()
+        ends.set_result("done")
+        assert await task == "done"
+        assert isinstance(new_driver.cancelled, asyncio.CancelledError)
+        assert new_driver.cancelled.args == (4,)
 
     asyncio.run(main())

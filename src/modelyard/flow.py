@@ -15,7 +15,7 @@ import attrs
 
 from modelyard.lazy import asyncio, log
 from modelyard.protocols import Store, Tx
-from modelyard.threads import TenantThreads, continued, outlast
+from modelyard.threads import TenantThreads, outlast
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -308,12 +308,10 @@ class AsyncDriver(Driver[T]):
     async def wait(self, work: Coroutine[Any, Any, R]) -> R:
         """Await work that must not be abandoned: a task that is cancelled meanwhile ends when the work is done."""
         try:
-            waited_for = work.send(None)
+            while True:
+                self.cancelled = await outlast(work.send(None)) or self.cancelled
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-        task = continued(work, waited_for)
-        self.cancelled = await outlast(task, lambda: None) or self.cancelled
-        return task.result()
 
     async def close(self, opened: Any) -> None:
         """Close what the flow has opened. A cancellation meanwhile is raised at the end of the flow."""

@@ -7,11 +7,10 @@ lines take turns.
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from types import coroutine
 from typing import Any, Generic, TypeVar
 
 import attrs
@@ -203,41 +202,37 @@ async def run_in(threads: TenantThreads | None, function: Callable[[], T], stop:
     return function() if threads is None else await threads.run(function, stop)
 
 
-async def outlast(work: "asyncio.Future[Any]", stop: Callable[[], None]) -> "asyncio.CancelledError | None":
-    """Wait until the work is done, and call `stop` at each cancellation meanwhile. Returns the last of these."""
+async def outlast(
+    work: "asyncio.Future[Any] | None", stop: Callable[[], None] = _nothing
+) -> "asyncio.CancelledError | None":
+    """Wait until the work is done, and call `stop` at each cancellation meanwhile. Returns the last of these.
+
+    None is done at the next turn of the event loop.
+    """
     cancelled = None
+    work = work or _next_turn()
     while not work.done():
+        waiting = work.get_loop().create_future()
+        work.add_done_callback(partial(_end, waiting))
         try:
-            await asyncio.wait([work])
+            await waiting
         except asyncio.CancelledError as error:
             cancelled = error
             stop()
     return cancelled
 
 
-def continued(work: Coroutine[Any, Any, T], waited_for: Any) -> "asyncio.Task[T]":
-    """Run the rest of a coroutine as a task: it has begun, and waits for this."""
-    return asyncio.create_task(_resumed(work, waited_for))
+def _next_turn() -> "asyncio.Future[None]":
+    """Return what is done at the next turn of the event loop."""
+    loop = asyncio.get_running_loop()
+    turn: asyncio.Future[None] = loop.create_future()
+    loop.call_soon(turn.set_result, None)
+    return turn
 
 
-async def _resumed(work: Coroutine[Any, Any, T], waited_for: Any) -> T:
-    return await _rest_of(work, waited_for)
-
-
-@coroutine
-def _rest_of(work: Coroutine[Any, Any, T], waited_for: Any) -> Generator[Any, Any, T]:
-    """Continue a coroutine that waits for this."""
-    while True:
-        try:
-            answer = yield waited_for
-        except BaseException as error:  # noqa: BLE001 - it is the coroutine's
-            proceed = partial(work.throw, error)
-        else:
-            proceed = partial(work.send, answer)
-        try:
-            waited_for = proceed()
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+def _end(waiting: "asyncio.Future[None]", work: "asyncio.Future[Any]") -> None:
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 async def run_blocking(threads: TenantThreads | None, function: Callable[[], T]) -> T:
