@@ -3,6 +3,8 @@
 A call waits in a queue. If there is no leader, its thread leads a group: it runs the waiting calls as one transaction,
 wakes their callers, names the next leader and returns. While it syncs, the next group forms. Tasks of an event loop
 wait in the same queue; if only tasks wait, their loops are offered the lead and a thread of the queue's own takes it.
+Where nothing has to be waited for, a loop leads itself: it runs the first call of each of its turns at once, and the
+others together at its next turn.
 
 What keeps it alive: a leader always names a successor when it ends, however it ends; a call leaves the queue only when
 it is settled or its caller has given up; an offer binds no one, since a loop may close before it accepts; and waking a
@@ -77,9 +79,9 @@ class _ThreadCall(PendingStep[T]):
 class _TaskCall(PendingStep[T]):
     """A call that a task of `loop` awaits."""
 
-    def __init__(self, step: Callable[[Tx], T], durable: bool) -> None:
+    def __init__(self, step: Callable[[Tx], T], durable: bool, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(step, durable)
-        self.loop = asyncio.get_running_loop()
+        self.loop = loop
         self.done: asyncio.Future[None] = self.loop.create_future()
 
 
@@ -96,7 +98,7 @@ class GroupCommit:
     """The queue of calls, and what runs a group of them.
 
     A lone caller, who comes when no other calls and none has shared the last group, does not enter the queue.
-    `try_at_once`, where there is one, settles a call that is not durable if it need not wait for anything.
+    `try_at_once`, where there is one, settles calls that are not durable if it need not wait for anything.
     """
 
     def __init__(
@@ -109,6 +111,8 @@ class GroupCommit:
         self._queue: deque[_ThreadCall[Any] | _TaskCall[Any]] = deque()
         self._leader: object | None = None
         self._offered: set[asyncio.AbstractEventLoop] = set()
+        self._first: dict[asyncio.AbstractEventLoop, object] = {}
+        """The task that was the first to call in the present turn of a loop."""
         self.running: int | None = None
         """The thread that runs steps."""
         self._closed = False
@@ -135,7 +139,7 @@ class GroupCommit:
             self._join(call, last)
             while not call.settled:
                 if self._leader is call:
-                    self._lead()
+                    self._lead(self._run)
                 else:
                     call.wait()
         except BaseException:
@@ -147,21 +151,33 @@ class GroupCommit:
 
     async def atransact(self, step: Callable[[Tx], T], durable: bool) -> T:
         """Run `step` for a task: at once if it is not durable and nothing is to be waited for, else in a group."""
-        if self._try_at_once is not None and not durable:
+        loop = asyncio.get_running_loop()
+        here = None if durable else self._try_at_once
+        if here is not None and self._is_first(loop):
             alone = PendingStep(step, durable)
-            if self._run_alone(alone, self._try_at_once):
+            if self._run_alone(alone, here):
                 return alone.outcome()
-        call = _TaskCall(step, durable)
-        loop = call.loop
+        call = _TaskCall(step, durable, loop)
         with self._mutex:
             self._enqueue(call)
             lead = self._leader is None and loop not in self._offered
             if lead:
                 self._offered.add(loop)
-        if lead:
+        if lead and here is not None:
+            loop.call_soon(self._lead_for, loop, loop, here)
+        elif lead:
             self._accept(loop)
         await call.done
         return call.outcome()
+
+    def _is_first(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether no other task has called in this turn of the loop: what comes with others is better led together."""
+        task = asyncio.current_task(loop)
+        first = self._first.get(loop)
+        if first is None:
+            self._first[loop] = task
+            loop.call_soon(self._first.pop, loop)
+        return first is None or first is task
 
     def end_thread(self) -> None:
         """End the thread that leads for tasks, after the last call."""
@@ -212,14 +228,15 @@ class GroupCommit:
                 self._pass_on(leader)
                 raise
 
-    def _lead(self) -> None:
+    def _lead(self, run: Run) -> None:
         """Run one group."""
-        self._gather()
+        if run is self._run:
+            self._gather()
         with self._mutex:
             if self._queue[0].settled:
                 self._wake_settled()
             group = list(islice(self._queue, _MAX_GROUP))
-        self._run_group(group, self._run)
+        self._run_group(group, run)
 
     def _run_group(self, group: Sequence[PendingStep[Any]], run: Run) -> None:
         try:
@@ -265,7 +282,10 @@ class GroupCommit:
             elif call is not self._leader:
                 call.wake()
         for loop, calls in tasks.items():
-            _call_soon(loop, _resolve, calls)
+            if loop is self._leader:
+                _resolve(calls)
+            else:
+                _call_soon(loop, _resolve, calls)
         for _ in settled:
             self._queue.popleft()
 
@@ -281,22 +301,21 @@ class GroupCommit:
     def _accept(self, loop: asyncio.AbstractEventLoop) -> None:
         """On the loop: let the queue's own thread lead, or this thread if that has been shut down."""
         try:
-            self._thread.submit(self._lead_for, loop)
+            self._thread.submit(self._lead_for, loop, object(), self._run)
         except RuntimeError:
-            self._lead_for(loop)
+            self._lead_for(loop, loop, self._run)
 
-    def _lead_for(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Lead one group, unless there is a leader already."""
-        me = object()
+    def _lead_for(self, loop: asyncio.AbstractEventLoop, leader: object, run: Run) -> None:
+        """Lead one group, unless there is a leader already. On the thread of the loop, `leader` is the loop itself."""
         with self._mutex:
             self._offered.discard(loop)
             if self._leader is not None or not self._queue:
                 return
-            self._leader = me
+            self._leader = leader
         try:
-            self._lead()
+            self._lead(run)
         finally:
-            self._pass_on(me)
+            self._pass_on(leader)
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[[Any], None], argument: object) -> bool:

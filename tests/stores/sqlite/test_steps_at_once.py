@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -123,6 +123,122 @@ def test_the_log_is_copied_into_the_file_by_a_commit_elsewhere(store: SqliteStor
     assert len(names(store)) == _LOGGED + 2
 
 
+def commits_of(store: SqliteStore, steps: Callable[[], Awaitable[object]]) -> int:
+    """Run something on a loop. Returns how many commits it took."""
+    seen: list[str] = []
+    store._writer._connection.set_trace_callback(seen.append)
+
+    async def run() -> None:
+        await steps()
+
+    asyncio.run(run())
+    store._writer._connection.set_trace_callback(None)
+    return seen.count("COMMIT")
+
+
+def test_tasks_that_come_in_one_turn_of_the_loop_share_a_commit_after_the_first(store: SqliteStore) -> None:
+    ran: list[int] = []
+    steps = [adding(str(number), ran) for number in range(7)]
+    commits = commits_of(store, lambda: asyncio.gather(*(store.atransact(step, durable=False) for step in steps)))
+    assert (commits, ran, len(names(store))) == (2, [HERE()] * 7, 7)
+
+
+def test_a_task_that_calls_again_in_the_same_turn_does_not_wait_for_the_next(store: SqliteStore) -> None:
+    turned: list[bool] = []
+
+    async def calls() -> None:
+        asyncio.get_running_loop().call_soon(turned.append, True)
+        for number in range(3):
+            await store.atransact(adding(str(number), []), durable=False)
+        assert not turned
+
+    assert commits_of(store, calls) == 3
+
+
+def test_each_turn_has_a_first_call(store: SqliteStore) -> None:
+    async def calls() -> None:
+        for number in range(3):
+            await asyncio.gather(store.atransact(adding(str(number), []), durable=False))
+
+    assert commits_of(store, calls) == 3
+    assert store._group._first == {}
+
+
+def test_of_a_turn_a_step_that_raises_is_undone_alone(store: SqliteStore) -> None:
+    def failing(tx: Tx) -> None:
+        tx.add(Counter("failing"))
+        raise LookupError
+
+    async def calls() -> list[object]:
+        steps = [adding("0", []), adding("1", []), failing, adding("2", [])]
+        return await asyncio.gather(*(store.atransact(step, durable=False) for step in steps), return_exceptions=True)
+
+    outcomes = asyncio.run(calls())
+    assert [type(outcome) for outcome in outcomes] == [type(None), type(None), LookupError, type(None)]
+    assert names(store) == ["0", "1", "2"]
+    assert store.read(lambda view: view.find(Counter, "key", "failing")) is None
+
+
+def test_of_a_turn_a_durable_step_has_all_run_elsewhere(store: SqliteStore) -> None:
+    ran: list[int] = []
+
+    async def calls() -> None:
+        durable = [False, False, True, False]
+        await asyncio.gather(*(store.atransact(adding(str(n), ran), durable=d) for n, d in enumerate(durable)))
+
+    asyncio.run(calls())
+    assert [thread == HERE() for thread in ran] == [True, False, False, False]
+    assert not store._writer.unsynced
+    assert len(names(store)) == 4
+
+
+def test_the_calls_of_a_turn_wait_elsewhere_while_another_process_writes(store: SqliteStore, path: Path) -> None:
+    ran: list[int] = []
+
+    async def held() -> None:
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            await store.atransact(adding("0", ran), durable=False)
+            other.execute("BEGIN IMMEDIATE")
+            calls = [asyncio.ensure_future(store.atransact(adding(str(n), ran), durable=False)) for n in (1, 2, 3)]
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert len(ran) == 1
+            other.execute("ROLLBACK")
+            await asyncio.gather(*calls)
+
+    asyncio.run(held())
+    assert [thread == HERE() for thread in ran] == [True, False, False, False]
+
+
+def test_a_loop_that_closes_in_a_turn_stops_no_other_call(store: SqliteStore) -> None:
+    async def leave(first: int) -> None:
+        steps = [adding(str(first + number), []) for number in range(3)]
+        calls = [asyncio.ensure_future(store.atransact(step, durable=False)) for step in steps]
+        await asyncio.sleep(0)
+        assert not all(call.done() for call in calls)
+
+    for first in range(0, 30, 3):
+        asyncio.run(leave(first))
+        store.transact(adding(str(100 + first), []))
+    assert [int(name) for name in names(store)][:30] == list(range(30))
+
+
+def test_closing_serves_the_calls_of_a_turn(path: Path) -> None:
+    store = SqliteStore(str(path), CONTRACT_RECORDS)
+
+    async def calls() -> None:
+        steps = [asyncio.ensure_future(store.atransact(adding(str(n), []), durable=False)) for n in range(4)]
+        await asyncio.sleep(0)
+        closing_thread = threading.Thread(target=store.close)
+        closing_thread.start()
+        closing_thread.join()
+        await asyncio.gather(*steps)
+
+    asyncio.run(calls())
+    with closing(SqliteStore(str(path), CONTRACT_RECORDS)) as again:
+        assert names(again) == ["0", "1", "2", "3"]
+
+
 def test_a_step_that_raises_is_undone_and_the_next_one_runs(store: SqliteStore) -> None:
     def step(tx: Tx) -> None:
         tx.add(Counter("0"))
@@ -142,9 +258,8 @@ def test_ctrl_c_in_a_step_leaves_the_store_to_others(store: SqliteStore) -> None
         tx.add(Counter("0"))
         raise KeyboardInterrupt
 
-    call = store.atransact(interrupted, durable=False)
     with pytest.raises(KeyboardInterrupt):
-        call.send(None)
+        asyncio.run(store.atransact(interrupted, durable=False))
     store.transact(adding("1", []))
     assert names(store) == ["1"]
 

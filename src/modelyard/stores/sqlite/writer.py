@@ -61,8 +61,8 @@ class Writer:
         """Settle every call, once all that it saw is committed. Returns how many seconds the commit took.
 
         Where another process holds the file, only those calls are settled whose patience is at its end. Without `wait`
-        no call is settled there, nor where the log is due to be copied into the file: the disk is not waited for, and
-        so none of the calls may be durable.
+        no call is settled there, nor where one of them is durable, or the log is due to be copied into the file: the
+        disk is not waited for.
 
         Raises only what interrupts this thread; the effects of calls that are not settled are then rolled back.
         """
@@ -99,6 +99,8 @@ class Writer:
 
     def _run_together(self, group: Sequence[PendingStep[Any]], wait: bool) -> float:
         level = "FULL" if self._power and any(map(_is_durable, group)) else "NORMAL"
+        if level == "FULL" and not wait:
+            return 0.0
         if level != self._level:
             self._synchronize(level)
         if wait is not self._copies_log:
