@@ -18,7 +18,7 @@ from modelyard import cli, open_platform
 from modelyard.asgi import asgi_app
 from modelyard.backends.scripted.answers import pause, say
 from modelyard.backends.scripted.backend import ScriptedBackend
-from modelyard.cli.uvicorn_server import MOST, JoinedWrites
+from modelyard.cli.uvicorn_server import MOST, OPTIONS, JoinedWrites
 from modelyard.clock import SystemClock
 from modelyard.testing.clients.server import asgi_server
 
@@ -196,6 +196,11 @@ class TestServed:
                 client.sendall(request("POST", word))
                 assert head_of(received).startswith(b"HTTP/1.1 200")
                 assert received.read(3) == word
+
+    def test_an_answer_has_the_date_and_does_not_name_the_server(self, protocol: Any) -> None:
+        with asgi_server(echo, http=protocol, server_header=OPTIONS["server_header"]) as server:
+            headers = httpx.post(server.url, timeout=60).headers
+        assert sorted(headers) == ["content-length", "date"]
 
     def test_requests_sent_together_are_answered_in_order(self, protocol: Any) -> None:
         with asgi_server(echo, http=protocol) as server, connected(server.url) as (client, received):

@@ -78,6 +78,7 @@ OPTIONS: Mapping[str, Any] = {
     "http": JoiningProtocol,
     "log_config": None,
     "access_log": False,  # each request has a line of our own
+    "server_header": False,
     "timeout_graceful_shutdown": GRACE_SECONDS,
 }
 """How uvicorn serves the platform."""
