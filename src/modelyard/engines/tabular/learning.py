@@ -9,9 +9,7 @@ for bit (no result depends on the order in which weights were loaded: sums over 
 import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from itertools import repeat
-from operator import add, mul
+from operator import add
 
 import attrs
 
@@ -101,7 +99,8 @@ class Gradient:
             trace.positions, derivatives, strict=True
         ):
             scale = derivative / total
-            errors = list(map(mul, repeat(-scale), exps))
+            share = -scale
+            errors = [share * exp for exp in exps]
             errors[slot] += derivative
             for token, error, exp in zip(prompt_part.tokens, errors, prompt_part.exps, strict=True):
                 shifts[token] += error + scale * exp
@@ -216,12 +215,12 @@ class WorkingCopy:
             positions.append(_new(Occurrence, (successors, successors.slot(target), features, rows)))
         return positions
 
-    def _add_constant(self, features: PromptFeatures, tokens: AbstractSet[int]) -> None:
+    def _add_constant(self, features: PromptFeatures, tokens: set[int]) -> None:
         for feature, _ in features.constant:
             row = self._constant.get(feature)
             if row is None:
                 row = self._constant[feature] = dict(self._start.get(feature, NO_WEIGHTS))
-            row.update(dict.fromkeys(tokens - row.keys(), 0.0))
+            row.update(dict.fromkeys(tokens.difference(row), 0.0))
 
     def step(
         self, traces: Sequence[Trace], derivatives: Sequence[Sequence[float]], learning_rate: float, step: int

@@ -84,7 +84,7 @@ class PromptPart:
         self.tokens: list[int] = successors.tokens
         self.logits: list[float] = [*map(add, logits, preferred.values()), *logits[len(preferred) :]]
         self.rest: float = prompt.total - math.fsum(self.exps)
-        self.rest_energy: float = prompt.energy - math.fsum(map(mul, self.exps, logits))
+        self.rest_energy: float = prompt.energy - math.fsum(own(prompt.energies))
 
 
 class Position(NamedTuple):
@@ -114,7 +114,8 @@ class Prompt:
         self.scorer: PromptScorer = scorer
         self.features: PromptFeatures = features
         self.total = sum(scorer.exps)
-        self.energy: float = sum(map(mul, scorer.exps, scorer.logits))
+        self.energies: list[float] = list(map(mul, scorer.exps, scorer.logits))
+        self.energy: float = sum(self.energies)
         self._prompt_parts: dict[int, PromptPart] = {}
 
     def positions(self, answer: Iterable[Occurrence]) -> list[Position]:
