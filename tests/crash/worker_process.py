@@ -7,6 +7,7 @@ with it: so one costs milliseconds. When standard input ends, all of them are ki
 
 import json
 import os
+import pkgutil
 import select
 import signal
 import sys
@@ -31,6 +32,7 @@ from modelyard.executors.thread import ThreadExecutor
 from modelyard.platform.artifacts import artifacts_folder
 from modelyard.protocols import Trainer
 from modelyard.stores.sqlite import SqliteStore
+from modelyard.stores.sqlite.rows import plans_of
 
 SIGNALS = {signal.SIGTERM, signal.SIGUSR1}
 
@@ -155,9 +157,18 @@ def bury(alive: set[int]) -> None:
             tell("gone", os.waitstatus_to_exitcode(status), by=pid)
 
 
-def main(*modules: str) -> None:
+def prepare(*modules: str) -> None:
+    """Load what a worker would load when it first uses it, and plan its statements: once, and not in each process."""
+    for name in ("platform", "formats", "engines.tabular"):
+        package = import_module(f"modelyard.{name}")
+        modules += tuple(found.name for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."))
     for module in modules:
         import_module(module)
+    plans_of(RECORDS)
+
+
+def main(*modules: str) -> None:
+    prepare(*modules)
     rings, bell = os.pipe()
     os.set_blocking(bell, False)
     signal.set_wakeup_fd(bell)
