@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -64,6 +65,13 @@ def test_a_completion_and_a_listing_load_nothing_that_they_have_no_use_for() -> 
     found = probe(PROBE)
     assert found["entries"] == ["echo", "tabular-mini"]
     assert WAITING.isdisjoint(found["loaded"])  # type: ignore[arg-type]
+
+
+def test_a_file_whose_schema_stays_is_opened_without_what_changes_schemas(yard_file: Path) -> None:
+    """sqlite-utils loads pandas, where that is installed."""
+    opening = f"import sys, json, modelyard; modelyard.open_platform({str(yard_file)!r}).close(); "
+    found = probe(opening + "print(json.dumps({'loaded': [*sys.modules]}))")
+    assert {"sqlite_utils", "pandas", "numpy", "click"}.isdisjoint(found["loaded"])  # type: ignore[arg-type]
 
 
 def test_deferred_modules_are_loaded_when_they_are_imported() -> None:

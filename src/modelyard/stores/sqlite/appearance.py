@@ -8,10 +8,8 @@ ends with it. Only one transaction writes at a time, so numbers are committed in
 
 from collections.abc import Mapping, Sequence
 
-from sqlite_utils import Database
-
 from modelyard.domain.record import Record
-from modelyard.stores.sqlite.newest import indexed_table, tables_of
+from modelyard.stores.sqlite.newest import Database, indexed_table, tables_of
 
 SEQUENCES = "modelyard_sequences"
 """The table that holds the `last` number of each sequence whose newest record was removed."""

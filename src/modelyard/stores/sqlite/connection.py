@@ -7,12 +7,10 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlite_utils.utils import sqlite3  # type: ignore[attr-defined]  # which may be pysqlite3
-
 from modelyard.disk import sync_folder, sync_path
 from modelyard.errors import StoreClosed
 from modelyard.protocols import Clock, Snapshot
-from modelyard.stores.sqlite.errors import SqliteError, store_errors, to_store_error
+from modelyard.stores.sqlite.errors import SqliteError, sqlite3, store_errors, to_store_error
 from modelyard.stores.sqlite.rows import StatementPlan
 from modelyard.stores.sqlite.totals import add_exact_sums
 from modelyard.stores.sqlite.tx import SqliteSnapshot

@@ -1,12 +1,13 @@
 """Mapping of SQLite's errors to the store's.
 
-The error classes are those of the module that sqlite-utils itself uses.
+The error classes are those of the module that sqlite-utils itself uses. It is found here in the same way: sqlite-utils,
+which loads pandas where that is installed, is for changes of a file's schema alone.
 """
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-
-from sqlite_utils.utils import sqlite3  # type: ignore[attr-defined]  # which may be pysqlite3
+from importlib import import_module
+from typing import Any
 
 from modelyard.disk import NO_ROOM
 from modelyard.errors import StorageFull, StoreBusy, StoreCorrupt, StoreError, StoreTooNew
@@ -15,6 +16,12 @@ try:
     import resource
 except ModuleNotFoundError:  # Windows
     resource = None  # type: ignore[assignment]
+
+try:
+    sqlite3: Any = import_module("pysqlite3")
+    import_module("pysqlite3.dbapi2")
+except ImportError:
+    sqlite3 = import_module("sqlite3")
 
 SqliteError = sqlite3.Error
 """The error that any call of SQLite may raise."""

@@ -7,18 +7,24 @@ Check and change are one transaction, so that two processes may open one file at
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from importlib import import_module
 from operator import attrgetter
 from typing import Any
 
 import attrs
-from sqlite_utils import Database
 
 from modelyard.domain.record import KEY
 from modelyard.errors import StoreCorrupt, StoreTooNew
 from modelyard.stores.schema_changes import CHANGES
 from modelyard.stores.sqlite.appearance import create_sequences, number_records
 from modelyard.stores.sqlite.connection import fetch_value
-from modelyard.stores.sqlite.newest import create_newest, indexed_table, keep_newest_of_ledger, sum_newest_of_ledger
+from modelyard.stores.sqlite.newest import (
+    Database,
+    create_newest,
+    indexed_table,
+    keep_newest_of_ledger,
+    sum_newest_of_ledger,
+)
 from modelyard.stores.sqlite.rows import StatementPlan
 from modelyard.stores.table_changes import INITIAL, Dialect, SchemaChange, sql_literal
 
@@ -192,9 +198,9 @@ def refuse_unfit(connection: Any, migrations: Sequence[Migration]) -> None:
         raise StoreCorrupt(f"the file is damaged: {verdict}; restore a backup")
 
 
-def migrate(database: Database, plans: Iterable[StatementPlan], migrations: Sequence[Migration]) -> None:
+def migrate(connection: Any, plans: Iterable[StatementPlan], migrations: Sequence[Migration]) -> None:
     """Give the file the declared schema, within a write transaction. Raises as `refuse_unfit` does."""
-    connection = database.conn
+    database = import_module("sqlite_utils").Database(connection, execute_plugins=False, recursive_triggers=False)
     views = {plan.record.table: plan.view for plan in plans if plan.view}
     for view in database.views:
         if view.name in views:  # it belongs to this version, not to the file
@@ -209,20 +215,19 @@ def migrate(database: Database, plans: Iterable[StatementPlan], migrations: Sequ
         done = [migration.name for migration in missing]
     connection.executemany('INSERT INTO "modelyard_migrations" (name) VALUES (?)', [(name,) for name in done])
     connection.execute(set_version(migrations))
-    _refuse_other_columns(database, plans)
+    _refuse_other_columns(connection, plans)
     for sql in views.values():
         connection.execute(sql)
 
 
-def up_to_date(database: Database, plans: Iterable[StatementPlan], migrations: Sequence[Migration]) -> bool:
+def up_to_date(connection: Any, plans: Iterable[StatementPlan], migrations: Sequence[Migration]) -> bool:
     """Return whether the file already has the declared schema, so that opening it need not write.
 
     Raises as `migrate` does.
     """
-    connection = database.conn
     if _is_empty(connection) or _missing(_applied(connection), migrations):
         return False
-    _refuse_other_columns(database, plans)
+    _refuse_other_columns(connection, plans)
     return True
 
 
@@ -284,10 +289,10 @@ def _create_table(database: Database, plan: StatementPlan) -> None:
         create_newest(database, record.table, {name: column.kind.sql for name, column in of_total.items()})
 
 
-def _refuse_other_columns(database: Database, plans: Iterable[StatementPlan]) -> None:
+def _refuse_other_columns(connection: Any, plans: Iterable[StatementPlan]) -> None:
     """Raise `StoreCorrupt` if a table does not have the declared columns, as after a forgotten migration."""
     kept = defaultdict[str, set[str]](set)
-    for table, column in database.conn.execute(_COLUMNS):
+    for table, column in connection.execute(_COLUMNS):
         kept[table].add(column)
     for plan in plans:
         for table, columns in plan.tables.items():

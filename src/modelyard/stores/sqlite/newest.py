@@ -9,11 +9,15 @@ greater number than each one in the second.
 # ruff: noqa: S608 - the names come from declarations, and every value is bound
 
 from collections.abc import Iterable, Mapping, Sequence
-
-from sqlite_utils import Database
+from typing import TYPE_CHECKING, Any
 
 from modelyard.domain.record import EMPTY, Record
 from modelyard.stores.sqlite.totals import TotalsOf
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database as Database
+else:
+    Database = Any  # only a change of a file's schema loads it
 
 AT_ONCE = 32
 """A record whose number is a multiple of this has the newest ones moved."""

@@ -8,8 +8,6 @@ from contextlib import ExitStack, closing, suppress
 from functools import partial
 from typing import Any, Literal, TypeVar, cast
 
-from sqlite_utils import Database
-
 from modelyard import process_identity
 from modelyard.clock import SystemClock
 from modelyard.domain.record import Record
@@ -213,15 +211,14 @@ def _write_ahead(connection: Any) -> None:
 def _migrate(
     connection: Any, fair_lock: FairLock, plans: Mapping[type, StatementPlan], migrations: Sequence[Migration]
 ) -> None:
-    database = Database(connection, execute_plugins=False, recursive_triggers=False)
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA fullfsync=ON")  # on macOS; elsewhere it means nothing
     connection.execute("PRAGMA checkpoint_fullfsync=ON")
-    if fair_lock.enter(lambda: up_to_date(database, plans.values(), migrations)):
+    if fair_lock.enter(lambda: up_to_date(connection, plans.values(), migrations)):
         return  # without the write lock, which a frozen process may hold
     fair_lock.enter(lambda: connection.execute("BEGIN IMMEDIATE"))
     try:
-        migrate(database, plans.values(), migrations)
+        migrate(connection, plans.values(), migrations)
     except BaseException:
         connection.execute("ROLLBACK")
         raise
