@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from modelyard.domain.job import Claim, Job, JobKind, JobProgress, NewEvent
+from modelyard.domain.job import Claim, Job, JobEvent, JobKind, JobProgress, NewEvent
 from modelyard.domain.schema import RECORDS
 from modelyard.platform.jobs.claims import Claimant, claim, claim_of, ready_needs, record_events, take_ready
 from modelyard.platform.jobs.queue import enqueue
@@ -88,6 +88,23 @@ class Raw:
         execute(update, (seq, step, now, job_id))
         execute("COMMIT")
 
+    def row(self, seq: int) -> tuple[Any, ...]:
+        """Return the row of one event of the job."""
+        sql = "SELECT * FROM job_events WHERE job_id = ? AND seq = ?"
+        row: tuple[Any, ...] = self.connection.execute(sql, (self._job_id, seq)).fetchone()
+        return row
+
+    def page(self) -> list[JobEvent]:
+        """Return the first hundred events of the job."""
+        sql = "SELECT * FROM job_events WHERE job_id = ? ORDER BY seq LIMIT 100"
+        return [made_by_hand(row) for row in self.connection.execute(sql, (self._job_id,))]
+
+
+def made_by_hand(row: tuple[Any, ...]) -> JobEvent:
+    """The event that a row holds: what both sides return."""
+    *before, data, time, epoch = row
+    return JobEvent(*before, json.loads(data), datetime.fromisoformat(time), epoch)
+
 
 def median_us(actions: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, dict[str, float]]:
     """The median time and processor time of each action, run in turns."""
@@ -121,6 +138,35 @@ def appends(folder: Path, durability: str, rounds: int) -> dict[str, Any]:
     raw.connection.close()
     store.close()
     return {"one": ratios(one, 1.5), "batch of 100": ratios(batch, 1.25)}
+
+
+def reads(folder: Path, rounds: int) -> dict[str, Any]:
+    """Reads of events, each made from its row by both."""
+    path = str(folder / "reads.db")
+    store = SqliteStore(path, RECORDS, "process")
+    fill(store, 1)
+    run = Run(store)
+    run.append(200)
+    raw = Raw(path, "NORMAL", job_id := "job-000000000000")
+    pages = {
+        "raw": raw.page,
+        "store": lambda: store.read(lambda snapshot: snapshot.page(JobEvent, "by_job", job_id, limit=100)),
+    }
+    gets = {
+        "raw": lambda: made_by_hand(raw.row(7)),
+        "store": lambda: store.read(lambda snapshot: snapshot.get(JobEvent, job_id, 7)),
+    }
+    for both in (gets, pages):
+        assert both["raw"]() == both["store"]()
+    rows = gets | {"raw": lambda: raw.row(7)}
+    report = {
+        "get": ratios(median_us(gets, rounds), 1.5),
+        "get, raw: the row alone": ratios(median_us(rows, rounds), 1.5),
+        "page of 100": ratios(median_us(pages, rounds // 10), 1.1),
+    }
+    raw.connection.close()
+    store.close()
+    return report
 
 
 def rate(store: Store, threads: int, calls: int) -> float:
@@ -189,6 +235,7 @@ def main() -> None:
             "sqlite": sqlite3.sqlite_version,
             "append, durability power": appends(folder, "power", 300),
             "append, durability process": appends(folder, "process", 1500),
+            "read": reads(folder, 3000),
             "threads, durability power": grouping(folder),
             "claim, sqlite": claims(queues, 500),
             "claim, memory": claims({n: MemoryStore(RECORDS) for n in (100, 10_000)}, 2000),
