@@ -1,9 +1,11 @@
 """The host's side of a process that runs one job, for the tests: a platform whose trainer waits where a test wants.
 
 In the folder, `gate` holds the name of the item before which the trainer stops. It then writes its process number to
-the pipe `reached`, which it keeps open for as long as it lives, and continues when the file `go` is there.
+the pipe `reached`, which it keeps open for as long as it lives, and continues when the file `go` is there. The file
+`leaving` is there once the process has been asked to leave.
 """
 
+import gc
 import os
 import signal
 import subprocess
@@ -51,6 +53,12 @@ def say_reached(folder: str | Path) -> None:
     os.write(os.open(Path(folder) / "reached", os.O_WRONLY), f"{os.getpid()}\n".encode())
 
 
+def say_leaving(folder: str | Path) -> None:
+    for departure in [one for one in gc.get_objects() if type(one).__name__ == "Departure"]:  # of a process of one job
+        departure.requested.wait()
+        (Path(folder) / "leaving").touch()
+
+
 @attrs.define
 class Deadly(Gated):
     """Each of its processes dies at the gate, with something to say."""
@@ -71,6 +79,7 @@ def name_of(item: TrainItem) -> str:
 
 def gated(folder: str, lease: str = "30") -> Platform:
     assert sys.stdin.read() == "", "the job's code must not read what its process hangs on"
+    threading.Thread(target=say_leaving, args=[folder], daemon=True).start()
     return opened(folder, Gated(Path(folder)), lease)
 
 

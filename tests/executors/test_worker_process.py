@@ -232,6 +232,7 @@ def test_a_process_whose_worker_is_killed_gives_its_job_back_and_leaves(site: Si
     process = site.reached()
     worker.kill()
     worker.communicate()
+    until((site.folder / "leaving").exists)
     site.open_gate()
     process.wait_for_end()
     left = site.progress(job)
