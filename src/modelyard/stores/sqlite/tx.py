@@ -182,11 +182,14 @@ class SqliteTx(SqliteSnapshot):
 
     def add_all(self, records: Sequence[object]) -> None:
         """Store new records, many in a statement. Raises what `add` raises for the first that is refused."""
+        if len(records) == 1:
+            self.add(records[0])
+            return
         if len(records) > _FEW and len({*map(type, records)}) == 1:
             plan = self._plans[type(records[0])]
             if plan.adds_last and self._insert_all(plan, records):
                 return
-        summed = any(self._plans[cls].totals for cls in {*map(type, records)} & self._plans.keys())
+        summed = any(cls in self._plans and self._plans[cls].totals for cls in {*map(type, records)})
         if summed:
             self._write("SAVEPOINT added", ())
         for at, record in enumerate(records):
