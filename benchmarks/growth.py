@@ -71,7 +71,7 @@ def filled(store: Store, size: int) -> Mapping[str, Action]:
 
     def booking() -> None:
         made = entry()
-        store.transact(lambda tx: book(tx, made, None, None), durable=False)
+        store.transact(lambda tx: book(tx, made), durable=False)
 
     def page(cls: type, index: str, *where: str, descending: bool = False) -> Action:
         def query(snapshot: Snapshot) -> int:
