@@ -93,7 +93,7 @@ def booked(store: Store, names: Any, entity: str = "t") -> None:
         created_at=NOW,
         cost=Decimal("0.001"),
     )
-    store.transact(lambda tx: book(tx, entry, None, None), durable=False)
+    store.transact(lambda tx: book(tx, entry), durable=False)
 
 
 def crowd(action: Callable[[int], object], threads: int, calls: int) -> float:
