@@ -271,3 +271,13 @@ def test_the_newest_of_an_older_file_are_in_its_totals_once(tmp_path: Path) -> N
         assert (total.requests, total.cost) == (3, 7)
         rows = store.read(lambda snapshot: snapshot.page(LedgerEntry, "all"))
         assert [(row.id, row.seq) for row in rows] == [("1", 1), ("2", 2), ("4", 3)]
+
+
+def test_counts_too_great_to_be_added_keep_no_other_record_from_being_booked(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path / "yard.db", RECORDS, "process")) as store:
+        for number in range(3 * AT_ONCE):
+            row = attrs.evolve(booked(1), id=str(number), prompt_tokens=2**62)
+            store.transact(lambda tx, row=row: tx.add(row))
+            if number in (1, AT_ONCE, 3 * AT_ONCE - 1):
+                (total,) = store.read(lambda snapshot: snapshot.page(UsageTotal, "by_entity", "acme"))
+                assert (total.prompt_tokens, total.requests) == (2**63 - 1, number + 1)

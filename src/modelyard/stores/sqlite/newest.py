@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from modelyard.domain.record import EMPTY, Record
-from modelyard.stores.sqlite.totals import TotalsOf
+from modelyard.stores.sqlite.totals import TotalsOf, listed
 
 if TYPE_CHECKING:
     from sqlite_utils import Database as Database
@@ -42,7 +42,7 @@ def insertion(record: Record, names: Sequence[str], next_number: str) -> str:
     same = " AND ".join(f'"{name}" = given."{name}"' for name in record.key)
     taken = (f'EXISTS (SELECT 1 FROM "{table}" WHERE {same})' for table in tables_of(record))
     return (
-        f'INSERT INTO "{record.table}_newest" ({_listed(names)}) SELECT given.*, {next_number}'
+        f'INSERT INTO "{record.table}_newest" ({listed(names)}) SELECT given.*, {next_number}'
         f" FROM (SELECT {given}) AS given WHERE NOT ({' OR '.join(taken)})"
     )
 
@@ -55,7 +55,7 @@ def moving(record: Record, names: Iterable[str], totals: TotalsOf | None) -> Seq
     if not record.gathered:
         return ()
     newest, indexed = tables_of(record)
-    columns = _listed(names)
+    columns = listed(names)
     return (
         *([totals.adding()] if totals else []),
         f'INSERT INTO "{indexed}" ({columns}) SELECT {columns} FROM "{newest}"',
@@ -66,7 +66,7 @@ def moving(record: Record, names: Iterable[str], totals: TotalsOf | None) -> Seq
 def view(record: Record, names: Iterable[str]) -> str:
     """Return the statement that creates the view of all records of a class."""
     newest, indexed = tables_of(record)
-    columns = _listed(names)
+    columns = listed(names)
     return (
         f'CREATE VIEW "{record.table}" AS SELECT {columns} FROM "{indexed}" UNION ALL SELECT {columns} FROM "{newest}"'
     )
@@ -98,12 +98,8 @@ def sum_newest_of_ledger(database: Database) -> None:
     """Let the totals of an older file, to which every row was added at once, be those of the rows that were moved."""
     if not database["ledger_newest"].exists():
         return
-    connection, columns = database.conn, _listed(column.name for column in database.table("ledger_newest").columns)
+    connection, columns = database.conn, listed(column.name for column in database.table("ledger_newest").columns)
     connection.execute(f'INSERT INTO "ledger_indexed" ({columns}) SELECT {columns} FROM "ledger_newest"')
     connection.execute('DROP TABLE "ledger_newest"')
     create_newest(database, "ledger", {"day": "TEXT", "requests": "INTEGER"})
     connection.execute('ALTER TABLE "usage_totals" RENAME TO "usage_totals_indexed"')
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(f'"{name}"' for name in names)

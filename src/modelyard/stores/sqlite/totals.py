@@ -64,8 +64,8 @@ class TotalsOf:
         columns = columns_of(self.sums)
         added = [f'"{name}" = {_plus(columns[name], _quoted(name), _of("excluded", name))}' for name in self.sums.sums]
         return (
-            f'INSERT INTO "{self.sums.table}_indexed" ({_listed(columns)}) {self._of_newest()}'
-            f" ON CONFLICT ({_listed(self.sums.key)}) DO UPDATE SET {', '.join(added)}"
+            f'INSERT INTO "{self.sums.table}_indexed" ({listed(columns)}) {self._of_newest()}'
+            f" ON CONFLICT ({listed(self.sums.key)}) DO UPDATE SET {', '.join(added)}"
         )
 
     def view(self) -> str:
@@ -98,11 +98,13 @@ class TotalsOf:
         """Return the query for what the newest records add to each total."""
         chosen = [self._sum_of_newest(column) for column in columns_of(self.sums).values()]
         table = f"{self.record.table}_newest"
-        return f'SELECT {", ".join(chosen)} FROM "{table}" WHERE true GROUP BY {_listed(self.sums.key)}'
+        return f'SELECT {", ".join(chosen)} FROM "{table}" WHERE true GROUP BY {listed(self.sums.key)}'
 
     def _sum_of_newest(self, column: Column) -> str:
         name = _quoted(column.name)
-        return f"{_TOTAL if _is_amount(column) else 'sum'}({name}) AS {name}" if column.name in self.sums.sums else name
+        if column.name not in self.sums.sums:
+            return name
+        return f"{f'{_TOTAL}({name})' if _is_amount(column) else f'CAST(total({name}) AS INTEGER)'} AS {name}"
 
 
 def _is_amount(column: Column) -> bool:
@@ -110,7 +112,10 @@ def _is_amount(column: Column) -> bool:
 
 
 def _plus(column: Column, one: str, other: str) -> str:
-    return f"{_SUM}({one}, {other})" if _is_amount(column) else f"{one} + {other}"
+    """Return the expression for a sum. That of integers is the greatest one where it would be greater, so that no count
+    that a server invents keeps others from being booked.
+    """
+    return f"{_SUM}({one}, {other})" if _is_amount(column) else f"CAST({one} + {other} AS INTEGER)"
 
 
 def _quoted(name: str) -> str:
@@ -121,5 +126,6 @@ def _of(table: str, name: str) -> str:
     return f'{table}."{name}"'
 
 
-def _listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
+    """Return names as SQL lists them."""
     return ", ".join(map(_quoted, names))
