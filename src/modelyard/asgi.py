@@ -183,42 +183,30 @@ async def _close_connection(receive: Receive, send: Send) -> None:
             pass
 
 
-_SOON = 0.01
-"""Seconds after which a request is looked at that is not yet answered."""
-
-
 class BegunRequests:
-    """The requests that an event loop has begun, and not yet answered.
+    """The requests that an event loop has begun, and not yet answered, since it last turned.
 
-    Most are answered soon. So what the others need is set up later, at one look at all of them.
+    Most are answered before the next turn. So what the others need is set up then, at one look at all of them.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop: ReferenceType[asyncio.AbstractEventLoop] = ref(loop)  # an application may outlive its event loops
         self.receivers: dict[RequestReceiver, None] = {}
-        self._before: list[RequestReceiver] = []
         self._looks: bool = False
 
     def add(self, receiver: "RequestReceiver") -> None:
-        """Look at it at the second look from now on, unless it was removed until then."""
+        """Look at it at the next turn, unless it was removed until then."""
         self.receivers[receiver] = None
         if not self._looks:
-            self._look_later()
-
-    def _look_later(self) -> None:
-        loop = self.loop()
-        assert loop is not None
-        self._looks = True
-        loop.call_later(_SOON, self._look)
+            self._looks = True
+            loop = self.loop()
+            assert loop is not None
+            loop.call_soon(self._look)
 
     def _look(self) -> None:
-        waiting = [receiver for receiver in self._before if receiver in self.receivers]
+        waiting, self.receivers, self._looks = self.receivers, {}, False
         for receiver in waiting:
-            del self.receivers[receiver]
             receiver.look()
-        self._before, self._looks = [*self.receivers], False
-        if self._before:
-            self._look_later()
 
 
 class RequestReceiver:
