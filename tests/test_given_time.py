@@ -35,7 +35,6 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
         "the real clock itself, and ids where no clock is given",
     ),
     "platform/chat/backend_stream.py": ({"asyncio.sleep"}, "sleep(0) is a turn"),
-    "threads.py": ({"asyncio.wait"}, "waits for work without a limit"),
     "backends/upstream/transport.py": ({"asyncio.timeout"}, "its deadline is set anew by what the clock says"),
     "artifacts/folder.py": ({"import time"}, "compares the times that the file system gives to parts of files"),
     "artifacts/objects/direct.py": ({"datetime.now"}, "compares the times that the object store gives to parts"),
@@ -86,7 +85,7 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
         "the silence of a server's socket is measured by proxies in real time",
     ),
     "asgi.py": (
-        {"asyncio.timeout", "asyncio.sleep", "loop.call_at", "loop.time"},
+        {"asyncio.timeout", "asyncio.sleep", "loop.call_at", "loop.call_later", "loop.time"},
         "the pace of a client on a server's socket is the event loop's to measure; sleep(0) is a turn",
     ),
     "testing/clients/server.py": (
