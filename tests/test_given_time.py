@@ -85,7 +85,7 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
         "the silence of a server's socket is measured by proxies in real time",
     ),
     "asgi.py": (
-        {"asyncio.timeout", "asyncio.sleep", "loop.call_at", "loop.call_later", "loop.time"},
+        {"asyncio.timeout", "asyncio.sleep", "loop.call_at", "loop.time"},
         "the pace of a client on a server's socket is the event loop's to measure; sleep(0) is a turn",
     ),
     "testing/clients/server.py": (
