@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, MutableMapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from itertools import takewhile
 from typing import Any, Self, cast
 from weakref import ReferenceType, ref
 
@@ -183,30 +184,47 @@ async def _close_connection(receive: Receive, send: Send) -> None:
             pass
 
 
-class BegunRequests:
-    """The requests that an event loop has begun, and not yet answered, since it last turned.
+_TURNS = 4
+"""Turns of its event loop after which a request is looked at: a booking that shares a commit ends within these, also
+behind a server that begins the requests of one turn one after the other."""
 
-    Most are answered before the next turn. So what the others need is set up then, at one look at all of them.
+
+class BegunRequests:
+    """The requests that an event loop has begun, and neither answered nor looked at in its last turns.
+
+    Most are answered within a few turns. So what the others need is set up later, at one look at all of them.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop: ReferenceType[asyncio.AbstractEventLoop] = ref(loop)  # an application may outlive its event loops
-        self.receivers: dict[RequestReceiver, None] = {}
+        self.receivers: dict[RequestReceiver, int] = {}
+        """With the turn at which each is looked at: the first of them is due first."""
+        self._turn = 0
         self._looks: bool = False
 
     def add(self, receiver: "RequestReceiver") -> None:
-        """Look at it at the next turn, unless it was removed until then."""
-        self.receivers[receiver] = None
+        """Look at it some turns later, unless it was removed until then."""
+        self.receivers[receiver] = self._turn + _TURNS
         if not self._looks:
-            self._looks = True
-            loop = self.loop()
-            assert loop is not None
-            loop.call_soon(self._look)
+            self._look_at_next_turn()
+
+    def _look_at_next_turn(self) -> None:
+        loop = self.loop()
+        assert loop is not None
+        self._looks = True
+        loop.call_soon(self._look)
 
     def _look(self) -> None:
-        waiting, self.receivers, self._looks = self.receivers, {}, False
-        for receiver in waiting:
+        self._turn += 1
+        for receiver in [*takewhile(self._is_due, self.receivers)]:
+            del self.receivers[receiver]
             receiver.look()
+        self._looks = False
+        if self.receivers:
+            self._look_at_next_turn()
+
+    def _is_due(self, receiver: "RequestReceiver") -> bool:
+        return self.receivers[receiver] <= self._turn
 
 
 class RequestReceiver:
@@ -266,7 +284,7 @@ class RequestReceiver:
         return b"".join(read)
 
     def watch(self) -> None:
-        """Read no more of the body, and watch for the disconnect: at the next turn of the event loop."""
+        """Read no more of the body, and watch for the disconnect: some turns of the event loop later."""
         if not self.complete and self._timer is not None:
             self._timer.cancel()
             self._begun.add(self)

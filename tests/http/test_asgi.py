@@ -238,8 +238,8 @@ def test_a_client_who_goes_away_stops_the_backend_and_pays_for_what_was_said(str
         task = asyncio.create_task(asgi_app(platform)(scope_of("POST", CHAT, key), connection.receive, connection.send))
         if late:
             connection.inbox.put_nowait(chunk(body[:10], True))
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
+            for _ in range(8):  # until the time of its body is measured
+                await asyncio.sleep(0)
         connection.inbox.put_nowait(chunk(body[10 if late else 0 :]))
         while not backend.entered.is_set():
             await asyncio.sleep(0)
@@ -301,6 +301,21 @@ def test_of_requests_that_begin_together_only_the_one_whose_client_goes_away_is_
 
     with open_platform(backend=backend) as platform:  # type: ignore[arg-type]
         assert asyncio.run(main(platform, platform.keys.create("acme").secret)) == [False, True, False]
+
+
+def test_requests_whose_bookings_share_a_commit_are_answered_before_their_disconnect_is_watched(tmp_path: Any) -> None:
+    async def main(platform: Any, key: str) -> list[tuple[int, int]]:
+        app, first = asgi_app(platform), Connection(chunk(chat_body()))
+        await app(scope_of("POST", CHAT, key), first.receive, first.send)  # reads the settings in a thread
+        connections = [Connection(chunk(chat_body()), GONE) for _ in range(8)]
+        asking = (app(scope_of("POST", CHAT, key), connection.receive, connection.send) for connection in connections)
+        await asyncio.gather(*asking)
+        return [(connection.status, connection.inbox.qsize()) for connection in connections]
+
+    with open_platform(tmp_path / "yard.db") as platform:
+        key = platform.keys.create("acme").secret
+        assert asyncio.run(main(platform, key)) == [(200, 1)] * 8
+        assert len(platform.usage.list().page().items) == 9
 
 
 def test_one_application_serves_event_loops_in_several_threads_at_once() -> None:
