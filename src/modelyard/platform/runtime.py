@@ -8,7 +8,7 @@ import attrs
 
 from modelyard.domain import base_model, job
 from modelyard.domain.catalogue import CatalogueEntry
-from modelyard.domain.usage import Admission, Budget
+from modelyard.domain.usage import Admission, Budget, LedgerEntry
 from modelyard.errors import StorageFull, StoreClosed
 from modelyard.lazy import log
 from modelyard.platform.liveness import LivenessMonitor
@@ -67,8 +67,12 @@ class Settings:
 class Booking(Protocol):
     """What records what a request has used."""
 
+    @property
+    def alone(self) -> LedgerEntry | None:
+        """The entry of the ledger, where that is all there is to record."""
+
     def step(self, tx: Tx) -> None:
-        """Record it, its total in `totals` where they are given. May run again."""
+        """Record it. May run again."""
 
     def on_committed(self) -> None:
         """Note that it is recorded."""

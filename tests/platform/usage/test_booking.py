@@ -72,3 +72,23 @@ def test_bookings_of_one_transaction_add_up_to_what_each_adds_alone(
             platform._runtime.store.transact(one.step)
 
     assert booked(together) == booked(alone)
+
+
+def test_of_bookings_that_share_a_transaction_each_keeps_its_answer() -> None:
+    answers: list[str] = []
+    with open_platform() as platform:
+        made = bookings(platform, [entry(number, "a", "echo", 0, 1) for number in range(5)])
+        for one in made:
+            one.keep = lambda tx, id_=one.id: answers.append(id_)  # type: ignore[misc]
+        platform._runtime.store.transact(lambda tx: book_together(tx, made))
+        assert answers == [one.id for one in made]
+        assert len(kept(platform)[0]) == 5
+
+
+def test_of_bookings_that_share_a_transaction_each_asks_its_budgets() -> None:
+    with open_platform() as platform:
+        made = bookings(platform, [entry(number, "a", "echo", 0, 1) for number in range(5)])
+        asked = [one.after_answer(Decimal(1)) for one in made]
+        platform._runtime.store.transact(lambda tx: book_together(tx, asked))
+        assert all(one.admitted for one in asked)
+        assert len(kept(platform)[0]) == 5

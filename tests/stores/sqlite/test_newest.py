@@ -281,3 +281,11 @@ def test_counts_too_great_to_be_added_keep_no_other_record_from_being_booked(tmp
             if number in (1, AT_ONCE, 3 * AT_ONCE - 1):
                 (total,) = store.read(lambda snapshot: snapshot.page(UsageTotal, "by_entity", "acme"))
                 assert (total.prompt_tokens, total.requests) == (2**63 - 1, number + 1)
+
+
+def test_counts_too_great_to_be_added_may_be_added_together(tmp_path: Path) -> None:
+    rows = [attrs.evolve(booked(1), id=str(number), prompt_tokens=2**62) for number in range(8)]
+    with closing(SqliteStore(tmp_path / "yard.db", RECORDS, "process")) as store:
+        store.transact(lambda tx: tx.add_all(rows))
+        (total,) = store.read(lambda snapshot: snapshot.page(UsageTotal, "by_entity", "acme"))
+    assert (total.prompt_tokens, total.requests) == (2**63 - 1, 8)

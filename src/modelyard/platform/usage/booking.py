@@ -1,6 +1,7 @@
 """Record usage: the ledger, its totals, and what a request has reserved, as functions of `tx`."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
@@ -44,6 +45,11 @@ class CompletionBooking:
             self.warnings = warnings = list[Budget]()
             spent = _NOTHING if self.entry is None else self.entry.cost
             self.charged = settle(tx, self.reserved, spent, warnings)
+
+    @property
+    def alone(self) -> LedgerEntry | None:
+        """The entry of the ledger, where that is all there is to record."""
+        return self.entry if self.reserved is None and self.keep is None else None
 
     def on_committed(self) -> None:
         """Forget it, and report it, once."""
@@ -96,6 +102,10 @@ class AnsweredBooking(CompletionBooking):
     admitted: bool = False
     charged: Sequence[Budget] = ()
     warnings: Sequence[Budget] = ()
+
+    @property
+    def alone(self) -> None:
+        """Nothing: the budgets are asked first."""
 
     def step(self, tx: Tx) -> None:
         """Record it if all budgets have what it could have cost. Repeating it records nothing more."""
@@ -192,6 +202,11 @@ def retry_bookings(runtime: Runtime) -> None:
 
 def book_together(tx: Tx, bookings: Sequence[Booking]) -> None:
     """Record several requests in one transaction. Repeating it changes nothing."""
+    entries = [entry for booking in bookings if (entry := booking.alone) is not None]
+    if len(entries) == len(bookings):
+        with suppress(RecordConflict):  # each of them is recorded that was not before
+            tx.add_all(entries)
+            return
     for booking in bookings:
         booking.step(tx)
 

@@ -167,6 +167,9 @@ class StatementPlan:
         self.settings: frozenset[int] = frozenset(names.index(name) for name in record.settings)
         given = [name for name in names if name != record.sequence]
         self._row = _dumping([columns[name] for name in given])
+        self.row_alone: Callable[[object], Row] = self._row.checked
+        """The function to the values of a record without those of its total."""
+        self.add_total: str = totals.adding_one() if totals else ""
         self._positions = range(len(given))
         self.key_of: Callable[[tuple[Any, ...]], tuple[Any, ...]] = _picker([names.index(name) for name in record.key])
         self._table, self._names = record.table, names
@@ -196,7 +199,7 @@ class StatementPlan:
         last = f'SELECT rowid FROM "{self._indexed}" ORDER BY rowid DESC LIMIT ?'
         self.delete_last: str = f'DELETE FROM "{self._indexed}" WHERE rowid IN ({last})'
         # A key of one integer is the rowid itself, so that a record with a small one is not the last.
-        self.adds_last: bool = not totals and (
+        self.adds_last: bool = not record.sums and (
             bool(record.sequence) or [column.kind.sql for column in self._key] != ["INTEGER"]
         )
         self.find: dict[str, Lookup] = {
@@ -249,6 +252,13 @@ class StatementPlan:
             return row
         total_of, of_total = totals.total_of, _dumping([*totals.columns.values()]).checked
         return lambda record: (*row(record), *of_total(total_of(record)))
+
+    def rows_of_totals(self, records: Sequence[object]) -> list[Row]:
+        """Return the rows of what records add to their totals. Raises `ValueError` for what cannot be stored."""
+        totals = self.totals
+        if totals is None:
+            return []
+        return [*map(_dumping([*columns_of(totals.sums).values()]).checked, totals.added_up(records))]
 
     @cached_property
     def record_of(self) -> Callable[[Row], Any]:

@@ -6,6 +6,7 @@ beside the columns of the record, so that SQL alone can add up what was added (`
 
 # ruff: noqa: S608 - the names come from declarations, and every value is bound
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import Any
@@ -59,13 +60,32 @@ class TotalsOf:
         known = columns_of(self.record)
         return {name: column for name, column in columns_of(self.sums).items() if name not in known}
 
+    def added_up(self, records: Iterable[Any]) -> list[Any]:
+        """Return what records add to each of their totals. Raises `ValueError` for a sum that no column can hold."""
+        totals: dict[tuple[Any, ...], Any] = {}
+        for one in map(self.total_of, records):
+            key = tuple([getattr(one, name) for name in self.sums.key])
+            totals[key] = totals[key] + one if key in totals else one
+        for total in totals.values():
+            for name in self.sums.sums:
+                if type(value := getattr(total, name)) is int and abs(value) > sys.maxsize:
+                    raise ValueError(f"the sum {value} of {name} is too great for a column")
+        return [*totals.values()]
+
+    def adding_one(self) -> str:
+        """Return the statement that adds one total to that with its key."""
+        return self._adding(f"VALUES ({', '.join('?' * len(columns_of(self.sums)))})")
+
     def adding(self) -> str:
         """Return the statement that adds the newest records to the totals."""
+        return self._adding(self._of_newest())
+
+    def _adding(self, added: str) -> str:
         columns = columns_of(self.sums)
-        added = [f'"{name}" = {_plus(columns[name], _quoted(name), _of("excluded", name))}' for name in self.sums.sums]
+        sums = [f'"{name}" = {_plus(columns[name], _quoted(name), _of("excluded", name))}' for name in self.sums.sums]
         return (
-            f'INSERT INTO "{self.sums.table}_indexed" ({listed(columns)}) {self._of_newest()}'
-            f" ON CONFLICT ({listed(self.sums.key)}) DO UPDATE SET {', '.join(added)}"
+            f'INSERT INTO "{self.sums.table}_indexed" ({listed(columns)}) {added}'
+            f" ON CONFLICT ({listed(self.sums.key)}) DO UPDATE SET {', '.join(sums)}"
         )
 
     def view(self) -> str:

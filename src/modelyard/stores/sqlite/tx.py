@@ -271,7 +271,7 @@ class SqliteTx(SqliteSnapshot):
         """Insert new records of one class, or none if one is refused. Returns whether they were inserted."""
         done = inserted = 0
         with suppress(TypeError, ValueError):
-            rows = [*map(plan.row_of, records)]
+            rows, totals = [*map(plan.row_alone, records)], plan.rows_of_totals(records)
             self._move_newest(plan)
             if plan.next_number:
                 rows = [(*row, number) for number, row in enumerate(rows, self._rows(plan.next_number, ())[0][0])]
@@ -284,7 +284,10 @@ class SqliteTx(SqliteSnapshot):
                 self._count_settings()
         if inserted < len(records):
             self._write(plan.delete_last, (inserted,))
-        return inserted == len(records)
+            return False
+        for total in totals:
+            self._write(plan.add_total, total)
+        return True
 
     def _delete(self, records: Sequence[object]) -> None:
         """Delete records that this step has added, so that their numbers are free again."""
