@@ -167,8 +167,6 @@ class StatementPlan:
         self.settings: frozenset[int] = frozenset(names.index(name) for name in record.settings)
         given = [name for name in names if name != record.sequence]
         self._row = _dumping([columns[name] for name in given])
-        self.row_alone: Callable[[object], Row] = self._row.checked
-        """The function to the values of a record without those of its total."""
         self.add_total: str = totals.adding_one() if totals else ""
         self._positions = range(len(given))
         self.key_of: Callable[[tuple[Any, ...]], tuple[Any, ...]] = _picker([names.index(name) for name in record.key])
@@ -253,12 +251,19 @@ class StatementPlan:
         total_of, of_total = totals.total_of, _dumping([*totals.columns.values()]).checked
         return lambda record: (*row(record), *of_total(total_of(record)))
 
+    @property
+    def row_alone(self) -> Callable[[object], Row]:
+        """The function to the values of a new record without those of its total."""
+        return self._row.checked
+
     def rows_of_totals(self, records: Sequence[object]) -> list[Row]:
         """Return the rows of what records add to their totals. Raises `ValueError` for what cannot be stored."""
-        totals = self.totals
-        if totals is None:
-            return []
-        return [*map(_dumping([*columns_of(totals.sums).values()]).checked, totals.added_up(records))]
+        return [*map(self._row_of_total, self.totals.added_up(records))] if self.totals else []
+
+    @cached_property
+    def _row_of_total(self) -> Callable[[object], Row]:
+        assert self.totals is not None
+        return _dumping([*columns_of(self.totals.sums).values()]).checked
 
     @cached_property
     def record_of(self) -> Callable[[Row], Any]:
