@@ -17,7 +17,7 @@ import attrs
 
 from fleet_node import __file__ as node
 from modelyard import Platform, open_platform
-from modelyard.domain.job import WorkerRecord
+from modelyard.domain.worker import WorkerRecord
 from polling import until
 
 SIZE = 4

@@ -1,5 +1,6 @@
 """Values of a record for its columns: the written-out function gives what the general one gives, for any values."""
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from types import MappingProxyType
@@ -91,6 +92,54 @@ def test_a_record_passes_for_unchanged_only_if_a_conversion_leaves_it(at: int, d
         return projection.accept(held) if found is None else held
 
     assert outcome(shared, Bag(record, held)) == outcome(projection.accept, held)
+
+
+DUMPED = range(1, len(PROJECTIONS), 2)
+
+
+@pytest.mark.parametrize("at", DUMPED)
+@given(data=st.data())
+def test_changes_are_the_converted_values_that_differ(at: int, data: st.DataObject) -> None:
+    projection, record = PROJECTIONS[at], DECLARED[at]
+    before, after = tuple(usual(record)), drawn(data, record)
+    expected = outcome(projection.accept, after)
+    if isinstance(expected, list):
+        values, old = projection.accept(after), projection.accept(before)
+        changed = {place: value for place, value in enumerate(values) if value != old[place]}
+        assert projection.changes(Bag(record, after), Bag(record, before))[0] == changed
+    else:
+        with pytest.raises((TypeError, ValueError)):
+            projection.changes(Bag(record, after), Bag(record, before))
+
+
+@pytest.mark.parametrize("at", DUMPED)
+@given(data=st.data())
+def test_values_are_as_given_only_if_they_are_read_as_they_are(at: int, data: st.DataObject) -> None:
+    projection, record = PROJECTIONS[at], DECLARED[at]
+    before, after = Bag(record, read_again(projection, record, tuple(usual(record)))), drawn(data, record)
+    with suppress(TypeError, ValueError):
+        if projection.changes(Bag(record, after), before)[1]:
+            read = read_again(projection, record, after)
+            assert [(type(value), repr(value)) for value in read] == [(type(value), repr(value)) for value in after]
+
+
+def read_again(projection: Projection, record: Record, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a store returns for values that it has stored."""
+    dumped = zip(projection.accept(values), columns_of(record).values(), strict=True)
+    return tuple(
+        value if value is None or not column.kind.load else column.kind.load(value) for value, column in dumped
+    )
+
+
+@pytest.mark.parametrize("at", DUMPED)
+def test_usual_values_are_as_given_but_for_json(at: int) -> None:
+    columns, before = columns_of(DECLARED[at]).values(), usual(DECLARED[at])
+    by_type: dict[type, Any] = {str: "b", int: 8, bool: False, float: 1.5, bytes: b"c", Decimal: Decimal("2.50")}
+    by_type |= {datetime: datetime(2026, 1, 2, tzinfo=UTC), Colour: Colour.BLUE}
+    after = [by_type.get(column.kind.usual, value) for column, value in zip(columns, before, strict=True)]
+    changed, as_given = PROJECTIONS[at].changes(Bag(DECLARED[at], tuple(after)), Bag(DECLARED[at], tuple(before)))
+    assert as_given
+    assert set(changed) == {place for place, column in enumerate(columns) if column.kind.usual in by_type}
 
 
 @pytest.mark.parametrize(

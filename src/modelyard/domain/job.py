@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.frozen import quick_init
+from modelyard.domain.frozen import copies, quick_init
 from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping, sequence_field
 from modelyard.errors import Conflict
 
@@ -200,6 +200,22 @@ class JobProgress:
         """`now`, or the job's latest time where the wall clock has gone back."""
         return max(now, self.updated_at)
 
+    @copies
+    def recorded(
+        self,
+        updated_at: datetime,
+        held: bool,
+        last_seq: int,
+        step: int,
+        total: int | None,
+        gain: Gain,
+        crashes: int,
+        losses: int,
+        faults: int,
+    ) -> "JobProgress":
+        """Return a copy, as a write of its worker makes one."""
+        raise NotImplementedError
+
     def gained(self) -> "JobProgress":
         """Return the progress of a claim that has stored something new: all earlier losses are forgiven."""
         return attrs.evolve(self, gain=Gain.NEW, crashes=0, losses=0, faults=0, suspect=False)
@@ -263,40 +279,8 @@ class SupersededEvent:
     created_at: datetime
 
 
-@attrs.frozen
-class WorkerProcess:
-    """A process with workers that have announced themselves; `beat` grows while it lives, for all of them.
-
-    `process` names it, as `process_identity` does.
-    """
-
-    id: str
-    beat: int
-    process: str = ""
-
-
-@attrs.frozen
-class WorkerRecord:
-    """A worker that has announced itself.
-
-    `beat` grows each time it does; in between it lives as long as its process (`WorkerProcess`). `declines` are the
-    needs of jobs that are ready (`str(Needs)`) and that it leaves to other workers. `process` names its process, as
-    `process_identity` does.
-    """
-
-    id: str
-    beat: int
-    started_at: datetime
-    kind: str = "worker"
-    declines: tuple[str, ...] = ()
-    process: str = ""
-    process_id: str = ""
-
-
 JOB = "job"
 """The kind of domain to which the events and the progress of a job belong."""
-WORKER = "worker"
-"""The kind of domain to which the record of a process with workers belongs, and those of its workers."""
 
 RECORDS = (
     Record(
@@ -335,13 +319,5 @@ RECORDS = (
         "superseded_events",
         ("event_id", "epoch"),
         indexes={"by_event": Index(("event_id",), ("epoch",))},
-    ),
-    Record(WorkerProcess, "worker_processes", ("id",), indexes={"all": Index(())}, domain=(WORKER, "id")),
-    Record(
-        WorkerRecord,
-        "workers",
-        ("id",),
-        indexes={"all": Index(("kind",)), "by_process": Index(("process_id",))},
-        domain=(WORKER, "process_id"),
     ),
 )

@@ -23,6 +23,7 @@ from modelyard.domain import (
     training,
     upload,
     usage,
+    worker,
 )
 from modelyard.domain import promotion as alias
 from modelyard.domain.evaluation import objects as versioned
@@ -63,6 +64,7 @@ RECORDS: Sequence[Record] = _Declarations(
     process,
     response,
     job,
+    worker,
     upload,
     file,
     models,

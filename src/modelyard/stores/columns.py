@@ -192,6 +192,15 @@ class Projection:
         """Return the function that returns a record that needs no conversion, or else what `otherwise` returns."""
         return conversions.record_check(self._fields(), self._converts, otherwise)
 
+    @cached_property
+    def changes(self) -> Callable[[Any, Any], tuple[dict[int, Any], bool]]:
+        """The function from a new record and an old one to the converted values that differ, by position.
+
+        It returns as well whether the values of the new record are what `load` would return. It raises what
+        `convert_one` raises.
+        """
+        return conversions.record_changes(self._fields(), self._converts, self.convert_one)
+
     def _fields(self) -> conversions.Fields:
         return [(column.name, column.kind.usual, column.nullable) for column in self._columns]
 

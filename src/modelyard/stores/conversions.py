@@ -145,6 +145,46 @@ def record_check(
     return usual.function("record", "record", "otherwise(record)", otherwise=otherwise)
 
 
+def record_changes(
+    fields: Fields, converts: Mapping[int, Convert], convert_one: Callable[[int, Any], Any]
+) -> Callable[[Any, Any], tuple[dict[int, Any], bool]]:
+    """Make the function from a new record and an old one to the converted values that differ, by position.
+
+    It returns as well whether the values of the new record are those that reading gives back. Most values are the same
+    objects, which is quick to see. The others are compared in their converted form, since values that are equal may
+    differ there: unusual ones are converted by `convert_one`.
+    """
+    known: dict[str, Any] = {"utc": UTC, "utc_text": utc_text, "convert_one": convert_one}
+    lines = ["def changes(new, old):", " changed, as_given = {}, True"]
+    for at, (field, usual, nullable) in enumerate(fields):
+        convert = converts.get(at)
+        known |= {f"type{at}": usual, f"convert{at}": convert}
+        condition, result = _usual_value(at, convert, nullable)
+        converted = f"({result} if {condition} else convert_one({at}, {{0}}))" if convert else "{0}"
+        lines += [
+            f" if new.{field} is not old.{field}:",
+            f"  value, before = new.{field}, old.{field}",
+            f"  if {condition.format('value')}: value = {result.format('value')}",
+            f"  else: value, as_given = convert_one({at}, value), False",
+            f"  if value != {converted.format('before')}: changed[{at}] = value",
+        ]
+    exec(_compiled("\n".join([*lines, " return changed, as_given"])), known)  # noqa: S102 - of the names of fields
+    return known["changes"]  # type: ignore[no-any-return]
+
+
+def _usual_value(at: int, convert: Convert | None, nullable: bool) -> tuple[str, str]:
+    """Return the condition under which a value `{0}` is read as it was given, and what it is converted to."""
+    further, result = _in_place(convert, "{0}", f"convert{at}({{0}})")
+    if convert is not None and convert in _USUAL:
+        further, result = f" and {_USUAL[convert](['{0}'])}", "{0}"
+    condition = f"type({{0}}) is type{at}{further}"
+    if convert is json_values.dump:
+        condition = "False"  # it takes a walk through the value to see
+    if nullable:
+        return f"({{0}} is None or {condition})", f"(None if {{0}} is None else {result})"
+    return condition, result
+
+
 class _Usual:
     """The source that reads fields: the conditions under which all values are usual, and what they are converted to."""
 
@@ -195,7 +235,7 @@ def _in_place(convert: Convert | None, name: str, called: str) -> tuple[str, str
 
 
 def _joined(names: Sequence[str]) -> str:
-    return f"''.join(({', '.join(names)},))"
+    return f"''.join(({', '.join(names)},))" if len(names) > 1 else names[0]
 
 
 def _all_ascii(names: Sequence[str]) -> str:

@@ -193,6 +193,7 @@ class GroupCommit:
                 self._leader = call
 
     def _enqueue(self, call: _ThreadCall[Any] | _TaskCall[Any]) -> None:
+        self.refuse_steps()
         if self._closed:
             raise StoreClosed("the store was closed")
         self._queue.append(call)
@@ -211,9 +212,12 @@ class GroupCommit:
                 if self._leader is not None or self._queue or self._closed:
                     return False
                 self._leader = call
-            self._run_group((call,), run)
+            self.running = threading.get_ident()
+            run((call,))
         finally:
             if self._leader is call:
+                self.running = None
+                self._last_size = 1
                 self._leader = None  # who comes from now on may lead without being named
                 if self._queue:
                     self._step_down(None)

@@ -77,7 +77,8 @@ class SortedEntries:
 
     def after(self, cursor: Position | None, limit: int) -> list[Any]:
         """Return what is at up to `limit` positions after the cursor, or from the first one on."""
-        chunks, found = self._chunks, list[Any]()
+        chunks = self._chunks
+        found: list[Any] = []
         at = 0 if cursor is None else bisect_right(chunks, cursor, key=_last_position)
         while at < len(chunks) and len(found) < limit:
             chunk = chunks[at]
@@ -88,7 +89,8 @@ class SortedEntries:
 
     def before(self, cursor: Position | None, limit: int) -> list[Any]:
         """Return what is at up to `limit` positions before the cursor, or from the last one on, the greatest first."""
-        chunks, found = self._chunks, list[Any]()
+        chunks = self._chunks
+        found: list[Any] = []
         at = len(chunks) - 1
         if cursor is not None:
             at = min(at, bisect_left(chunks, cursor, key=_last_position))

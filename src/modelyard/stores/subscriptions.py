@@ -40,7 +40,7 @@ class Subscribers:
 
     def wake(self, topics: Collection[str]) -> None:
         """Wake the subscribers of these topics. What one raises is logged."""
-        if self._by_topic.keys().isdisjoint(topics):
+        if not self._by_topic or self._by_topic.keys().isdisjoint(topics):
             return
         with self._lock:
             found = [one for topic in topics if topic in self._by_topic for one in self._by_topic[topic]]

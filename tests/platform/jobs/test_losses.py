@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 import attrs
 import pytest
 
-from modelyard.domain.job import ENDED, Claim, Job, JobKind, JobProgress, JobStatus, Needs, QueueState, WorkerRecord
+from modelyard.domain.job import ENDED, Claim, Job, JobKind, JobProgress, JobStatus, Needs, QueueState
+from modelyard.domain.worker import WorkerRecord
 from modelyard.errors import StorageFull, StoreBusy, StoreError
 from modelyard.platform.jobs.announced import alive
 from modelyard.platform.jobs.expired_claims import PAGE

@@ -7,8 +7,9 @@ from typing import Any
 import attrs
 
 from modelyard.clock import SystemClock
-from modelyard.domain.job import JobStatus, WorkerProcess, WorkerRecord
+from modelyard.domain.job import JobStatus
 from modelyard.domain.schema import RECORDS
+from modelyard.domain.worker import WorkerProcess, WorkerRecord
 from modelyard.executors.inline import InlineExecutor
 from modelyard.executors.thread import ThreadExecutor
 from modelyard.platform.jobs.announced import alive

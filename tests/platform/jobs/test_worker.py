@@ -10,9 +10,10 @@ import pytest
 
 from modelyard.clock import SystemClock
 from modelyard.domain.events import JobChanged, JobEventRecorded, LeaseTaken
-from modelyard.domain.job import JobKind, JobStatus, Needs, QueueState, SupersededEvent, WorkerProcess, WorkerRecord
+from modelyard.domain.job import JobKind, JobStatus, Needs, QueueState, SupersededEvent
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.training import GRADIENT_STEP
+from modelyard.domain.worker import WorkerProcess, WorkerRecord
 from modelyard.errors import StoreBusy, TrainingError
 from modelyard.executors.inline import InlineExecutor
 from modelyard.executors.thread import ThreadExecutor

@@ -10,8 +10,9 @@ import pytest
 
 from modelyard import open_platform
 from modelyard.backends.echo import EchoBackend
-from modelyard.domain.job import Job, JobKind, QueueState, WorkerRecord
+from modelyard.domain.job import Job, JobKind, QueueState
 from modelyard.domain.schema import RECORDS
+from modelyard.domain.worker import WorkerRecord
 from modelyard.errors import StorageFull
 from modelyard.platform.operations.health import CheckResult, Health, SystemCheck
 from modelyard.protocols import ArtifactStore, Clock, Store

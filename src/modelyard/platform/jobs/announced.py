@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from functools import partial
 from math import inf
 
-from modelyard.domain.job import WORKER, Job, JobStatus, QueueState, WorkerProcess, WorkerRecord
+from modelyard.domain.job import Job, JobStatus, QueueState
 from modelyard.domain.record import KEY
+from modelyard.domain.worker import WORKER, WorkerProcess, WorkerRecord
 from modelyard.errors import NoWorker
 from modelyard.platform.runtime import Runtime
 from modelyard.process_identity import died_here

@@ -23,12 +23,13 @@ from modelyard.domain.job import (
     QueueState,
     SupersededEvent,
 )
+from modelyard.domain.record import KEY
 from modelyard.errors import EvaluationError, LeaseLost
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import DomainStep, Snapshot, Tx
 
-_event, _progress = maker(JobEvent), maker(JobProgress)
+_event = maker(JobEvent)
 
 _BEFORE_ALL = -1
 """A number in the order of appearance before that of every job."""
@@ -146,10 +147,10 @@ def claim_of(progress: JobProgress) -> Claim:
 
 def fenced(tx: Snapshot, claim: Claim) -> JobProgress:
     """Return the job's progress, if the claim is still valid. Raises `LeaseLost`."""
-    progress = get_or_none(tx, JobProgress, claim.job_id)
+    progress = tx.find(JobProgress, KEY, claim.job_id)
     if progress is None:
         raise LeaseLost(f"job {claim.job_id} is gone")
-    if not progress.held or (progress.epoch, progress.worker_id) != (claim.epoch, claim.worker_id):
+    if not progress.held or progress.epoch != claim.epoch or progress.worker_id != claim.worker_id:
         raise LeaseLost(f"job {claim.job_id} was taken away: epoch {progress.epoch}, held: {progress.held}")
     return progress
 
@@ -241,11 +242,14 @@ def record(
     total: int | None = None,
     held: bool = True,
 ) -> JobProgress:
-    """Store events and the progress that they make. A new step resets the count of losses."""
+    """Store events and the progress that they make. A new step resets the count of losses.
+
+    A first attempt has no earlier data to look for: `add` refuses what is there already.
+    """
     seq, step, time, gain = progress.last_seq, progress.step, progress.time(now), progress.gain
     new_events = []
     for event in events:
-        if not _superseded(tx, progress, event):
+        if progress.epoch == 1 or not _superseded(tx, progress, event):
             seq += 1
             new_events.append(
                 _event(progress.job_id, seq, event.id, event.type, event.step, event.data, time, progress.epoch)
@@ -255,27 +259,16 @@ def record(
             gain = Gain.REPEATED
     tx.add_all(new_events)
     new = step > progress.step
-    # Field by field, because every event pays for it.
-    progress = _progress(
-        progress.job_id,
-        time,
-        progress.epoch,
-        progress.worker_id,
-        held,
-        progress.beat,
-        seq,
-        step,
-        progress.total if total is None else total,
-        0 if new else progress.crashes,
-        progress.cancelled_by,
-        progress.process,
-        progress.alone,
-        Gain.NEW if new else gain,
-        progress.suspect,
-        0 if new else progress.losses,
-        0 if new else progress.faults,
-        progress.loose,
-        progress.paused_by,
+    progress = progress.recorded(
+        updated_at=time,
+        held=held,
+        last_seq=seq,
+        step=step,
+        total=progress.total if total is None else total,
+        gain=Gain.NEW if new else gain,
+        crashes=0 if new else progress.crashes,
+        losses=0 if new else progress.losses,
+        faults=0 if new else progress.faults,
     )
     tx.replace(progress)
     tx.notify(job_topic(progress.job_id))
@@ -284,8 +277,7 @@ def record(
 
 def _superseded(tx: Tx, progress: JobProgress, event: NewEvent) -> bool:
     """Put the data in the place of those that an earlier attempt recorded; False where none did."""
-    # Neither a first attempt nor a step beyond the last has anything to look for: `add` refuses what is there already.
-    if progress.epoch == 1 or event.step > progress.step:
+    if event.step > progress.step:  # beyond all that was recorded
         return False
     earlier = tx.find(JobEvent, "identity", progress.job_id, event.type, event.step)
     if earlier is None:

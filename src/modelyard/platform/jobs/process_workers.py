@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from modelyard.domain.job import WORKER, WorkerProcess, WorkerRecord
 from modelyard.domain.record import KEY
+from modelyard.domain.worker import WORKER, WorkerProcess, WorkerRecord
 from modelyard.platform.jobs.queue import READY
 from modelyard.platform.jobs.runner import BEATS_PER_LEASE
 from modelyard.platform.periodic import Periodic

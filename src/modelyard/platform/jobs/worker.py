@@ -7,8 +7,9 @@ from typing import Self
 
 import attrs
 
-from modelyard.domain.job import Needs, WorkerRecord
+from modelyard.domain.job import Needs
 from modelyard.domain.resources import Capacity
+from modelyard.domain.worker import WorkerRecord
 from modelyard.errors import ModelyardError, StoreError
 from modelyard.lazy import log
 from modelyard.platform.jobs.announced import forget_dead, watches_over_others

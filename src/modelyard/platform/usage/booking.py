@@ -42,7 +42,8 @@ class CompletionBooking:
         if self.entry is not None and not book(tx, self.entry, self.keep):
             return
         if self.reserved is not None:
-            self.warnings = warnings = list[Budget]()
+            warnings: list[Budget] = []
+            self.warnings = warnings
             spent = _NOTHING if self.entry is None else self.entry.cost
             self.charged = settle(tx, self.reserved, spent, warnings)
 
@@ -110,7 +111,8 @@ class AnsweredBooking(CompletionBooking):
     def step(self, tx: Tx) -> None:
         """Record it if all budgets have what it could have cost. Repeating it records nothing more."""
         assert self.entry is not None
-        self.charged, self.warnings = (), (warnings := list[Budget]())
+        warnings: list[Budget] = []
+        self.charged, self.warnings = (), warnings
         budgets = budgets_of(tx, self.entry.entity, self.entry.key_id)
         self.admitted = True
         for budget in budgets:

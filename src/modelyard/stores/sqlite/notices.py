@@ -56,8 +56,8 @@ class NoticeBoard:
         if not _HAS_BOARD:
             return
         try:
-            for slot in set(map(_slot, topics)):
-                os.pwrite(self._file, self._name + next(self._posted).to_bytes(4, "big"), slot * _WIDTH)
+            for at in {*map(_place, topics)}:
+                os.pwrite(self._file, self._name + next(self._posted).to_bytes(4, "big"), at)
         except OSError:  # a hint that is lost; others poll, and so does this process from now on
             self._map = None
 
@@ -86,18 +86,18 @@ class NoticeBoard:
             with suppress(OSError):
                 self._seen = self._board()
             if before != self._seen:
-                changed = {slot for slot in range(_SLOTS) if _at(before, slot) != _at(self._seen, slot)}
-                self._subscribers.wake([topic for topic in self._subscribers.topics if _slot(topic) in changed])
-
-
-def _at(board: bytes, slot: int) -> bytes:
-    return board[slot * _WIDTH : (slot + 1) * _WIDTH]
+                changed = {at for at in range(0, BOARD_SIZE, _WIDTH) if before[_slot(at)] != self._seen[_slot(at)]}
+                self._subscribers.wake([topic for topic in self._subscribers.topics if _place(topic) in changed])
 
 
 @lru_cache(maxsize=1024)
-def _slot(topic: str) -> int:
-    """Return the slot of a topic."""
-    return sha256(topic.encode()).digest()[0] % _SLOTS
+def _place(topic: str) -> int:
+    """Return where the slot of a topic begins."""
+    return sha256(topic.encode()).digest()[0] % _SLOTS * _WIDTH
 
 
-_SETTINGS_AT = slice(_slot(SETTINGS) * _WIDTH, (_slot(SETTINGS) + 1) * _WIDTH)
+def _slot(at: int) -> slice:
+    return slice(at, at + _WIDTH)
+
+
+_SETTINGS_AT = _slot(_place(SETTINGS))

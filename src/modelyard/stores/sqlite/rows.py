@@ -3,7 +3,6 @@
 # ruff: noqa: S608 - the names come from declarations, and every value is bound
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from functools import cache, cached_property, partial
 from operator import itemgetter
 from typing import Any, Never
@@ -13,7 +12,7 @@ import attrs
 from modelyard.domain.record import KEY, Record, by_class
 from modelyard.errors import StoreCorrupt
 from modelyard.stores.columns import Column, Projection, columns_of
-from modelyard.stores.conversions import Convert, utc_text
+from modelyard.stores.conversions import Convert
 from modelyard.stores.row_reading import UNREADABLE, Row, record_function
 from modelyard.stores.sqlite import newest
 from modelyard.stores.sqlite.appearance import next_number, retire_number
@@ -130,16 +129,6 @@ def _loads(columns: Iterable[Column]) -> list[tuple[int, Convert]]:
     return [(at, column.kind.load) for at, column in enumerate(columns) if column.kind.load is not None]
 
 
-def _dumped(at: int, column: Column) -> str:
-    """Return the expression for a `value` as SQL binds it: of most types it is bound as it is."""
-    dump, usual = column.kind.dump, column.kind.types[0]
-    if dump is None:
-        return f"value if type(value) is {usual.__name__} else dump({at}, value)"
-    if usual is datetime:
-        return f"utc_text(value) if type(value) is datetime and value.tzinfo is UTC else dump({at}, value)"
-    return f"dump({at}, value)"
-
-
 def _picker(positions: Sequence[int]) -> Callable[[Row], Row]:
     """Return a function that picks these values out of a row: with one slice if they are at its front, as keys mostly
     are.
@@ -163,12 +152,11 @@ class StatementPlan:
         self.gathered, self.sums = record.gathered, bool(record.sums)
         self.columns: list[Column] = list(columns.values())
         self.kept: bool = not (record.sequence or record.sums)
-        """Whether rows may be kept: what is listed as it appears is rarely read twice, and sums change unread."""
+        """Whether to keep records for later transactions: what is listed as it appears is rarely read in two."""
         self.settings: frozenset[int] = frozenset(names.index(name) for name in record.settings)
         given = [name for name in names if name != record.sequence]
         self._row = _dumping([columns[name] for name in given])
         self.add_total: str = totals.adding_one() if totals else ""
-        self._positions = range(len(given))
         self.key_of: Callable[[tuple[Any, ...]], tuple[Any, ...]] = _picker([names.index(name) for name in record.key])
         self._table, self._names = record.table, names
         self._key = [columns[name] for name in record.key]
@@ -271,21 +259,13 @@ class StatementPlan:
         return record_function(self.record.cls, self.columns, partial(_corrupt, self._table))
 
     @cached_property
-    def changes(self) -> Callable[[Any, Any, Row], dict[int, Any]]:
-        """The function from a new record, the old one and its row to the values to bind, by position.
+    def changes(self) -> Callable[[Any, Any], tuple[dict[int, Any], bool]]:
+        """The function from a new record and the old one to the values to bind, by position.
 
-        Most values are the same objects that were read, which is quick to see; the others are compared in their SQL
-        form. It raises `TypeError` or `ValueError` for what cannot be stored.
+        It returns as well whether reading them gives back the values of the new record as they are. It raises
+        `TypeError` or `ValueError` for what cannot be stored.
         """
-        lines = ["def changes(new, old, row):", " changed = {}"]
-        for at in self._positions:
-            lines += [
-                f" if (value := new.{self._names[at]}) is not old.{self._names[at]}:",
-                f"  if (dumped := {_dumped(at, self.columns[at])}) != row[{at}]: changed[{at}] = dumped",
-            ]
-        known: dict[str, Any] = {"dump": self._row.convert_one, "datetime": datetime, "UTC": UTC, "utc_text": utc_text}
-        exec("\n".join([*lines, " return changed"]), known)  # noqa: S102 - of the names of fields, as attrs does
-        return known["changes"]  # type: ignore[no-any-return]
+        return self._row.changes
 
 
 class Plans(dict[type, StatementPlan]):

@@ -92,7 +92,8 @@ class SqliteStore:
 
     def transact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
         """Run `step` in a transaction that it may share with the steps of other callers."""
-        self._refuse_misuse()
+        if process_identity.forks != self._forks:
+            raise _used_after_fork()
         return self._group.transact(step, durable)
 
     async def atransact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
@@ -101,7 +102,8 @@ class SqliteStore:
         A thread of the store leads if no caller does. A step that is not durable is run at once where neither another
         call nor another process nor the disk has to be waited for.
         """
-        self._refuse_misuse()
+        if process_identity.forks != self._forks:
+            raise _used_after_fork()
         return await self._group.atransact(step, durable)
 
     def read(self, query: Callable[[Snapshot], T]) -> T:
@@ -182,9 +184,13 @@ class SqliteStore:
 
     def _refuse_misuse(self) -> None:
         if process_identity.forks != self._forks:
-            raise UsedAfterFork("this store was opened before a fork; open it again in the child")
+            raise _used_after_fork()
         if self._group.running is not None:
             self._group.refuse_steps()
+
+
+def _used_after_fork() -> UsedAfterFork:
+    return UsedAfterFork("this store was opened before a fork; open it again in the child")
 
 
 def _inspect(path: str, migrations: Sequence[Migration], patience: float) -> None:

@@ -15,7 +15,7 @@ from modelyard.stores.sqlite.appearance import COUNT_SETTINGS, KEEP_LAST
 from modelyard.stores.sqlite.errors import SqliteError, to_store_error
 from modelyard.stores.sqlite.newest import AT_ONCE
 from modelyard.stores.sqlite.notices import SETTINGS
-from modelyard.stores.sqlite.recent_rows import RecentRows
+from modelyard.stores.sqlite.recent_records import RecentRecords
 from modelyard.stores.sqlite.rows import IndexStatements, StatementPlan
 
 R = TypeVar("R")
@@ -32,6 +32,13 @@ Execute = Callable[..., Any]
 
 def _ended(*_: object) -> Any:
     raise RuntimeError("the transaction has ended")
+
+
+class _EndedPlans(dict[type, StatementPlan]):
+    __missing__ = _ended
+
+
+_ENDED_PLANS = _EndedPlans()
 
 
 class SqliteSnapshot:
@@ -52,24 +59,22 @@ class SqliteSnapshot:
 
     def end(self) -> None:
         """Refuse every later call."""
-        self._execute = _ended
+        self._execute, self._plans = _ended, _ENDED_PLANS
 
     def get(self, cls: type[R], *key: object) -> R:
         """Return the record with this key. Raises `RecordNotFound`."""
-        plan = self._plans[cls]
-        rows = self._found(plan, key)
-        if not rows:
+        record = self._found(self._plans[cls], key)
+        if record is None:
             raise RecordNotFound(f"no {cls.__name__} {key}")
-        return self._record(plan, rows[0])  # type: ignore[no-any-return]
+        return record  # type: ignore[no-any-return]
 
     def find(self, cls: type[R], unique: str, *values: object) -> R | None:
         """Return the record with these values of a unique key, or None."""
         plan = self._plans[cls]
         if unique == KEY:
-            rows = self._found(plan, values)
-        else:
-            lookup = plan.find[unique]
-            rows = self._look_up(lookup.sql, lookup.values, values)
+            return self._found(plan, values)  # type: ignore[no-any-return]
+        lookup = plan.find[unique]
+        rows = self._look_up(lookup.sql, lookup.values, values)
         return self._record(plan, rows[0]) if rows else None
 
     def page(
@@ -126,9 +131,10 @@ class SqliteSnapshot:
         sql, bound = listing.page(after, descending)
         return self._look_up(sql, listing.where, where, (*bound, min(limit, sys.maxsize)))
 
-    def _found(self, plan: StatementPlan, key: Row) -> list[Row]:
-        """Return the row with a key; none for a key that no record can have."""
-        return self._look_up(plan.get, plan.key, key)
+    def _found(self, plan: StatementPlan, key: Row) -> Any:
+        """Return the record with a key, or None; also for a key that no record can have."""
+        rows = self._look_up(plan.get, plan.key, key)
+        return self._record(plan, rows[0]) if rows else None
 
     def _look_up(self, sql: str, columns: Projection, values: Row, more: Row = ()) -> list[Row]:
         """Return the rows with these values; none for a value that no record can have."""
@@ -157,12 +163,13 @@ class SqliteSnapshot:
 class SqliteTx(SqliteSnapshot):
     """The write operations of a transaction."""
 
-    __slots__ = ("_recent", "_seen", "dirty", "topics")
+    __slots__ = ("_recent", "dirty", "topics")
 
-    def __init__(self, execute: Execute, plans: Mapping[type, StatementPlan], clock: Clock, recent: RecentRows) -> None:
+    def __init__(
+        self, execute: Execute, plans: Mapping[type, StatementPlan], clock: Clock, recent: RecentRecords
+    ) -> None:
         self._execute, self._plans, self._clock, self._recent = execute, plans, clock, recent
         self.error = None
-        self._seen: dict[tuple[StatementPlan, Row], tuple[Any, Row]] = {}
         self.dirty: bool = False
         self.topics: tuple[str, ...] = ()
 
@@ -206,22 +213,23 @@ class SqliteTx(SqliteSnapshot):
         """Replace the record that has the same key. Raises `RecordNotFound`, `RecordConflict` or `ValueError`."""
         plan = self._plans[type(record)]
         key = plan.key.checked(record)
+        place = plan, key
         if plan.sums:
             self._move_newest(plan)
-            self._seen.pop((plan, key), None)
-        seen = (plan, key) in self._seen
-        old, row = self._seen.pop((plan, key)) if seen else self._stored(plan, key)
-        changes = plan.changes(record, old, row)
+        old = self._recent.find(place) or self._read(plan, key)
+        if old is None:
+            raise RecordNotFound(f"no {type(record).__name__} {key}")
+        changes, as_given = plan.changes(record, old)
         if not changes:
             return
-        self._move_newest(plan)
+        if plan.gathered:
+            self._move_newest(plan)
         if self._write(plan.update(tuple(changes)), (*changes.values(), *key)).rowcount != 1:
             raise RecordConflict(f"a unique key of {type(record).__name__} {key} is taken")
-        written = [*row]
-        for at, value in changes.items():
-            written[at] = value
-        if plan.kept:
-            self._recent.keep((plan, key), tuple(written))
+        if plan.kept and as_given:
+            self._recent.keep(place, record)
+        else:
+            self._recent.drop(place)
         if not plan.settings.isdisjoint(changes):
             self._count_settings()
 
@@ -239,7 +247,6 @@ class SqliteTx(SqliteSnapshot):
             raise RecordNotFound(f"no {cls.__name__} {key}")
         if plan.settings:
             self._count_settings()
-        self._seen.pop((plan, bound), None)
         self._recent.drop((plan, bound))
 
     def take(self, cls: type[R], index: str, *where: object) -> R | None:
@@ -306,30 +313,21 @@ class SqliteTx(SqliteSnapshot):
         self._write(COUNT_SETTINGS, ())
         self.topics = (*self.topics, SETTINGS)
 
-    def _stored(self, plan: StatementPlan, key: Row) -> tuple[Any, Row]:
-        row = self._recent.find((plan, key))
-        rows = self._rows(plan.get, key) if row is None else [row]
-        if not rows:
-            raise RecordNotFound(f"no {plan.record.cls.__name__} {key}")
-        return plan.record_of(rows[0]), rows[0]
-
-    def _found(self, plan: StatementPlan, key: Row) -> list[Row]:
-        """Return the row with a key that may be kept; none where there is none."""
+    def _found(self, plan: StatementPlan, key: Row) -> Any:
         try:
             bound = plan.key.accept(key)
-            row = self._recent.find((plan, bound))
-            if row is not None:
-                return [row]
-            rows = self._rows(plan.get, bound)
+            return self._recent.find((plan, bound)) or self._read(plan, bound)
         except ValueError:
-            return []
-        if rows and plan.kept:
-            self._recent.keep((plan, bound), rows[0])
-        return rows
+            return None
+
+    def _read(self, plan: StatementPlan, key: Row) -> Any:
+        """Return the record with a key out of the file, or None."""
+        rows = self._rows(plan.get, key)
+        return self._record(plan, rows[0]) if rows else None
 
     def _record(self, plan: StatementPlan, row: Row) -> Any:
         record = plan.record_of(row)
-        self._seen[plan, plan.key_of(row)] = record, row
+        self._recent.keep((plan, plan.key_of(row)), record)
         return record
 
     def _records(self, plan: StatementPlan, rows: list[Row]) -> list[Any]:

@@ -12,7 +12,7 @@ from modelyard.protocols import Clock
 from modelyard.stores.group_commit import PendingStep, interrupts_leader
 from modelyard.stores.sqlite.errors import SqliteError, to_store_error
 from modelyard.stores.sqlite.fair_lock import FairLock
-from modelyard.stores.sqlite.recent_rows import RecentRows
+from modelyard.stores.sqlite.recent_records import RecentRecords
 from modelyard.stores.sqlite.rows import StatementPlan
 from modelyard.stores.sqlite.tx import SqliteTx
 
@@ -46,7 +46,7 @@ class Writer:
         self._connection = connection
         self._execute = connection.cursor().execute
         self._begin = partial(self._execute, "BEGIN IMMEDIATE")
-        self._recent = RecentRows(self._execute)
+        self._recent = RecentRecords(self._execute)
         self._plans = plans
         self._clock = clock
         self._fair_lock = fair_lock
@@ -109,8 +109,9 @@ class Writer:
             if not wait:
                 return 0.0
             self._fair_lock.enter(self._begin, group[0].since)
-        self._recent.current = False
-        wrote, topics = False, set[str]()
+        self._recent.begin()
+        wrote = False
+        topics: set[str] = set()
         for call in group:
             tx = SqliteTx(self._execute, self._plans, self._clock, self._recent)
             self._attempt(call, tx)

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from example_counts import examples
 from modelyard.errors import RecordConflict, RecordNotFound
 from modelyard.protocols import Tx
-from modelyard.stores.sqlite import SqliteStore, recent_rows
+from modelyard.stores.sqlite import SqliteStore, recent_records
 from modelyard.testing import CONTRACT_RECORDS
-from modelyard.testing.contracts.store_values import Counter, Specimen
+from modelyard.testing.contracts.store_values import Counter, Specimen, Task
 
 NAMES = ("a", "b")
 Write = Callable[..., None]
@@ -100,8 +100,25 @@ def test_a_kept_row_has_the_values_that_the_file_gives_back(store: SqliteStore) 
     assert repr(kept) == repr(store.read(lambda snapshot: snapshot.get(Specimen, "s")))
 
 
-def test_few_rows_are_kept(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent_rows, "_MOST", 5)
+def test_a_transaction_that_has_ended_gives_no_kept_record(store: SqliteStore) -> None:
+    store.transact(lambda tx: tx.add(Counter("a")))
+    ended = store.transact(lambda tx: (tx.get(Counter, "a"), tx))[1]
+    for call in (lambda: ended.get(Counter, "a"), lambda: ended.find(Counter, "key", "a")):
+        with pytest.raises(RuntimeError, match="has ended"):
+            call()
+
+
+def test_a_record_that_is_replaced_in_the_step_that_reads_it_is_read_once(store: SqliteStore) -> None:
+    store.transact(lambda tx: tx.add(Task("t", "new")))
+    seen: list[str] = []
+    store._writer._connection.set_trace_callback(seen.append)
+    store.transact(lambda tx: tx.replace(attrs.evolve(tx.get(Task, "t"), state="read")))
+    store.transact(lambda tx: tx.replace(attrs.evolve(tx.page(Task, "by_state", "read", limit=1)[0], state="listed")))
+    assert len([statement for statement in seen if statement.startswith("SELECT")]) == 2
+
+
+def test_few_records_are_kept(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent_records, "_MOST", 5)
     for number in range(12):
         store.transact(lambda tx, n=str(number): (tx.add(Counter(n)), tx.replace(Counter(n, 1))))  # type: ignore[misc]
-    assert len(store._writer._recent._rows) <= 5
+    assert len(store._writer._recent._kept) <= 5
