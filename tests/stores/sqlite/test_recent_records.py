@@ -117,6 +117,24 @@ def test_a_record_that_is_replaced_in_the_step_that_reads_it_is_read_once(store:
     assert len([statement for statement in seen if statement.startswith("SELECT")]) == 2
 
 
+def test_what_is_kept_for_one_transaction_is_read_again_in_the_next(path: Path) -> None:
+    with (
+        closing(SqliteStore(path, CONTRACT_RECORDS, "process")) as one,
+        closing(SqliteStore(path, CONTRACT_RECORDS, "process")) as other,
+    ):
+        one.transact(lambda tx: tx.add(Task("t", "new")))
+        assert one.transact(lambda tx: tx.get(Task, "t").state) == "new"
+        other.transact(lambda tx: tx.replace(Task("t", "changed")))
+        assert one.transact(lambda tx: tx.get(Task, "t").state) == "changed"
+
+
+def test_a_record_that_was_replaced_has_its_number_in_the_same_step(store: SqliteStore) -> None:
+    store.transact(lambda tx: tx.add(Task("t", "new")))
+    number = store.read(lambda snapshot: snapshot.get(Task, "t").seq)
+    assert number
+    assert store.transact(lambda tx: (tx.replace(Task("t", "changed")), tx.get(Task, "t").seq))[1] == number
+
+
 def test_few_records_are_kept(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recent_records, "_MOST", 5)
     for number in range(12):
