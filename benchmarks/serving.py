@@ -1,23 +1,27 @@
 """What HTTP costs: a chat completion through uvicorn beside a bare ASGI callable that parses the same JSON.
 
-    python benchmarks/serving.py [seconds]
+    python benchmarks/serving.py [seconds of a turn]
 
 Prints JSON: requests a second and server CPU in microseconds per request, whole and streamed, of the callable on
 uvicorn ("bare"), of ours as `modelyard serve` runs it ("modelyard"), and of ours on uvicorn as it is ("on_uvicorn");
-the ratio of each to the callable, and what is added per request or per token. CPU is read from /proc, so this runs on
-Linux. Quote ratios of one run, never figures of two.
+the ratio of each to the callable, and what is added per request or per token. All three serve in turns. CPU is read
+from /proc, so this runs on Linux. Quote ratios of one run, never figures of two.
 """
 
 import asyncio
 import json
 import sys
 import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from statistics import median
 from typing import Any
 
 from _served import cpu, serve, served
 
 KINDS = ("bare", "modelyard", "on_uvicorn")
 CONNECTIONS = 16
+TURNS = 12
 TOKENS = 500
 ANSWER = {
     "id": "chatcmpl-1",
@@ -130,34 +134,63 @@ async def load(port: int, request: bytes, seconds: float, end: bytes | None) -> 
     return sum(client.answered for _, client in made)
 
 
-def measure(kind: str, port: int, stream: bool, seconds: float) -> dict[str, float]:
-    """Requests a second and CPU per request."""
-    with served(__file__, kind, port) as (pid, key):
-        request, end = request_of(key, stream), b"0\r\n\r\n" if stream else None
-        asyncio.run(load(port, request, seconds / 4, end))
-        before, began = cpu(pid), time.perf_counter()
-        answered = asyncio.run(load(port, request, seconds, end))
-        took = time.perf_counter() - began
-        spent, user = (now - then for now, then in zip(cpu(pid), before, strict=True))
+Figures = dict[str, float]
+
+
+def measure(pid: int, port: int, request: bytes, seconds: float, end: bytes | None) -> Figures:
+    """Requests a second and CPU per request, of one turn."""
+    before, began = cpu(pid), time.perf_counter()
+    answered = asyncio.run(load(port, request, seconds, end))
+    took = time.perf_counter() - began
+    spent, user = (now - then for now, then in zip(cpu(pid), before, strict=True))
     return {
-        "requests_per_second": round(answered / took, 1),
-        "cpu_us": round(spent / answered * 1e6, 2),
-        "user_cpu_us": round(user / answered * 1e6, 2),
+        "requests_per_second": answered / took,
+        "cpu_us": spent / answered * 1e6,
+        "user_cpu_us": user / answered * 1e6,
     }
 
 
+def in_turns(stream: bool, seconds: float) -> Mapping[str, list[Figures]]:
+    """The figures of each server in each turn, the first of which only warms it up."""
+    found: dict[str, list[Figures]] = {kind: [] for kind in KINDS}
+    end = b"0\r\n\r\n" if stream else None
+    with ExitStack() as stack:
+        ports = {kind: 18080 + number for number, kind in enumerate(KINDS)}
+        servers = {kind: stack.enter_context(served(__file__, kind, port)) for kind, port in ports.items()}
+        for _ in range(1 + TURNS):
+            for kind, (pid, key) in servers.items():
+                found[kind].append(measure(pid, ports[kind], request_of(key, stream), seconds, end))
+    return {kind: turns[1:] for kind, turns in found.items()}
+
+
+def summary(name: str, turns: Mapping[str, list[Figures]], pieces: int) -> dict[str, Any]:
+    """The least and the median of each server, and how they compare turn by turn."""
+    report: dict[str, Any] = {}
+    for kind, figures in turns.items():
+        report[f"{name}/{kind}"] = {
+            figure: least_and_median([turn[figure] for turn in figures]) for figure in figures[0]
+        }
+    floor, *ours = ([turn["cpu_us"] for turn in turns[kind]] for kind in KINDS)
+    for kind, costs in zip(KINDS[1:], ours, strict=True):
+        pairs = [*zip(costs, floor, strict=True)]
+        report[f"{name}/{kind}/ratio"] = {
+            "of the least": round(min(costs) / min(floor), 2),
+            "median of turns": round(median(cost / bare for cost, bare in pairs), 2),
+        }
+        report[f"{name}/{kind}/added_us"] = round(median((cost - bare) / pieces for cost, bare in pairs), 2)
+    return report
+
+
+def least_and_median(values: list[float]) -> Figures:
+    return {"minimum": round(min(values), 2), "median": round(median(values), 2)}
+
+
 def main() -> None:
-    """Measure all, twice over in turn, and print the better of each."""
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 3.0
+    """Measure all in turns, and print how they compare."""
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 1.0
     found: dict[str, Any] = {}
     for name, stream in (("completion", False), ("stream", True)):
-        for kind in KINDS:
-            runs = [measure(kind, 18080 + number, stream, seconds) for number in range(2)]
-            found[f"{name}/{kind}"] = min(runs, key=lambda run: run["cpu_us"])
-        floor, *ours = (found[f"{name}/{kind}"]["cpu_us"] for kind in KINDS)
-        for kind, cost in zip(KINDS[1:], ours, strict=True):
-            found[f"{name}/{kind}/ratio"] = round(cost / floor, 2)
-            found[f"{name}/{kind}/added_us"] = round((cost - floor) / (TOKENS if stream else 1), 2)
+        found |= summary(name, in_turns(stream, seconds), TOKENS if stream else 1)
     print(json.dumps(found, indent=2))
 
 
