@@ -152,16 +152,17 @@ class Network:
         return getattr(self.model, body_name(self.model))
 
     def lay_out(self) -> None:
-        """Store the weights of linear layers column by column, if a processor is to answer with 32-bit floats.
+        """Store the weights of widening linear layers column by column, if a processor is to answer with 32-bit floats.
 
-        A pass of a single token reads them faster so. Their values and shapes stay, and so do embeddings, which are
-        read row by row.
+        A pass of few tokens reads a weight faster along its longer side. Values and shapes stay, and so do embeddings,
+        which are read row by row.
         """
         if self.device.type != "cpu" or self.dtype is not torch.float32:
             return
         embeddings = self.model.get_input_embeddings().weight
         for module in self.model.modules():
-            if type(module) is nn.Linear and module.weight is not embeddings:
+            widens = type(module) is nn.Linear and module.out_features > module.in_features
+            if widens and module.weight is not embeddings:
                 module.weight.data = module.weight.data.T.contiguous().T
 
     def hidden(self, ids: Tensor, positions: Tensor, mask: Mask, cache: Any) -> Tensor:
