@@ -105,7 +105,11 @@ class ChatCompletion:
 
 
 def completion_json(
-    completion: Completion, with_logprobs: bool, with_ids: bool, as_ids: bool = False, prompt_ids: bool = False
+    completion: Completion,
+    with_logprobs: bool = False,
+    with_ids: bool = False,
+    as_ids: bool = False,
+    prompt_ids: bool = False,
 ) -> bytes:
     """Write the answer of a request that does not stream.
 
@@ -123,7 +127,7 @@ def completion_json(
     return (
         f'{{"id":{quoted(completion.id)},"object":"chat.completion","created":{completion.created},'
         f'"model":{quoted(completion.model)},"choices":[{written}],"usage":{usage_text(completion.usage)}{more}}}'
-    ).encode("ascii")
+    ).encode()
 
 
 def _choice(choice: Choice, with_logprobs: bool, with_ids: bool, as_ids: bool) -> str:
@@ -136,15 +140,11 @@ def _choice(choice: Choice, with_logprobs: bool, with_ids: bool, as_ids: bool) -
     more = _calls(message) if message.tool_calls else ""
     if message.reasoning:
         more += f',"reasoning_content":{quoted(message.reasoning)}'
+    stop = "" if choice.stop_string is None else f',"stop_reason":{json_text(choice.stop_string)}'  # as vLLM does
     return (
         f'{{"index":{choice.index},"message":{{"role":"assistant","content":{content}{more}}},'
-        f'"finish_reason":"{choice.finish_reason._value_}","logprobs":{logprobs}{ids}{_stop(choice.stop_string)}}}'
+        f'"finish_reason":"{choice.finish_reason._value_}","logprobs":{logprobs}{ids}{stop}}}'
     )
-
-
-def _stop(stop_string: str | None) -> str:
-    """Write which stop string has ended a choice, as vLLM does, where one has."""
-    return "" if stop_string is None else f',"stop_reason":{json_text(stop_string)}'
 
 
 def _ids(choice: Choice) -> str:

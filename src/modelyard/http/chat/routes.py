@@ -19,21 +19,25 @@ LONG = 1000
 
 def complete(call: RouteCall, training: bool = False) -> Flow[Response | None]:
     """Answer a chat; for `training` with the log-probabilities and token ids that it needs."""
-    platform, clock = call.platform, call.platform.clock
+    platform = call.platform
     booked_on = attribution(call.headers, call.principal)
     parsed = call.body if type(call.body) is ParsedRequest else _structured(call.body, training)
-    completion = platform.chat._pipeline(parsed.request, booked_on, details=training, client=call.client)
+    completion = platform.chat._pipeline(parsed.request, booked_on, training, call.client)
     if parsed.request.streamed:
-        yield from stream_answer(completion, AnswerEvents(partial(_chunks, parsed=parsed), clock))
+        yield from stream_answer(completion, AnswerEvents(partial(_chunks, parsed=parsed), platform.clock))
         return None
     result = yield from completion
     answer = result.completion
-    shown = parsed.with_logprobs, parsed.with_ids, parsed.as_ids, parsed.request.return_token_ids
-    if (parsed.with_logprobs or parsed.with_ids) and answer.usage.completion_tokens > LONG:
-        body = yield Call(partial(completion_json, answer, *shown), threads=call.threads)
+    if not (parsed.with_logprobs or parsed.with_ids):
+        body = completion_json(answer)
     else:
-        body = completion_json(answer, *shown)
-    return Response(200, [JSON_HEADER, *deprecation(result.entry, clock)], body)
+        shown = parsed.with_logprobs, parsed.with_ids, parsed.as_ids, parsed.request.return_token_ids
+        write = partial(completion_json, answer, *shown)
+        body = yield Call(write, answer.usage.completion_tokens > LONG, call.threads)
+    headers = [JSON_HEADER]
+    if result.entry.deprecation_date is not None:
+        headers += deprecation(result.entry, platform.clock)
+    return Response(200, headers, body)
 
 
 def _read(raw: bytes, training: bool = False) -> object:

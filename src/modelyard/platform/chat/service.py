@@ -64,7 +64,6 @@ class Chat:
         self,
         request: CompletionRequest,
         attribution: Attribution,
-        *,
         details: bool = False,
         client: RequestInProgress | None = None,
     ) -> Flow[CompletionResult]:
