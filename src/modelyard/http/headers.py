@@ -48,7 +48,7 @@ _lower_names: set[bytes] = {b"host", *SINGULAR}
 def headers_of(pairs: Sequence[Header] | Sequence[RawHeader]) -> tuple[Headers, Set[bytes]]:
     """Index headers by name, and collect the names that came more than once; the index leaves those out."""
     headers = Headers(pairs)  # type: ignore[arg-type] # of text are none of the names below
-    if len(headers) == len(pairs) and headers.keys() <= _lower_names:
+    if len(headers) == len(pairs) and _lower_names.issuperset(headers):
         return headers, _NO_NAMES
     raw = [(_raw(name).lower(), _raw(value)) for name, value in pairs]
     names = [name for name, _ in raw]
