@@ -213,7 +213,7 @@ class JobProgress:
         losses: int,
         faults: int,
     ) -> "JobProgress":
-        """Return a copy, as a write of its worker makes one."""
+        """Return the progress after a write of its worker: every event makes one, so the copy is written out."""
         raise NotImplementedError
 
     def gained(self) -> "JobProgress":

@@ -173,7 +173,7 @@ def record_changes(
 
 
 def _usual_value(at: int, convert: Convert | None, nullable: bool) -> tuple[str, str]:
-    """Return the condition under which a value `{0}` is read as it was given, and what it is converted to."""
+    """Return two expressions of a value `{0}`: whether reading gives it back as it is, and what it is converted to."""
     further, result = _in_place(convert, "{0}", f"convert{at}({{0}})")
     if convert is not None and convert in _USUAL:
         further, result = f" and {_USUAL[convert](['{0}'])}", "{0}"

@@ -140,3 +140,18 @@ def test_few_records_are_kept(store: SqliteStore, monkeypatch: pytest.MonkeyPatc
     for number in range(12):
         store.transact(lambda tx, n=str(number): (tx.add(Counter(n)), tx.replace(Counter(n, 1))))  # type: ignore[misc]
     assert len(store._writer._recent._kept) <= 5
+
+
+def test_few_records_are_kept_for_one_transaction(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent_records, "_MOST", 5)
+    names = [str(number) for number in range(12)]
+    store.transact(lambda tx: tx.add_all([Task(name) for name in names]))
+
+    def replace_all(tx: Tx) -> None:
+        tasks = [tx.get(Task, name) for name in names]
+        assert len(store._writer._recent._passing) <= 5
+        for task in tasks:
+            tx.replace(attrs.evolve(task, state="done"))
+
+    store.transact(replace_all)
+    assert store.read(lambda snapshot: snapshot.count(Task, "by_state", "done")) == len(names)

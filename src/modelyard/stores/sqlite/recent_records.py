@@ -10,7 +10,7 @@ from modelyard.stores.row_reading import Row
 from modelyard.stores.sqlite.rows import StatementPlan
 
 _MOST = 256
-"""Records that are kept: few are replaced again and again."""
+"""Records that are kept until another connection writes, and as many for one transaction: few are replaced."""
 
 Place = tuple[StatementPlan, Row]
 """The plan of a class of records, and a key as it is bound."""
@@ -32,7 +32,7 @@ class RecentRecords:
         self._current = False
 
     def begin(self) -> None:
-        """Forget what was for the last transaction, and look at the count before anything else is found."""
+        """Forget what was kept for the last transaction; what is kept for longer is checked when it is first found."""
         self._current = False
         if self._passing:
             self._passing = {}
@@ -48,14 +48,14 @@ class RecentRecords:
     def keep(self, place: Place, record: Any) -> None:
         """Keep a record as this transaction has read or written it."""
         plan = place[0]
-        if plan.kept:
-            if not self._current:
-                self._check()
-            if len(self._kept) >= _MOST:
-                self._kept.clear()
-            self._kept[place] = record
-        elif not plan.sums:  # which change unread
-            self._passing[place] = record
+        if plan.sums:  # which change unread
+            return
+        if plan.kept and not self._current:
+            self._check()
+        records = self._kept if plan.kept else self._passing
+        if len(records) >= _MOST:
+            records.clear()
+        records[place] = record
 
     def drop(self, place: Place) -> None:
         """Keep a record no longer: it was written in a way that does not show what it is now."""
