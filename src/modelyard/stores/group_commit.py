@@ -93,20 +93,25 @@ def interrupts_leader(error: BaseException) -> bool:
 Run = Callable[[Sequence[PendingStep[Any]]], float]
 """Settles a group, and returns how many seconds its commit took."""
 
+RunOne = Callable[[Callable[[Tx], Any], bool], tuple[Any] | None]
+"""Runs one step, durable or not, and returns its result in a tuple, or None if it was not run."""
+
 
 class GroupCommit:
     """The queue of calls, and what runs a group of them.
 
-    A lone caller, who comes when no other calls and none has shared the last group, does not enter the queue.
-    `try_at_once`, where there is one, settles calls that are not durable if it need not wait for anything.
+    A lone caller, who comes when no other calls and none has shared the last group, does not enter the queue: `run_one`
+    runs its step. The two of `at_once`, where there are any, run steps that are not durable if they need not wait for
+    anything.
     """
 
     def __init__(
         self,
         run: Run,
-        try_at_once: Run | None = None,
+        run_one: RunOne,
+        at_once: tuple[Run, RunOne] | None = None,
     ) -> None:
-        self._run, self._try_at_once = run, try_at_once
+        self._run, self._run_one, self._at_once = run, run_one, at_once
         self._mutex = threading.Lock()
         self._queue: deque[_ThreadCall[Any] | _TaskCall[Any]] = deque()
         self._leader: object | None = None
@@ -131,9 +136,9 @@ class GroupCommit:
         After the `last` call every other raises `StoreClosed`.
         """
         if self._last_size <= 1 and not last:
-            alone = PendingStep(step, durable)
-            if self._run_alone(alone, self._run):
-                return alone.outcome()
+            result = self._run_alone(step, durable, self._run_one)
+            if result is not None:
+                return result[0]
         call = _ThreadCall(step, durable)
         try:
             self._join(call, last)
@@ -152,11 +157,11 @@ class GroupCommit:
     async def atransact(self, step: Callable[[Tx], T], durable: bool) -> T:
         """Run `step` for a task: at once if it is not durable and nothing is to be waited for, else in a group."""
         loop = asyncio.get_running_loop()
-        here = None if durable else self._try_at_once
+        here = None if durable else self._at_once
         if here is not None and self._is_first(loop):
-            alone = PendingStep(step, durable)
-            if self._run_alone(alone, here):
-                return alone.outcome()
+            result = self._run_alone(step, durable, here[1])
+            if result is not None:
+                return result[0]
         call = _TaskCall(step, durable, loop)
         with self._mutex:
             self._enqueue(call)
@@ -164,7 +169,7 @@ class GroupCommit:
             if lead:
                 self._offered.add(loop)
         if lead and here is not None:
-            loop.call_soon(self._lead_for, loop, loop, here)
+            loop.call_soon(self._lead_for, loop, loop, here[0])
         elif lead:
             self._accept(loop)
         await call.done
@@ -205,23 +210,23 @@ class GroupCommit:
 
     # ---- leading ----
 
-    def _run_alone(self, call: PendingStep[Any], run: Run) -> bool:
-        """Run a call in this thread if no other runs or waits. Returns whether it is settled."""
+    def _run_alone(self, step: Callable[[Tx], T], durable: bool, run_one: RunOne) -> tuple[T] | None:
+        """Run a step in this thread if no other runs or waits; return what `run_one` does."""
+        me = object()
         try:
             with self._mutex:
                 if self._leader is not None or self._queue or self._closed:
-                    return False
-                self._leader = call
+                    return None
+                self._leader = me
             self.running = threading.get_ident()
-            run((call,))
+            return run_one(step, durable)
         finally:
-            if self._leader is call:
+            if self._leader is me:
                 self.running = None
                 self._last_size = 1
                 self._leader = None  # who comes from now on may lead without being named
                 if self._queue:
                     self._step_down(None)
-        return call.settled
 
     def _step_down(self, leader: object) -> None:
         """Pass on the lead, if this call has it."""

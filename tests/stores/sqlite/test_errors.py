@@ -5,7 +5,7 @@ import sqlite3
 import threading
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -135,6 +135,48 @@ def test_a_fault_that_a_step_swallows_fails_it_anyway(store: SqliteStore) -> Non
         store.transact(step)
     limit_pages(store, 1000)
     assert names(store) == set()
+
+
+def fault_swallowed(tx: Tx) -> None:
+    """What a step does that writes, meets a fault which leaves the transaction open, and goes on."""
+    tx.add(big("s"))
+    with suppress(StoreError):
+        tx.get(Counter, "a")
+
+
+@pytest.mark.parametrize("raised", [None, LookupError])
+def test_nothing_stays_of_a_step_that_has_met_a_fault(
+    store: SqliteStore, peer: sqlite3.Connection, raised: type[Exception] | None
+) -> None:
+    peer.execute("DROP TABLE counters")
+
+    def step(tx: Tx) -> None:
+        fault_swallowed(tx)
+        if raised:
+            raise raised
+
+    with pytest.raises(StoreError, match="no such table"):
+        store.transact(step)
+    assert names(store) == set()
+
+
+@pytest.mark.parametrize("before", [lambda tx: tx.add(big("s")), fault_swallowed])
+def test_an_interrupt_of_a_lone_step_leaves_nothing_and_holds_up_no_other(
+    store: SqliteStore, peer: sqlite3.Connection, before: Callable[[Tx], None]
+) -> None:
+    peer.execute("DROP TABLE counters")
+
+    def step(tx: Tx) -> None:
+        before(tx)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.transact(step)
+    peer.execute("BEGIN IMMEDIATE")
+    peer.execute("ROLLBACK")
+    assert names(store) == set()
+    store.transact(lambda tx: tx.add(big("afterwards")))
+    assert names(store) == {"afterwards"}
 
 
 # ---- others in the way -----------------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ class PostgresStore:
             self._writer = opened.enter_context(
                 closing(GroupWriter(connector, plans, schema, name, len(versions), patience, level, self._notices))
             )
-            self._group = GroupCommit(self._writer.run)
+            self._group = GroupCommit(self._writer.run, self._writer.run_one)
             opened.callback(self._group.end_thread)
             self._opened = opened.pop_all()
 

@@ -9,14 +9,15 @@ what became of it.
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import errors as pg
 
 from modelyard.errors import OutcomeUnknown, StoreBusy, StoreError, StoreTooNew
+from modelyard.protocols import Tx
 from modelyard.stores.group_commit import PendingStep, interrupts_leader
 from modelyard.stores.postgres.ahead import read_ahead
 from modelyard.stores.postgres.batch import Batch
@@ -28,6 +29,8 @@ from modelyard.stores.postgres.rows import RecordPlan
 from modelyard.stores.postgres.schema import COMMITS, MIGRATIONS
 from modelyard.stores.postgres.tx import PostgresTx
 from modelyard.stores.postgres.wire import Abandoned, Wire, ends_group
+
+T = TypeVar("T")
 
 _MOST_ATTEMPTS = 8
 _BETWEEN_QUESTIONS = 0.05
@@ -109,6 +112,12 @@ class GroupWriter:
                 return 0.0
         self._fail_impatient(group, StoreBusy(f"others were in the way {_MOST_ATTEMPTS} times; try again"))
         return 0.0
+
+    def run_one(self, step: Callable[[Tx], T], durable: bool) -> tuple[T]:
+        """Run a lone step, and return its result in a tuple. Raises what the step raises, or `StoreError`."""
+        call = PendingStep(step, durable)
+        self.run([call])
+        return (call.outcome(),)
 
     def settings_version(self) -> int | None:
         """Return how many commits had changed settings at the last commit here; None if that is long ago."""

@@ -85,7 +85,8 @@ class SqliteStore:
         fair_lock.enter(lambda: _write_ahead(connection))
         _migrate(connection, fair_lock, plans, migrations)
         self._writer = Writer(connection, plans, self._clock, fair_lock, self.durability == "power", board.post)
-        self._group = GroupCommit(self._writer.run, partial(self._writer.run, wait=False))
+        run, run_one = self._writer.run, self._writer.run_one
+        self._group = GroupCommit(run, run_one, at_once=(partial(run, wait=False), partial(run_one, wait=False)))
         opened.callback(self._group.end_thread)
         self._readers = opened.enter_context(closing(Readers(self._path, plans, self._clock, self._patience)))
         self._watchers = opened.enter_context(closing(Readers(self._path, plans, self._clock, busy_seconds=0)))

@@ -5,16 +5,18 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from modelyard.errors import StoreBusy
-from modelyard.protocols import Clock
+from modelyard.protocols import Clock, Tx
 from modelyard.stores.group_commit import PendingStep, interrupts_leader
 from modelyard.stores.sqlite.errors import SqliteError, to_store_error
 from modelyard.stores.sqlite.fair_lock import FairLock
 from modelyard.stores.sqlite.recent_records import RecentRecords
 from modelyard.stores.sqlite.rows import StatementPlan
 from modelyard.stores.sqlite.tx import SqliteTx
+
+T = TypeVar("T")
 
 _CHECKPOINT_PAGES = 1000
 """Pages of the log from which a commit copies them into the file: what SQLite does by itself."""
@@ -66,16 +68,8 @@ class Writer:
 
         Raises only what interrupts this thread; the effects of calls that are not settled are then rolled back.
         """
-        if wait:
-            self._commits_without_wait = 0
-        elif self._commits_without_wait < _LOGGED:
-            self._commits_without_wait += 1
-        else:
-            return 0.0
         self._committing = False
         try:
-            if self._connection.in_transaction:  # which an interrupt left open
-                self._roll_back()
             return self._run_together(group, wait)
         except StoreBusy as busy:
             now = time.monotonic()
@@ -93,23 +87,66 @@ class Writer:
             raise
         return 0.0
 
+    def run_one(self, step: Callable[[Tx], T], durable: bool, wait: bool = True) -> tuple[T] | None:
+        """Run a lone step in a transaction of its own, and return its result in a tuple.
+
+        It returns None where `run` would not settle the call without `wait`. Raises what the step raises, or
+        `StoreError`.
+        """
+        tx = SqliteTx(self._execute, self._plans, self._clock, self._recent)
+        try:
+            if not self._begin_transaction(durable, wait):
+                return None
+            value = step(tx)
+            tx.end()
+            if tx.error is not None:
+                raise tx.error
+            self._execute("COMMIT")
+        except BaseException as error:
+            tx.end()
+            self._roll_back(tx.dirty)
+            fault = error if tx.error is None or interrupts_leader(error) else tx.error
+            if isinstance(fault, SqliteError):
+                raise to_store_error(fault) from fault
+            raise
+        if tx.dirty:
+            self.unsynced = self._power and self._level == "NORMAL"
+        if tx.topics:
+            self._post(tx.topics)
+        return (value,)
+
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
 
-    def _run_together(self, group: Sequence[PendingStep[Any]], wait: bool) -> float:
-        level = "FULL" if self._power and any(map(_is_durable, group)) else "NORMAL"
-        if level == "FULL" and not wait:
-            return 0.0
+    def _begin_transaction(self, durable: bool, wait: bool, since: float | None = None) -> bool:
+        """Begin one that commits as a durable step needs it. Returns False where `wait` is false but would be needed.
+
+        Raises `StoreBusy` if another process holds the file until the patience that began at `since` is at its end.
+        """
+        if self._connection.in_transaction:  # which an interrupt left open
+            self._roll_back()
+        level = "FULL" if durable and self._power else "NORMAL"
+        if wait:
+            self._commits_without_wait = 0
+        elif level == "FULL" or self._commits_without_wait == _LOGGED:
+            return False
+        else:
+            self._commits_without_wait += 1
         if level != self._level:
             self._synchronize(level)
         if wait is not self._copies_log:
             self._copy_log(wait)
         if not self._fair_lock.enter_at_once(self._begin):
             if not wait:
-                return 0.0
-            self._fair_lock.enter(self._begin, group[0].since)
+                return False
+            self._fair_lock.enter(self._begin, since)
         self._recent.begin()
+        return True
+
+    def _run_together(self, group: Sequence[PendingStep[Any]], wait: bool) -> float:
+        if not self._begin_transaction(any(map(_is_durable, group)), wait, group[0].since):
+            return 0.0
         wrote = False
         topics: set[str] = set()
         for call in group:
@@ -180,9 +217,10 @@ class Writer:
             self.unsynced = self._power and self._level == "NORMAL"
         return time.perf_counter() - started
 
-    def _roll_back(self) -> None:
+    def _roll_back(self, wrote: bool = True) -> None:
         """End an open transaction, of which nothing stays."""
-        self._recent.forget()
+        if wrote:
+            self._recent.forget()
         if self._connection.in_transaction:
             with contextlib.suppress(SqliteError):  # the transaction is gone either way
                 self._execute("ROLLBACK")

@@ -114,11 +114,21 @@ class StepLaws:
     def test_a_transaction_is_dead_after_its_step(self, store: Store) -> None:
         leaked: list[Tx] = []
         seen: list[Snapshot] = []
+
+        def raising(tx: Tx) -> None:
+            leaked.append(tx)
+            raise LookupError
+
         store.transact(leaked.append)
+        ended = [leaked[-1]]
+        with pytest.raises(LookupError):
+            store.transact(raising)
+        ended.append(leaked[-1])
         store.read(seen.append)
-        for use in (lambda: leaked[-1].add(Counter("c")), lambda: leaked[-1].get(Counter, "c")):
-            with pytest.raises(RuntimeError):
-                use()
+        for tx in ended:
+            for use in (lambda tx=tx: tx.add(Counter("c")), lambda tx=tx: tx.get(Counter, "c")):
+                with pytest.raises(RuntimeError):
+                    use()
         with pytest.raises(RuntimeError):
             seen[0].count(Item, "by_label")
 
