@@ -10,7 +10,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
-from itertools import cycle
+from itertools import count
 
 from modelyard.disk import mapped
 from modelyard.stores.subscriptions import Subscribers, TopicSubscription, Wake
@@ -36,7 +36,7 @@ class NoticeBoard:
         self._closed = threading.Event()
         self._seen = b""
         self._map = mapped(self._file, BOARD_SIZE)
-        self._name, self._posted = os.urandom(_WIDTH - 4), cycle(range(2**32))
+        self._marks = count(int.from_bytes(os.urandom(_WIDTH - 1), "big"))
 
     def subscribe(self, topic: str, wake: Wake) -> TopicSubscription:
         """Have `wake` called at each notice of the topic."""
@@ -56,8 +56,8 @@ class NoticeBoard:
         if not _HAS_BOARD:
             return
         try:
-            for at in {*map(_place, topics)}:
-                os.pwrite(self._file, self._name + next(self._posted).to_bytes(4, "big"), at)
+            for topic in topics:
+                os.pwrite(self._file, next(self._marks).to_bytes(_WIDTH, "big"), _place(topic))
         except OSError:  # a hint that is lost; others poll, and so does this process from now on
             self._map = None
 

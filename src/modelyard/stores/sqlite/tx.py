@@ -255,7 +255,8 @@ class SqliteTx(SqliteSnapshot):
 
     def notify(self, topic: str) -> None:
         """Post a notice after the commit."""
-        self.topics = (*self.topics, topic)
+        if topic not in self.topics:
+            self.topics = (*self.topics, topic)
 
     def restore(self, records: Sequence[object]) -> None:
         """Store records of one class with the numbers that they have; leave out those that are there already."""
@@ -311,7 +312,7 @@ class SqliteTx(SqliteSnapshot):
     def _count_settings(self) -> None:
         """Count that a setting has changed, and have those notice who remember settings."""
         self._write(COUNT_SETTINGS, ())
-        self.topics = (*self.topics, SETTINGS)
+        self.notify(SETTINGS)
 
     def _found(self, plan: StatementPlan, key: Row) -> Any:
         try:

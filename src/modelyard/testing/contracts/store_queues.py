@@ -120,6 +120,20 @@ class QueueLaws(PairLaws):
         subscription.close()
         assert isinstance(subscription.live, bool)
 
+    def test_a_commit_wakes_those_of_each_of_its_topics(self, store: Store) -> None:
+        topics, woken = ("a", "b", "c"), threading.Semaphore(0)
+        for topic in topics:
+            store.subscribe(topic, woken.release)
+
+        def notify_all(tx: Tx) -> None:
+            tx.add(Task("a"))
+            for topic in (*topics, *topics):
+                tx.notify(topic)
+
+        store.transact(notify_all)
+        for _ in topics:
+            assert woken.acquire(timeout=_PATIENCE)
+
     def test_a_subscription_that_is_closed_wakes_nobody(self, store: Store) -> None:
         closed, woken = threading.Event(), threading.Event()
         store.subscribe("tasks", closed.set).close()
