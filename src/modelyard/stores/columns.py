@@ -178,15 +178,15 @@ class Projection:
 
     @cached_property
     def checked(self) -> Callable[[object], tuple[Any, ...]]:
-        """The function from a record to its converted values; it raises what `accept` raises."""
-        return conversions.record_conversion(self._fields(), self._converts, self.accept)
+        """The function from a record to its converted values; it raises what `convert` raises."""
+        return conversions.record_conversion(self._fields(), self._converts, self.convert)
 
     def copying(self, make: Callable[..., Any]) -> Callable[[Any, object], Any]:
         """Return the function from a record and one more value to what `make` makes of its converted values and that.
 
-        It raises what `accept` raises.
+        It raises what `convert` raises.
         """
-        return conversions.record_copy(self._fields(), self._converts, self.accept, make)
+        return conversions.record_copy(self._fields(), self._converts, self.convert, make)
 
     def unchanged(self, otherwise: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Return the function that returns a record that needs no conversion, or else what `otherwise` returns."""
@@ -204,13 +204,19 @@ class Projection:
     def _fields(self) -> conversions.Fields:
         return [(column.name, column.kind.usual, column.nullable) for column in self._columns]
 
-    def accept(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    @cached_property
+    def accept(self) -> Conversion:
+        """The function that converts given values as `convert` does."""
+        if self._nones:
+            return self.convert
+        return conversions.values_conversion(self._fields(), self._converts, self.convert)
+
+    def convert(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """Convert the given values; return the same tuple object if nothing changes.
 
         Raises `TypeError` or `ValueError` for a value that its column cannot hold.
         """
-        types = tuple(map(type, values))
-        return (self._conversions.get(types) or self._admit(types))(values)
+        return self._conversion(values)(values)
 
     def convert_one(self, at: int, value: Any) -> Any:
         """Convert one value for its column. Raises `TypeError` or `ValueError` for one that it cannot hold."""

@@ -118,6 +118,22 @@ def record_conversion(
     return _Usual(fields, converts).function("record", "{results},", "accept(({values},))", accept=accept)
 
 
+def values_conversion(fields: Fields, converts: Mapping[int, Convert], accept: Conversion) -> Conversion:
+    """Make the function that converts the values of such fields, such as a key.
+
+    It returns the same tuple if nothing changes, and leaves what is not usual to `accept`.
+    """
+    if not fields:
+        return accept
+    usual = _Usual(fields, converts)
+    usual.reads = [
+        f" if len(values) != {len(fields)}: return accept(values)",
+        f" {', '.join(usual.names)}, = values",
+    ]
+    converted = "values" if usual.names == usual.results else "{results},"
+    return usual.function("values", converted, "accept(values)", accept=accept)
+
+
 def record_copy(
     fields: Fields, converts: Mapping[int, Convert], accept: Conversion, make: Callable[..., Any]
 ) -> Callable[[Any, object], Any]:
@@ -192,13 +208,12 @@ class _Usual:
         self.names: list[str] = [f"v{at}" for at in range(len(fields))]
         self.conditions: list[str] = []
         self.results: list[str] = []
-        self._lines: list[str] = []
+        self.reads: list[str] = [f" {name} = record.{field[0]}" for name, field in zip(self.names, fields, strict=True)]
         self._known: dict[str, Any] = {"utc": UTC, "utc_text": utc_text}
         together = dict[Convert, list[str]]()
-        for at, (name, (field, usual, nullable)) in enumerate(zip(self.names, fields, strict=True)):
+        for at, (name, (_, usual, nullable)) in enumerate(zip(self.names, fields, strict=True)):
             convert = converts.get(at)
             self._known |= {f"type{at}": usual, f"convert{at}": convert}
-            self._lines.append(f" {name} = record.{field}")
             further, result = _in_place(convert, name, f"convert{at}({name})")
             if convert is not None and convert in _USUAL and not nullable:
                 together.setdefault(convert, []).append(name)
@@ -213,7 +228,7 @@ class _Usual:
         parts = {"values": ", ".join(self.names), "results": ", ".join(self.results)}
         lines = [
             f"def convert({arguments}):",
-            *self._lines,
+            *self.reads,
             f" if {' and '.join(self.conditions)}: return {usual.format(**parts)}",
             f" return {other.format(**parts)}",
         ]
