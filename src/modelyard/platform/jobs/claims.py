@@ -255,17 +255,19 @@ def record(
                 _event(progress.job_id, seq, event.id, event.type, event.step, event.data, time, progress.epoch)
             )
             step = max(step, event.step)
-        if event.step and gain is Gain.NOTHING:
-            gain = Gain.REPEATED
     tx.add_all(new_events)
     new = step > progress.step
+    if new:
+        gain = Gain.NEW
+    elif gain is Gain.NOTHING and any(event.step for event in events):
+        gain = Gain.REPEATED
     progress = progress.recorded(
         updated_at=time,
         held=held,
         last_seq=seq,
         step=step,
         total=progress.total if total is None else total,
-        gain=Gain.NEW if new else gain,
+        gain=gain,
         crashes=0 if new else progress.crashes,
         losses=0 if new else progress.losses,
         faults=0 if new else progress.faults,
