@@ -41,8 +41,10 @@ class RecentRecords:
         """Return the record at a place, or None where it is not known."""
         if not place[0].kept:
             return self._passing.get(place)
-        if not self._current and place in self._kept:
-            self._check()
+        record = self._kept.get(place)
+        if record is None or self._current:
+            return record
+        self._check()
         return self._kept.get(place)
 
     def keep(self, place: Place, record: Any) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -126,7 +127,7 @@ class StepLaws:
         ended.append(leaked[-1])
         store.read(seen.append)
         for tx in ended:
-            for use in (lambda tx=tx: tx.add(Counter("c")), lambda tx=tx: tx.get(Counter, "c")):
+            for use in (partial(tx.add, Counter("c")), partial(tx.get, Counter, "c")):
                 with pytest.raises(RuntimeError):
                     use()
         with pytest.raises(RuntimeError):
