@@ -121,9 +121,9 @@ class QueueLaws(PairLaws):
         assert isinstance(subscription.live, bool)
 
     def test_a_commit_wakes_those_of_each_of_its_topics(self, store: Store) -> None:
-        topics, woken = ("a", "b", "c"), threading.Semaphore(0)
-        for topic in topics:
-            store.subscribe(topic, woken.release)
+        topics = {topic: threading.Event() for topic in "abc"}
+        for topic, woken in topics.items():
+            store.subscribe(topic, woken.set)
 
         def notify_all(tx: Tx) -> None:
             tx.add(Task("a"))
@@ -131,8 +131,8 @@ class QueueLaws(PairLaws):
                 tx.notify(topic)
 
         store.transact(notify_all)
-        for _ in topics:
-            assert woken.acquire(timeout=_PATIENCE)
+        for woken in topics.values():
+            assert woken.wait(_PATIENCE)
 
     def test_a_subscription_that_is_closed_wakes_nobody(self, store: Store) -> None:
         closed, woken = threading.Event(), threading.Event()
