@@ -111,7 +111,10 @@ class GroupCommit:
         run_one: RunOne,
         at_once: tuple[Run, RunOne] | None = None,
     ) -> None:
-        self._run, self._run_one, self._at_once = run, run_one, at_once
+        self._run, self._run_one = run, run_one
+        self._run_at_once: Run
+        self._run_one_at_once: RunOne | None
+        self._run_at_once, self._run_one_at_once = at_once or (run, None)
         self._mutex = threading.Lock()
         self._queue: deque[_ThreadCall[Any] | _TaskCall[Any]] = deque()
         self._leader: object | None = None
@@ -157,9 +160,9 @@ class GroupCommit:
     async def atransact(self, step: Callable[[Tx], T], durable: bool) -> T:
         """Run `step` for a task: at once if it is not durable and nothing is to be waited for, else in a group."""
         loop = asyncio.get_running_loop()
-        here = None if durable else self._at_once
-        if here is not None and self._is_first(loop):
-            result = self._run_alone(step, durable, here[1])
+        run_one = None if durable else self._run_one_at_once
+        if run_one is not None and self._is_first(loop):
+            result = self._run_alone(step, durable, run_one)
             if result is not None:
                 return result[0]
         call = _TaskCall(step, durable, loop)
@@ -168,8 +171,8 @@ class GroupCommit:
             lead = self._leader is None and loop not in self._offered
             if lead:
                 self._offered.add(loop)
-        if lead and here is not None:
-            loop.call_soon(self._lead_for, loop, loop, here[0])
+        if lead and run_one is not None:
+            loop.call_soon(self._lead_for, loop, loop, self._run_at_once)
         elif lead:
             self._accept(loop)
         await call.done

@@ -1,10 +1,12 @@
 """Storage that fails: what is reported to a caller, what remains, and what works afterwards."""
 
+import gc
 import os
 import sqlite3
 import threading
 import time
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -135,6 +137,26 @@ def test_a_fault_that_a_step_swallows_fails_it_anyway(store: SqliteStore) -> Non
         store.transact(step)
     limit_pages(store, 1000)
     assert names(store) == set()
+
+
+def test_what_a_step_raises_is_freed_with_its_last_reference(store: SqliteStore) -> None:
+    """The frames of its traceback do not hold it, so it needs no collector of garbage."""
+
+    class Raised(Exception):
+        pass
+
+    def step(tx: Tx) -> None:
+        raise Raised
+
+    seen = []
+    gc.disable()
+    try:
+        store.transact(step)
+    except Raised as error:
+        seen.append(weakref.ref(error))
+    finally:
+        gc.enable()
+    assert [reference() for reference in seen] == [None]
 
 
 def fault_swallowed(tx: Tx) -> None:

@@ -105,9 +105,10 @@ class Writer:
         except BaseException as error:
             tx.end()
             self._roll_back(tx.dirty)
-            fault = error if tx.error is None or interrupts_leader(error) else tx.error
-            if isinstance(fault, SqliteError):
-                raise to_store_error(fault) from fault
+            if tx.error is not None and not interrupts_leader(error):
+                raise to_store_error(tx.error) from tx.error
+            if isinstance(error, SqliteError):
+                raise to_store_error(error) from error
             raise
         if tx.dirty:
             self.unsynced = self._power and self._level == "NORMAL"
