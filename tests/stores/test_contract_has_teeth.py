@@ -16,6 +16,7 @@ from modelyard.stores.memory import MemoryStore, _MemoryTx
 from modelyard.stores.memory_tables import Table
 from modelyard.stores.sqlite import SqliteStore
 from modelyard.stores.sqlite.rows import ColumnSelection
+from modelyard.stores.sqlite.tx import SqliteTx
 from modelyard.stores.sqlite.writer import Writer
 from modelyard.testing import CONTRACT_RECORDS, RunTwiceStore, StoreContract, machine_over
 from modelyard.testing.contracts import store_records
@@ -266,11 +267,19 @@ def test_a_group_commit_that_keeps_a_group_with_a_failed_step_is_caught(
     assert broken_laws(lambda: SqliteStore(tmp_path / "yard.db", CONTRACT_RECORDS), only=law) == {law}
 
 
+def answer_at_once(self: Any, step: Any, durable: bool, wait: bool = True) -> tuple[Any]:
+    """Answer a lone caller with the transaction still open."""
+    self._begin_transaction(durable, wait)
+    return (step(SqliteTx(self._execute, self._plans, self._clock, self._recent)),)
+
+
+@pytest.mark.parametrize("sabotage", [{"run_one": answer_at_once}, {"_commit": lambda self, wrote: 0.0}])
 def test_a_group_commit_that_answers_before_it_commits_is_caught(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sabotage: dict[str, Any]
 ) -> None:
-    """Here the leader's own outcome leaves with its transaction still open."""
-    monkeypatch.setattr(Writer, "_commit", lambda self, wrote: 0.0)
+    """For a lone caller as for a group."""
+    for name, unsound in sabotage.items():
+        monkeypatch.setattr(Writer, name, unsound)
     law = "test_an_outcome_is_told_after_its_commit"
     store = SqliteStore(tmp_path / "yard.db", CONTRACT_RECORDS, patience=0.1)
     assert broken_laws(lambda: store, only=law) == {law}

@@ -175,6 +175,15 @@ class StepLaws:
         answers = at_once([lambda n=n: race(n) for n in range(8)])  # type: ignore[misc]
         assert sorted(map(str, answers)) == ["False"] * 7 + ["True"]
 
+        async def sees_its_own(number: int) -> bool:
+            await store.atransact(lambda tx: tx.add(Item("b", number)))
+            return store.read(lambda snapshot: snapshot.find(Item, "key", "b", number)) is not None
+
+        async def together() -> list[bool]:
+            return await asyncio.gather(*map(sees_its_own, range(8)))
+
+        assert asyncio.run(together()) == [True] * 8
+
     def test_a_read_sees_whole_commits_only(self, store: Store) -> None:
         keep(store, Counter("left", 100), Counter("right"))
 
