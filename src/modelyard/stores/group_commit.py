@@ -101,8 +101,8 @@ class GroupCommit:
     """The queue of calls, and what runs a group of them.
 
     A lone caller, who comes when no other calls and none has shared the last group, does not enter the queue: `run_one`
-    runs its step. The two of `at_once`, where there are any, run steps that are not durable if they need not wait for
-    anything.
+    runs its step. `at_once` are two functions that do the same for steps that are not durable, but nothing where they
+    would have to wait.
     """
 
     def __init__(

@@ -88,10 +88,10 @@ class Writer:
         return 0.0
 
     def run_one(self, step: Callable[[Tx], T], durable: bool, wait: bool = True) -> tuple[T] | None:
-        """Run a lone step in a transaction of its own, and return its result in a tuple.
+        """Run a step in a transaction of its own, and return its result in a tuple.
 
-        It returns None where `run` would not settle the call without `wait`. Raises what the step raises, or
-        `StoreError`.
+        Without `wait` the step is not run, and None returned, where `run` would leave its call unsettled. Raises what
+        the step raises, or `StoreError`.
         """
         tx = SqliteTx(self._execute, self._plans, self._clock, self._recent)
         try:
@@ -121,9 +121,10 @@ class Writer:
         self._connection.close()
 
     def _begin_transaction(self, durable: bool, wait: bool, since: float | None = None) -> bool:
-        """Begin one that commits as a durable step needs it. Returns False where `wait` is false but would be needed.
+        """Begin a transaction. Without `wait` return False instead where the disk or a process would be waited for.
 
-        Raises `StoreBusy` if another process holds the file until the patience that began at `since` is at its end.
+        Its commit is synced if `durable` is true and the store is to survive a loss of power. Raises `StoreBusy` if
+        another process holds the file until the patience that began at `since`, or now, is at its end.
         """
         if self._connection.in_transaction:  # which an interrupt left open
             self._roll_back()
