@@ -139,6 +139,25 @@ def test_a_fault_that_a_step_swallows_fails_it_anyway(store: SqliteStore) -> Non
     assert names(store) == set()
 
 
+@pytest.mark.parametrize("failing", ["BEGIN IMMEDIATE", "COMMIT"])
+def test_a_fault_around_a_lone_step_is_an_error_of_the_store(store: SqliteStore, failing: str) -> None:
+    """As where the disk is full when the pages of the transaction are written."""
+    execute = store._writer._execute
+
+    def executing(sql: str, *values: object) -> object:
+        if sql == failing:
+            raise Fault(sqlite3.SQLITE_FULL)
+        return execute(sql, *values)
+
+    store._writer._execute, store._writer._begin = executing, lambda: executing("BEGIN IMMEDIATE")
+    with pytest.raises(StorageFull):
+        store.transact(lambda tx: tx.add(big("s")))
+    store._writer._execute, store._writer._begin = execute, lambda: execute("BEGIN IMMEDIATE")
+    assert names(store) == set()
+    store.transact(lambda tx: tx.add(big("afterwards")))
+    assert names(store) == {"afterwards"}
+
+
 def test_what_a_step_raises_is_freed_with_its_last_reference(store: SqliteStore) -> None:
     """The frames of its traceback do not hold it, so it needs no collector of garbage."""
 
