@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,8 @@ def nodes() -> Iterator[Nodes]:
         patch.setenv("RAY_TMPDIR", folder)
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # without it, nodes use the machine's own address
+        patch.setenv("RAY_worker_niceness", "0")  # by default its workers hardly run beside anything else
+        patch.setenv("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "600")  # else it kills a proxy that takes 5 s to start
         patch.setenv("PYTHONPATH", os.pathsep.join([EXECUTORS, EXAMPLES]), prepend=os.pathsep)
         patch.syspath_prepend(EXAMPLES)
         from ray.cluster_utils import Cluster
@@ -162,8 +165,10 @@ def served(tmp_path: Path, nodes: Nodes) -> Iterator[str]:
     try:
         from serve_on_ray import app
 
-        serve.start(http_options={"host": "127.0.0.1", "port": port, "location": "HeadOnly"})
+        with suppress(TimeoutError):  # on a busy machine its proxy is ready later than it waits for
+            serve.start(http_options={"host": "127.0.0.1", "port": port, "location": "HeadOnly"})
         serve.run(app({"store": str(tmp_path / "yard.db"), "artifacts": str(tmp_path / "artifacts")}))
+        until(lambda: set(serve.status().proxies.values()) == {"HEALTHY"})
         (application,) = serve.status().applications.values()
         assert application.deployments["yard"].replica_states == {"RUNNING": 2}
         yield f"http://127.0.0.1:{port}/v1"
