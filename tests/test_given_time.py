@@ -51,6 +51,7 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
         "waits for other processes at a file's lock: they do not know this platform's clock",
     ),
     "stores/group_commit.py": ({"import time"}, "gathers calls for a part of what the disk takes to sync"),
+    "stores/pending_steps.py": ({"import time"}, "a call's patience with other processes begins when it comes"),
     "stores/sqlite/writer.py": ({"import time"}, "measures what the disk takes to sync"),
     "stores/sqlite/store.py": (
         {"import time"},

@@ -1,14 +1,15 @@
 """Group commit, led by its callers: concurrent calls share one transaction.
 
 A call waits in a queue. If there is no leader, its thread leads a group: it runs the waiting calls as one transaction,
-wakes their callers, names the next leader and returns. While it syncs, the next group forms. Tasks of an event loop
-wait in the same queue; if only tasks wait, their loops are offered the lead and a thread of the queue's own takes it.
-Where nothing has to be waited for, a loop leads itself: it runs the first call of each of its turns at once, and the
-others together at its next turn.
+wakes the first of their callers, names the next leader and returns. Callers wake one another as they leave: threads
+that are woken all at once contend for the interpreter with each other and with the next leader. While a group syncs,
+the next one forms. Tasks of an event loop wait in the same queue; if only tasks wait, their loops are offered the lead
+and a thread of the queue's own takes it. Where nothing has to be waited for, a loop leads itself: it runs the first
+call of each of its turns at once, and the others together at its next turn.
 
 What keeps it alive: a leader always names a successor when it ends, however it ends; a call leaves the queue only when
-it is settled or its caller has given up; an offer binds no one, since a loop may close before it accepts; and waking a
-caller twice does no harm.
+it is settled or its caller has given up; a caller wakes the next however it leaves; an offer binds no one, since a loop
+may close before it accepts; and waking a caller twice does no harm.
 """
 
 import asyncio
@@ -19,76 +20,20 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, takewhile
-from operator import attrgetter
-from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from modelyard.errors import StoreClosed
 from modelyard.protocols import Tx
+from modelyard.stores.pending_steps import PendingStep, TaskCall, ThreadCall, is_settled
 
 T = TypeVar("T")
 
 _MAX_GROUP = 256
 _QUICK_COMMIT = 1e-4
 """Seconds; a faster commit does not sync, and waiting for more calls would cost more than it saves."""
-_MAX_GATHER = 1e-3
-
-
-class PendingStep(Generic[T]):
-    """A step and its result; settled once everything that it saw is committed."""
-
-    settled: bool = False
-    value: T | None = None
-    error: BaseException | None = None
-
-    def __init__(self, step: Callable[[Tx], T], durable: bool) -> None:
-        self.step = step
-        self.durable = durable
-        self.since: float = time.monotonic()
-
-    def fail(self, error: Exception) -> None:
-        """Settle the call with an error that is not the step's own."""
-        self.error = error
-        self.settled = True
-
-    def outcome(self) -> T:
-        """Return the step's result, or raise what it raised."""
-        if self.error is None:
-            return self.value  # type: ignore[return-value]  # set together with the error None
-        try:
-            raise self.error
-        finally:
-            self.error = None  # the traceback holds this frame
-
-
-_is_settled = attrgetter("settled")
-
-
-class _ThreadCall(PendingStep[T]):
-    """A call whose thread waits for it."""
-
-    def __init__(self, step: Callable[[Tx], T], durable: bool) -> None:
-        super().__init__(step, durable)
-        self._bell: SimpleQueue[None] = SimpleQueue()
-        self.wait = self._bell.get
-
-    def wake(self) -> None:
-        self._bell.put(None)
-
-
-class _TaskCall(PendingStep[T]):
-    """A call that a task of `loop` awaits."""
-
-    def __init__(self, step: Callable[[Tx], T], durable: bool, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(step, durable)
-        self.loop = loop
-        self.done: asyncio.Future[None] = self.loop.create_future()
-
-
-def interrupts_leader(error: BaseException) -> bool:
-    """Return whether this ends the leading thread rather than the step: only the main thread receives signals."""
-    return not isinstance(error, Exception) and threading.current_thread() is threading.main_thread()
-
+_PAUSES = 8
+"""Pauses in which a leader waits for more calls, altogether at most as long as a commit takes."""
+_MAX_PAUSE = 1e-3
 
 Run = Callable[[Sequence[PendingStep[Any]]], float]
 """Settles a group, and returns how many seconds its commit took."""
@@ -116,7 +61,7 @@ class GroupCommit:
         self._run_one_at_once: RunOne | None
         self._run_at_once, self._run_one_at_once = at_once or (run, None)
         self._mutex = threading.Lock()
-        self._queue: deque[_ThreadCall[Any] | _TaskCall[Any]] = deque()
+        self._queue: deque[ThreadCall[Any] | TaskCall[Any]] = deque()
         self._leader: object | None = None
         self._offered: set[asyncio.AbstractEventLoop] = set()
         self._first: dict[asyncio.AbstractEventLoop, object] = {}
@@ -142,7 +87,7 @@ class GroupCommit:
             result = self._run_alone(step, durable, self._run_one)
             if result is not None:
                 return result[0]
-        call = _ThreadCall(step, durable)
+        call = ThreadCall(step, durable)
         try:
             self._join(call, last)
             while not call.settled:
@@ -155,6 +100,7 @@ class GroupCommit:
             raise
         finally:
             self._step_down(call)
+            call.leave()
         return call.outcome()
 
     async def atransact(self, step: Callable[[Tx], T], durable: bool) -> T:
@@ -165,7 +111,7 @@ class GroupCommit:
             result = self._run_alone(step, durable, run_one)
             if result is not None:
                 return result[0]
-        call = _TaskCall(step, durable, loop)
+        call = TaskCall(step, durable, loop)
         with self._mutex:
             self._enqueue(call)
             lead = self._leader is None and loop not in self._offered
@@ -193,20 +139,20 @@ class GroupCommit:
 
     # ---- the queue ----
 
-    def _join(self, call: _ThreadCall[Any], last: bool) -> None:
+    def _join(self, call: ThreadCall[Any], last: bool) -> None:
         with self._mutex:
             self._enqueue(call)
             self._closed = last
             if self._leader is None:
                 self._leader = call
 
-    def _enqueue(self, call: _ThreadCall[Any] | _TaskCall[Any]) -> None:
+    def _enqueue(self, call: ThreadCall[Any] | TaskCall[Any]) -> None:
         self.refuse_steps()
         if self._closed:
             raise StoreClosed("the store was closed")
         self._queue.append(call)
 
-    def _give_up(self, call: _ThreadCall[Any]) -> None:
+    def _give_up(self, call: ThreadCall[Any]) -> None:
         """Take out a call that was interrupted; if a leader runs it already, its step may still be committed."""
         with self._mutex, contextlib.suppress(ValueError):
             self._queue.remove(call)
@@ -260,9 +206,19 @@ class GroupCommit:
         self._last_size = len(group)
 
     def _gather(self) -> None:
-        """Wait a moment if callers of the last group are still on their way back; a lone caller never waits."""
-        if self._commit_seconds > _QUICK_COMMIT and len(self._queue) < self._last_size:
-            time.sleep(min(self._commit_seconds / 8, _MAX_GATHER))
+        """Wait while callers of the last group are on their way back, but not for long after the last one came.
+
+        A lone caller never waits.
+        """
+        if self._commit_seconds < _QUICK_COMMIT:
+            return
+        for _ in range(_PAUSES):
+            came = len(self._queue)
+            if came >= self._last_size:
+                return
+            time.sleep(min(self._commit_seconds / _PAUSES, _MAX_PAUSE))
+            if len(self._queue) == came:
+                return
 
     def _pass_on(self, leader: object) -> None:
         """Wake the callers of settled calls and name the next leader: the first waiting thread, else offer it to loops.
@@ -275,8 +231,8 @@ class GroupCommit:
                 return
             if self._leader is leader:
                 self._wake_settled()
-                self._leader = next((call for call in self._queue if isinstance(call, _ThreadCall)), None)
-            if isinstance(self._leader, _ThreadCall):
+                self._leader = next((call for call in self._queue if isinstance(call, ThreadCall)), None)
+            if isinstance(self._leader, ThreadCall):
                 self._leader.wake()
             elif self._queue:
                 self._offer()
@@ -284,15 +240,20 @@ class GroupCommit:
     def _wake_settled(self) -> None:
         """Wake every caller whose call is settled (each loop once), and take these calls out of the queue.
 
-        The mutex must be held.
+        Threads wake one another in turn. The mutex must be held.
         """
-        settled = list(takewhile(_is_settled, self._queue))
-        tasks: dict[asyncio.AbstractEventLoop, list[_TaskCall[Any]]] = {}
+        settled = list(takewhile(is_settled, self._queue))
+        tasks: dict[asyncio.AbstractEventLoop, list[TaskCall[Any]]] = {}
+        last: ThreadCall[Any] | None = None
         for call in settled:
-            if isinstance(call, _TaskCall):
+            if isinstance(call, TaskCall):
                 tasks.setdefault(call.loop, []).append(call)
-            elif call is not self._leader:
+                continue
+            if last is None:
                 call.wake()
+            else:
+                call.wake_after(last)
+            last = call if call.wakes_next else last
         for loop, calls in tasks.items():
             if loop is self._leader:
                 _resolve(calls)
@@ -304,7 +265,7 @@ class GroupCommit:
     def _offer(self) -> None:
         """Offer the lead to every loop with a waiting call. The mutex must be held."""
         self._offered = {loop for loop in self._offered if not loop.is_closed()}
-        for loop in {call.loop for call in self._queue if isinstance(call, _TaskCall)} - self._offered:
+        for loop in {call.loop for call in self._queue if isinstance(call, TaskCall)} - self._offered:
             if _call_soon(loop, self._accept, loop):
                 self._offered.add(loop)
 
@@ -339,7 +300,7 @@ def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[[Any], None],
     return True
 
 
-def _resolve(calls: Sequence[_TaskCall[Any]]) -> None:
+def _resolve(calls: Sequence[TaskCall[Any]]) -> None:
     for call in calls:
         if not call.done.done():
             call.done.set_result(None)

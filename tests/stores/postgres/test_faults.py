@@ -323,7 +323,7 @@ def test_what_the_server_refuses_fails_that_step_alone(
 
 
 def _together(store: PostgresStore, *steps: Callable[[Tx], Any]) -> list[Any]:
-    from modelyard.stores.group_commit import PendingStep
+    from modelyard.stores.pending_steps import PendingStep
 
     group: list[PendingStep[Any]] = [PendingStep(step, durable=True) for step in steps]
     store._writer.run(group)

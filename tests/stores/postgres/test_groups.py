@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from modelyard.errors import RecordConflict, RecordNotFound
 from modelyard.protocols import Tx
-from modelyard.stores.group_commit import PendingStep
+from modelyard.stores.pending_steps import PendingStep
 from modelyard.stores.postgres import PostgresStore
 from modelyard.stores.postgres.round_trips import PipelinedConnection
 from modelyard.stores.postgres.wire import Wire

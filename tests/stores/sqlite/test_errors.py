@@ -19,7 +19,7 @@ from modelyard.domain.record import Record
 from modelyard.errors import RecordConflict, StorageFull, StoreBusy, StoreClosed, StoreCorrupt, StoreError
 from modelyard.platform.paging import get_or_none
 from modelyard.protocols import Snapshot, Tx
-from modelyard.stores.group_commit import PendingStep
+from modelyard.stores.pending_steps import PendingStep
 from modelyard.stores.sqlite import SqliteStore, errors
 from modelyard.stores.sqlite.errors import is_busy, to_store_error
 from modelyard.stores.sqlite.fair_lock import FairLock

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import pytest
 
 from modelyard.errors import StoreClosed, StoreError
 from modelyard.protocols import Tx
-from modelyard.stores import group_commit as group
+from modelyard.stores import group_commit, pending_steps
+from modelyard.stores.pending_steps import ThreadCall
 from modelyard.stores.sqlite import SqliteStore
 from modelyard.stores.sqlite.migrations import MIGRATIONS, set_version
 from modelyard.testing import CONTRACT_RECORDS
@@ -166,6 +167,98 @@ def test_more_calls_than_fit_a_group_are_all_served(store: SqliteStore) -> None:
     assert asyncio.run(many()) == numbers(store) == list(range(700))
 
 
+def test_a_leader_waits_while_callers_of_the_last_group_come_back(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit takes 8 ms, four calls shared the last one, and two of their callers come back at once."""
+    crowd, pauses = Crowd(store), list[float]()
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) <= 2:
+            crowd.call(str(len(pauses)), adding(len(pauses)))
+
+    monkeypatch.setattr(group_commit.time, "sleep", sleep)
+    store._group._last_size, store._group._commit_seconds = 4, 0.008
+    with statements(store) as seen:
+        assert store.transact(adding(0)) == 0
+        crowd.join()
+    assert pauses == [0.001] * 3
+    assert seen.count("COMMIT") == 1
+    assert numbers(store) == [0, 1, 2]
+
+
+def test_a_leader_waits_no_longer_than_a_commit_takes(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd, pauses = Crowd(store), list[float]()
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        crowd.call(str(len(pauses)), adding(len(pauses)))
+
+    monkeypatch.setattr(group_commit.time, "sleep", sleep)
+    store._group._last_size, store._group._commit_seconds = 100, 0.004
+    store.transact(adding(0))
+    crowd.join()
+    assert sum(pauses) == pytest.approx(0.004)
+    assert numbers(store) == list(range(len(pauses) + 1))
+
+
+def test_a_leader_does_not_wait_where_all_have_come_back(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    with held(store) as crowd:
+        for number in range(2):
+            crowd.call(str(number), adding(number))
+        store._group._commit_seconds = 1.0
+        monkeypatch.setattr(group_commit.time, "sleep", pytest.fail)
+    assert [crowd.outcomes[str(number)] for number in range(2)] == numbers(store) == [0, 1]
+
+
+def test_a_leader_does_not_wait_where_a_commit_is_quick(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_commit.time, "sleep", pytest.fail)
+    store._group._last_size, store._group._commit_seconds = 4, 1e-5
+    assert store.transact(adding(0)) == 0
+
+
+# ---- waking ----------------------------------------------------------------------------------------------------------
+
+
+def callers_elsewhere(count: int) -> list[ThreadCall[int]]:
+    """Calls of a thread that is not the main one."""
+    with ThreadPoolExecutor(1) as pool:
+        return [pool.submit(ThreadCall, adding(number), True).result() for number in range(count)]
+
+
+def is_woken(call: ThreadCall[int]) -> bool:
+    try:
+        call._bell.get_nowait()
+    except Empty:
+        return False
+    return True
+
+
+def test_a_caller_is_woken_when_the_one_before_it_leaves() -> None:
+    before, after = callers_elsewhere(2)
+    after.wake_after(before)
+    assert not is_woken(after)
+    before.leave()
+    assert is_woken(after)
+
+
+def test_a_caller_is_woken_where_the_one_before_it_has_left_already() -> None:
+    """It did not wait: it came to look when its call was settled already."""
+    before, after = callers_elsewhere(2)
+    before.leave()
+    after.wake_after(before)
+    assert is_woken(after)
+
+
+def test_a_caller_that_has_left_keeps_no_other_call_in_memory() -> None:
+    """The traceback of what it raises holds the frame that holds the call."""
+    before, after = callers_elsewhere(2)
+    after.wake_after(before)
+    before.leave()
+    assert before.next is None
+
+
 # ---- durability ------------------------------------------------------------------------------------------------------
 
 
@@ -290,13 +383,13 @@ def test_ctrl_c_just_after_the_commit_repeats_no_step(store: SqliteStore) -> Non
 
 
 def test_ctrl_c_while_waking_the_others_still_wakes_them(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupt, wake = interrupting_once(), group._ThreadCall.wake
+    interrupt, wake = interrupting_once(), ThreadCall.wake
 
     def interrupted(call: Any) -> None:
         interrupt()
         wake(call)
 
-    monkeypatch.setattr(group._ThreadCall, "wake", interrupted)
+    monkeypatch.setattr(ThreadCall, "wake", interrupted)
     outcomes = call_as_leader_of_a_group(store, adding(9), {"1": adding(1), "2": adding(2)})
     assert [outcomes[name] for name in "12"] == [1, 2]
     assert numbers(store) == [1, 2, 9]
@@ -311,7 +404,7 @@ def test_ctrl_c_while_waiting_takes_the_call_out_of_the_line(
 
     with held(store) as crowd:
         crowd.call("1", adding(1))
-        monkeypatch.setattr(group, "SimpleQueue", Interrupted)
+        monkeypatch.setattr(pending_steps, "SimpleQueue", Interrupted)
         with pytest.raises(KeyboardInterrupt):
             store.transact(adding(9))
         monkeypatch.undo()
@@ -327,7 +420,7 @@ def test_ctrl_c_while_being_named_leader_names_another(store: SqliteStore, monke
 
     crowd, gate = Crowd(store), threading.Event()
     crowd.call("first", lambda tx: gate.wait())
-    monkeypatch.setattr(group, "SimpleQueue", InterruptedOnceNamed)
+    monkeypatch.setattr(pending_steps, "SimpleQueue", InterruptedOnceNamed)
     crowd.call("named", adding(9))
     monkeypatch.undo()
     crowd.call("1", adding(1))
@@ -335,6 +428,36 @@ def test_ctrl_c_while_being_named_leader_names_another(store: SqliteStore, monke
     crowd.join()
     assert isinstance(crowd.outcomes["named"], KeyboardInterrupt)
     assert numbers(store) == [1]
+
+
+def test_ctrl_c_while_leaving_keeps_no_other_waiting(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main thread stands between others in its group, and never comes to wake the next."""
+    interrupt, leave = interrupting_once(), ThreadCall.leave
+
+    def interrupted(call: Any) -> None:
+        interrupt()
+        leave(call)
+
+    monkeypatch.setattr(ThreadCall, "leave", interrupted)
+    crowd, gate = Crowd(store), threading.Event()
+    crowd.call("first", lambda tx: gate.wait())
+    until(lambda: store._group.running is not None)
+    for number in range(2):
+        crowd.call(str(number), adding(number))
+
+    def follow() -> None:
+        until(lambda: crowd.waiting() == 4)
+        for number in (3, 4):
+            crowd.call(str(number), adding(number))
+        gate.set()
+
+    follower = threading.Thread(target=follow)
+    follower.start()
+    with pytest.raises(KeyboardInterrupt):
+        store.transact(adding(2))
+    follower.join()
+    crowd.join()
+    assert numbers(store) == [0, 1, 2, 3, 4]
 
 
 def test_an_interrupt_of_a_leader_that_no_signal_reaches_is_its_steps_own_error(store: SqliteStore) -> None:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from modelyard.protocols import Domain, DomainStep
-from modelyard.stores.group_commit import PendingStep
+from modelyard.stores.pending_steps import PendingStep
 from modelyard.stores.postgres.pages import Statement
 from modelyard.stores.postgres.values import array_of_integers, escape
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from psycopg import Error
 
-from modelyard.stores.group_commit import interrupts_leader
+from modelyard.stores.pending_steps import interrupts_leader
 from modelyard.stores.postgres.pages import Row, Statement
 
 

@@ -18,7 +18,7 @@ from psycopg import errors as pg
 
 from modelyard.errors import OutcomeUnknown, StoreBusy, StoreError, StoreTooNew
 from modelyard.protocols import Tx
-from modelyard.stores.group_commit import PendingStep, interrupts_leader
+from modelyard.stores.pending_steps import PendingStep, interrupts_leader
 from modelyard.stores.postgres.ahead import read_ahead
 from modelyard.stores.postgres.batch import Batch
 from modelyard.stores.postgres.connections import Connector

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from modelyard.errors import StoreBusy
 from modelyard.protocols import Clock, Tx
-from modelyard.stores.group_commit import PendingStep, interrupts_leader
+from modelyard.stores.pending_steps import PendingStep, interrupts_leader
 from modelyard.stores.sqlite.errors import SqliteError, to_store_error
 from modelyard.stores.sqlite.fair_lock import FairLock
 from modelyard.stores.sqlite.recent_records import RecentRecords
