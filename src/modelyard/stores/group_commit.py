@@ -99,8 +99,10 @@ class GroupCommit:
             self._give_up(call)
             raise
         finally:
-            self._step_down(call)
-            call.leave()
+            try:
+                self._step_down(call)
+            finally:
+                call.leave()
         return call.outcome()
 
     async def atransact(self, step: Callable[[Tx], T], durable: bool) -> T:

@@ -460,6 +460,26 @@ def test_ctrl_c_while_leaving_keeps_no_other_waiting(store: SqliteStore, monkeyp
     assert numbers(store) == [0, 1, 2, 3, 4]
 
 
+def test_a_thread_that_is_stopped_as_it_leaves_keeps_no_other_waiting(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `PyThreadState_SetAsyncExc` stops one, anywhere."""
+    step_down = store._group._step_down
+
+    def stopped(call: Any) -> None:
+        step_down(call)
+        if call.value == 1:
+            raise SystemExit
+
+    monkeypatch.setattr(store._group, "_step_down", stopped)
+    with held(store) as crowd:
+        for number in range(4):
+            crowd.call(str(number), adding(number))
+    assert isinstance(crowd.outcomes["1"], SystemExit)
+    assert [crowd.outcomes[name] for name in "023"] == [0, 2, 3]
+    assert numbers(store) == [0, 1, 2, 3]
+
+
 def test_an_interrupt_of_a_leader_that_no_signal_reaches_is_its_steps_own_error(store: SqliteStore) -> None:
     def interrupted(tx: Tx) -> None:
         adding(5)(tx)
