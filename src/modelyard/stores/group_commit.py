@@ -250,12 +250,11 @@ class GroupCommit:
         for call in settled:
             if isinstance(call, TaskCall):
                 tasks.setdefault(call.loop, []).append(call)
-                continue
-            if last is None:
-                call.wake()
-            else:
+            elif call.wakes_next:
                 call.wake_after(last)
-            last = call if call.wakes_next else last
+                last = call
+            else:
+                call.wake()
         for loop, calls in tasks.items():
             if loop is self._leader:
                 _resolve(calls)

@@ -62,8 +62,11 @@ class ThreadCall(PendingStep[T]):
         """Let the thread look again whether the call is settled, or leads."""
         self._bell.put(None)
 
-    def wake_after(self, call: "ThreadCall[Any]") -> None:
-        """Wake this call when the other leaves, or now if that has left already, since it saw that it is settled."""
+    def wake_after(self, call: "ThreadCall[Any] | None") -> None:
+        """Wake this call when the other leaves; now if there is none, or it saw that it is settled and has left."""
+        if call is None:
+            self.wake()
+            return
         call.next = self
         if call.left:
             call.leave()

@@ -221,6 +221,49 @@ def test_a_leader_does_not_wait_where_a_commit_is_quick(store: SqliteStore, monk
 # ---- waking ----------------------------------------------------------------------------------------------------------
 
 
+def call_between_others(store: SqliteStore, mine: Callable[[Tx], Any]) -> Crowd:
+    """Call with `mine` from this, the main thread, in a group that two calls of others lead and two end."""
+    crowd, gate = Crowd(store), threading.Event()
+    crowd.call("first", lambda tx: gate.wait())
+    until(lambda: store._group.running is not None)
+    for number in (0, 1):
+        crowd.call(str(number), adding(number))
+
+    def follow() -> None:
+        until(lambda: crowd.waiting() == 4)
+        for number in (3, 4):
+            crowd.call(str(number), adding(number))
+        gate.set()
+
+    follower = threading.Thread(target=follow)
+    follower.start()
+    try:
+        crowd.outcomes["mine"] = store.transact(mine)
+    except KeyboardInterrupt as interrupt:
+        crowd.outcomes["mine"] = interrupt
+    follower.join()
+    crowd.join()
+    return crowd
+
+
+def test_all_callers_of_a_group_are_woken_the_main_thread_among_them(store: SqliteStore) -> None:
+    crowd = call_between_others(store, adding(2))
+    assert [crowd.outcomes[name] for name in ("0", "1", "mine", "3", "4")] == numbers(store) == [0, 1, 2, 3, 4]
+
+
+def test_threads_and_the_main_thread_call_again_and_again(store: SqliteStore) -> None:
+    """Whoever is not woken calls no more."""
+
+    def call(first: int) -> list[int]:
+        return [store.transact(adding(number), number % 3 == 0) for number in range(first, first + 200)]
+
+    with ThreadPoolExecutor(3) as pool:
+        others = [pool.submit(call, first) for first in (200, 400, 600)]
+        assert call(0) == [*range(200)]
+        assert [number for other in others for number in other.result()] == [*range(200, 800)]
+    assert numbers(store) == [*range(800)]
+
+
 def callers_elsewhere(count: int) -> list[ThreadCall[int]]:
     """Calls of a thread that is not the main one."""
     with ThreadPoolExecutor(1) as pool:
@@ -249,6 +292,15 @@ def test_a_caller_is_woken_where_the_one_before_it_has_left_already() -> None:
     before.leave()
     after.wake_after(before)
     assert is_woken(after)
+
+
+def test_a_leader_wakes_the_first_of_its_callers(store: SqliteStore) -> None:
+    calls = callers_elsewhere(3)
+    for call in calls:
+        call.settled = True
+    store._group._queue.extend(calls)
+    store._group._wake_settled()
+    assert [is_woken(call) for call in calls] == [True, False, False]
 
 
 def test_a_caller_that_has_left_keeps_no_other_call_in_memory() -> None:
@@ -431,7 +483,6 @@ def test_ctrl_c_while_being_named_leader_names_another(store: SqliteStore, monke
 
 
 def test_ctrl_c_while_leaving_keeps_no_other_waiting(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The main thread stands between others in its group, and never comes to wake the next."""
     interrupt, leave = interrupting_once(), ThreadCall.leave
 
     def interrupted(call: Any) -> None:
@@ -439,24 +490,9 @@ def test_ctrl_c_while_leaving_keeps_no_other_waiting(store: SqliteStore, monkeyp
         leave(call)
 
     monkeypatch.setattr(ThreadCall, "leave", interrupted)
-    crowd, gate = Crowd(store), threading.Event()
-    crowd.call("first", lambda tx: gate.wait())
-    until(lambda: store._group.running is not None)
-    for number in range(2):
-        crowd.call(str(number), adding(number))
-
-    def follow() -> None:
-        until(lambda: crowd.waiting() == 4)
-        for number in (3, 4):
-            crowd.call(str(number), adding(number))
-        gate.set()
-
-    follower = threading.Thread(target=follow)
-    follower.start()
-    with pytest.raises(KeyboardInterrupt):
-        store.transact(adding(2))
-    follower.join()
-    crowd.join()
+    crowd = call_between_others(store, adding(2))
+    assert isinstance(crowd.outcomes["mine"], KeyboardInterrupt)
+    assert [crowd.outcomes[name] for name in "0134"] == [0, 1, 3, 4]
     assert numbers(store) == [0, 1, 2, 3, 4]
 
 
