@@ -1,6 +1,6 @@
 """The work of other libraries that is measured next to ours: python benchmarks/_peer_workloads.py NAME.
 
-It runs in the environment of the library, without modelyard, and takes requests as `_workloads.py` does.
+It runs in the environment of the library, where modelyard is not installed, and takes requests as `_workloads.py` does.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -198,26 +199,18 @@ def raw_sqlite() -> Call:
 
 
 def raw_events() -> Call:
-    """A step of a training run in raw sqlite3: the claim is read, an event added and the progress changed."""
-    connection = sqlite3.connect(Path(tempfile.mkdtemp()) / "raw.db", isolation_level=None)
-    connection.executescript(
-        "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"
-        "CREATE TABLE events (job TEXT, seq INT, id TEXT UNIQUE, type TEXT, step INT, data TEXT, at TEXT, epoch INT,"
-        " PRIMARY KEY (job, seq), UNIQUE (job, type, step));"
-        "CREATE TABLE progress (job TEXT PRIMARY KEY, epoch INT, worker TEXT, seq INT, step INT, at TEXT);"
-        "INSERT INTO progress VALUES ('job', 1, 'worker', 0, 0, '');"
-    )
-    execute, data = connection.execute, {"loss": 0.51, "entropy": 1.2, "grad_norm": 0.7, "learning_rate": 5e-6}
+    """The same step by hand in raw sqlite3, on the tables of modelyard."""
+    from store import Raw, fill, take
 
-    def step() -> None:
-        execute("BEGIN IMMEDIATE")
-        epoch, _, seq, _ = execute("SELECT epoch, worker, seq, step FROM progress WHERE job = 'job'").fetchone()
-        row = ("job", seq + 1, f"event-{seq}", "gradient_step", seq + 1, json.dumps(data), "2026-01-01", epoch)
-        execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-        execute("UPDATE progress SET seq = ?, step = ?, at = ? WHERE job = 'job'", (seq + 1, seq + 1, "2026-01-01"))
-        execute("COMMIT")
+    from modelyard.domain.schema import RECORDS
+    from modelyard.stores.sqlite import SqliteStore
 
-    return lambda calls: [step() for _ in range(calls)]
+    path = Path(tempfile.mkdtemp()) / "raw.db"
+    with closing(SqliteStore(path, RECORDS, "process")) as store:
+        fill(store, 1)
+        job_id = take(store).job_id
+    raw = Raw(str(path), "process", job_id)
+    return lambda calls: [raw.append() for _ in range(calls)]
 
 
 def mlflow() -> Call:

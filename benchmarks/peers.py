@@ -128,7 +128,7 @@ COMPARED = {
         "A step of a training run, logged in SQLite; ours fenced, with its progress",
         our("events-sqlite"),
         (
-            Peer("sqlite3-events", "raw sqlite3, the same by hand", "here"),
+            Peer("sqlite3-events", "raw sqlite3, the same by hand on the same tables", "here"),
             Peer("optuna", "Optuna, one intermediate value", "optuna"),
             Peer("mlflow", "MLflow, log_metric", "mlflow"),
         ),
@@ -191,7 +191,7 @@ def worker(peer: Peer) -> Iterator[Worker]:
     """The process of a peer when it is warm. Raises NotInstalled or NotStarted where it cannot do its work."""
     place = environment(peer.environment)
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PEER_HOME": str(place.home), "PYTHONPATH": ""}
-    if peer.name == OURS or peer.environment == "torch":  # what asks `generate()` is in a module that asks ours, too
+    if peer.name == OURS or peer.environment in ("here", "torch"):  # which use our tables, and a module of ours
         environ["PYTHONPATH"] = SOURCE
     if peer.environment in LOCAL:
         environ["PEER_MODEL"] = str(model_folder())
