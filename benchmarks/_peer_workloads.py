@@ -1,6 +1,7 @@
 """The work of other libraries that is measured next to ours: python benchmarks/_peer_workloads.py NAME.
 
-It runs in the environment of the library, where modelyard is not installed, and takes requests as `_workloads.py` does.
+It runs in the environment of the library and takes requests as `_workloads.py` does. Two use
+modelyard, too: raw sqlite3 its tables, and `generate()` of transformers a module that also asks our engine.
 """
 
 import asyncio

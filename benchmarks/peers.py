@@ -191,7 +191,7 @@ def worker(peer: Peer) -> Iterator[Worker]:
     """The process of a peer when it is warm. Raises NotInstalled or NotStarted where it cannot do its work."""
     place = environment(peer.environment)
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PEER_HOME": str(place.home), "PYTHONPATH": ""}
-    if peer.name == OURS or peer.environment in ("here", "torch"):  # which use our tables, and a module of ours
+    if peer.name == OURS or peer.environment in ("here", "torch"):  # see `_peer_workloads.py`
         environ["PYTHONPATH"] = SOURCE
     if peer.environment in LOCAL:
         environ["PEER_MODEL"] = str(model_folder())

@@ -72,7 +72,10 @@ class ThreadCall(PendingStep[T]):
             call.leave()
 
     def leave(self) -> None:
-        """Wake the next. Both threads may do so for one: waking a caller twice does no harm."""
+        """Wake the next. The thread that leaves calls this, and the leader where it left too early to know the next.
+
+        Both may wake the same one, which does no harm.
+        """
         self.left = True
         following = self.next
         if following is not None:

@@ -405,6 +405,17 @@ def interrupting_once() -> Callable[[], None]:
     return interrupt
 
 
+def interrupted_once(method: Callable[[Any], None]) -> Callable[[Any], None]:
+    """The method of a call, in whose place Ctrl-C comes the first time that the main thread is at it."""
+    interrupt = interrupting_once()
+
+    def interrupted(call: Any) -> None:
+        interrupt()
+        method(call)
+
+    return interrupted
+
+
 def test_ctrl_c_while_leading_ends_only_the_leaders_own_call(store: SqliteStore) -> None:
     interrupt = interrupting_once()
 
@@ -435,13 +446,7 @@ def test_ctrl_c_just_after_the_commit_repeats_no_step(store: SqliteStore) -> Non
 
 
 def test_ctrl_c_while_waking_the_others_still_wakes_them(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupt, wake = interrupting_once(), ThreadCall.wake
-
-    def interrupted(call: Any) -> None:
-        interrupt()
-        wake(call)
-
-    monkeypatch.setattr(ThreadCall, "wake", interrupted)
+    monkeypatch.setattr(ThreadCall, "wake", interrupted_once(ThreadCall.wake))
     outcomes = call_as_leader_of_a_group(store, adding(9), {"1": adding(1), "2": adding(2)})
     assert [outcomes[name] for name in "12"] == [1, 2]
     assert numbers(store) == [1, 2, 9]
@@ -483,15 +488,11 @@ def test_ctrl_c_while_being_named_leader_names_another(store: SqliteStore, monke
 
 
 def test_ctrl_c_while_leaving_keeps_no_other_waiting(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupt, leave = interrupting_once(), ThreadCall.leave
-
-    def interrupted(call: Any) -> None:
-        interrupt()
-        leave(call)
-
-    monkeypatch.setattr(ThreadCall, "leave", interrupted)
+    monkeypatch.setattr(ThreadCall, "leave", interrupted_once(ThreadCall.leave))
     crowd = call_between_others(store, adding(2))
-    assert isinstance(crowd.outcomes["mine"], KeyboardInterrupt)
+    mine = crowd.outcomes["mine"]
+    assert isinstance(mine, KeyboardInterrupt)
+    assert mine.__context__ is None  # it was woken: no time-out of the test ended its wait
     assert [crowd.outcomes[name] for name in "0134"] == [0, 1, 3, 4]
     assert numbers(store) == [0, 1, 2, 3, 4]
 
