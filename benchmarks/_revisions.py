@@ -21,7 +21,8 @@ def source_of(revision: str) -> Iterator[Path]:
     with TemporaryDirectory() as folder:
         archive = git("archive", revision, "src", "examples")
         with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-            files.extractall(folder, filter="data")
+            files.extraction_filter = getattr(tarfile, "data_filter", None)  # Python before 3.11.4 has none
+            files.extractall(folder)
         yield Path(folder) / "src"
 
 

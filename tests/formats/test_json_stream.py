@@ -65,6 +65,16 @@ def test_taking_whole_values_gives_what_parsing_gives(values: list[object], size
     assert rest == {"last": 1}
 
 
+@pytest.mark.parametrize("value", [[], [[1, 2]], {"a": [3], "b": "]"}, "x", {"a": [[4], 5]}], ids=json.dumps)
+@pytest.mark.parametrize("size", [5, 64, 2**18])
+def test_a_long_row_of_small_values_is_one_value(value: object, size: int) -> None:
+    values = [[value] * 299, [value] * 300]
+    raw = json.dumps(values).encode()
+    reader = JsonReader(cut(raw, [size] * len(raw)))
+    assert [reader.take(number) for number in reader.elements()] == values
+    reader.end()
+
+
 @examples(100)
 @given(VALUES, st.data())
 def test_a_damaged_text_is_refused_exactly_when_parsing_refuses_it(value: object, data: st.DataObject) -> None:

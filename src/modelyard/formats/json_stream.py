@@ -24,11 +24,18 @@ CHUNK = 2**18
 
 _SIGNIFICANT = re.compile(rb"[^ \t\n\r]")
 # A string, or what the end of the buffer leaves of it; lists of scalars and objects of those are stepped over whole.
+# Python before 3.11.5 goes on at the wrong place where a pass of a possessive group fails after its first character, so
+# none of these passes does: a list in an object may stay open, and then the object does not end.
 _STRING = rb'"(?:[^"\\]++|\\.?+)*+(?:"|\Z)'
 _PLAIN = rb'[^"\[\]{}]++|' + _STRING
-_FLAT_LIST = rb'\[[^"\[\]{}]*+\]'
-_FLAT_OBJECT = rb"\{(?:" + _PLAIN + rb"|" + _FLAT_LIST + rb")*+\}"
-_TO_BRACKET = re.compile(rb"(?:" + b"|".join((_PLAIN, _FLAT_LIST, _FLAT_OBJECT)) + rb")*+([\[\]{}]|\Z)", re.DOTALL)
+_OPEN_LIST = rb'\[[^"\[\]{}]*+'
+_FLAT_LIST = _OPEN_LIST + rb"\]"
+_FLAT_OBJECT = rb"\{(?:" + _PLAIN + rb"|" + _OPEN_LIST + rb"\]?+)*+\}"
+_AT_ONCE = 100
+"""Values that are stepped over in one match: it remembers each of them until it ends."""
+_TO_BRACKET = re.compile(
+    rb"(?:%b){0,%d}([\[\]{}]|)" % (b"|".join((_PLAIN, _FLAT_LIST, _FLAT_OBJECT)), _AT_ONCE), re.DOTALL
+)
 _WHOLE_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _SCALAR = re.compile(rb"[^ \t\n\r,\]}]++(?!\Z)")
 _OPENING = frozenset((b"[", b"{"))
@@ -158,9 +165,11 @@ class JsonReader:
         while True:
             for found in _TO_BRACKET.finditer(self._buffer, position):
                 bracket = found[1]
-                if not bracket:
+                if not bracket and found.end() == len(self._buffer):  # perhaps in the middle of a string
                     break
                 position = found.end()
+                if not bracket:
+                    continue
                 brackets += 1
                 depth += 1 if bracket in _OPENING else -1
                 if depth == 0:

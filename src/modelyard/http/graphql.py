@@ -23,7 +23,8 @@ Data = Mapping[str, Any]
 Operation = Callable[[RouteCall, Mapping[str, Any]], Data]
 
 _HEAD = re.compile(
-    r"\s*+(?:(?:query|mutation)\b\s*+(?P<name>\w{1,128}+)?\s*+(?:\([^)]*+\))?+\s*+)?+\{\s*+(?:\w++\s*+:\s*+)?+(?P<field>\w{1,128}+)"
+    r"\s*+(?:(?:query|mutation)\b\s*+(?P<name>\w{1,128}+)?\s*+(?:\([^)]*+\))?\s*+)?"
+    r"\{\s*+(?:\w++\s*+:\s*+)?(?P<field>\w{1,128}+)"
 )
 
 
