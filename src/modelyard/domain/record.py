@@ -117,6 +117,8 @@ class Record:
             raise TypeError(f"{self.cls.__name__} is kept by months: {self.months!r} must lead its key, and be in all")
         if self.gathered and (self.unique or not self.sequence or self.settings):
             raise TypeError(f"{self.cls.__name__} is gathered, so it needs a sequence, and no unique key or settings")
+        if self.gathered and self.key != tuple(field.name for field in fields[: len(self.key)]):
+            raise TypeError(f"{self.cls.__name__} is gathered, so its key must be its first fields")
         if self.totals and not self.gathered:
             raise TypeError(f"{self.cls.__name__} has totals, so it must be gathered")
         unknown = {*used, *self.sums} - names

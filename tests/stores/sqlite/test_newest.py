@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import pytest
@@ -24,6 +24,7 @@ from modelyard.stores.sqlite import SqliteStore, tx
 from modelyard.stores.sqlite.connection import connect
 from modelyard.stores.sqlite.newest import AT_ONCE, keep_newest_of_ledger
 from modelyard.stores.sqlite.rows import plans_of
+from modelyard.stores.sqlite.tx import SqliteTx
 from modelyard.testing import CONTRACT_RECORDS, StoreContract
 from modelyard.testing.contracts.store_values import Entry, Sale, Tally
 
@@ -87,6 +88,18 @@ def test_one_of_the_newest_is_replaced_and_removed_as_any_other(store: SqliteSto
         ("b", 2),
         ("d", 4),
     ]
+
+
+def test_numbers_that_are_retired_while_records_lie_apart_are_not_given_again(store: SqliteStore) -> None:
+    store.transact(lambda tx: tx.add(Entry("a")))
+    store.transact(lambda tx: cast(SqliteTx, tx).retire_numbers(Entry, 10))
+    store.transact(lambda tx: tx.add(Entry("b")))
+    assert [one.seq for one in store.read(lambda snapshot: snapshot.page(Entry, "all"))] == [1, 11]
+
+
+def test_a_class_whose_key_does_not_come_first_cannot_be_gathered() -> None:
+    with pytest.raises(TypeError, match="its key must be its first fields"):
+        Record(Entry, "entries", ("text",), sequence="seq", gathered=True)
 
 
 def test_an_undone_move_is_made_again(store: SqliteStore, path: Path) -> None:

@@ -257,22 +257,15 @@ def record(
             )
             step = max(step, event.step)
     tx.add_all(new_events)
-    new = step > progress.step
-    if new:
-        gain = _NEW
-    elif gain is Gain.NOTHING and any(event.step for event in events):
-        gain = Gain.REPEATED
-    progress = progress.recorded(
-        updated_at=time,
-        held=held,
-        last_seq=seq,
-        step=step,
-        total=progress.total if total is None else total,
-        gain=gain,
-        crashes=0 if new else progress.crashes,
-        losses=0 if new else progress.losses,
-        faults=0 if new else progress.faults,
-    )
+    if total is None:
+        total = progress.total
+    if step > progress.step:
+        gain, crashes, losses, faults = _NEW, 0, 0, 0
+    else:
+        crashes, losses, faults = progress.crashes, progress.losses, progress.faults
+        if gain is Gain.NOTHING and any(event.step for event in events):
+            gain = Gain.REPEATED
+    progress = progress.recorded(time, held, seq, step, total, gain, crashes, losses, faults)
     tx.replace(progress)
     tx.notify(job_topic(progress.job_id))
     return progress

@@ -32,10 +32,14 @@ SETTINGS_VERSION = f"""SELECT max("last") FROM "{SEQUENCES}" WHERE "name" = '{_S
 
 
 def next_number(record: Record) -> str:
-    """Return the expression for the number of the next record to appear."""
+    """Return the expression for the number of the next record to appear.
+
+    Each of the newest records has a greater number than all others, also than one that was removed.
+    """
     removed = f"""(SELECT "last" FROM "{SEQUENCES}" WHERE "name" = '{record.table}')"""
-    greatest = ", ".join(f'(SELECT max("{record.sequence}") FROM "{table}")' for table in tables_of(record))
-    return f"1 + max(coalesce({greatest}, 0), coalesce({removed}, 0))"
+    *newest, others = [f'(SELECT max("{record.sequence}") FROM "{table}")' for table in tables_of(record)]
+    last = f"max(coalesce({others}, 0), coalesce({removed}, 0))"
+    return f"1 + coalesce({newest[0]}, {last})" if newest else f"1 + {last}"
 
 
 def retire_number(record: Record, condition: str) -> str:

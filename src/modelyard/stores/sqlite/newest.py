@@ -36,15 +36,14 @@ def tables_of(record: Record) -> Sequence[str]:
 def insertion(record: Record, names: Sequence[str], next_number: str) -> str:
     """Return the statement that adds a record to the newest ones, unless there is one with its key.
 
-    `names` are those of the columns, that of the number last.
+    `names` are those of the columns, that of the number last. The statement binds the key twice, and then the values.
+    Where the key is taken, the first column is given no value: it must have one, so that the record is left out. A
+    query with that condition would read the table to which it adds, which SQLite then copies first.
     """
-    given = ", ".join(f'? AS "{name}"' for name in names[:-1])
-    same = " AND ".join(f'"{name}" = given."{name}"' for name in record.key)
-    taken = (f'EXISTS (SELECT 1 FROM "{table}" WHERE {same})' for table in tables_of(record))
-    return (
-        f'INSERT INTO "{record.table}_newest" ({listed(names)}) SELECT given.*, {next_number}'
-        f" FROM (SELECT {given}) AS given WHERE NOT ({' OR '.join(taken)})"
-    )
+    same = " AND ".join(f'"{name}" = ?' for name in record.key)
+    taken = " OR ".join(f'EXISTS (SELECT 1 FROM "{table}" WHERE {same})' for table in tables_of(record))
+    values = [f"CASE WHEN {taken} THEN NULL ELSE ? END", *["?"] * (len(names) - 2), next_number]
+    return f'INSERT OR IGNORE INTO "{record.table}_newest" ({listed(names)}) VALUES ({", ".join(values)})'
 
 
 def moving(record: Record, names: Iterable[str], totals: TotalsOf | None) -> Sequence[str]:

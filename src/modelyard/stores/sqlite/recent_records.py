@@ -48,7 +48,7 @@ class RecentRecords:
         return self._kept.get(place)
 
     def keep(self, place: Place, record: Any) -> None:
-        """Keep a record as this transaction has read or written it."""
+        """Keep a record as this transaction has read it."""
         plan = place[0]
         if plan.sums:  # which change unread
             return
@@ -58,6 +58,13 @@ class RecentRecords:
         if len(records) >= _MOST:
             records.clear()
         records[place] = record
+
+    def renew(self, place: Place, record: Any) -> None:
+        """Keep a record that this transaction has written in the place of the one that it has found or read."""
+        if place[0].kept:
+            self._kept[place] = record
+        else:
+            self._passing.pop(place, None)
 
     def drop(self, place: Place) -> None:
         """Keep a record no longer: it was written in a way that does not show what it is now."""

@@ -234,10 +234,13 @@ class StatementPlan:
         It raises `TypeError` or `ValueError` for what cannot be stored.
         """
         row, totals = self._row.checked, self.totals
-        if totals is None or self.sums:
+        if not self.gathered:
             return row
+        key_of = self.key_of
+        if totals is None:
+            return lambda record: (*(key := key_of(values := row(record))), *key, *values)
         total_of, of_total = totals.total_of, _dumping([*totals.columns.values()]).checked
-        return lambda record: (*row(record), *of_total(total_of(record)))
+        return lambda record: (*(key := key_of(values := row(record))), *key, *values, *of_total(total_of(record)))
 
     @property
     def row_alone(self) -> Callable[[object], Row]:

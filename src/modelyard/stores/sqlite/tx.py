@@ -226,11 +226,11 @@ class SqliteTx(SqliteSnapshot):
             self._move_newest(plan)
         if self._write(plan.update(tuple(changes)), (*changes.values(), *key)).rowcount != 1:
             raise RecordConflict(f"a unique key of {type(record).__name__} {key} is taken")
-        if plan.kept and as_given:
-            self._recent.keep(place, record)
+        if as_given:
+            self._recent.renew(place, record)
         else:
             self._recent.drop(place)
-        if not plan.settings.isdisjoint(changes):
+        if plan.settings and not plan.settings.isdisjoint(changes):
             self._count_settings()
 
     def remove(self, cls: type[Any], *key: object) -> None:
@@ -269,7 +269,9 @@ class SqliteTx(SqliteSnapshot):
 
     def retire_numbers(self, cls: type[Any], last: int) -> None:
         """Keep the numbers up to this one from being used again."""
-        self._write(KEEP_LAST, (self._plans[cls].record.table, last))
+        plan = self._plans[cls]
+        self._move_newest(plan)
+        self._write(KEEP_LAST, (plan.record.table, last))
 
     def touch(self, sql: str) -> None:
         """Run a statement that writes a page but changes no record, so that the commit has something to sync."""
