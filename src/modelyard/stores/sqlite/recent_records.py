@@ -60,14 +60,17 @@ class RecentRecords:
         records[place] = record
 
     def renew(self, place: Place, record: Any) -> None:
-        """Keep a record that this transaction has written in the place of the one that it has found or read."""
-        if place[0].kept:
+        """Keep a record as this transaction has written it, after it has found or read the one before.
+
+        None stands for one that was written in a way that does not show what it is now.
+        """
+        if record is not None and place[0].kept:
             self._kept[place] = record
         else:
-            self._passing.pop(place, None)
+            self.drop(place)
 
     def drop(self, place: Place) -> None:
-        """Keep a record no longer: it was written in a way that does not show what it is now."""
+        """Keep a record no longer."""
         self._kept.pop(place, None)
         self._passing.pop(place, None)
 

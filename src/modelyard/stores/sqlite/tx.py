@@ -226,10 +226,7 @@ class SqliteTx(SqliteSnapshot):
             self._move_newest(plan)
         if self._write(plan.update(tuple(changes)), (*changes.values(), *key)).rowcount != 1:
             raise RecordConflict(f"a unique key of {type(record).__name__} {key} is taken")
-        if as_given:
-            self._recent.renew(place, record)
-        else:
-            self._recent.drop(place)
+        self._recent.renew(place, record if as_given else None)
         if plan.settings and not plan.settings.isdisjoint(changes):
             self._count_settings()
 
