@@ -12,10 +12,12 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+
+from modelyard import Platform
 
 pytestmark = pytest.mark.docs
 
@@ -78,7 +80,7 @@ def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("PYTEST_PLUGINS", "pytest_modelyard")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     namespace: dict[str, object] = {"__name__": "docs"}
-    with ended_with_the_page() as started:
+    with ended_with_the_page() as started, closed_with_the_page(namespace):
         for language, name, code, line in blocks(page):
             if name is not None:
                 (tmp_path / name).write_text(code, encoding="utf-8")
@@ -118,6 +120,17 @@ def begun(command: str) -> subprocess.Popen[str]:
 
 WITHIN = 300
 """Seconds within which a worker ends that waits for its lease of 30 seconds, on a machine that is busy."""
+
+
+@contextlib.contextmanager
+def closed_with_the_page(namespace: Mapping[str, object]) -> Iterator[None]:
+    """Close the platforms that a page leaves open: Python from 3.13 on warns of their files when they are collected."""
+    try:
+        yield
+    finally:
+        for value in namespace.values():
+            if isinstance(value, Platform):
+                value.close()
 
 
 @contextlib.contextmanager

@@ -79,7 +79,7 @@ class Record:
     each month apart, by the time in that id, and drop those of an old month at once.
 
     `gathered` records are added one by one, often, and hardly ever replaced or removed: a store may keep the newest
-    apart, and put many into its indexes at once.
+    apart, and put many into its indexes at once. Their key is the first fields of the class.
 
     A declaration equals only itself, so that values computed from it can be cached by it.
     """
