@@ -1,4 +1,4 @@
-"""The guard of `.ci/run`: a completion may not execute 5 % more instructions than the kept figure says.
+"""The guard of `.ci/run`: a completion and an event may not execute 5 % more instructions than the kept figures say.
 
     python -m benchmarks guard           fails when it does; reports when the figure can be lowered
     python -m benchmarks guard --keep    counts, and writes the figures of this Python and platform into the repository
@@ -9,6 +9,7 @@ that has none there, those of the last commit that changed the file are counted 
 
 import json
 import platform
+import sqlite3
 import sys
 import sysconfig
 from pathlib import Path
@@ -17,16 +18,18 @@ from benchmarks._instructions import install, per_call
 from benchmarks._revisions import WORKING_TREE, git, source_of
 
 KEPT = Path(__file__).parent / "instructions.json"
-COUNTED = ("completion", "asgi")
-"""An echo completion, priced and booked in memory: in process, and through the ASGI application."""
+COUNTED = ("completion", "completion-sqlite", "asgi", "events-sqlite")
+"""An echo completion, priced and booked: in process, in memory and in SQLite, and through the ASGI application; and a
+step of a training run in SQLite."""
 ALLOWED, NOTICED = 1.05, 0.95
 KEEP = "python -m benchmarks guard --keep"
 
 
 def interpreter() -> str:
-    """What counts depend on besides the code: the interpreter, how it was built, and the platform."""
+    """What counts depend on besides the code: the interpreter, how it was built, SQLite, and the platform."""
     optimised = "optimised" if "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "") else "plain"
-    return f"{platform.python_implementation()} {platform.python_version()} {optimised}, {sysconfig.get_platform()}"
+    python = f"{platform.python_implementation()} {platform.python_version()} {optimised}"
+    return f"{python}, SQLite {sqlite3.sqlite_version}, {sysconfig.get_platform()}"
 
 
 def counted(revision: str) -> dict[str, int]:
@@ -59,7 +62,7 @@ def check(figures: dict[str, int], allowed: dict[str, int]) -> None:
     worse, better = [], []
     for name, count in figures.items():
         ratio = count / allowed[name]
-        print(f"{name:12} {count:>9,} instructions a call, kept {allowed[name]:>9,}: {ratio:.3f}")
+        print(f"{name:18} {count:>9,} instructions a call, kept {allowed[name]:>9,}: {ratio:.3f}")
         worse += [name] if ratio > ALLOWED else []
         better += [name] if ratio < NOTICED else []
     if better and not worse:
