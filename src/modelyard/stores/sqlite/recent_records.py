@@ -64,10 +64,10 @@ class RecentRecords:
 
         None stands for one that was written in a way that does not show what it is now.
         """
-        if record is not None and place[0].kept:
+        if place[0].kept:
             self._kept[place] = record
         else:
-            self.drop(place)
+            self._passing.pop(place, None)
 
     def drop(self, place: Place) -> None:
         """Keep a record no longer."""
