@@ -229,18 +229,29 @@ class StatementPlan:
 
     @cached_property
     def row_of(self) -> Callable[[object], Row]:
-        """The function to the values that SQL binds for a new record, which has no number in its sequence yet.
+        """The function to the values that `insert` binds for a new record, which has no number in its sequence yet.
 
         It raises `TypeError` or `ValueError` for what cannot be stored.
         """
-        row, totals = self._row.checked, self.totals
+        row = self._row.checked
         if not self.gathered:
             return row
-        key_of = self.key_of
-        if totals is None:
-            return lambda record: (*(key := key_of(values := row(record))), *key, *values)
-        total_of, of_total = totals.total_of, _dumping([*totals.columns.values()]).checked
-        return lambda record: (*(key := key_of(values := row(record))), *key, *values, *of_total(total_of(record)))
+        key_of, of_total = self.key_of, self._of_total
+
+        def newest_row(record: object) -> Row:
+            values = row(record)
+            key = key_of(values)
+            return (*key, *key, *values, *of_total(record))
+
+        return newest_row
+
+    @property
+    def _of_total(self) -> Callable[[object], Row]:
+        """The function to the values of a new record that only its total has."""
+        if self.totals is None:
+            return lambda record: ()
+        total_of, row = self.totals.total_of, _dumping([*self.totals.columns.values()]).checked
+        return lambda record: row(total_of(record))
 
     @property
     def row_alone(self) -> Callable[[object], Row]:
