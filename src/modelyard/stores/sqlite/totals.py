@@ -9,7 +9,6 @@ beside the columns of the record, so that SQL alone can add up what was added (`
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
-from functools import reduce
 from typing import Any
 
 import attrs
@@ -26,15 +25,25 @@ def _exact_sum(one: str, other: str) -> str:
     return str(EXACT.add(Decimal(one), Decimal(other)))
 
 
-def _exact_total(amounts: str) -> str:
-    """Add amounts with commas between them: SQLite lists them in less time than it calls a function for each."""
-    return str(reduce(EXACT.add, map(Decimal, amounts.split(","))))
+class _ExactTotal:
+    """The sum of a column of amounts."""
+
+    def __init__(self) -> None:
+        self._sum = Decimal(0)
+
+    def step(self, amount: str) -> None:
+        """Add one."""
+        self._sum = EXACT.add(self._sum, Decimal(amount))
+
+    def finalize(self) -> str:
+        """Return the sum as it is stored."""
+        return str(self._sum)
 
 
 def add_exact_sums(connection: Any) -> None:
     """Let the statements of a connection add amounts exactly: SQLite's own sum would go through floats."""
     connection.create_function(_SUM, 2, _exact_sum, deterministic=True)
-    connection.create_function(_TOTAL, 1, _exact_total, deterministic=True)
+    connection.create_aggregate(_TOTAL, 1, _ExactTotal)
 
 
 @attrs.frozen
@@ -115,8 +124,7 @@ class TotalsOf:
         name = _quoted(column.name)
         if column.name not in self.sums.sums:
             return name
-        total = f"{_TOTAL}(group_concat({name}))" if _is_amount(column) else f"CAST(total({name}) AS INTEGER)"
-        return f"{total} AS {name}"
+        return f"{f'{_TOTAL}({name})' if _is_amount(column) else f'CAST(total({name}) AS INTEGER)'} AS {name}"
 
 
 def _is_amount(column: Column) -> bool:
