@@ -203,9 +203,11 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def yard_address(postgres: PostgresServer) -> str:
+def yard_address(postgres: PostgresServer) -> Iterator[str]:
     """The address of a new, empty database."""
-    return postgres.create_database()
+    address = postgres.create_database()
+    yield address
+    postgres.drop_database(address)
 
 
 @pytest.fixture(scope="session")

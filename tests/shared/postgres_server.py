@@ -98,6 +98,10 @@ class PostgresServer:
         self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return self.address(name)
 
+    def drop_database(self, address: str) -> None:
+        """Drop a database, also while something is connected to it: one takes 12 MB in 400 files."""
+        self.execute(f"DROP DATABASE {psycopg.conninfo.conninfo_to_dict(address)['dbname']} WITH (FORCE)")
+
     def follow_synchronously(self) -> None:
         """Have every commit wait for a standby from now on, once one follows and shows all that was there before."""
         until(lambda: self.execute("SELECT state FROM pg_stat_replication") == [("streaming",)])
