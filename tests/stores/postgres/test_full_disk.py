@@ -35,6 +35,17 @@ def small_disk() -> Iterator[Path]:
     folder.rmdir()
 
 
+@pytest.fixture
+def address_on_it(postgres: PostgresServer, small_disk: Path) -> Iterator[str]:
+    """The address of a database there. It goes with the test, as the server writes back what it keeps of it."""
+    postgres.execute(f"CREATE TABLESPACE small LOCATION '{small_disk}'")
+    postgres.execute("CREATE DATABASE full_disk TABLESPACE small")
+    postgres.execute("CHECKPOINT")  # what a new database has is copied with holes, which take room when written back
+    yield postgres.address("full_disk")
+    postgres.execute("DROP DATABASE full_disk WITH (FORCE)")
+    postgres.execute("DROP TABLESPACE small")
+
+
 def add(store: PostgresStore, name: str, count: int) -> list[str]:
     """Store so many entries in one step, and return their ids."""
     names = [f"{name}-{number}" for number in range(count)]
@@ -47,14 +58,12 @@ def add(store: PostgresStore, name: str, count: int) -> list[str]:
     return names
 
 
-def test_a_full_disk_refuses_writes_and_only_until_there_is_room(postgres: PostgresServer, small_disk: Path) -> None:
+def test_a_full_disk_refuses_writes_and_only_until_there_is_room(small_disk: Path, address_on_it: str) -> None:
     filler = small_disk / "filler"
     with filler.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, 8 * 2**20)
-    postgres.execute(f"CREATE TABLESPACE small LOCATION '{small_disk}'")
-    postgres.execute("CREATE DATABASE full_disk TABLESPACE small")
     stored: list[str] = []
-    with closing(PostgresStore(postgres.address("full_disk"), CONTRACT_RECORDS, patience=3)) as store:
+    with closing(PostgresStore(address_on_it, CONTRACT_RECORDS, patience=3)) as store:
         with pytest.raises(StorageFull):
             stored.extend(name for batch in range(500) for name in add(store, f"{batch}", 100))
         assert store.read(lambda snapshot: snapshot.count(Entry, "all")) == len(stored) > 0
@@ -63,5 +72,3 @@ def test_a_full_disk_refuses_writes_and_only_until_there_is_room(postgres: Postg
         filler.unlink()
         stored += add(store, "after", 1)
         assert store.read(lambda snapshot: snapshot.count(Entry, "all")) == len(stored)
-    postgres.execute("DROP DATABASE full_disk")
-    postgres.execute("DROP TABLESPACE small")
