@@ -37,12 +37,13 @@ def small_disk() -> Iterator[Path]:
 
 @pytest.fixture
 def address_on_it(postgres: PostgresServer, small_disk: Path) -> Iterator[str]:
-    """The address of a database there. It goes with the test, as the server writes back what it keeps of it."""
+    """The address of a database there. A failed test drops it, too: the server would go on writing to it."""
     postgres.execute(f"CREATE TABLESPACE small LOCATION '{small_disk}'")
     postgres.execute("CREATE DATABASE full_disk TABLESPACE small")
-    postgres.execute("CHECKPOINT")  # what a new database has is copied with holes, which take room when written back
-    yield postgres.address("full_disk")
-    postgres.execute("DROP DATABASE full_disk WITH (FORCE)")
+    postgres.execute("CHECKPOINT")  # a new database is copied with holes, which take room once they are written back
+    address = postgres.address("full_disk")
+    yield address
+    postgres.drop_database(address)
     postgres.execute("DROP TABLESPACE small")
 
 
