@@ -11,10 +11,10 @@ import torch
 from transformers import GenerationConfig
 
 from modelyard.domain.completion import Sampling
-from modelyard.engines.torch.lora import PREFIX, AdapterBank, LoraShape
-from modelyard.engines.torch.network import Network
-from modelyard.engines.torch.serving.batching_engine import Engine
-from modelyard.engines.torch.serving.sequence import Sequence as Answer
+from modelyard.parts.torch.lora import PREFIX, AdapterBank, LoraShape
+from modelyard.parts.torch.network import Network
+from modelyard.parts.torch.serving.batching_engine import Engine
+from modelyard.parts.torch.serving.sequence import Sequence as Answer
 
 Tokens = list[int]
 

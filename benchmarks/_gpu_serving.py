@@ -12,12 +12,12 @@ import torch
 from _answering import Tokens, adapter, answered, continuous_batching, generated, in_turns, prompts
 
 from modelyard.domain.completion import CompletionRequest, Message, ResponseFormat, ResponseType, Role, Sampling
-from modelyard.engines.torch import cuda_graphs as graphs
-from modelyard.engines.torch.kv_cache import bytes_per_token
-from modelyard.engines.torch.lora import AdapterBank
-from modelyard.engines.torch.network import Network
-from modelyard.engines.torch.serving.batching_engine import Engine
-from modelyard.engines.torch.serving.sequence import Sequence as Answer
+from modelyard.parts.torch import cuda_graphs as graphs
+from modelyard.parts.torch.kv_cache import bytes_per_token
+from modelyard.parts.torch.lora import AdapterBank
+from modelyard.parts.torch.network import Network
+from modelyard.parts.torch.serving.batching_engine import Engine
+from modelyard.parts.torch.serving.sequence import Sequence as Answer
 
 Rows = Iterator[dict[str, Any]]
 
@@ -92,8 +92,8 @@ def _json(bench: Any, engine: Engine) -> Rows:
     """Answers that are kept to a schema, and are valid."""
     if find_spec("llguidance") is None:
         return
-    from modelyard.engines.torch.serving.grammar import Grammars
-    from modelyard.engines.torch.tokenizer import ChatTokenizer
+    from modelyard.parts.torch.serving.grammar import Grammars
+    from modelyard.parts.torch.tokenizer import ChatTokenizer
 
     chat = ChatTokenizer(bench.folder)
     schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}, "ok": {"type": "boolean"}}}
@@ -113,8 +113,8 @@ def _json(bench: Any, engine: Engine) -> Rows:
 
 def _parity(bench: Any, dtype: torch.dtype) -> dict[str, Any]:
     """The largest difference of a log-probability between the sampler and the trainer."""
-    from modelyard.engines.torch.training.examples import TokenRow
-    from modelyard.engines.torch.training.token_logprobs import TokenScorer
+    from modelyard.parts.torch.training.examples import TokenRow
+    from modelyard.parts.torch.training.token_logprobs import TokenScorer
 
     served = Served(bench, dtype)
     engine, scorer, apart = served.engine(8, 256), TokenScorer(served.network), []

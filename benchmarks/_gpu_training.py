@@ -14,14 +14,14 @@ import torch
 from modelyard import open_platform
 from modelyard.domain.completion import Message, Role
 from modelyard.domain.training import History, SampledChoice, Trajectory, TrajectoryGroup
-from modelyard.engines.torch.kv_cache import bytes_per_token
-from modelyard.engines.torch.lora import LoraShape
-from modelyard.engines.torch.network import Network
-from modelyard.engines.torch.serving.backend import LocalBackend
-from modelyard.engines.torch.training.examples import TokenRow
-from modelyard.engines.torch.training.token_logprobs import TokenScorer
-from modelyard.engines.torch.training.trainable import attach_adapter
-from modelyard.engines.torch.training.trainer import LocalTrainer
+from modelyard.parts.torch.kv_cache import bytes_per_token
+from modelyard.parts.torch.lora import LoraShape
+from modelyard.parts.torch.network import Network
+from modelyard.parts.torch.serving.backend import LocalBackend
+from modelyard.parts.torch.training.examples import TokenRow
+from modelyard.parts.torch.training.token_logprobs import TokenScorer
+from modelyard.parts.torch.training.trainable import attach_adapter
+from modelyard.parts.torch.training.trainer import LocalTrainer
 
 Rows = Iterator[dict[str, Any]]
 

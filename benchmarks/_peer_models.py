@@ -74,7 +74,7 @@ def engine(rows: int) -> Callable[[int], object]:
     import torch
     from _answering import answered, engine_of
 
-    from modelyard.engines.torch.network import Network
+    from modelyard.parts.torch.network import Network
 
     torch.set_num_threads(1)
     ours = engine_of(Network(model()), rows)
@@ -147,7 +147,7 @@ def write(folder: Path) -> None:
     from _answering import generated
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from modelyard.testing.tiny_model import build_tiny_model
+    from modelyard.parts.torch.tiny_model import build_tiny_model
 
     torch.set_num_threads(1)
     build_tiny_model(folder, "mini")

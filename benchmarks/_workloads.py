@@ -198,8 +198,10 @@ def served_hop(streamed: bool) -> Callable[[ExitStack], Call]:
 
 def in_front(cleanup: ExitStack) -> Any:
     """A platform in front of a constant server in another process."""
-    upstream = found_in("modelyard.backends.upstream.backend").UpstreamBackend
-    offer = found_in("modelyard.backends.upstream.models", "modelyard.backends.upstream.offers").offer
+    upstream = found_in("modelyard.parts.upstream.backend", "modelyard.backends.upstream.backend").UpstreamBackend
+    offer = found_in(
+        "modelyard.parts.upstream.models", "modelyard.backends.upstream.models", "modelyard.backends.upstream.offers"
+    ).offer
     url = cleanup.enter_context(constant_server())
     models = [offer("m", context_length=100_000, pricing=Pricing())]
     return opened(cleanup, backend=upstream(url, "k", models=models), clock=SystemClock())

@@ -19,13 +19,13 @@ import attrs
 from modelyard import Platform, open_platform
 from modelyard.asgi import Request
 from modelyard.clock import uuid7_ids
-from modelyard.dashboard.app import Dashboard
-from modelyard.domain.annotation import AnnotatedKind, Annotation
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.prediction import Prediction, Score
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.identity import host
 from modelyard.domain.job import Job, JobEvent, JobProgress
+from modelyard.parts.annotations.records import AnnotatedKind, Annotation
+from modelyard.parts.dashboard.app import Dashboard
 from modelyard.protocols import Store, Tx
 
 JOBS, EVENTS, PREDICTIONS, TAGGED = 10_000, 100, 100_000, 2_000

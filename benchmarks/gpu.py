@@ -169,7 +169,7 @@ def build(folder: Path, shape: str, device: str) -> Path:
     import torch
     from transformers import AutoModelForCausalLM, Qwen3Config
 
-    from modelyard.testing.tiny_model import build_tiny_model
+    from modelyard.parts.torch.tiny_model import build_tiny_model
 
     build_tiny_model(folder, "micro")
     if shape == "tiny":

@@ -18,14 +18,14 @@ import torch
 from local_training import base_of, context, examples
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from modelyard.domain.base_model import Tuning
 from modelyard.domain.completion import Message, Role
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.training import History, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
-from modelyard.engines.torch.training.memory_plan import UNSEEN, MemoryBudget, Pass
-from modelyard.engines.torch.training.trainer import LocalTrainer
-from modelyard.testing.tiny_model import build_tiny_model
+from modelyard.parts.torch.records import Tuning
+from modelyard.parts.torch.tiny_model import build_tiny_model
+from modelyard.parts.torch.training.memory_plan import UNSEEN, MemoryBudget, Pass
+from modelyard.parts.torch.training.trainer import LocalTrainer
 
 SHAPES: dict[str, dict[str, int]] = {
     "micro, 91 thousand weights": {},

@@ -54,7 +54,7 @@ def figures(folder: Path, size: str, rounds: int) -> dict[str, Any]:
     import torch
     import transformers
 
-    from modelyard.testing.tiny_model import build_tiny_model
+    from modelyard.parts.torch.tiny_model import build_tiny_model
 
     torch.set_num_threads(1)
     model = build_tiny_model(folder / "model", size)
@@ -84,7 +84,7 @@ def decode(model: Path, rounds: int) -> dict[str, Any]:
     """Answers of 64 tokens to so many prompts of one length at once, greedy; sampled beside it."""
     from _answering import continuous_batching, engine_of
 
-    from modelyard.engines.torch.network import Network
+    from modelyard.parts.torch.network import Network
 
     engine, plain = engine_of(Network(model), max(ROWS)), Network(model).model
     with continuous_batching(Network(model).model, max(ROWS), 24 + TOKENS) as continuous:
@@ -127,7 +127,7 @@ def own_caches(model: Path, folder: Path, rounds: int) -> dict[str, Any]:
     from _answering import answered, engine_of, generated, in_turns, prompts
     from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 
-    from modelyard.engines.torch.network import Network
+    from modelyard.parts.torch.network import Network
 
     if "qwen3_5_text" not in CONFIG_MAPPING:
         return {"left out": "this transformers has no such model"}
@@ -165,7 +165,7 @@ def arrivals(model: Path, requests: int) -> dict[str, Any]:
     """Poisson arrivals at parts of what `generate()` can do: how long a request takes from coming to its last token."""
     from _answering import engine_of, generated, prompts
 
-    from modelyard.engines.torch.network import Network
+    from modelyard.parts.torch.network import Network
 
     engine, plain = engine_of(Network(model), 32), Network(model).model
     begun = time.process_time()
@@ -221,7 +221,7 @@ def _static(model: Any, work: Work) -> list[float]:
 def _continuous(engine: Any, work: Work) -> list[tuple[float, float]]:
     """A step at a time: when the first and the last token of each request were there."""
     from modelyard.domain.completion import Sampling
-    from modelyard.engines.torch.serving.sequence import Sequence, SequenceState
+    from modelyard.parts.torch.serving.sequence import Sequence, SequenceState
 
     waiting, active, now, latencies = list(work), [], 0.0, []
     while waiting or active:
@@ -256,7 +256,7 @@ def adapters(model: Path, folder: Path, rounds: int) -> dict[str, Any]:
     """32 answers at once by the base, by one adapter, and by eight in one batch; peft's mixed batch beside it."""
     from _answering import adapter, answered, engine_of, generated, in_turns, prompts
 
-    from modelyard.engines.torch.network import Network
+    from modelyard.parts.torch.network import Network
 
     network = Network(model)
     made = [adapter(network, seed) for seed in range(ADAPTERS)]
@@ -292,8 +292,8 @@ def _peft(model: Path, folder: Path, made: list[Any]) -> Any:
         return None
     from peft import PeftModel
 
-    from modelyard.engines.torch.lora import CONFIG_FILE, WEIGHTS_FILE, tensor_bytes
-    from modelyard.engines.torch.network import Network
+    from modelyard.parts.torch.lora import CONFIG_FILE, WEIGHTS_FILE, tensor_bytes
+    from modelyard.parts.torch.network import Network
 
     loaded = None
     for slot, (shape, weights) in enumerate(made, 1):
@@ -316,9 +316,9 @@ def json_mode(model: Path, rounds: int) -> dict[str, Any]:
     from _answering import answered, engine_of, in_turns, prompts
 
     from modelyard.domain.completion import CompletionRequest, Message, ResponseFormat, ResponseType, Role
-    from modelyard.engines.torch.network import Network
-    from modelyard.engines.torch.serving.grammar import Grammars
-    from modelyard.engines.torch.tokenizer import ChatTokenizer
+    from modelyard.parts.torch.network import Network
+    from modelyard.parts.torch.serving.grammar import Grammars
+    from modelyard.parts.torch.tokenizer import ChatTokenizer
 
     if find_spec("llguidance") is None:
         return {"left out": "llguidance is not installed"}
@@ -348,8 +348,8 @@ def memory(model: Path) -> dict[str, Any]:
     """What keys and values take of what was granted: no more than all rows at their longest can use."""
     from _answering import engine_of
 
-    from modelyard.engines.torch.kv_cache import bytes_per_token
-    from modelyard.engines.torch.network import Network
+    from modelyard.parts.torch.kv_cache import bytes_per_token
+    from modelyard.parts.torch.network import Network
 
     network, granted = Network(model), 2**26
     taken = {}
@@ -368,8 +368,8 @@ def through_the_platform(model: Path, folder: Path, rounds: int) -> dict[str, An
 
     from modelyard import open_platform
     from modelyard.domain.completion import Message, Role
-    from modelyard.engines.torch.network import Network
-    from modelyard.engines.torch.tokenizer import ChatTokenizer
+    from modelyard.parts.torch.network import Network
+    from modelyard.parts.torch.tokenizer import ChatTokenizer
 
     with open_platform(folder / "yard.db") as host, ThreadPoolExecutor(32) as threads:
         host.add_base_model(model, id="tiny")

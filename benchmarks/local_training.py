@@ -20,21 +20,21 @@ from typing import Any
 
 import torch
 
-from modelyard.domain.base_model import BaseModel, Tuning
 from modelyard.domain.completion import Message, Role
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.training import Example, History, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
-from modelyard.engines.torch.lora import LoraShape
-from modelyard.engines.torch.network import Network
-from modelyard.engines.torch.training.examples import TokenRow
-from modelyard.engines.torch.training.learner import MAX_GRAD_NORM, LocalLearner
-from modelyard.engines.torch.training.row_learner import BETAS, WEIGHT_DECAY
-from modelyard.engines.torch.training.trainable import attach_adapter
-from modelyard.engines.torch.training.trainer import LocalTrainer
-from modelyard.formats.model_folder import read_base_folder
+from modelyard.parts.torch.lora import LoraShape
+from modelyard.parts.torch.model_folder import read_base_folder
+from modelyard.parts.torch.network import Network
+from modelyard.parts.torch.records import BaseModel, Tuning
+from modelyard.parts.torch.tiny_model import build_tiny_model
+from modelyard.parts.torch.training.examples import TokenRow
+from modelyard.parts.torch.training.learner import MAX_GRAD_NORM, LocalLearner
+from modelyard.parts.torch.training.row_learner import BETAS, WEIGHT_DECAY
+from modelyard.parts.torch.training.trainable import attach_adapter
+from modelyard.parts.torch.training.trainer import LocalTrainer
 from modelyard.protocols import TrainContext, Trained
-from modelyard.testing.tiny_model import build_tiny_model
 from modelyard.trainers import Loss, Objective
 from modelyard.trainers.credits import Credit
 from modelyard.trainers.losses import TrainedSequence, policy_loss, supervised_loss

@@ -27,9 +27,9 @@ from obstore.store import MemoryStore, S3Store
 from modelyard import open_platform
 from modelyard.artifacts.folder import FolderArtifacts
 from modelyard.artifacts.memory import MemoryArtifacts
-from modelyard.artifacts.objects.direct import _s3_client
-from modelyard.artifacts.objects.store import ObjectArtifacts
 from modelyard.domain.training import Dataset
+from modelyard.parts.objects.direct import _s3_client
+from modelyard.parts.objects.store import ObjectArtifacts
 from modelyard.platform.operations import orphans
 from modelyard.protocols import ArtifactStore
 

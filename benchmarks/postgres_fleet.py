@@ -30,6 +30,7 @@ from modelyard import open_platform  # noqa: E402
 from modelyard.clock import SystemClock  # noqa: E402
 from modelyard.domain.job import Claim, Job, JobEvent, JobKind, JobProgress, NewEvent, QueueState  # noqa: E402
 from modelyard.domain.schema import RECORDS  # noqa: E402
+from modelyard.parts.postgres.wire import Wire  # noqa: E402
 from modelyard.platform.job_types import JOB_TYPES  # noqa: E402
 from modelyard.platform.jobs.claims import (  # noqa: E402
     Claimant,
@@ -43,7 +44,6 @@ from modelyard.platform.jobs.runner import Runner  # noqa: E402
 from modelyard.platform.jobs.wakeups import JobWaiter  # noqa: E402
 from modelyard.protocols import DomainStep, Tx  # noqa: E402
 from modelyard.stores import PostgresStore  # noqa: E402
-from modelyard.stores.postgres.wire import Wire  # noqa: E402
 from postgres_server import PostgresServer, server_folder  # noqa: E402
 
 PROCESSES, THREADS, QUEUED = 4, 2, 10_000

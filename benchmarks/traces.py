@@ -19,9 +19,9 @@ from urllib.parse import quote
 
 from modelyard import Platform, open_platform
 from modelyard.asgi import Endpoint, Request
-from modelyard.dashboard.app import Dashboard
 from modelyard.domain.identity import host
-from modelyard.domain.trace import CallEnd, Feedback, TracedCall
+from modelyard.parts.dashboard.app import Dashboard
+from modelyard.parts.traces.records import CallEnd, Feedback, TracedCall
 from modelyard.protocols import Tx
 
 SIZES = (10_000, 100_000, 1_000_000)

@@ -30,9 +30,9 @@ WAITING = {
     "sqlite3",
     "ssl",
     "modelyard.artifacts.folder",
-    "modelyard.backends.json_schema.instances",
+    "modelyard.parts.scripted.json_schema.instances",
     "modelyard.engines.tabular.backend",
-    "modelyard.backends.upstream",
+    "modelyard.parts.upstream",
     "modelyard.domain.evaluation.run",
     "modelyard.domain.job",
     "modelyard.engines.tabular.model",
@@ -103,7 +103,7 @@ def test_the_upstream_backend_without_its_extra_says_how_to_get_it() -> None:
 import sys, json
 sys.modules["httptools"] = None
 from modelyard import Pricing
-from modelyard.backends.fallback import Fallback
+from modelyard.parts.upstream.fallback import Fallback
 from modelyard.backends import UpstreamBackend, offer
 from modelyard.errors import MissingExtra
 models = [offer("m", context_length=9, pricing=Pricing())]

@@ -71,7 +71,7 @@ for refuse in (lambda: open_platform(sys.argv[1] + "/yard.db"), lambda: Subproce
         refused.append(str(error))
 print(json.dumps([said, refused]))
 """
-NEED_TORCH = ("modelyard.engines.torch.", "modelyard.testing.tiny_model")
+NEED_TORCH = ("modelyard.parts.torch.", "modelyard.parts.torch.tiny_model")
 
 
 def on_another_system(code: str, *arguments: str) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 LEAST = 0.99
-TORCH = "/engines/torch/"
+TORCH = "/parts/torch/"
 """Torch's own types are unknown where it is not installed, and with them what is made of them."""
 
 

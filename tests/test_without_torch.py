@@ -8,8 +8,8 @@ import pytest
 
 from modelyard import open_platform
 from modelyard.clock import SystemClock
-from modelyard.domain.base_model import Tuning
-from modelyard.formats.model_folder import read_base_folder
+from modelyard.parts.torch.model_folder import read_base_folder
+from modelyard.parts.torch.records import Tuning
 
 PROGRAM = """
 import sys

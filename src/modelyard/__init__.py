@@ -12,13 +12,8 @@ if TYPE_CHECKING:
     from modelyard import errors, examples
     from modelyard.asgi import asgi_app
     from modelyard.backends.echo import EchoBackend
-    from modelyard.backends.fallback import Fallback
     from modelyard.backends.router import Router
-    from modelyard.backends.scripted.backend import ScriptedBackend
-    from modelyard.backends.upstream.backend import UpstreamBackend
-    from modelyard.backends.upstream.models import offer
     from modelyard.compose import open_platform
-    from modelyard.domain.base_model import Tuning
     from modelyard.domain.catalogue import Pricing
     from modelyard.domain.completion import (
         Choice,
@@ -51,6 +46,11 @@ if TYPE_CHECKING:
     from modelyard.domain.promotion import NotWorse
     from modelyard.domain.training import Example, History, Preference, SampledChoice, Trajectory, TrajectoryGroup
     from modelyard.domain.usage import Budget
+    from modelyard.parts.scripted.backend import ScriptedBackend
+    from modelyard.parts.torch.records import Tuning
+    from modelyard.parts.upstream.backend import UpstreamBackend
+    from modelyard.parts.upstream.fallback import Fallback
+    from modelyard.parts.upstream.models import offer
     from modelyard.platform.evaluations.result import EvaluationResult
     from modelyard.platform.listing import Listing
     from modelyard.platform.platform import Platform
@@ -65,13 +65,13 @@ else:
         {
             "asgi": ("asgi_app",),
             "backends.echo": ("EchoBackend",),
-            "backends.fallback": ("Fallback",),
+            "parts.upstream.fallback": ("Fallback",),
             "backends.router": ("Router",),
-            "backends.scripted.backend": ("ScriptedBackend",),
-            "backends.upstream.backend": ("UpstreamBackend",),
-            "backends.upstream.models": ("offer",),
+            "parts.scripted.backend": ("ScriptedBackend",),
+            "parts.upstream.backend": ("UpstreamBackend",),
+            "parts.upstream.models": ("offer",),
             "compose": ("open_platform",),
-            "domain.base_model": ("Tuning",),
+            "parts.torch.records": ("Tuning",),
             "domain.catalogue": ("Pricing",),
             "domain.completion": (
                 "Choice",

@@ -8,7 +8,6 @@ from itertools import takewhile
 from typing import Any, Self, cast
 from weakref import ReferenceType, ref
 
-from modelyard.dashboard import app as pages
 from modelyard.domain.identity import Principal
 from modelyard.errors import BodyTooLarge
 from modelyard.http.endpoint import Endpoint
@@ -19,6 +18,7 @@ from modelyard.http.message import EVENT_STREAM, Request, Response, seconds_for,
 from modelyard.http.route import STANDARD, Interface
 from modelyard.http.router import mounted_path
 from modelyard.http.sse_keep_alive import KeepAlive
+from modelyard.parts.dashboard import app as pages
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Authenticator, Executor
 

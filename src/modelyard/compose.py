@@ -10,18 +10,19 @@ from modelyard.artifacts import address, folder, memory
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
 from modelyard.clock import SystemClock, system_randomness, uuid7_ids
-from modelyard.domain import base_model
 from modelyard.domain.identity import check_name, host
 from modelyard.domain.schema import RECORDS
 from modelyard.engines.tabular import backend as tabular
 from modelyard.engines.tabular import trainer as tabular_training
 from modelyard.engines.tabular.base import tabular_entries
-from modelyard.engines.torch.entries import LocalOffer
-from modelyard.engines.torch.serving import backend as local
-from modelyard.engines.torch.training import trainer as local_training
 from modelyard.errors import InvalidInput
 from modelyard.executors import thread
 from modelyard.lazy import deferred
+from modelyard.parts import postgres
+from modelyard.parts.torch import records as base_model
+from modelyard.parts.torch.entries import LocalOffer
+from modelyard.parts.torch.serving import backend as local
+from modelyard.parts.torch.training import trainer as local_training
 from modelyard.platform import job_types
 from modelyard.platform.artifacts import artifacts_folder
 from modelyard.platform.opened_with import Lifetime
@@ -40,7 +41,7 @@ from modelyard.protocols import (
     Store,
     Trainer,
 )
-from modelyard.stores import postgres, sqlite
+from modelyard.stores import sqlite
 from modelyard.stores.memory import MemoryStore
 
 _MOST_BASE_MODELS = 1000

@@ -8,13 +8,13 @@ from http import HTTPStatus
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from modelyard.dashboard import app as pages
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.errors import ClientDisconnected, MalformedRequest
 from modelyard.http.headers import Header
 from modelyard.http.message import Request
 from modelyard.http.route import STANDARD, Interface
 from modelyard.http.router import mounted_path
+from modelyard.parts.dashboard import app as pages
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Authenticator
 

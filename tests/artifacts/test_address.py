@@ -12,9 +12,9 @@ from modelyard import open_platform
 from modelyard.artifacts.address import open_artifacts
 from modelyard.artifacts.folder import FolderArtifacts
 from modelyard.artifacts.memory import MemoryArtifacts
-from modelyard.artifacts.objects.store import ObjectArtifacts
 from modelyard.cli import main
 from modelyard.errors import InvalidInput, StoreError
+from modelyard.parts.objects.store import ObjectArtifacts
 
 
 @pytest.fixture(autouse=True)

@@ -5,9 +5,9 @@ import pytest
 from backends import OnLoops
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
-from modelyard.backends.scripted.backend import ScriptedBackend
 from modelyard.domain.completion import CompletionRequest, Message, Role
 from modelyard.errors import BackendError, InvalidInput, ModelNotFound
+from modelyard.parts.scripted.backend import ScriptedBackend
 from modelyard.protocols import ServedModel
 
 REQUEST = CompletionRequest("any", (Message(Role.USER, "hi there"),), max_tokens=10)

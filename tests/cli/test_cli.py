@@ -277,7 +277,7 @@ def test_an_address_of_artifacts_that_cannot_be_opened_is_one_clear_line(
 def test_an_object_store_that_does_not_answer_is_said_before_anything_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    objects = pytest.importorskip("modelyard.artifacts.objects.store")
+    objects = pytest.importorskip("modelyard.parts.objects.store")
 
     def check(self: object) -> None:
         raise StoreError("there is no bucket 'modles'; create it, or correct the address of the artifacts")

@@ -17,7 +17,7 @@ import uvicorn
 from modelyard import open_platform
 from modelyard.asgi import asgi_app
 from modelyard.engines.tabular.trainer import TabularTrainer
-from modelyard.engines.torch.training import trainer as local
+from modelyard.parts.torch.training import trainer as local
 from modelyard.platform.runtime import Settings
 from modelyard.platform.training.service import SEED_BYTES
 from modelyard.protocols import Step, TrainContext, Trainer, TrainItem

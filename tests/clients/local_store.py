@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from modelyard import open_platform
-from modelyard.testing.tiny_model import build_tiny_model
+from modelyard.parts.torch.tiny_model import build_tiny_model
 
 
 def main(store: str) -> None:

@@ -10,11 +10,11 @@ import openai
 import pytest
 
 from modelyard import Platform, open_platform
-from modelyard.backends.scripted.backend import ScriptedBackend
 from modelyard.domain.completion import Delta, FinishReason
 from modelyard.errors import Overloaded, RateLimited
 from modelyard.formats.chat.stream import Chunks
 from modelyard.http.chat import routes as completion
+from modelyard.parts.scripted.backend import ScriptedBackend
 from modelyard.testing import LeftLoopback, LoopbackGuard, ManualClock, async_openai_client, intercept, openai_client
 from modelyard.testing.clients import in_process
 from openapi_check import CheckedEndpoint

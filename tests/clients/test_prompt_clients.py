@@ -25,7 +25,7 @@ TASK = [("Where is", " my order?"), ("The box", " is red."), ("Hi", " there"), (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from modelyard.testing.tiny_model import build_tiny_model
+    from modelyard.parts.torch.tiny_model import build_tiny_model
 
     torch.set_num_threads(1)
     return build_tiny_model(tmp_path_factory.mktemp("model"), "nano")

@@ -26,7 +26,7 @@ from modelyard.domain.training import GRADIENT_STEP, TRAINING_ENDED
 
 STEPS = 40
 MODELS = ("a", "b", "c")
-MODULES = {"tabular": (), "local": ("modelyard.engines.torch.training.trainer", "transformers.modeling_utils")}
+MODULES = {"tabular": (), "local": ("modelyard.parts.torch.training.trainer", "transformers.modeling_utils")}
 """What workers import, by the kind of base model."""
 
 
@@ -118,7 +118,7 @@ def on_tabular_models(nursery: Nursery, folder: Path, dice: random.Random) -> Ca
 
 def on_networks(nursery: Nursery, folder: Path, dice: random.Random, steps: int = STEPS) -> Campaign:
     """The same with a network, whose workers cannot always show within a tenth of a second that they live."""
-    from modelyard.testing.tiny_model import build_tiny_model
+    from modelyard.parts.torch.tiny_model import build_tiny_model
 
     base = Base(build_tiny_model(folder / "base", "micro"), ("rl", "sft", "dpo"))
     return Campaign(nursery, Evidence(folder / "yard.db", steps, base=base), dice, {"lease": 1.0}, longest_pause=0.05)

@@ -8,8 +8,8 @@ from nursery import Nursery
 
 from batch_files import asking, lines_of, uploaded
 from modelyard import Platform, open_platform
-from modelyard.domain.batch import BatchStatus
-from modelyard.platform.batches.job import AHEAD, LINES_AT_ONCE
+from modelyard.parts.batches.job import AHEAD, LINES_AT_ONCE
+from modelyard.parts.batches.records import BatchStatus
 
 pytestmark = pytest.mark.crash
 

@@ -9,8 +9,8 @@ import pytest
 from nursery import Nursery
 
 from modelyard import Platform, open_platform
-from modelyard.platform.traffic.job import JUDGED_AT_ONCE
-from modelyard.platform.traffic.judging import CONCURRENCY
+from modelyard.parts.traffic.job import JUDGED_AT_ONCE
+from modelyard.parts.traffic.judging import CONCURRENCY
 
 pytestmark = pytest.mark.crash
 

@@ -8,7 +8,7 @@ from nursery import Nursery
 
 from driven_runs import Driven, course
 from modelyard import open_platform
-from modelyard.domain.run_log import FutureStatus
+from modelyard.parts.tinker.records import FutureStatus
 from modelyard.platform.runtime import Settings
 
 pytestmark = pytest.mark.crash

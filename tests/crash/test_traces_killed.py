@@ -16,10 +16,10 @@ from tracing_process import REQUESTS, TracingClient
 
 from modelyard import Platform, open_platform
 from modelyard.domain.json_text import canonical_json
-from modelyard.domain.trace import TracedFile, TracedTable
-from modelyard.http.traces.documents import call_document
+from modelyard.parts.traces.http.documents import call_document
+from modelyard.parts.traces.objects import value_of
+from modelyard.parts.traces.records import TracedFile, TracedTable
 from modelyard.platform.paging import iter_index_live
-from modelyard.platform.traces.objects import value_of
 
 pytestmark = pytest.mark.crash
 

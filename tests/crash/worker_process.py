@@ -27,8 +27,8 @@ from modelyard.clock import SystemClock
 from modelyard.domain.events import JobChanged, JobEventRecorded, LeaseTaken
 from modelyard.domain.schema import RECORDS
 from modelyard.engines.tabular.trainer import TabularTrainer
-from modelyard.engines.torch.training import trainer as local
 from modelyard.executors.thread import ThreadExecutor
+from modelyard.parts.torch.training import trainer as local
 from modelyard.platform.artifacts import artifacts_folder
 from modelyard.protocols import Trainer
 from modelyard.stores.sqlite import SqliteStore

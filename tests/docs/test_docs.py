@@ -148,7 +148,7 @@ OF_LANES = {*(ROOT / "examples").glob("*_local.py"), *(ROOT / "examples").glob("
 """Examples that need torch or Ray: lanes of their own run them."""
 
 EXAMPLES = sorted(set((ROOT / "examples").glob("*.py")) - OF_LANES)
-"""Those of local models run where torch is, in `tests/engines/torch`."""
+"""Those of local models run where torch is, in `tests/parts/torch`."""
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)

@@ -310,7 +310,7 @@ JOB_ROUTES = (
 """Jobs keep their keys themselves; `test_idempotency` of training and of evaluations has their tests."""
 
 FORMS = ("/v1/files", "/inference/v1/files")
-"""Routes that take a form, whose bytes differ each time that it is sent; `tests/http/files` has their test."""
+"""Routes that take a form, whose bytes differ each time that it is sent; `tests/parts/batches/files` tests them."""
 
 NOT_CREATING = {
     "/completions": "the answer of a model is another one each time",

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from modelyard.backends.echo import EchoBackend
-from modelyard.backends.fallback import Fallback
 from modelyard.backends.router import Router
 from modelyard.clock import SystemClock
 from modelyard.compose import open_platform
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.message import IN_MEMORY, Request, Response
+from modelyard.parts.upstream.fallback import Fallback
 from modelyard.protocols import ServedModel
 from modelyard.threads import FairPool
 

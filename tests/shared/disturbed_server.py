@@ -17,7 +17,7 @@ from moto.server import DomainDispatcherApplication, create_backend_app
 from obstore.store import S3Store
 from werkzeug.serving import make_server
 
-from modelyard.artifacts.objects.store import ObjectArtifacts
+from modelyard.parts.objects.store import ObjectArtifacts
 
 KEY, SECRET = "AKIDEXAMPLE", "examplesecretexamplesecret"
 RETRIES = {

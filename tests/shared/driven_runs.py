@@ -8,10 +8,10 @@ import attrs
 from modelyard import Platform, open_platform
 from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.domain.identity import Principal, Scope
-from modelyard.domain.run_log import CommandKind
 from modelyard.domain.schema import RECORDS
+from modelyard.parts.tinker.command_log import Future
+from modelyard.parts.tinker.records import CommandKind
 from modelyard.platform.runtime import Settings
-from modelyard.platform.training_runs.command_log import Future
 from modelyard.protocols import Store
 from modelyard.stores.memory import MemoryStore
 from modelyard.testing.clock import ManualClock

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from modelyard.formats.tinker.wire import numbers, packed, varint, within
+from modelyard.parts.tinker.formats.wire import numbers, packed, varint, within
 
 Row = tuple[Sequence[int], Sequence[int], Sequence[float]]
 """The tokens of a row, its targets, and their weights."""

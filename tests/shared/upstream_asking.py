@@ -12,9 +12,9 @@ from modelyard import Pricing
 from modelyard.backends import VLLM, Timeouts, UpstreamBackend, offer
 from modelyard.backends.deltas import aone_by_one, one_by_one
 from modelyard.domain.completion import CompletionRequest, Delta, Message, Role, Sampling
+from modelyard.parts.upstream.fake_vllm.misbehaviour import Gate
 from modelyard.protocols import Deltas, ServedModel
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.fake_vllm.misbehaviour import Gate
 
 SECRET = "sk-very-secret"
 FREE = Pricing()

@@ -10,9 +10,9 @@ import pytest
 
 from modelyard.domain.record import sequence_field
 from modelyard.errors import RecordConflict, StoreError, StoreTooNew
+from modelyard.parts.postgres.store import PostgresStore, migrate
 from modelyard.protocols import Store
 from modelyard.stores import Index, Record, schema_changes
-from modelyard.stores.postgres.store import PostgresStore, migrate
 from modelyard.stores.sqlite.migrations import of_change
 from modelyard.stores.sqlite.store import SqliteStore
 from modelyard.stores.table_changes import AddColumn, AddIndex, AddTable, DropIndex, Fill, SchemaChange

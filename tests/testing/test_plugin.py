@@ -12,7 +12,7 @@ import pytest
 
 from modelyard import Platform, Pricing, Settings
 from modelyard.backends.echo import EchoBackend
-from modelyard.backends.scripted.backend import ScriptedBackend
+from modelyard.parts.scripted.backend import ScriptedBackend
 from modelyard.testing import Disconnect
 
 pytestmark = pytest.mark.plugin

@@ -7,14 +7,14 @@ from modelyard.lazy import defer_modules, lazy_exports
 if TYPE_CHECKING:
     from modelyard.artifacts.folder import FolderArtifacts
     from modelyard.artifacts.memory import MemoryArtifacts
-    from modelyard.artifacts.objects.store import ObjectArtifacts
+    from modelyard.parts.objects.store import ObjectArtifacts
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "artifacts.folder": ("FolderArtifacts",),
             "artifacts.memory": ("MemoryArtifacts",),
-            "artifacts.objects.store": ("ObjectArtifacts",),
+            "parts.objects.store": ("ObjectArtifacts",),
         },
     )
 

@@ -7,9 +7,9 @@ from urllib.request import url2pathname
 
 from modelyard.artifacts.folder import FolderArtifacts
 from modelyard.artifacts.memory import MemoryArtifacts
-from modelyard.artifacts.objects import store as objects
-from modelyard.artifacts.objects import stores
 from modelyard.errors import InvalidInput
+from modelyard.parts.objects import store as objects
+from modelyard.parts.objects import stores
 from modelyard.protocols import ArtifactStore, Randomness
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")

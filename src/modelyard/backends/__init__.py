@@ -7,34 +7,34 @@ from modelyard.lazy import defer_modules, lazy_exports
 if TYPE_CHECKING:
     from modelyard.backends.echo import EchoBackend
     from modelyard.backends.entries import entry_for
-    from modelyard.backends.fallback import Fallback
     from modelyard.backends.router import Router
-    from modelyard.backends.scripted.answers import call, pause, reasoning, say, token
-    from modelyard.backends.scripted.backend import ScriptedBackend
-    from modelyard.backends.scripted.rules import Rule, on
-    from modelyard.backends.scripted.script_file import load_script
-    from modelyard.backends.upstream.adapters.adapters import LoraAdapters
-    from modelyard.backends.upstream.backend import UpstreamBackend, discover
-    from modelyard.backends.upstream.exchange import Adapters
-    from modelyard.backends.upstream.models import COMMON, VLLM, UpstreamModel, offer
-    from modelyard.backends.upstream.timeouts import Timeouts
+    from modelyard.parts.scripted.answers import call, pause, reasoning, say, token
+    from modelyard.parts.scripted.backend import ScriptedBackend
+    from modelyard.parts.scripted.rules import Rule, on
+    from modelyard.parts.scripted.script_file import load_script
+    from modelyard.parts.upstream.adapters.adapters import LoraAdapters
+    from modelyard.parts.upstream.backend import UpstreamBackend, discover
+    from modelyard.parts.upstream.exchange import Adapters
+    from modelyard.parts.upstream.fallback import Fallback
+    from modelyard.parts.upstream.models import COMMON, VLLM, UpstreamModel, offer
+    from modelyard.parts.upstream.timeouts import Timeouts
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "backends.echo": ("EchoBackend",),
             "backends.entries": ("entry_for",),
-            "backends.fallback": ("Fallback",),
+            "parts.upstream.fallback": ("Fallback",),
             "backends.router": ("Router",),
-            "backends.scripted.answers": ("call", "pause", "reasoning", "say", "token"),
-            "backends.scripted.backend": ("ScriptedBackend",),
-            "backends.scripted.rules": ("Rule", "on"),
-            "backends.scripted.script_file": ("load_script",),
-            "backends.upstream.adapters.adapters": ("LoraAdapters",),
-            "backends.upstream.backend": ("UpstreamBackend", "discover"),
-            "backends.upstream.exchange": ("Adapters",),
-            "backends.upstream.models": ("COMMON", "VLLM", "UpstreamModel", "offer"),
-            "backends.upstream.timeouts": ("Timeouts",),
+            "parts.scripted.answers": ("call", "pause", "reasoning", "say", "token"),
+            "parts.scripted.backend": ("ScriptedBackend",),
+            "parts.scripted.rules": ("Rule", "on"),
+            "parts.scripted.script_file": ("load_script",),
+            "parts.upstream.adapters.adapters": ("LoraAdapters",),
+            "parts.upstream.backend": ("UpstreamBackend", "discover"),
+            "parts.upstream.exchange": ("Adapters",),
+            "parts.upstream.models": ("COMMON", "VLLM", "UpstreamModel", "offer"),
+            "parts.upstream.timeouts": ("Timeouts",),
         },
     )
 

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from modelyard.cli.terminal import StoreName, opened, store_option
-from modelyard.domain.fine_tuning import FineTuningJob
 from modelyard.errors import InvalidInput, JobFailed
+from modelyard.parts.fine_tuning.records import FineTuningJob
 from modelyard.platform.platform import Platform
 
 ENDINGS = ("", ".jsonl")

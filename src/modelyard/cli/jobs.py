@@ -20,11 +20,11 @@ from modelyard.cli.terminal import (
     show_values,
     store_option,
 )
-from modelyard.domain.annotation import AnnotatedKind
-from modelyard.domain.collection import CollectionJob
 from modelyard.domain.job import JobKind, JobStatus
 from modelyard.domain.job_summary import JobSummary
 from modelyard.domain.training import TrainingEvent, TrainingJob
+from modelyard.parts.annotations.records import AnnotatedKind
+from modelyard.parts.traffic.records import CollectionJob
 from modelyard.platform.platform import Platform
 
 SHOWN = ("loss", "reward", "score", "failed")

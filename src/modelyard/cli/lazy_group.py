@@ -24,7 +24,7 @@ class Group(click.Group):
 class LazyGroup(Group):
     """A group that knows of each command its module, its name there and its line of help, by section.
 
-    `sections` maps the titles of the help to the commands below them: `{"Serve": {"serve": ("serving:serve", "..."}}`.
+    `sections` maps titles of the help to the commands below: `{"Serve": {"serve": ("cli.serving:serve", "")}}`.
     """
 
     sections: Mapping[str, Mapping[str, tuple[str, str]]] = {}
@@ -42,7 +42,7 @@ class LazyGroup(Group):
         if where is None:
             return None
         module, _, name = where[0].partition(":")
-        command: click.Command = getattr(import_module(f"modelyard.cli.{module}"), name)
+        command: click.Command = getattr(import_module(f"modelyard.{module}"), name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -7,7 +7,8 @@ import click
 
 from modelyard.cli.terminal import StoreName, StoreType, named_factory, printable_store, require_file, store_option
 from modelyard.compose import open_store
-from modelyard.stores import RECORDS, copying, postgres
+from modelyard.parts import postgres
+from modelyard.stores import RECORDS, copying
 
 
 @click.command()

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import click
 
-from modelyard.cli.clusters import ON_HELP, CheckedCluster, ClusterType, check_cluster_options
 from modelyard.cli.logs import log_option, log_to_terminal
 from modelyard.cli.terminal import StoreName, named_artifacts, named_factory, opened, store_option, try_artifacts
-from modelyard.executors.cluster import ClusterExecutor
 from modelyard.executors.fork_server import can_fork
 from modelyard.executors.isolating import IsolatingExecutor
 from modelyard.executors.subprocess import SubprocessExecutor
 from modelyard.executors.thread import ThreadExecutor
+from modelyard.parts.clusters.cluster import ClusterExecutor
+from modelyard.parts.clusters.commands import ON_HELP, CheckedCluster, ClusterType, check_cluster_options
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Executor
 
 SLOW_TO_IMPORT = (
-    "modelyard.engines.torch.training.trainer",
+    "modelyard.parts.torch.training.trainer",
     "transformers.modeling_utils",
     "modelyard.stores.sqlite.store",
     "modelyard.platform.training.run",

@@ -6,22 +6,15 @@ from types import ModuleType
 from typing import Any
 
 from modelyard.domain import (
-    annotation,
-    base_model,
     catalogue,
     completion,
-    file,
     idempotency,
     identity,
     job,
     models,
     process,
-    response,
     retention,
-    run_log,
-    trace,
     training,
-    upload,
     usage,
     worker,
 )
@@ -30,6 +23,13 @@ from modelyard.domain.evaluation import objects as versioned
 from modelyard.domain.evaluation import prediction
 from modelyard.domain.evaluation import run as evaluation
 from modelyard.domain.record import Record
+from modelyard.parts.annotations import records as annotation
+from modelyard.parts.batches.files import records as file
+from modelyard.parts.responses import records as response
+from modelyard.parts.tinker import records as run_log
+from modelyard.parts.torch import records as base_model
+from modelyard.parts.traces import records as trace
+from modelyard.parts.uploads import records as upload
 
 
 class _Declarations(Sequence[Record]):

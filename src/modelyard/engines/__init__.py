@@ -7,18 +7,18 @@ from modelyard.lazy import lazy_exports
 if TYPE_CHECKING:
     from modelyard.engines.tabular.backend import TabularBackend
     from modelyard.engines.tabular.trainer import TabularTrainer
-    from modelyard.engines.torch.serving.backend import LocalBackend
-    from modelyard.engines.torch.serving.model_pool import Room
-    from modelyard.engines.torch.training.trainer import LocalTrainer
+    from modelyard.parts.torch.serving.backend import LocalBackend
+    from modelyard.parts.torch.serving.model_pool import Room
+    from modelyard.parts.torch.training.trainer import LocalTrainer
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "engines.tabular.backend": ("TabularBackend",),
             "engines.tabular.trainer": ("TabularTrainer",),
-            "engines.torch.serving.backend": ("LocalBackend",),
-            "engines.torch.serving.model_pool": ("Room",),
-            "engines.torch.training.trainer": ("LocalTrainer",),
+            "parts.torch.serving.backend": ("LocalBackend",),
+            "parts.torch.serving.model_pool": ("Room",),
+            "parts.torch.training.trainer": ("LocalTrainer",),
         },
     )
 

@@ -5,24 +5,24 @@ from typing import TYPE_CHECKING
 from modelyard.lazy import defer_modules, lazy_exports
 
 if TYPE_CHECKING:
-    from modelyard.executors.cluster import Cluster, ClusterExecutor
     from modelyard.executors.inline import InlineExecutor
     from modelyard.executors.isolating import IsolatingExecutor
-    from modelyard.executors.kubernetes import KubernetesJobs
-    from modelyard.executors.ray_jobs import RayJobs
-    from modelyard.executors.slurm import SlurmJobs
     from modelyard.executors.subprocess import SubprocessExecutor
     from modelyard.executors.thread import ThreadExecutor
+    from modelyard.parts.clusters.cluster import Cluster, ClusterExecutor
+    from modelyard.parts.clusters.kubernetes import KubernetesJobs
+    from modelyard.parts.clusters.ray_jobs import RayJobs
+    from modelyard.parts.clusters.slurm import SlurmJobs
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "executors.cluster": ("Cluster", "ClusterExecutor"),
+            "parts.clusters.cluster": ("Cluster", "ClusterExecutor"),
             "executors.inline": ("InlineExecutor",),
             "executors.isolating": ("IsolatingExecutor",),
-            "executors.kubernetes": ("KubernetesJobs",),
-            "executors.ray_jobs": ("RayJobs",),
-            "executors.slurm": ("SlurmJobs",),
+            "parts.clusters.kubernetes": ("KubernetesJobs",),
+            "parts.clusters.ray_jobs": ("RayJobs",),
+            "parts.clusters.slurm": ("SlurmJobs",),
             "executors.subprocess": ("SubprocessExecutor",),
             "executors.thread": ("ThreadExecutor",),
         },

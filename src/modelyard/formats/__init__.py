@@ -2,4 +2,4 @@
 
 from modelyard.lazy import defer_modules
 
-defer_modules(__name__, "converter", "model_folder", "pooling")
+defer_modules(__name__, "converter")

@@ -10,21 +10,15 @@ from typing import Any, cast
 
 from modelyard.domain.identity import Principal
 from modelyard.flow import AsyncDriver, Effect, Emit, SyncDriver
-from modelyard.http.annotations import routes as annotations
 from modelyard.http.auth import CallerCache
-from modelyard.http.batches import routes as batches
 from modelyard.http.catalogue import routes as catalogue
 from modelyard.http.chat import routes as completion
 from modelyard.http.chat import stored_routes as stored
-from modelyard.http.completions import routes as continued
 from modelyard.http.cors import AllowedOrigins
-from modelyard.http.embeddings import routes as embeddings
 from modelyard.http.evaluations import comparison, predictions, results, runs
 from modelyard.http.evaluations import jobs as evaluation_jobs
 from modelyard.http.evaluations import object_routes as objects
 from modelyard.http.exchange import ANYONE, HttpExchange, Served
-from modelyard.http.files import routes as files
-from modelyard.http.fine_tuning import routes as fine_tuning
 from modelyard.http.health import routes as health
 from modelyard.http.keys import routes as keys
 from modelyard.http.message import (
@@ -32,21 +26,27 @@ from modelyard.http.message import (
     Request,
     Response,
 )
-from modelyard.http.messages import routes as messages
 from modelyard.http.models import routes as models
 from modelyard.http.openapi import document_route, page_route
 from modelyard.http.response_bodies import offloaded
-from modelyard.http.responses import routes as responses
 from modelyard.http.route import MAX_EXPORT, STANDARD, Body, Interface, Route
 from modelyard.http.router import HttpRouter
-from modelyard.http.tinker import rest_routes, session_routes
-from modelyard.http.tinker import routes as tinker
-from modelyard.http.traces import feedback_routes, object_routes, otlp_routes
-from modelyard.http.traces import routes as traces
-from modelyard.http.traffic import routes as traffic
 from modelyard.http.training import routes as training
-from modelyard.http.uploads import routes as upload
 from modelyard.http.usage import routes as usage
+from modelyard.parts.annotations import routes as annotations
+from modelyard.parts.batches import routes as batches
+from modelyard.parts.batches.files import routes as files
+from modelyard.parts.completions import routes as continued
+from modelyard.parts.embeddings import routes as embeddings
+from modelyard.parts.fine_tuning import routes as fine_tuning
+from modelyard.parts.messages import routes as messages
+from modelyard.parts.responses import routes as responses
+from modelyard.parts.tinker.http import rest_routes, session_routes
+from modelyard.parts.tinker.http import routes as tinker
+from modelyard.parts.traces.http import feedback_routes, object_routes, otlp_routes
+from modelyard.parts.traces.http import routes as traces
+from modelyard.parts.traffic import routes as traffic
+from modelyard.parts.uploads import routes as upload
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Authenticator
 

@@ -12,11 +12,11 @@ import attrs
 from modelyard import errors
 from modelyard.errors import Problem
 from modelyard.formats.converter import unstructure
-from modelyard.formats.otlp import numbered
 from modelyard.http import errors as http_errors
 from modelyard.http.headers import Header
 from modelyard.http.message import Response, json_response
 from modelyard.http.route import PROTOBUF, ErrorFormat
+from modelyard.parts.traces.otlp import numbered
 
 _PLACES = ("body", "query", "path", "header")
 

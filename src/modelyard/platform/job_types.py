@@ -2,28 +2,29 @@
 
 from functools import partial
 
-from modelyard.domain import batch, collection
 from modelyard.domain.job import Job, JobKind, JobProgress
 from modelyard.domain.training import TRAINING_ENDED, TRAINING_FAILED
 from modelyard.lazy import calls
-from modelyard.platform.batches import ends as batch_ends
-from modelyard.platform.batches import job as batch_job
+from modelyard.parts.batches import ends as batch_ends
+from modelyard.parts.batches import job as batch_job
+from modelyard.parts.batches import records as batch
+from modelyard.parts.responses import background
+from modelyard.parts.tinker import held_run, silent_sessions
+from modelyard.parts.tinker import job as run_job
+from modelyard.parts.traffic import job as collection_job
+from modelyard.parts.traffic import records as collection
 from modelyard.platform.evaluations import job as evaluation_job
 from modelyard.platform.evaluations import shards
 from modelyard.platform.jobs.claims import latest_job
 from modelyard.platform.jobs.job_type import JobType, JobTypes
 from modelyard.platform.jobs.queue import request_cancel
 from modelyard.platform.paging import get_or_none
-from modelyard.platform.responses import background
 from modelyard.platform.runtime import Runtime, Settings
-from modelyard.platform.traffic import job as collection_job
 from modelyard.platform.training import rounds
 from modelyard.platform.training.billing import book_rest, is_over_budget
 from modelyard.platform.training.methods import METHODS
 from modelyard.platform.training.run import train
 from modelyard.platform.training.submission import CHILD, RUN
-from modelyard.platform.training_runs import held_run, silent_sessions
-from modelyard.platform.training_runs import job as run_job
 from modelyard.protocols import Tx
 
 

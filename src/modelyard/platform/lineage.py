@@ -15,9 +15,9 @@ from modelyard.domain.lineage import CheckpointLineage, CompletionLineage, RunLi
 from modelyard.domain.models import Checkpoint, Model, ModelName, Tombstone
 from modelyard.domain.promotion import Alias
 from modelyard.domain.record import EMPTY
-from modelyard.domain.response import ModelResponse
 from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import NotFound
+from modelyard.parts.responses.records import ModelResponse
 from modelyard.platform.paging import get_or_none, iter_index
 from modelyard.protocols import Snapshot
 

@@ -49,7 +49,7 @@ class OpenedWith:
 
     @property
     def tracing(self) -> Tracing | None:
-        """What traces its requests, if `modelyard.otel` does."""
+        """What traces its requests, if `modelyard.parts.metrics.otel` does."""
         tracing: Tracing | None = self._runtime.cache.tracing
         return tracing
 

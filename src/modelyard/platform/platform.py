@@ -6,41 +6,41 @@ from operator import attrgetter
 from typing import Self, TypeVar
 
 from modelyard import process_identity
-from modelyard.domain import base_model as base_model_domain
 from modelyard.domain import resources
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.identity import Principal, check_name
 from modelyard.errors import Forbidden
-from modelyard.platform.annotations import service as annotations_service
+from modelyard.parts.annotations import service as annotations_service
+from modelyard.parts.batches import service as batch_service
+from modelyard.parts.batches.files import service as file_service
+from modelyard.parts.completions import service as completions_service
+from modelyard.parts.embeddings import service as embedding
+from modelyard.parts.fine_tuning import service as fine_tuning_service
+from modelyard.parts.metrics import service as metrics_service
+from modelyard.parts.responses import service as response_service
+from modelyard.parts.tinker import service as training_runs_service
+from modelyard.parts.torch import records as base_model_domain
+from modelyard.parts.torch import service as base_model
+from modelyard.parts.traces import service as traces_service
+from modelyard.parts.traffic import service as traffic_service
+from modelyard.parts.uploads import service as uploads
 from modelyard.platform.artifacts import Spool, artifacts_folder
-from modelyard.platform.batches import service as batch_service
 from modelyard.platform.catalogue.service import Catalogue
 from modelyard.platform.chat.booked_request import Tracing
 from modelyard.platform.chat.service import Chat
-from modelyard.platform.completions import service as completions_service
-from modelyard.platform.embeddings import service as embedding
 from modelyard.platform.evaluations import service as evaluation
-from modelyard.platform.files import service as file_service
-from modelyard.platform.fine_tuning import service as fine_tuning_service
 from modelyard.platform.jobs import service as jobs
 from modelyard.platform.jobs import worker as worker_service
 from modelyard.platform.keys import service as identity
 from modelyard.platform.keys import sessions as browser
 from modelyard.platform.listing import Listing, short_listing
-from modelyard.platform.metrics import service as metrics_service
-from modelyard.platform.models import base_models as base_model
 from modelyard.platform.models import service as model
 from modelyard.platform.opened_with import Lifetime, OpenedWith
 from modelyard.platform.operations import erasure, event_retention, ledger_retention, run_retention
 from modelyard.platform.operations import health as health_service
 from modelyard.platform.operations import orphans as sweep_service
-from modelyard.platform.responses import service as response_service
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.traces import service as traces_service
-from modelyard.platform.traffic import service as traffic_service
 from modelyard.platform.training import service as training_service
-from modelyard.platform.training_runs import service as training_runs_service
-from modelyard.platform.uploads import service as uploads
 from modelyard.platform.usage import service as usage_service
 from modelyard.protocols import Authenticator, Executor
 from modelyard.threads import in_new_thread

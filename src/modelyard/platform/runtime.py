@@ -6,11 +6,12 @@ from typing import Any, Protocol
 
 import attrs
 
-from modelyard.domain import base_model, job
+from modelyard.domain import job
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.usage import Admission, Budget, LedgerEntry
 from modelyard.errors import StorageFull, StoreClosed
 from modelyard.lazy import log
+from modelyard.parts.torch import records as base_model
 from modelyard.platform.liveness import LivenessMonitor
 from modelyard.platform.meters import Meters
 from modelyard.protocols import (

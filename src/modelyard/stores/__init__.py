@@ -9,9 +9,9 @@ from modelyard.lazy import defer_modules, lazy_exports
 if TYPE_CHECKING:
     from modelyard.domain.record import KEY, Index, Record
     from modelyard.domain.schema import RECORDS
+    from modelyard.parts.postgres.store import PostgresStore
     from modelyard.stores.columns import columns_of
     from modelyard.stores.memory import MemoryStore
-    from modelyard.stores.postgres.store import PostgresStore
     from modelyard.stores.sqlite.migrations import Migration
     from modelyard.stores.sqlite.store import SqliteStore
 else:
@@ -22,7 +22,7 @@ else:
             "domain.schema": ("RECORDS",),
             "stores.columns": ("columns_of",),
             "stores.memory": ("MemoryStore",),
-            "stores.postgres.store": ("PostgresStore",),
+            "parts.postgres.store": ("PostgresStore",),
             "stores.sqlite.migrations": ("Migration",),
             "stores.sqlite.store": ("SqliteStore",),
         },
@@ -40,4 +40,4 @@ __all__ = [
     "columns_of",
 ]
 
-defer_modules(__name__, "postgres", "sqlite")
+defer_modules(__name__, "sqlite")

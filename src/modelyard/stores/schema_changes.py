@@ -6,9 +6,9 @@ of the version before able to run until they restart; no change rewrites what a 
 
 from datetime import datetime
 
-from modelyard.stores.run_tables import STAGES, TRAINING_RUNS
+from modelyard.parts.tinker.changes import STAGES, TRAINING_RUNS
+from modelyard.parts.traces.changes import OUTCOMES, TRACES
 from modelyard.stores.table_changes import AddColumn, AddIndex, AddTable, DropIndex, KeepByMonth, SchemaChange
-from modelyard.stores.trace_tables import OUTCOMES, TRACES
 
 _ANSWERED = "answered_requests"
 _SESSIONS = "browser_sessions"

@@ -9,6 +9,18 @@ from modelyard.errors import MissingExtra
 from modelyard.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from modelyard.parts.torch.tiny_model import build_tiny_model
+    from modelyard.parts.upstream.fake_vllm.misbehaviour import (
+        Abort,
+        Break,
+        CutConnection,
+        FallSilent,
+        Garble,
+        Gate,
+        Hold,
+        Refuse,
+    )
+    from modelyard.parts.upstream.fake_vllm.server import LOAD_ADAPTER, FakeVllm
     from modelyard.testing.cassette.cassette import use_cassette
     from modelyard.testing.cassette.server_recording import record
     from modelyard.testing.clients.httpx import HttpxTransport
@@ -30,22 +42,10 @@ if TYPE_CHECKING:
     from modelyard.testing.contracts.store_machine import StoreMachine, machine_over
     from modelyard.testing.contracts.store_values import CONTRACT_RECORDS
     from modelyard.testing.contracts.trainer import TrainerContract
-    from modelyard.testing.fake_vllm.misbehaviour import (
-        Abort,
-        Break,
-        CutConnection,
-        FallSilent,
-        Garble,
-        Gate,
-        Hold,
-        Refuse,
-    )
-    from modelyard.testing.fake_vllm.server import LOAD_ADAPTER, FakeVllm
     from modelyard.testing.faults.faults import Faults
     from modelyard.testing.faults.kinds import Cut, Disconnect, Killed, Malformed, Slow, TakenOver, Timeout
     from modelyard.testing.intercept.interception import intercept
     from modelyard.testing.network_guard import LeftLoopback, LoopbackGuard
-    from modelyard.testing.tiny_model import build_tiny_model
 else:
     _load, __dir__ = lazy_exports(
         __name__,
@@ -72,7 +72,7 @@ else:
             "testing.contracts.store_values": ("CONTRACT_RECORDS",),
             "testing.contracts.strategies": ("strategies",),
             "testing.contracts.trainer": ("TrainerContract",),
-            "testing.fake_vllm.misbehaviour": (
+            "parts.upstream.fake_vllm.misbehaviour": (
                 "Abort",
                 "Break",
                 "CutConnection",
@@ -82,12 +82,12 @@ else:
                 "Hold",
                 "Refuse",
             ),
-            "testing.fake_vllm.server": ("LOAD_ADAPTER", "FakeVllm"),
+            "parts.upstream.fake_vllm.server": ("LOAD_ADAPTER", "FakeVllm"),
             "testing.faults.faults": ("Faults",),
             "testing.faults.kinds": ("Cut", "Disconnect", "Killed", "Malformed", "Slow", "TakenOver", "Timeout"),
             "testing.intercept.interception": ("intercept",),
             "testing.network_guard": ("LeftLoopback", "LoopbackGuard"),
-            "testing.tiny_model": ("build_tiny_model",),
+            "parts.torch.tiny_model": ("build_tiny_model",),
         },
     )
 

@@ -17,10 +17,10 @@ from modelyard.domain.completion import CompletionRequest
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.usage import Admission, Budget
 from modelyard.errors import BudgetExceeded, RateLimited, StoreClosed
+from modelyard.parts.postgres import PostgresStore
 from modelyard.platform.usage.booking import close_requests
 from modelyard.protocols import ServedModel
 from modelyard.stores.memory import MemoryStore
-from modelyard.stores.postgres import PostgresStore
 from modelyard.stores.sqlite import SqliteStore
 
 PRICE = Pricing(request=Decimal(1), completion=Decimal("0.1"))

@@ -10,13 +10,13 @@ import pytest
 
 from modelyard import open_platform
 from modelyard.backends.echo import EchoBackend
-from modelyard.backends.scripted.backend import ScriptedBackend
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import CompletionRequest
 from modelyard.domain.evaluation.prediction import Prediction
 from modelyard.domain.evaluation.run import Outcome
 from modelyard.domain.events import CompletionBooked
 from modelyard.domain.usage import LedgerEntry
+from modelyard.parts.scripted.backend import ScriptedBackend
 from modelyard.platform.evaluations.result import EvaluationResult
 from modelyard.platform.platform import Platform
 from modelyard.testing.clock import ManualClock

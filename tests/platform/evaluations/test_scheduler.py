@@ -17,7 +17,6 @@ from example_counts import examples
 from modelyard import Platform, open_platform
 from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.backends.echo import EchoBackend
-from modelyard.backends.scripted.backend import ScriptedBackend
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.domain.evaluation.prediction import Prediction, Score, Source
@@ -42,6 +41,7 @@ from modelyard.errors import (
     UnsupportedParameter,
 )
 from modelyard.executors.inline import InlineExecutor
+from modelyard.parts.scripted.backend import ScriptedBackend
 from modelyard.platform.evaluations.result import EvaluationResult
 from modelyard.platform.evaluations.service import Evaluations
 from modelyard.platform.jobs.claims import requester_principal

@@ -8,11 +8,11 @@ import pytest
 
 from modelyard import open_platform
 from modelyard.backends.echo import EchoBackend
-from modelyard.domain.base_model import BaseModel, Tuning
 from modelyard.domain.catalogue import Pricing, Quantization
 from modelyard.domain.identity import Principal, Scope
 from modelyard.errors import Conflict, Forbidden, InvalidInput, MissingExtra
-from modelyard.platform.models import base_models as base_model
+from modelyard.parts.torch import service as base_model
+from modelyard.parts.torch.records import BaseModel, Tuning
 
 
 @pytest.fixture(autouse=True)

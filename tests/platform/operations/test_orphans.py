@@ -9,10 +9,10 @@ import pytest
 
 from modelyard import Settings, open_platform
 from modelyard.domain.job import Job, JobKind, JobStatus, QueueState
-from modelyard.domain.run_log import RunCommand, RunWeights, Sample
 from modelyard.domain.schema import RECORDS
-from modelyard.domain.upload import Upload
 from modelyard.errors import Forbidden, StoreError
+from modelyard.parts.tinker.records import RunCommand, RunWeights, Sample
+from modelyard.parts.uploads.records import Upload
 from modelyard.platform.operations import name_shards
 from modelyard.platform.operations.orphans import GRACE, NAMING, Missing, OrphanReport, collect_orphans
 from modelyard.protocols import Started, Step, Trained

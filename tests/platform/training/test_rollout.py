@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from modelyard import Message, Role, Rollout, SampledChoice, gather, open_platform
-from modelyard.backends.scripted.backend import ScriptedBackend
 from modelyard.domain.training import RolloutError
 from modelyard.errors import InvalidInput, ModelNotFound
+from modelyard.parts.scripted.backend import ScriptedBackend
 
 TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
 

@@ -13,11 +13,11 @@ from backends import OnLoops
 from modelyard import open_platform
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
-from modelyard.backends.scripted.backend import ScriptedBackend, on, pause, say
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Message, Role, Sampling
 from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.errors import BackendError, InvalidInput, NoAnswerPrepared, NotFound, Overloaded
+from modelyard.parts.scripted.backend import ScriptedBackend, on, pause, say
 from modelyard.platform.platform import Platform
 from modelyard.protocols import AsyncBackend, Backend, ServedModel
 from modelyard.testing.cassette.cassette import use_cassette

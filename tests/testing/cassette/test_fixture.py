@@ -9,7 +9,7 @@ pytestmark = pytest.mark.plugin
 TESTS = """
 import pytest
 from modelyard import open_platform
-from modelyard.backends.scripted.backend import ScriptedBackend
+from modelyard.parts.scripted.backend import ScriptedBackend
 
 made = []
 

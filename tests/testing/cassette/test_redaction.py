@@ -7,8 +7,8 @@ import pytest
 
 from modelyard import open_platform
 from modelyard.backends.echo import EchoBackend
-from modelyard.backends.scripted.backend import ScriptedBackend, call, reasoning, say
 from modelyard.domain.completion import Message, Part, Role, Tool, ToolCall
+from modelyard.parts.scripted.backend import ScriptedBackend, call, reasoning, say
 from modelyard.platform.keys.service import SECRET_BYTES, secret_of
 from modelyard.testing.cassette.cassette import use_cassette
 from modelyard.testing.cassette.redaction import Redactor

@@ -12,8 +12,8 @@ import pytest
 
 from modelyard import open_platform
 from modelyard.asgi import asgi_app
-from modelyard.backends.scripted.backend import ScriptedBackend
 from modelyard.domain.completion import Delta
+from modelyard.parts.scripted.backend import ScriptedBackend
 from modelyard.testing import served
 from modelyard.testing.clients.server import asgi_server
 from polling import until

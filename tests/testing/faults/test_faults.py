@@ -15,7 +15,6 @@ from backends import OnLoops
 from modelyard import open_platform
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
-from modelyard.backends.scripted.backend import ScriptedBackend
 from modelyard.domain.completion import Delta
 from modelyard.errors import (
     ArtifactMissing,
@@ -28,6 +27,7 @@ from modelyard.errors import (
 )
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.message import Request
+from modelyard.parts.scripted.backend import ScriptedBackend
 from modelyard.testing.clock import ManualClock
 from modelyard.testing.faults.faults import Cut, Disconnect, Faults, Malformed, Slow, Timeout
 

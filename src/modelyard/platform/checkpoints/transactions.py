@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 import attrs
 
-from modelyard.domain.annotation import Annotation
 from modelyard.domain.canonical import digest
 from modelyard.domain.identity import Scope
 from modelyard.domain.job import Job
@@ -14,6 +13,7 @@ from modelyard.domain.models import Checkpoint, Model, Tombstone, TrajectoryLog
 from modelyard.domain.promotion import Promotion
 from modelyard.domain.retention import Retention
 from modelyard.errors import Conflict, NotFound
+from modelyard.parts.annotations.records import Annotation
 from modelyard.platform.catalogue.offered_models import refuse_offered
 from modelyard.platform.checkpoints.aliases import aliased, refuse_aliased
 from modelyard.platform.jobs.job_type import JobTypes

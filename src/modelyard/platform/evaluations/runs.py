@@ -11,13 +11,13 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.annotation import Annotation
 from modelyard.domain.evaluation.run import EvaluationRun, RunState, RunStatus, check_reason, check_summary
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job
 from modelyard.domain.lineage import RunLineage
 from modelyard.domain.paging import Order
 from modelyard.errors import Conflict
+from modelyard.parts.annotations.records import Annotation
 from modelyard.platform.evaluations.predictions import close_open, remove_parts
 from modelyard.platform.evaluations.references import Namespace, References, ScopedReader, run_filter
 from modelyard.platform.evaluations.shards import last_jobs, rows_done

@@ -5,24 +5,24 @@ from typing import Any
 
 from modelyard.domain import promotion as alias
 from modelyard.domain.evaluation.objects import ObjectVersion
-from modelyard.domain.file import StoredFile
 from modelyard.domain.identity import ApiKey, Principal, Scope
 from modelyard.domain.job import Job, JobEvent, JobProgress, SupersededEvent
 from modelyard.domain.models import Checkpoint, Model, TrajectoryLog
 from modelyard.domain.record import Record
-from modelyard.domain.run_log import RunCommand, RunWeights, Sample
 from modelyard.domain.schema import RECORDS
-from modelyard.domain.trace import TracedFile, TracedTable
 from modelyard.domain.training import Dataset
-from modelyard.domain.upload import Upload
 from modelyard.domain.usage import RateLimit
+from modelyard.parts.batches.files.records import StoredFile
+from modelyard.parts.tinker.payloads import artifacts_in
+from modelyard.parts.tinker.records import RunCommand, RunWeights, Sample
+from modelyard.parts.traces.records import TracedFile, TracedTable
+from modelyard.parts.uploads.records import Upload
 from modelyard.platform.catalogue.offered_models import trained_offers
 from modelyard.platform.catalogue.service import Catalogue
 from modelyard.platform.jobs.queue import files_of
 from modelyard.platform.models.service import Models
 from modelyard.platform.paging import remove_if_present
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.training_runs.payloads import artifacts_in
 from modelyard.protocols import Tx
 
 # How many records one step removes: the store is held for milliseconds, not for the whole deletion.

@@ -17,15 +17,15 @@ from typing import Any
 import attrs
 
 from modelyard.domain.evaluation.objects import ObjectVersion
-from modelyard.domain.file import StoredFile
 from modelyard.domain.job import Job, JobProgress, QueueState
 from modelyard.domain.models import Checkpoint, TrajectoryLog
-from modelyard.domain.run_log import RunCommand, RunWeights, Sample
-from modelyard.domain.trace import TracedFile, TracedTable
 from modelyard.domain.training import Dataset
-from modelyard.domain.upload import Upload
 from modelyard.errors import StoreError
 from modelyard.lazy import log
+from modelyard.parts.batches.files.records import StoredFile
+from modelyard.parts.tinker.records import RunCommand, RunWeights, Sample
+from modelyard.parts.traces.records import TracedFile, TracedTable
+from modelyard.parts.uploads.records import Upload
 from modelyard.platform.jobs.expired_claims import ExpiredClaims
 from modelyard.platform.operations.erasure import artifacts_of
 from modelyard.platform.operations.name_shards import Fact, NameShards

@@ -24,6 +24,7 @@ from modelyard.domain.training_config import LoopConfig, RLConfig
 from modelyard.errors import BudgetExceeded, TrainingError
 from modelyard.formats.jsonl import read_rows
 from modelyard.formats.training_data import GROUPS
+from modelyard.parts.fine_tuning.result_file import RESULTS, ResultFile
 from modelyard.platform.evaluations.rows import build_specs
 from modelyard.platform.evaluations.scorers import NamedScorer, build_scorer
 from modelyard.platform.jobs.claims import ClaimedJob, fenced, latest_job, requester_principal, require_claim
@@ -34,7 +35,6 @@ from modelyard.platform.training.data import own
 from modelyard.platform.training.job_files import intact
 from modelyard.platform.training.loop_record import LoopRecord, Turns
 from modelyard.platform.training.methods import METHODS, JobRequest
-from modelyard.platform.training.result_file import RESULTS, ResultFile
 from modelyard.platform.training.sampling import RoundSampler, first_failure, round_metrics, tasks_of_round
 from modelyard.platform.training.submission import CHILD, RUN, new_job
 from modelyard.protocols import Snapshot, Tx

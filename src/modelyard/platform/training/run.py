@@ -18,6 +18,7 @@ from modelyard.domain.training import GRADIENT_STEP, HELD_OUT, TRAINING_STARTED,
 from modelyard.domain.training_config import BatchedConfig
 from modelyard.domain.usage import Budget
 from modelyard.errors import BudgetExceeded, RecordNotFound, TrainingError
+from modelyard.parts.fine_tuning.result_file import RESULTS, ResultFile
 from modelyard.platform.checkpoints.retention import enforce
 from modelyard.platform.checkpoints.transactions import artifacts_of
 from modelyard.platform.jobs.claims import ClaimedJob, require_claim
@@ -26,7 +27,6 @@ from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.billing import OVER_BUDGET, book_steps, cost_of, require_budget, tokens_of
 from modelyard.platform.training.job_files import Files, TrainingRows, intact, opener
 from modelyard.platform.training.methods import METHODS
-from modelyard.platform.training.result_file import RESULTS, ResultFile
 from modelyard.platform.training.trainer_border import close, next_of, trainer_border
 from modelyard.platform.training.trajectories import to_keep
 from modelyard.platform.usage.booking import warn_of

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from modelyard.backends.upstream.backend import UpstreamBackend
-from modelyard.backends.upstream.models import VLLM, offer
 from modelyard.domain.catalogue import Pricing
+from modelyard.parts.upstream.backend import UpstreamBackend
+from modelyard.parts.upstream.models import VLLM, offer
 from modelyard.testing.cassette.cassette import AnyBackend, use_cassette
 
 

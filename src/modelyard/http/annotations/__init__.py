@@ -1,1 +1,0 @@
-"""HTTP of `platform.annotations`."""

@@ -1,0 +1,59 @@
+"""Tags and notes: shown with what they are given to, changed, and searched."""
+
+from itertools import islice
+
+from modelyard.parts.annotations.records import AnnotatedKind, Annotation
+from modelyard.parts.dashboard.view import Redirect, View, whole_number
+from modelyard.report.html import Html, chip, folded, joined, tag
+
+SEARCHED = 1000
+"""How many of the newest annotations of a kind are searched."""
+
+SHOWN_NOTE = 80
+"""How many characters of a note a line of a list shows."""
+
+
+def annotated(view: View, kind: AnnotatedKind, text: str) -> frozenset[str]:
+    """Return the ids of what has a text in its tags or its note, of the newest that are annotated of a kind."""
+    found = islice(view.platform.annotations.list(kind=kind, order="desc"), SEARCHED)
+    return frozenset(one.subject for one in found if one.has(text))
+
+
+def badges(view: View, one: Annotation | None, section: str) -> Html:
+    """Return the tags, each a link to what else has it, and the beginning of the note."""
+    if one is None:
+        return Html("")
+    note = one.note if len(one.note) <= SHOWN_NOTE else f"{one.note[:SHOWN_NOTE]}…"
+    return joined([_tags(view, one, section), tag("small", note) if note else ""])
+
+
+def _tags(view: View, one: Annotation, section: str) -> Html:
+    return joined(part for name in one.tags for part in (tag("a", chip(name), href=view.url(section, q=name)), " "))
+
+
+def notes(view: View, subject: str, section: str, *path: object) -> Html:
+    """Return the tags and the note of a subject, and the form that changes them; its page is at `path`."""
+    one = view.platform.annotations.get(subject)
+    shown = joined([tag("p", _tags(view, one, section)) if one.tags else "", tag("pre", one.note) if one.note else ""])
+    if not view.token:
+        return shown
+    fields = [
+        tag("label", "Tags, with commas between ", tag("input", name="tags", value=", ".join(one.tags), size=40)),
+        tag("label", " Note ", tag("textarea", one.note, name="note", rows=3, cols=60)),
+        tag("button", "Save", type="submit"),
+    ]
+    return joined([shown, folded("Tags and note", view.form_to(*path, "annotate", content=fields))])
+
+
+def annotate(view: View) -> Redirect:
+    """Replace the tags and the note of a job, a run, a model or a checkpoint."""
+    section, subject = next(iter(view.params.items()))
+    path: tuple[object, ...] = (f"{section}s", subject)
+    if "step" in view.params:
+        step = whole_number(view.params["step"], "step")
+        path = (*path, step)
+        subject = view.platform.models.checkpoint(subject, step).id
+    tags = [name for part in view.form.get("tags", "").split(",") if (name := part.strip())]
+    note = view.form.get("note", "").replace("\r\n", "\n").strip()
+    view.platform.annotations.set(subject, tags=tags, note=note)
+    return Redirect(view.url(*path))

@@ -1,0 +1,200 @@
+"""Jobs in a Kubernetes cluster, as `batch/v1` Jobs, by its HTTPS interface."""
+
+import ssl
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
+
+from modelyard.domain.job import Needs
+from modelyard.errors import ClusterError, InvalidInput
+from modelyard.parts.clusters.cluster import Cluster
+from modelyard.parts.clusters.cluster_http import ClusterHttp
+from modelyard.protocols import Ended, ExecutorState, Running, Waiting
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where a pod finds its own account."""
+API = "https://kubernetes.default.svc"
+"""What a pod calls the server."""
+PROXY = "http://127.0.0.1:8001"
+"""Where `kubectl proxy` listens."""
+
+LABELS = {"app.kubernetes.io/managed-by": "modelyard"}
+SELECTED = "app.kubernetes.io/managed-by=modelyard"
+KEPT_SECONDS = 3600
+"""How long a job that has ended is listed, unless the template states it."""
+LINES = 40
+"""How many lines of a job's output are read."""
+EVICTED = frozenset({"Evicted", "Preempting", "NodeLost", "Shutdown", "NodeShutdown", "Terminated"})
+"""Reasons of pods that were ended from outside."""
+
+Manifest = Mapping[str, Any]
+
+
+class KubernetesJobs:
+    """The Kubernetes cluster whose server is at `address`; jobs are made in `namespace`.
+
+    `template` returns a manifest of a `batch/v1` Job for a job with certain needs: its image, resources, volumes,
+    secrets. Its first container gets the command, and as limits the memory and the accelerators, counted as
+    `accelerator`, that a request has named. The name of a Job is its id, so that a request that is sent again
+    makes no second one. It never restarts its pod (`backoffLimit` 0): the platform claims the job again.
+
+    `token` returns the bearer token of now, and `certificates` verify the server. The account must be allowed to
+    create, list and delete jobs, and to list pods and read their logs. Raises `InvalidInput`.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        namespace: str,
+        template: Callable[[Needs], Manifest],
+        *,
+        token: Callable[[], str] | None = None,
+        certificates: ssl.SSLContext | None = None,
+        accelerator: str = "nvidia.com/gpu",
+    ) -> None:
+        self._accelerator = accelerator
+        self._http = ClusterHttp("kubernetes", address, token, certificates)
+        self._namespace, self._template = namespace, template
+        self._jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
+        self._pods = f"/api/v1/namespaces/{namespace}/pods"
+
+    @classmethod
+    def here(cls, template: Callable[[Needs], Manifest]) -> Self:
+        """In a pod, return its cluster, by its account and in its namespace; elsewhere that of `kubectl proxy`."""
+        if not (ACCOUNT / "token").exists():
+            return cls(PROXY, "default", template)
+        certificates = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
+        namespace = (ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
+        return cls(API, namespace, template, token=partial(_read, ACCOUNT / "token"), certificates=certificates)
+
+    @property
+    def name(self) -> str:
+        """The server's address and the namespace."""
+        return f"{self._http.name}/{self._namespace}"
+
+    def check(self) -> None:
+        """Raise `ClusterError` where there is no Kubernetes, or the account may not list jobs."""
+        self._http.request("GET", f"{self._jobs}?limit=1")
+
+    def start(self, name: str, command: Sequence[str], needs: Needs) -> str:
+        """Make a Job of this name."""
+        limits = _limits(needs, self._accelerator)
+        self._http.request("POST", self._jobs, manifest(self._template(needs), name, command, limits), allowed=(409,))
+        return name
+
+    def states(self, ids: Collection[str]) -> Mapping[str, ExecutorState]:
+        """Return the states of Jobs, from one list; the pods are listed too where one of these has failed."""
+        listed = self._http.request("GET", f"{self._jobs}?labelSelector={SELECTED}").json()["items"]
+        jobs = {job["metadata"]["name"]: job for job in listed if job["metadata"]["name"] in ids}
+        failed = [job for job in jobs.values() if _condition(job) == "Failed"]
+        pods = self._http.request("GET", f"{self._pods}?labelSelector={SELECTED}").json()["items"] if failed else []
+        ends = {pod["metadata"].get("labels", {}).get("job-name"): pod for pod in pods}
+        return {name: _state(job, ends.get(name)) for name, job in jobs.items()}
+
+    def stop(self, id: str) -> None:
+        """Delete the Job with its pod, which gets SIGTERM, and after its grace period SIGKILL."""
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
+        self._http.request("DELETE", f"{self._jobs}/{id}", body, allowed=(404,))
+
+    def output(self, id: str) -> str:
+        """Return the last lines of its pod."""
+        pods = self._http.request("GET", f"{self._pods}?labelSelector=job-name={id}").json()["items"]
+        if not pods:
+            return ""
+        log = f"{self._pods}/{pods[0]['metadata']['name']}/log?tailLines={LINES}"
+        return self._http.request("GET", log, allowed=(400, 404)).text
+
+
+def _limits(needs: Needs, accelerator: str) -> Mapping[str, Any]:
+    """Return the accelerators and the memory that a request has named, as limits of a container."""
+    named = {accelerator: f"{needs.accelerators}", "memory": f"{needs.memory}Gi"}
+    return {word: amount for word, amount in named.items() if amount not in ("0", "0Gi")}
+
+
+def manifest(
+    template: Manifest, name: str, command: Sequence[str], limits: Mapping[str, Any] = MappingProxyType({})
+) -> Manifest:
+    """Return the Job to make; its first container gets these limits besides its own.
+
+    Raises `InvalidInput` for a template without a container.
+    """
+    spec = template.get("spec", {})
+    pod = spec.get("template", {})
+    containers = pod.get("spec", {}).get("containers")
+    if not containers:
+        raise InvalidInput.at("template", msg="must be a batch/v1 Job with a container in spec.template.spec")
+    first = {**containers[0], "command": list(command)}
+    first.pop("args", None)
+    if limits:
+        first["resources"] = _limited(first.get("resources", {}), limits)
+    return {
+        **template,
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": _labelled(template.get("metadata", {}), name=name),
+        "spec": {
+            "ttlSecondsAfterFinished": KEPT_SECONDS,
+            **spec,
+            "backoffLimit": 0,
+            "template": {
+                **pod,
+                "metadata": _labelled(pod.get("metadata", {})),
+                "spec": {**pod["spec"], "restartPolicy": "Never", "containers": [first, *containers[1:]]},
+            },
+        },
+    }
+
+
+def _limited(resources: Mapping[str, Any], limits: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return resources with these limits; a request of the same resource must not be more, so it is the same."""
+    requests = {**resources.get("requests", {}), **limits}
+    return {**resources, "requests": requests, "limits": {**resources.get("limits", {}), **limits}}
+
+
+def _labelled(metadata: Mapping[str, Any], **more: str) -> Mapping[str, Any]:
+    return {**metadata, **more, "labels": {**metadata.get("labels", {}), **LABELS}}
+
+
+def _condition(job: Mapping[str, Any]) -> str:
+    """Return the condition with which a Job has ended, "" while it has not."""
+    for condition in job.get("status", {}).get("conditions") or ():
+        if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
+            return str(condition["type"])
+    return ""
+
+
+def _state(job: Mapping[str, Any], pod: Mapping[str, Any] | None) -> ExecutorState:
+    end = _condition(job)
+    if not end:
+        return Running() if job.get("status", {}).get("ready") else Waiting()
+    return Ended() if end == "Complete" else _failure(pod)
+
+
+def _failure(pod: Mapping[str, Any] | None) -> Ended:
+    """Return how a pod has ended, as far as it is still there: one that is not was lost with its node, or evicted."""
+    if pod is None:
+        return Ended("its pod is gone", preempted=True)
+    status = pod.get("status", {})
+    moved = [
+        one for one in status.get("conditions") or () if one["type"] == "DisruptionTarget" and one["status"] == "True"
+    ]
+    reason = status.get("reason") or (moved[0].get("reason", "") if moved else "")
+    if moved or reason in EVICTED:
+        return Ended(f"its pod was ended: {reason} {status.get('message', '')}".strip(), preempted=True)
+    for container in status.get("containerStatuses") or ():
+        if end := container.get("state", {}).get("terminated"):
+            return Ended(f"its container ended with exit status {end['exitCode']} ({end.get('reason', 'no reason')})")
+    return Ended(f"its pod failed: {reason} {status.get('message', '')}".strip())
+
+
+def _read(file: Path) -> str:
+    """Return the token of now: it is replaced while the pod runs."""
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ClusterError(f"the token of this pod's account cannot be read: {error}") from None
+
+
+_conforms: type[Cluster] = KubernetesJobs

@@ -1,0 +1,105 @@
+"""Jobs in a Ray cluster, by the REST interface of its jobs: nothing of Ray is imported or installed here."""
+
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from modelyard.domain.job import Needs
+from modelyard.errors import ClusterError
+from modelyard.parts.clusters.cluster import Cluster
+from modelyard.parts.clusters.cluster_http import ClusterHttp
+from modelyard.protocols import Ended, ExecutorState, Running, Waiting
+
+JOBS = "/api/jobs/"
+
+KILLED = (-9, -15)
+"""Exit statuses of a process that was ended from outside."""
+
+
+GIBIBYTE = 2**30
+
+
+def one_processor(needs: Needs) -> Mapping[str, Any]:
+    """Return the options of a Ray job that takes one processor. One that takes nothing runs on the head node."""
+    return {"entrypoint_num_cpus": 1}
+
+
+def _amounts(needs: Needs) -> Mapping[str, Any]:
+    """Return the accelerators and the memory that a request has named, in Ray's words."""
+    named = {"entrypoint_num_gpus": needs.accelerators, "entrypoint_memory": needs.memory * GIBIBYTE}
+    return {word: amount for word, amount in named.items() if amount}
+
+
+class RayJobs:
+    """The Ray cluster whose dashboard is at `address`, such as http://127.0.0.1:8265.
+
+    `options` returns what a job with certain needs takes, in Ray's own words: members of the request that submits it,
+    such as `entrypoint_num_cpus`, `entrypoint_resources`, `runtime_env`. The accelerators (Ray's GPUs) and the memory
+    that a request has named are added.
+
+    A client that reaches the dashboard can run any code in the cluster. Bind it to the loopback, or start Ray with
+    RAY_AUTH_MODE=token, and give the `token`. Raises `InvalidInput`.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        options: Callable[[Needs], Mapping[str, Any]] = one_processor,
+        token: str | None = None,
+    ) -> None:
+        self._http = ClusterHttp("ray", address, None if token is None else lambda: token)
+        self._options = options
+
+    @property
+    def name(self) -> str:
+        """The dashboard's address."""
+        return self._http.name
+
+    def check(self) -> None:
+        """Raise `ClusterError` where there is no Ray, or it refuses the token."""
+        self._http.request("GET", JOBS)
+
+    def start(self, name: str, command: Sequence[str], needs: Needs) -> str:
+        """Submit a job with this name as its submission id."""
+        body = {"entrypoint": shlex.join(command), "submission_id": name, **self._options(needs), **_amounts(needs)}
+        try:
+            self._http.request("POST", JOBS, body)
+        except ClusterError as error:
+            if f"{name} already exists" not in str(error):
+                raise
+        return name
+
+    def states(self, ids: Collection[str]) -> Mapping[str, ExecutorState]:
+        """Return the states of jobs, from the list of all."""
+        listed = {job["submission_id"]: job for job in self._http.request("GET", JOBS).json()}
+        return {job: _state(listed[job]) for job in ids if job in listed}
+
+    def stop(self, id: str) -> None:
+        """Send SIGTERM, and SIGKILL soon after. Ray does not stop a job that waits for room: it ends by itself."""
+        self._http.request("POST", f"{JOBS}{quote(id, safe='')}/stop", {}, allowed=(404,))
+
+    def output(self, id: str) -> str:
+        """Return the end of its log, which Ray keeps as a part of its message."""
+        answer = self._http.request("GET", JOBS + quote(id, safe=""), allowed=(404,))
+        message = answer.json()["message"] if answer.status == 200 else ""
+        _, found, log = message.partition("last available logs")
+        return log.partition("\n")[2] if found else message
+
+
+def _state(job: Mapping[str, Any]) -> ExecutorState:
+    """Return the state of a job. One without an exit status was lost with its node."""
+    status, exit_status = job["status"], job["driver_exit_code"]
+    if status == "PENDING":
+        return Waiting()
+    if status == "RUNNING":
+        return Running()
+    if status == "SUCCEEDED":
+        return Ended()
+    if status == "FAILED" and exit_status is not None:
+        return Ended(f"its process ended with exit status {exit_status}", exit_status in KILLED)
+    return Ended("it was stopped" if status == "STOPPED" else "its Ray node or its supervisor died", preempted=True)
+
+
+_conforms: type[Cluster] = RayJobs

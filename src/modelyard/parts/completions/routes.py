@@ -1,0 +1,172 @@
+"""Prompts that are continued as they are, on both bases; token ids in and out; and the tokens of a model."""
+
+from functools import partial
+from typing import Any
+
+import attrs
+
+from modelyard.domain.completion import Completion
+from modelyard.errors import InvalidInput
+from modelyard.flow import Call, Flow
+from modelyard.http.answer_stream import AnswerEvents, stream_answer
+from modelyard.http.auth import attribution
+from modelyard.http.message import JSON_HEADER, Response, deprecation
+from modelyard.http.route import Auth, Body, Handler, Interface, Route, RouteCall, documented_route
+from modelyard.parts.completions import at_once
+from modelyard.parts.completions.formats import generate as generate_format
+from modelyard.parts.completions.formats import request as request_format
+from modelyard.parts.completions.formats import response as response_format
+from modelyard.parts.completions.formats import stream as stream_format
+from modelyard.parts.completions.formats import tokens as tokens_format
+from modelyard.platform.chat.backend_stream import CompletionResult, StreamStarted
+
+
+def complete(call: RouteCall) -> Flow[Response | None]:
+    """Continue prompts, given as text or as token ids."""
+    parsed = yield Call(partial(request_format.read_body, call.body, "body"), threads=call.threads)
+    texts = yield from _texts(call, parsed)
+    answers = [_answer(call, request) for request in parsed.requests]
+    clock = call.platform.clock
+    if parsed.streamed:
+        yield from stream_answer(_in_turn(answers), AnswerEvents(_Begun(parsed, texts), clock))
+        return None
+    results: list[CompletionResult]
+    results = [(yield from answers[0])] if len(answers) == 1 else (yield at_once.AtOnce(answers))
+    completions: list[Completion] = [result.completion for result in results]
+    body = yield Call(partial(response_format.completion_json, completions, parsed, texts), threads=call.threads)
+    return Response(200, [JSON_HEADER, *deprecation(results[0].entry, clock)], body)
+
+
+def generate(call: RouteCall) -> Flow[Response | None]:
+    """Continue token ids, and answer with token ids."""
+    parsed = yield Call(partial(generate_format.read_generate, call.body, "body"), threads=call.threads)
+    answer, clock = _naming("token_ids", _answer(call, parsed.prompts.requests[0])), call.platform.clock
+    if parsed.prompts.streamed:
+        events = AnswerEvents(lambda started: generate_format.GeneratedChunks(started.id, parsed), clock)
+        yield from stream_answer(answer, events)
+        return None
+    result = yield from answer
+    body = yield Call(partial(generate_format.generated_json, result.completion, parsed), threads=call.threads)
+    return Response(200, [JSON_HEADER, *deprecation(result.entry, clock)], body)
+
+
+def tokenize(call: RouteCall) -> Flow[Response | None]:
+    """Return the tokens of a prompt, or of the messages of a chat as the model's template writes them."""
+    body = yield Call(partial(_tokenized, call), threads=call.threads)
+    return Response(200, [JSON_HEADER], body)
+
+
+def detokenize(call: RouteCall) -> Flow[Response | None]:
+    """Return the text of tokens."""
+    body = yield Call(partial(_detokenized, call), threads=call.threads)
+    return Response(200, [JSON_HEADER], body)
+
+
+# ---- completions -------------------------------------------------------------------------------------------------
+
+
+def _answer(call: RouteCall, request: Any) -> Flow[CompletionResult]:
+    booked_on = attribution(call.headers, call.principal)
+    return call.platform.completions._pipeline(request, booked_on, client=call.client)
+
+
+def _naming(name: str, answer: Flow[CompletionResult]) -> Flow[CompletionResult]:
+    """Answer, and report what is wrong with a prompt as this member of the body."""
+    try:
+        return (yield from answer)
+    except InvalidInput as error:
+        raise _renamed(error, name) from None
+
+
+def _renamed(error: InvalidInput, name: str) -> InvalidInput:
+    problems = [
+        attrs.evolve(problem, loc=(name, *problem.loc[1:])) if problem.loc[:1] == ("prompt",) else problem
+        for problem in error.problems
+    ]
+    return type(error)(problems)
+
+
+def _in_turn(answers: "list[Flow[CompletionResult]]") -> Flow[None]:
+    for answer in answers:
+        yield from answer
+
+
+def _texts(call: RouteCall, parsed: "request_format.ParsedPrompts") -> Flow[list[str]]:
+    """Return the texts of the prompts that are to be shown. Only a tokenizer can read token ids."""
+    texts = []
+    for request in parsed.requests if parsed.echo else ():
+        prompt, raw = request.prompt, ()
+        if isinstance(prompt, tuple):
+            raw = yield Call(
+                partial(call.platform.completions._token_bytes, request.model, prompt), threads=call.threads
+            )
+        texts.append(response_format.prompt_text(prompt or "", raw))
+    return texts
+
+
+class _Begun:
+    """Tells the one writer of a stream that the answer to the next prompt begins."""
+
+    def __init__(self, parsed: "request_format.ParsedPrompts", texts: "list[str]") -> None:
+        self._parsed, self._texts = parsed, iter(texts)
+        self._chunks: stream_format.TextChunks | None = None
+
+    def __call__(self, started: StreamStarted) -> "stream_format.TextChunks":
+        if self._chunks is None:
+            self._chunks = stream_format.TextChunks(started.id, started.created, started.model, self._parsed)
+        self._chunks.begin(next(self._texts, ""))
+        return self._chunks
+
+
+# ---- tokens ------------------------------------------------------------------------------------------------------
+
+
+def _tokenized(call: RouteCall) -> bytes:
+    request, shown = tokens_format.read_tokenize(call.body, "body")
+    completions = call.platform.completions
+    tokens = completions._tokens(request)
+    raw = completions._token_bytes(request.model, tokens) if shown else None
+    return tokens_format.tokenized_json(tokens, completions._context_length(request.model), raw)
+
+
+def _detokenized(call: RouteCall) -> bytes:
+    body = tokens_format.read_detokenize(call.body, "body")
+    try:
+        text = call.platform.completions.detokenize(model=body.model, tokens=body.tokens)
+    except InvalidInput as error:
+        raise _renamed(error, "tokens") from None
+    return tokens_format.detokenized_json(text)
+
+
+# ---- routes ------------------------------------------------------------------------------------------------------
+
+
+def _route(path: str, handler: Handler, **more: Any) -> tuple[Route, ...]:
+    """Return the route with and without a slash at its end: a redirect would lose bodies and keys."""
+    make = partial(documented_route, Interface.COMPLETIONS, Auth.BEARER, "POST", handler=handler, body=Body.CHAT)
+    return tuple(make(path=path + end, **more) for end in ("", "/"))
+
+
+def _completions(path: str) -> tuple[Route, ...]:
+    return _route(
+        path,
+        complete,
+        request=request_format.CompletionBody,
+        response=response_format.TextCompletion,
+        events=stream_format.TextCompletionChunk,
+    )
+
+
+ROUTES: tuple[Route, ...] = (
+    *_completions("/v1/completions"),
+    *_completions("/inference/v1/completions"),
+    *_route(
+        "/inference/v1/generate",
+        generate,
+        request=generate_format.GenerateBody,
+        response=generate_format.Generated,
+        events=generate_format.GeneratedChunk,
+    ),
+    *_route("/tokenize", tokenize, request=tokens_format.TokenizeBody, response=tokens_format.Tokenized),
+    *_route("/detokenize", detokenize, request=tokens_format.DetokenizeBody, response=tokens_format.Detokenized),
+)

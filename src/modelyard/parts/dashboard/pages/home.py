@@ -1,0 +1,107 @@
+"""The first page: what runs, what failed last, what is in production, what it costs, and whether all is well."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+
+from modelyard.domain.job import JobStatus
+from modelyard.domain.job_summary import JobSummary
+from modelyard.domain.models import Model
+from modelyard.domain.promotion import Alias
+from modelyard.parts.dashboard.pages.jobs import running_line, subject
+from modelyard.parts.dashboard.view import HtmlPage, View, bar, empty, money, verdict_chip, when
+from modelyard.report.html import Html, chip, facts, joined, section, table, tag
+from modelyard.report.numbers import NONE, count_text
+
+MOST = 10
+"""How many rows of a kind are shown."""
+
+LOOKED_AT = 200
+"""How many of the newest jobs and models are looked at."""
+
+
+def home(view: View) -> HtmlPage:
+    """Show the state of the platform."""
+    newest = list(islice(view.platform.jobs.list(order="desc"), LOOKED_AT))
+    running = list(islice(view.platform.jobs.list(status=JobStatus.RUNNING), MOST))
+    parts = [
+        _running(view, running),
+        _queue(view, [job for job in newest if job.status is JobStatus.QUEUED]),
+        _failed(view, [job for job in newest if job.status is JobStatus.FAILED][: MOST // 2]),
+        _production(view),
+        _spent(view),
+        _health(view),
+    ]
+    return HtmlPage("Home", joined(parts), live=True)
+
+
+def _running(view: View, jobs: Sequence[JobSummary]) -> Html:
+    columns = [("job", ""), ("works on", ""), ("curve", ""), ("progress", ""), ("time left", ""), ("started", "")]
+    shown = table(columns, [running_line(view, job) for job in jobs]) if jobs else empty("No job is running.")
+    return section("Running now", shown)
+
+
+def _queue(view: View, jobs: Sequence[JobSummary]) -> Html:
+    if not jobs:
+        return Html("")
+    reasons = sorted({job.waiting_for for job in jobs if job.waiting_for})
+    link = view.link(f"{count_text(len(jobs))} queued", "jobs", status="queued")
+    return section("Queue", tag("p", link), *(tag("p", f"waiting for {reason}") for reason in reasons))
+
+
+def _failed(view: View, jobs: Sequence[JobSummary]) -> Html:
+    lines = [
+        (view.link(job.kind, "jobs", job.id), subject(view, job), when(job.ended_at), job.error_message) for job in jobs
+    ]
+    return (
+        section("Failed last", table([("job", ""), ("works on", ""), ("ended", ""), ("reason", "text")], lines))
+        if lines
+        else Html("")
+    )
+
+
+def _production(view: View) -> Html:
+    models = islice(view.platform.models.list(order="desc"), LOOKED_AT)
+    promoted = [(model, alias) for model in models for alias in view.platform.models.aliases(model)]
+    lines = [_alias_line(view, model, alias) for model, alias in promoted[:MOST]]
+    columns = [("model", ""), ("alias", ""), ("step", "number"), ("verdict", ""), ("since", "")]
+    return section("In production", table(columns, lines)) if lines else Html("")
+
+
+def _alias_line(view: View, model: Model, alias: Alias) -> Sequence[object]:
+    last = next(iter(view.platform.models.promotions(model, alias.name, order="desc")), None)
+    name = view.link(f"{model.project}/{model.name}", "models", model.id)
+    return (name, alias.name, alias.step, verdict_chip(last.verdict if last else {}), when(alias.updated_at))
+
+
+def _spent(view: View) -> Html:
+    usage, today = view.platform.usage, view.now.replace(hour=0, minute=0, second=0, microsecond=0)
+    pairs: list[tuple[str, object]] = [
+        ("today", _cost(view, today)),
+        ("this month", _cost(view, today.replace(day=1))),
+        ("last 30 days", _cost(view, today - timedelta(days=29))),
+    ]
+    budget = usage.get_budget() if view.principal.entity else None
+    if budget is not None:
+        label = f"{money(budget.spent)} of {money(budget.limit)}"
+        pairs.append((f"budget of {budget.entity}", bar(float(budget.spent), float(budget.limit), label)))
+    return section("Spend", facts(pairs), tag("p", view.link("By model, key and day", "usage")))
+
+
+def _cost(view: View, since: datetime) -> str:
+    (total,) = view.platform.usage.total(since=since)
+    return f"{money(total.cost)} for {count_text(total.requests)} requests"
+
+
+def _health(view: View) -> Html:
+    if not view.host:
+        return Html("")
+    check = view.platform.health.system_check()
+    parts = [("store", check.store), ("artifacts", check.artifacts), ("worker", check.worker), ("queue", check.queue)]
+    pairs: list[tuple[str, object]] = [
+        (name, joined([chip("ok", "better") if part.success else chip("fault", "worse"), f" {part.error or ''}"]))
+        for name, part in parts
+    ]
+    pairs += [("workers alive", count_text(check.workers)), ("version", check.version)]
+    pairs.append(("stored in", f"{check.store_engine or NONE} {check.store_version or ''}"))
+    return section("Health", facts(pairs))

@@ -1,0 +1,309 @@
+"""Jobs: all of them, and one with its live curves."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+
+from modelyard.domain.job import JobKind, JobStatus
+from modelyard.domain.job_summary import JobSummary
+from modelyard.domain.paging import Page
+from modelyard.domain.training import STEPS, TrainingJob
+from modelyard.errors import NotFound
+from modelyard.parts.annotations.pages import annotated, badges, notes
+from modelyard.parts.annotations.records import AnnotatedKind, Annotation
+from modelyard.parts.dashboard.view import (
+    HtmlPage,
+    Redirect,
+    View,
+    bar,
+    duration,
+    empty,
+    lasted,
+    short_id,
+    status_chip,
+    when,
+)
+from modelyard.platform.training.methods import TRAINING_KINDS
+from modelyard.platform.training.metrics import MetricRow, metric_order
+from modelyard.platform.training.trajectories import ShownTrajectory, TrajectorySummary
+from modelyard.report.html import Html, chip, facts, html, joined, plots, section, shortened, table, tag
+from modelyard.report.inline_chart import sparkline
+from modelyard.report.line_plot import Panel, Plot, Series
+from modelyard.report.numbers import NONE, count_text
+
+PAGE = 50
+SEARCHED = 1000
+"""How many of the newest jobs are searched."""
+
+POINTS = 600
+"""About how many steps of a job are read for its curves."""
+
+MOST_ROUNDS = 100
+"""How many rounds of a loop are listed."""
+
+_OF_ROUNDS = ("reward", "held_out", "checkpoint", "zero_variance_groups", "failed_rollouts")
+
+
+def listed(view: View) -> HtmlPage:
+    """Show jobs, the newest first."""
+    status = JobStatus(view.query["status"]) if view.query.get("status") in [*JobStatus] else None
+    query, jobs = view.query.get("q", ""), view.platform.jobs.list(order="desc", status=status)
+    page = Page(_searched(view, jobs, query), False) if query else jobs.page(PAGE, view.query.get("after"))
+    known = view.platform.annotations.of(job.id if job.kind in TRAINING_KINDS else job.subject for job in page)
+    chosen = [view.link("all", "jobs", kind="") if status else tag("b", "all")]
+    chosen += [tag("b", one) if one is status else view.link(one, "jobs", status=one) for one in JobStatus]
+    filters = tag("p", *(part for one in chosen for part in (one, " ")), kind="filters")
+    columns = [("job", ""), ("works on", ""), ("status", ""), ("progress", ""), ("created", ""), ("took", "number")]
+    lines = [_line(view, job, known.get(job.id) or known.get(job.subject)) for job in page]
+    nothing = empty("No job found.") if query else _nothing(status)
+    shown = table([*columns, ("message", "text"), ("tags", "")], lines) if lines else nothing
+    more = view.link("Older jobs", "jobs", status=status, after=page.items[-1].id) if page.has_more else ""
+    content = joined([_search(view, query), filters, shown, tag("p", more)])
+    return HtmlPage("Jobs", content, live=not view.query.get("after"))
+
+
+def _search(view: View, query: str) -> Html:
+    words = "tag, note, model or message"
+    field = tag("input", type="search", name="q", value=query, placeholder=words, size=28, aria_label="Search jobs")
+    return tag("form", field, tag("button", "Search"), method="get", action=view.url("jobs"), role="search")
+
+
+def _searched(view: View, jobs: Iterable[JobSummary], query: str) -> tuple[JobSummary, ...]:
+    """Return those of the newest jobs whose kind, message, model, tags or note have the text."""
+    wanted = query.casefold()
+    known = annotated(view, AnnotatedKind.JOB, query) | annotated(view, AnnotatedKind.RUN, query)
+    models = islice(view.platform.models.list(order="desc"), SEARCHED)
+    named = {one.id for one in models if wanted in f"{one.project}/{one.name}".casefold()}
+
+    def fits(job: JobSummary) -> bool:
+        said = f"{job.kind} {job.error_message or ''}".casefold()
+        return job.id in known or job.subject in known or job.subject in named or wanted in said
+
+    return tuple(islice(filter(fits, islice(jobs, SEARCHED)), PAGE))
+
+
+def _nothing(status: JobStatus | None) -> Html:
+    if status is not None:
+        return empty(f"No job is {status}.")
+    return empty("No job yet. Start one:", 'platform.training.sft("bots/support", "examples.jsonl")')
+
+
+def _line(view: View, job: JobSummary, known: Annotation | None) -> Sequence[object]:
+    message = job.error_message or (f"waiting for {job.waiting_for}" if job.waiting_for else "")
+    return (
+        _name(view, job),
+        subject(view, job),
+        status_chip(job.status),
+        progress(job.progress, job.total),
+        when(job.created_at),
+        lasted(job.started_at, job.ended_at),
+        message,
+        badges(view, known, "jobs"),
+    )
+
+
+def _name(view: View, job: JobSummary) -> Html:
+    return view.link(joined([job.kind, " ", tag("small", short_id(job.id))]), "jobs", job.id)
+
+
+def subject(view: View, job: JobSummary) -> Html:
+    """Return a link to what a job works on."""
+    if job.kind in (JobKind.BATCH, JobKind.COLLECT, JobKind.RESPONSE):
+        return short_id(job.subject)
+    if job.kind not in (*TRAINING_KINDS, JobKind.COMMANDS):
+        return view.link(joined(["run ", short_id(job.subject)]), "runs", job.subject)
+    try:
+        model = view.platform.models.get(job.subject)
+    except NotFound:
+        return short_id(job.subject)
+    return view.link(f"{model.project}/{model.name}", "models", model.id)
+
+
+def progress(step: int, total: int | None) -> Html:
+    """Return how far a job has come."""
+    return bar(step, total, f"{count_text(step)} of {count_text(total)}") if total else html(NONE)
+
+
+def running_line(view: View, job: JobSummary) -> Sequence[object]:
+    """Return what the first page shows of a running job."""
+    rows = view.platform.training.job(job.id).metrics(60) if job.kind in TRAINING_KINDS else []
+    shown = next(iter(metric_order(rows[-1].values)), None) if rows else None
+    values = [row.values[shown] for row in rows if shown in row.values] if shown else []
+    last = f"{shown} {values[-1]:.4g}" if values else NONE
+    left = _left(view.platform.training.get(job.id), view) if job.kind in TRAINING_KINDS else NONE
+    drawing = joined([Html(sparkline(values)), tag("small", last)])
+    return (
+        _name(view, job),
+        subject(view, job),
+        drawing,
+        progress(job.progress, job.total),
+        left,
+        when(job.started_at),
+    )
+
+
+def _left(job: TrainingJob, view: View) -> str:
+    return NONE if job.estimated_end is None else duration((job.estimated_end - view.now).total_seconds())
+
+
+# ---- one job
+
+
+def job(view: View) -> HtmlPage:
+    """Show one job: its curves, how it stands, its configuration and its events."""
+    found = view.platform.jobs.get(view.params["job"])
+    if found.kind is JobKind.COLLECT:
+        return HtmlPage("Collection", _summary(view, found, _collected(view, found.id)), live=found.ended_at is None)
+    if found.kind not in TRAINING_KINDS:
+        driven = found.kind is JobKind.COMMANDS
+        to = ("tinker", view.platform.training_runs.of_job(found.id).id) if driven else ("runs", found.subject)
+        content = joined([_summary(view, found, []), tag("p", view.link("To the run", *to))])
+        return HtmlPage(f"{found.kind} job", content, live=found.ended_at is None)
+    training = view.platform.training.get(found.id)
+    rows, loop = view.platform.training.job(found.id).metrics(POINTS), found.kind is JobKind.LOOP
+    content = joined(
+        [
+            _summary(view, found, _training_facts(view, training)),
+            notes(view, found.id, "jobs", "jobs", found.id),
+            section("Curves", curves([("", rows)], "round" if loop else "optimizer step") or tag("p", _silence(found))),
+            section("Rounds", _rounds(view, training, rows)) if loop else "",
+            section("Trajectories", trajectories(view.platform.training.job(found.id).trajectories())),
+            section("Configuration", facts(_settings(training.config))),
+            section("Last events", _events(view, found.id)),
+        ]
+    )
+    title = "Training loop" if loop else f"{found.kind.upper()} job"
+    return HtmlPage(title, content, live=found.ended_at is None)
+
+
+def _collected(view: View, job_id: str) -> Iterator[tuple[str, object]]:
+    """Yield what a collection has made, and the job that trains on it."""
+    made = view.platform.traffic.job(job_id).refresh()
+    yield "dataset", f"{made.entity}/{made.project}/{made.name}"
+    for name, side in (("to train on", made.train), ("held out", made.held_out)):
+        if side is not None:
+            yield name, shortened(f"{side.url}, {count_text(side.rows)} rows", side.digest)
+    if made.left_out:
+        yield "left out", ", ".join(f"{reason} {count_text(count)}" for reason, count in made.left_out.items())
+    if made.training_job_id is not None:
+        trained = joined(["job ", short_id(made.training_job_id)])
+        yield "trained by", view.link(trained, "jobs", made.training_job_id)
+
+
+def _settings(config: Mapping[str, object], within: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the settings of a job that are not None, those within others under the names of both."""
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _settings(value, f"{within}{name}.")
+        elif value is not None:
+            yield f"{within}{name}", value
+
+
+def _silence(job: JobSummary) -> str:
+    if job.status is JobStatus.QUEUED:
+        return f"The job is queued, and waits for {job.waiting_for or 'its turn'}."
+    return "No step has been recorded yet."
+
+
+def _summary(view: View, job: JobSummary, more: Iterable[tuple[str, object]]) -> Html:
+    status = [status_chip(job.status), " ", job.error_message or ""]
+    pairs: list[tuple[str, object]] = [
+        ("status", joined(status)),
+        ("works on", subject(view, job)),
+        ("progress", progress(job.progress, job.total)),
+        ("created", when(job.created_at)),
+        ("started", when(job.started_at)),
+        ("ended", when(job.ended_at)),
+        ("took", lasted(job.started_at, job.ended_at)),
+        ("attempts", job.attempts),
+        *more,
+        ("id", job.id),
+    ]
+    stop = view.action("Cancel the job", "jobs", job.id, "cancel", confirm="Cancel this job?", kind="danger")
+    return joined([facts(pairs), "" if job.ended_at else stop])
+
+
+def _training_facts(view: View, job: TrainingJob) -> list[tuple[str, object]]:
+    checkpoint = NONE if job.step is None else view.link(f"step {job.step}", "models", job.model_id)
+    pairs: list[tuple[str, object]] = [("best checkpoint" if job.kind is JobKind.LOOP else "checkpoint", checkpoint)]
+    if job.loop_id is not None:
+        pairs.append(("round of", view.link(joined(["loop ", short_id(job.loop_id)]), "jobs", job.loop_id)))
+    if job.status is JobStatus.RUNNING:
+        pairs += [("time left", _left(job, view)), ("last heartbeat", when(job.last_heartbeat))]
+    if job.queue_position is not None:
+        pairs.append(("jobs ahead of it", job.queue_position))
+    return pairs
+
+
+def curves(jobs: Sequence[tuple[str, Sequence[MetricRow]]], x_label: str) -> Html:
+    """Draw every metric of the jobs, each in a plot, with a line for each job."""
+    drawings = []
+    for name in metric_order({name for _, rows in jobs for row in rows for name in row.values} - {"checkpoint"}):
+        lines = tuple(
+            Series(label or name, [(row.step, row.values[name]) for row in rows if name in row.values])
+            for label, rows in jobs
+        )
+        drawings.append(Plot(name, x_label, (Panel("", lines),))._repr_html_())
+    return plots(drawings)
+
+
+def _rounds(view: View, loop: TrainingJob, rows: Sequence[MetricRow]) -> Html:
+    """Return the rounds of a loop, the last first, with the training job of each."""
+    newest = islice(view.platform.training.list(model=loop.model_id, order="desc"), MOST_ROUNDS)
+    jobs = {one.step: one for one in newest if one.loop_id == loop.id}
+    columns = [("round", "number"), *((name, "number") for name in _OF_ROUNDS), ("trained by", "")]
+    lines = []
+    for row in reversed(rows[-MOST_ROUNDS:]):
+        job = jobs.get(row.values.get("checkpoint"))
+        by = NONE if job is None else view.link(short_id(job.id), "jobs", job.id)
+        numbers = (f"{row.values[name]:.4g}" if name in row.values else NONE for name in _OF_ROUNDS)
+        lines.append((row.step, *numbers, by))
+    return table([(name.replace("_", " "), kind) for name, kind in columns], lines) if lines else Html("")
+
+
+def trajectories(found: TrajectorySummary | None) -> Html:
+    """Return the best and the worst trajectories of a job, and how many of its groups teach nothing."""
+    if found is None:
+        return Html("")
+    flat = found.zero_variance
+    text = f"{count_text(found.groups)} groups; in {count_text(flat)} of them every reward is the same"
+    mark = joined([" ", chip("nothing to learn", "worse")]) if flat else ""
+    numbers = ", ".join(map(str, found.zero_variance_groups))
+    more = "" if len(found.zero_variance_groups) == flat else " and others"
+    named = tag("p", f"Groups without a difference: {numbers}{more}", kind="quiet") if flat else ""
+    columns = [("", ""), ("reward", "number"), ("group", ""), ("asked", "text"), ("answered", "text")]
+    said = any(one.logs for one in (*found.best, *found.worst))
+    columns += [("logs", "text")] if said else []
+    lines = [_trajectory(name, one, found, said) for name in ("best", "worst") for one in getattr(found, name)]
+    shown = table(columns, lines) if lines else ""
+    return joined([tag("p", text, mark), named, shown])
+
+
+def _trajectory(name: str, one: ShownTrajectory, found: TrajectorySummary, said: bool) -> Sequence[object]:
+    flat = chip("no difference", "worse") if one.group in found.zero_variance_groups else ""
+    group = joined([one.group, " ", flat])
+    logs = ["\n".join(one.logs)] if said else []
+    which = chip(name, "better" if name == "best" else "")
+    return (which, f"{one.reward:.4g}", group, one.asked, one.answered, *logs)
+
+
+def _events(view: View, job_id: str) -> Html:
+    events = [*islice(view.platform.training.events(job_id, order="desc"), 15)]
+    lines = [(when(one.created_at), one.type, _numbers(one.data) if one.type in STEPS else one.data) for one in events]
+    return table([("time", ""), ("event", ""), ("data", "text")], [(a, b, _data(c)) for a, b, c in lines])
+
+
+def _numbers(data: object) -> object:
+    assert isinstance(data, dict) or hasattr(data, "items")
+    return {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in data.items()}
+
+
+def _data(data: object) -> Html:
+    pairs = data.items() if hasattr(data, "items") else ()
+    text = ", ".join(f"{name} {value}" for name, value in pairs)
+    return shortened(text if len(text) <= 300 else f"{text[:300]}…", text)
+
+
+def cancel(view: View) -> Redirect:
+    """Cancel a job."""
+    view.platform.jobs.cancel(view.params["job"])
+    return Redirect(view.url("jobs", view.params["job"]))

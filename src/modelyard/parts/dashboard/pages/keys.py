@@ -1,0 +1,121 @@
+"""API keys: making, limiting and revoking them, and logging in with one."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from modelyard.domain.identity import ApiKey, NewKey
+from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, empty, short_id, when, whole_number
+from modelyard.report.html import Html, chip, joined, section, table, tag
+from modelyard.report.numbers import NONE
+
+PAGE = 200
+
+
+def listed(view: View) -> HtmlPage:
+    """Show the keys that the caller may see."""
+    return HtmlPage("Keys", _content(view))
+
+
+def _content(view: View, new: NewKey | None = None) -> Html:
+    page = view.platform.keys.list().page(PAGE, view.query.get("after"))
+    columns = [
+        ("name", ""),
+        ("begins with", ""),
+        ("entity", ""),
+        ("projects", ""),
+        ("limits", ""),
+        ("state", ""),
+        ("made", ""),
+    ]
+    lines = [_line(view, key) for key in page]
+    shown = table([*columns, ("", "")], lines) if lines else empty("No key yet.")
+    more = view.link("More keys", "keys", after=page.items[-1].id) if page.has_more else ""
+    return joined([_secret(new) if new else "", shown, tag("p", more), _form(view)])
+
+
+def _line(view: View, key: ApiKey) -> Sequence[object]:
+    alive = key.alive(view.now)
+    state = chip("in force", "better") if alive else chip("revoked" if key.revoked_at else "expired")
+    revoke = view.action("Revoke", "keys", key.id, "revoke", confirm=f"Revoke the key {key.prefix}…?", kind="danger")
+    expires = joined([" until ", when(key.expires_at)]) if key.expires_at else ""
+    return (
+        key.name or short_id(key.id),
+        tag("code", f"{key.prefix}…"),
+        key.entity,
+        ", ".join(key.projects) or "all",
+        limits_text(key),
+        joined([state, expires]),
+        when(key.created_at),
+        revoke if alive else "",
+    )
+
+
+def limits_text(key: ApiKey) -> str:
+    """Return how many requests a key may make."""
+    limits = [(key.requests_per_minute, "a minute"), (key.concurrent_requests, "at once")]
+    return ", ".join(f"{value} {words}" for value, words in limits if value is not None) or NONE
+
+
+def _secret(new: NewKey) -> Html:
+    words = tag("p", "This is the new key. It is shown only now; copy it.")
+    return tag("div", words, tag("pre", tag("code", new.secret)), kind="secret", role="status")
+
+
+def _form(view: View) -> Html:
+    if not view.token:
+        return Html("")
+    fields = [
+        tag("label", "Name ", tag("input", name="name", maxlength=128)),
+        tag("label", "Projects ", tag("input", name="projects", placeholder="all; or names with commas")),
+        tag("label", "Days until it expires ", tag("input", name="days", type="number", min=1, placeholder="never")),
+        tag("label", "Requests a minute ", tag("input", name="requests_per_minute", type="number", min=1)),
+        tag("label", "Requests at once ", tag("input", name="concurrent_requests", type="number", min=1)),
+        tag("button", "Make a key", type="submit", kind="primary"),
+    ]
+    return section("Make a key", tag("div", view.form_to("keys", content=fields), kind="stacked"))
+
+
+# ---- actions
+
+
+def create(view: View) -> HtmlPage:
+    """Make a key, and show its secret once."""
+    projects = [name.strip() for name in view.form.get("projects", "").split(",") if name.strip()]
+    days = _number(view, "days")
+    new = view.platform.keys.create(
+        None,
+        projects or None,
+        name=view.form.get("name", "").strip(),
+        expires_in=None if days is None else timedelta(days=days),
+        requests_per_minute=_number(view, "requests_per_minute"),
+        concurrent_requests=_number(view, "concurrent_requests"),
+    )
+    return HtmlPage("Keys", _content(view, new))
+
+
+def _number(view: View, name: str) -> int | None:
+    text = view.form.get(name, "").strip()
+    return whole_number(text, name) if text else None
+
+
+def revoke(view: View) -> Redirect:
+    """Revoke a key."""
+    view.platform.keys.revoke(view.params["key"])
+    return Redirect(view.url("keys"))
+
+
+# ---- logging in
+
+
+def login(view: View, refused: str = "") -> HtmlPage:
+    """Return the page; `refused` says why a key was not accepted."""
+    fields = [
+        tag("label", "API key", for_="key"),
+        tag("input", type="password", id="key", name="key", required=True, autofocus=True, autocomplete="off"),
+        tag("input", type="hidden", name="to", value=view.query.get("to", view.form.get("to", ""))),
+        tag("button", "Log in", type="submit", kind="primary"),
+    ]
+    form = tag("form", *fields, method="post", action=view.url("login"), kind="login")
+    problem = tag("p", refused, kind="problem", role="alert") if refused else ""
+    hint = tag("p", "A key is made by ", tag("code", "modelyard keys create"), ".", kind="quiet")
+    return HtmlPage("Log in", joined([problem, form, hint]))

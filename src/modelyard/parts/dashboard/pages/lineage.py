@@ -1,0 +1,112 @@
+"""Where checkpoints come from, and what became of them: one checkpoint, and the data of a model."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from modelyard.domain.lineage import TrainedStep
+from modelyard.domain.models import Checkpoint, Model
+from modelyard.domain.retention import Retention
+from modelyard.parts.annotations.pages import notes
+from modelyard.parts.dashboard.view import HtmlPage, View, duration, short_id, status_chip, when, whole_number
+from modelyard.report.html import Html, chip, facts, html, joined, section, shortened, table
+from modelyard.report.numbers import NONE, ref_text
+
+MOST = 100
+SHORT = 10
+
+
+def checkpoint(view: View) -> HtmlPage:
+    """Show one checkpoint: its job, its data and its parents, and the evaluations, aliases and entries that use it."""
+    found = view.platform.models.lineage(view.params["model"], whole_number(view.params["step"], "step"))
+    one, made = found.checkpoint, found.steps[0]
+    pairs: list[tuple[str, object]] = [
+        ("model", view.link(f"{found.model.project}/{found.model.name}", "models", found.model.id)),
+        ("made by", _job(view, made)),
+        ("data", _data(made)),
+        ("trained from", NONE if found.parent_step is None else _step(view, found.model, found.parent_step)),
+        ("aliases", joined(chip(name) for name in found.aliases) or NONE),
+        ("offered as", joined(_entry(view, name) for name in found.entries) or NONE),
+        ("created", when(one.created_at)),
+        ("digest", shortened(one.digest[:SHORT], one.digest)),
+        *((name, f"{value:.4g}") for name, value in sorted(one.metrics.items())),
+    ]
+    runs = [
+        (view.link(ref_text(run.evaluation), "runs", run.id), status_chip(run.state), _score(run.summary))
+        for run in found.runs[:MOST]
+    ]
+    parents = [
+        (_step(view, found.model, step.step), _job(view, step), _data(step)) for step in found.steps[1 : MOST + 1]
+    ]
+    content = joined(
+        [
+            facts(pairs),
+            notes(view, one.id, "models", "models", found.model.id, one.step),
+            section(
+                "Evaluated by", table([("evaluation", ""), ("state", ""), ("score", "number")], runs) if runs else ""
+            ),
+            section(
+                "Trained from", table([("checkpoint", ""), ("made by", ""), ("data", "")], parents) if parents else ""
+            ),
+        ]
+    )
+    return HtmlPage(f"{found.model.name}, step {one.step}", content)
+
+
+def _step(view: View, model: Model, step: int) -> Html:
+    return view.link(f"step {step}", "models", model.id, step)
+
+
+def _entry(view: View, name: str) -> Html:
+    return view.link(name, "catalogue", name)
+
+
+def _job(view: View, made: TrainedStep) -> Html:
+    if made.deleted:
+        return html("a checkpoint that was deleted")
+    if made.job_id is None:
+        return html("untrained base model")
+    return view.link(joined([made.kind or "job", " ", short_id(made.job_id)]), "jobs", made.job_id)
+
+
+def _data(made: TrainedStep) -> Html:
+    if made.data_digest is None:
+        return html(NONE)
+    return shortened(made.data_url or f"sha256 {made.data_digest[:SHORT]}…", made.data_digest)
+
+
+def _score(summary: object) -> str:
+    value = summary.get("mean") if hasattr(summary, "get") else None
+    return f"{value:.4g}" if isinstance(value, int | float) else NONE
+
+
+# ---- of a model
+
+
+def data(view: View, model: Model, steps: Sequence[Checkpoint]) -> Html:
+    """Return the data that a model was trained on, and the checkpoints that were made from each."""
+    if not steps:
+        return Html("")
+    made: defaultdict[str, list[TrainedStep]] = defaultdict(list)
+    for step in view.platform.models.lineage(model, steps[-1].step).steps:
+        if step.data_digest is not None:
+            made[step.data_digest].append(step)
+    lines = [(_data(found[0]), joined(_spaced(view, model, found))) for found in made.values()]
+    return table([("data", ""), ("checkpoints made from it", "")], lines) if lines else Html("")
+
+
+def _spaced(view: View, model: Model, found: Sequence[TrainedStep]) -> Sequence[object]:
+    return [part for one in found for part in (_step(view, model, one.step), " ")]
+
+
+def kept_by(rules: Retention | None) -> str:
+    """Return in words which checkpoints a model keeps."""
+    if rules is None:
+        return "all checkpoints"
+    best = "lowest" if rules.lower_is_better else "highest"
+    parts = [
+        f"the last {rules.keep_last}" if rules.keep_last is not None else "",
+        f"the {rules.keep_best} with the {best} {rules.metric}" if rules.keep_best is not None else "",
+        f"those younger than {duration(rules.ttl)}" if rules.ttl is not None else "",
+    ]
+    named = [part for part in parts if part]
+    return f"{', '.join(named)}; and what is pinned, aliased, offered or in use" if named else "all checkpoints"

@@ -1,0 +1,248 @@
+"""The rows of a run: filtered, sliced by a field, and side by side with those of a baseline."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
+from itertools import islice
+
+import attrs
+
+from modelyard.domain.evaluation.run import EvaluationRun, Outcome, RowResult
+from modelyard.domain.json_text import canonical_json
+from modelyard.parts.dashboard.pages.runs import size_of
+from modelyard.parts.dashboard.view import HtmlPage, View, duration, empty, money, whole_number
+from modelyard.platform.evaluations.result import Rows
+from modelyard.report.html import Html, chip, facts, joined, section, table, tag
+from modelyard.report.numbers import NONE, count_text, ref_text
+
+LONGEST = 2000
+"""How many characters of a string are shown, and compared word by word."""
+
+SHOWN_ROWS = 50
+
+SCANNED = 400
+"""How many rows are looked at for a page."""
+
+SLICED = 2000
+"""How many of the first rows of a run are sliced by a field."""
+
+MOST_SLICES = 30
+
+LONGEST_VALUE = 80
+"""How many characters a value may have by which rows are sliced."""
+
+_FAILED = frozenset({Outcome.MODEL_ERROR, Outcome.SCORER_ERROR})
+_WORDS = re.compile(r"\s+|\w+|[^\w\s]")
+
+
+@attrs.frozen
+class Filter:
+    """Which rows are shown, as the address says it. `before` are the rows of the `baseline`."""
+
+    show: str
+    text: str
+    field: str
+    value: str
+    row: str
+    baseline: str
+    before: Rows | None
+
+    @classmethod
+    def of(cls, view: View) -> "Filter":
+        """Read the address. Raises `NotFound` for a baseline that there is not."""
+        show, text, field, value, row, baseline = (
+            view.query.get(name, "") for name in ("show", "q", "field", "value", "row", "baseline")
+        )
+        before = view.platform.evaluations.result(baseline).rows if baseline else None
+        return cls(show, text, field, value, row, baseline, before)
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        """The part of an address that asks for this."""
+        return attrs.asdict(self, filter=lambda at, _: at.name not in ("text", "before")) | {"q": self.text}
+
+    def keeps(self, row: RowResult) -> bool:
+        """Return whether a row is shown."""
+        if self.field and self.value and _short(row.row.get(self.field)) != self.value:
+            return False
+        if self.text and self.text.lower() not in f"{dict(row.row)} {row.output}".lower():
+            return False
+        fits = _FITS.get(self.show)
+        return fits is None or fits(row, self.before)
+
+
+def rows(view: View) -> HtmlPage:
+    """Show the rows of a run: all, or those that a filter keeps, such as those that differ from a baseline's."""
+    run, wanted = view.platform.evaluations.runs.get(view.params["run"]), Filter.of(view)
+    start, skip = (whole_number(view.query.get(name, "0"), name) for name in ("from", "skip"))
+    start = whole_number(wanted.row, "row") if wanted.row else start
+    every = view.platform.evaluations.result(run.id).rows
+    found, after = _page(every, wanted, start, skip)
+    shown = [_row(view, run, row, wanted) for row in found]
+    content = [
+        tag("p", view.link("To the report", "runs", run.id)),
+        _filters(view, run, every, wanted),
+        _slices(view, run, every, wanted),
+        *shown,
+        "" if shown else empty("No row fits." if after is None else f"None of the next {SCANNED} rows fits."),
+        "" if after is None else tag("p", view.link("Further rows", "runs", run.id, "rows", **wanted.query, **after)),
+    ]
+    return HtmlPage(f"Rows of {ref_text(run.model)} on {ref_text(run.evaluation)}", joined(content))
+
+
+def _page(every: Rows, wanted: Filter, start: int, skip: int) -> tuple[Sequence[RowResult], Mapping[str, int] | None]:
+    """Return the next rows that are shown, and where the rows begin that were not looked at; None at the end.
+
+    Rows are found by their index; those that clients made have none, and are skipped one by one.
+    """
+    found: list[RowResult] = []
+    for number, row in enumerate(islice(every.since(start), skip, None)):
+        if wanted.row and wanted.row != str(row.index):
+            break
+        if (len(found) >= SHOWN_ROWS or number >= SCANNED) and row.trial == 0:
+            return found, {"from": row.index} if row.index > start else {"from": start, "skip": skip + number}
+        if wanted.keeps(row):
+            found.append(row)
+    return found, None
+
+
+def _counterpart(row: RowResult, before: Rows | None) -> RowResult | None:
+    return None if before is None else before.find(row.row, row.trial)
+
+
+def _has_changed(row: RowResult, before: Rows | None) -> bool:
+    other = _counterpart(row, before)
+    return other is not None and (other.score, other.output) != (row.score, row.output)
+
+
+_FITS: Mapping[str, Callable[[RowResult, Rows | None], bool]] = {
+    "errors": lambda row, before: row.outcome in _FAILED,
+    "failed": lambda row, before: row.outcome in _FAILED or (row.score is not None and row.score < 0.5),
+    "changed": _has_changed,
+}
+"""Which rows are shown, in the words of the filter."""
+
+
+def _filters(view: View, run: EvaluationRun, every: Rows, wanted: Filter) -> Html:
+    kinds = ["all", "failed", "errors", *(["changed"] if wanted.baseline else [])]
+    options = [tag("option", kind, value=kind, selected=kind == wanted.show) for kind in kinds]
+    names = [tag("option", name, value=name, selected=name == wanted.field) for name in _fields(every)]
+    words = {"placeholder": "words in the row", "aria_label": "Words in the row"}
+    fields = [
+        tag("label", "Show ", tag("select", *options, name="show")),
+        tag("input", type="search", name="q", value=wanted.text, **words),
+        tag("label", " by ", tag("select", tag("option", "no field", value=""), *names, name="field")),
+        tag("label", " = ", tag("input", name="value", value=wanted.value, placeholder="any value", size=12)),
+        tag("input", type="hidden", name="baseline", value=wanted.baseline) if wanted.baseline else "",
+        tag("button", "Filter"),
+    ]
+    return tag("form", *fields, method="get", action=view.url("runs", run.id, "rows"), role="search")
+
+
+# ---- slices ------------------------------------------------------------------------------------------------------
+
+
+def _fields(every: Rows) -> Sequence[str]:
+    """Return the fields by which the first rows can be sliced: those with short values."""
+    found: dict[str, None] = {}
+    for row in islice(every, SHOWN_ROWS):
+        found |= {name: None for name, value in row.row.items() if _short(value)}
+    return list(found)
+
+
+def _short(value: object) -> str:
+    """Return a value by which rows are sliced as a string; "" for one that is too long, or none."""
+    if not isinstance(value, str | int | float):  # a bool is an int
+        return ""
+    text = str(value)
+    return text if len(text) <= LONGEST_VALUE else ""
+
+
+def _slices(view: View, run: EvaluationRun, every: Rows, wanted: Filter) -> Html:
+    """Show how many rows have each value of the chosen field, and their mean score."""
+    if not wanted.field or wanted.value:
+        return Html("")
+    key = ("slices", run.id, run.finished_at, wanted.field, wanted.baseline)
+    return view.part(key, lambda: min(size_of(view, run), SLICED), lambda: _slice_table(view, run, every, wanted))
+
+
+def _slice_table(view: View, run: EvaluationRun, every: Rows, wanted: Filter) -> Html:
+    found: dict[str, list[RowResult]] = {}
+    for row in islice(every, SLICED):
+        if value := _short(row.row.get(wanted.field)):
+            found.setdefault(value, []).append(row)
+    largest = sorted(found.items(), key=lambda one: (-len(one[1]), one[0]))[:MOST_SLICES]
+    lines = []
+    for value, those in largest:
+        link = view.link(value, "runs", run.id, "rows", **{**wanted.query, "value": value})
+        lines.append((link, len(those), _mean(those), sum(row.outcome in _FAILED for row in those)))
+    columns = [(wanted.field, ""), ("rows", "number"), ("mean score", "number"), ("errors", "number")]
+    return section(f"Scores by {wanted.field}, of the first {count_text(SLICED)} rows", table(columns, lines, "narrow"))
+
+
+def _mean(those: Sequence[RowResult]) -> str:
+    scores = [row.score for row in those if row.score is not None]
+    return f"{sum(scores) / len(scores):.4g}" if scores else NONE
+
+
+# ---- one row -----------------------------------------------------------------------------------------------------
+
+
+def _row(view: View, run: EvaluationRun, row: RowResult, wanted: Filter) -> Html:
+    name, before = f"row-{row.index}-{row.trial}", _counterpart(row, wanted.before)
+    link = view.link(f"Row {row.index}", "runs", run.id, "rows", row=row.index, baseline=wanted.baseline)
+    head = tag("h2", link, f", trial {row.trial}" if row.trial else "")
+    verdict = [
+        chip(row.outcome.replace("_", " ")),
+        *(chip(f"{key} {_value(value)}") for key, value in row.scores.items()),
+    ]
+    pairs: list[tuple[str, object]] = [(key, _text(value)) for key, value in row.row.items()]
+    if before is None:
+        pairs.append(("output", _text(row.output)))
+    else:
+        pairs += [
+            ("baseline's output", _text(before.output)),
+            ("output", difference(_plain(before.output), _plain(row.output))),
+        ]
+        pairs.append(("baseline's score", f"{_value(before.score)}, now {_value(row.score)}"))
+    if row.detail:
+        pairs.append(("why", row.detail))
+    pairs += [(f"{scorer} says", _text(words)) for scorer, words in row.comments.items()]
+    if used := [*_used(row)]:
+        pairs.append(("used", " · ".join(used)))
+    return tag("article", head, tag("p", *(part for one in verdict for part in (one, " "))), facts(pairs), id=name)
+
+
+def _used(row: RowResult) -> Iterator[str]:
+    """Yield how long a row took, its tokens and its cost, as far as they are known."""
+    if row.latency is not None:
+        yield f"{row.latency * 1000:.3g} ms" if row.latency < 1 else duration(row.latency)
+    if row.completion_tokens is not None:
+        yield f"{count_text(row.prompt_tokens or 0)} + {count_text(row.completion_tokens)} tokens"
+    if row.cost is not None:
+        yield money(row.cost)
+
+
+def _value(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else NONE if value is None else str(value)
+
+
+def _plain(value: object) -> str:
+    text = value if isinstance(value, str) else NONE if value is None else canonical_json(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({count_text(len(text))} characters)"
+
+
+def _text(value: object) -> Html:
+    return tag("pre", _plain(value))
+
+
+def difference(before: str, after: str) -> Html:
+    """Return the second text, with the words that were left out and added marked."""
+    old, new = _WORDS.findall(before), _WORDS.findall(after)
+    parts: list[object] = []
+    for kind, a, b, c, d in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if kind == "equal":
+            parts.append("".join(new[c:d]))
+            continue
+        parts += [tag("del", "".join(old[a:b]))] * (a < b) + [tag("ins", "".join(new[c:d]))] * (c < d)
+    return tag("pre", *parts)

@@ -1,0 +1,241 @@
+"""Evaluation runs: all of them, the report of one, its rows, and two compared."""
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from modelyard.domain.evaluation.metrics import MetricKind
+from modelyard.domain.evaluation.run import EvaluationRun, RunState
+from modelyard.parts.annotations.pages import annotated, badges, notes
+from modelyard.parts.annotations.records import AnnotatedKind, Annotation
+from modelyard.parts.dashboard.view import HtmlPage, View, bar, empty, lasted, short_id, status_chip, when
+from modelyard.report.evaluations.comparison_page import comparison_content
+from modelyard.report.evaluations.headline import primary_first
+from modelyard.report.evaluations.run_page import run_content, short_ref
+from modelyard.report.html import Html, facts, joined, section, table, tag
+from modelyard.report.numbers import NONE, count_text, interval_text, ref_text
+
+PAGE = 50
+SEARCHED = 2000
+"""How many of the newest runs are searched."""
+
+MOST_TRIALS = 2000
+"""How many trials a run may have for the matrix to show the interval of its score."""
+
+
+def listed(view: View) -> HtmlPage:
+    """Show runs, the newest first: all, those that a search finds, or sorted by score."""
+    query, by_score = view.query.get("q", ""), view.query.get("sort") == "score"
+    runs = view.platform.evaluations.runs.list_all(order="desc")
+    if query or by_score:
+        tagged = annotated(view, AnnotatedKind.RUN, query) if query else ()
+        found = [
+            run
+            for run in islice(runs, SEARCHED)
+            if run.id in tagged or query.lower() in f"{run.model} {run.evaluation}".lower()
+        ]
+        if by_score:
+            found.sort(key=lambda run: (score_of(run) is None, -(score_of(run) or 0.0)))
+        shown, more = found[:PAGE], ""
+    else:
+        page = runs.page(PAGE, view.query.get("after"))
+        shown, more = list(page), view.link("Older runs", "runs", after=page.items[-1].id) if page.has_more else ""
+    start = 'platform.evaluations.run("quiz", "echo", "rows.jsonl", project="demo")'
+    content = (
+        _choice(view, shown)
+        if shown
+        else empty("No run found." if query else "No run yet. Make one:", *([] if query else [start]))
+    )
+    return HtmlPage("Runs", joined([_search(view, query, by_score), content, tag("p", more), _matrix(view, shown)]))
+
+
+def _search(view: View, query: str, by_score: bool) -> Html:
+    fields = [
+        tag(
+            "input",
+            type="search",
+            name="q",
+            value=query,
+            placeholder="model, evaluation, tag or note",
+            size=28,
+            aria_label="Search runs",
+        ),
+        tag("label", tag("input", type="checkbox", name="sort", value="score", checked=by_score), " best score first"),
+        tag("button", "Search"),
+    ]
+    return tag("form", *fields, method="get", action=view.url("runs"), role="search")
+
+
+def _choice(view: View, runs: Sequence[EvaluationRun]) -> Html:
+    columns = [
+        ("baseline", ""),
+        ("candidate", ""),
+        ("evaluation", ""),
+        ("model", ""),
+        ("state", ""),
+        ("score", "number"),
+    ]
+    known = view.platform.annotations.of(run.id for run in runs)
+    lines = [_line(view, run, known.get(run.id)) for run in runs]
+    shown = table([*columns, ("started", ""), ("took", "number"), ("run", ""), ("tags", "")], lines)
+    button = tag("button", "Compare", type="submit", kind="primary")
+    return tag("form", shown, button, method="get", action=view.url("compare"))
+
+
+def _line(view: View, run: EvaluationRun, known: Annotation | None) -> Sequence[object]:
+    pick = [
+        tag(
+            "input", type="radio", name=name, value=run.id, required=True, aria_label=f"{ref_text(run.model)} as {name}"
+        )
+        for name in ("baseline", "candidate")
+    ]
+    score = score_of(run)
+    return (
+        *pick,
+        view.link(ref_text(run.evaluation), "runs", run.id),
+        short_ref(run.model),
+        status_chip(run.state),
+        NONE if score is None else f"{score:.4g}",
+        when(run.started_at),
+        lasted(run.started_at, run.finished_at),
+        view.link(short_id(run.id), "runs", run.id),
+        badges(view, known, "runs"),
+    )
+
+
+def score_of(run: EvaluationRun) -> float | None:
+    """Return the mean of the first metric, if the run's summary has it."""
+    value = (run.summary or {}).get("mean")
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _matrix(view: View, runs: Sequence[EvaluationRun]) -> Html:
+    """Show the score of each model on each evaluation: of the newest run of both."""
+    cells: dict[tuple[str, str], EvaluationRun] = {}
+    for run in runs:
+        if run.state is RunState.COMPLETED and score_of(run) is not None:
+            cells.setdefault((run.model, run.evaluation), run)
+    models, evaluations = (list(dict.fromkeys(key[at] for key in cells)) for at in (0, 1))
+    if len(models) < 2:
+        return Html("")
+    columns = [("model", ""), *((ref_text(one), "number") for one in evaluations)]
+    new = [run for run in cells.values() if _is_short(run) and view.kept.get(_interval_key(run)) is None]
+    more = view.later(lambda: size_of(view, *new))
+    lines = [
+        [short_ref(model), *(_cell(view, cells.get((model, one)), new if more else ()) for one in evaluations)]
+        for model in models
+    ]
+    return section("Scores of these models", table(columns, lines), more)
+
+
+def _is_short(run: EvaluationRun) -> bool:
+    trials = (run.summary or {}).get("trials")
+    return isinstance(trials, int) and trials <= MOST_TRIALS
+
+
+def _interval_key(run: EvaluationRun) -> object:
+    return ("interval", run.id, run.finished_at)
+
+
+def _cell(view: View, run: EvaluationRun | None, later: Sequence[EvaluationRun]) -> object:
+    """Show the score of a run, with its interval unless that takes long or is shown later."""
+    if run is None:
+        return NONE
+    score = view.link(f"{score_of(run):.4g}", "runs", run.id)
+    if run in later or not _is_short(run):
+        return score
+    return joined([score, view.kept(_interval_key(run), lambda: _interval(view, run))])
+
+
+def _interval(view: View, run: EvaluationRun) -> Html:
+    """Return the interval of a run's score, which is computed of all its rows."""
+    found = primary_first(run, view.platform.evaluations.report(run).aggregate.metrics)
+    return tag("small", interval_text(found[0].interval, MetricKind.CONTINUOUS)) if found else Html("")
+
+
+# ---- one run
+
+
+def run(view: View) -> HtmlPage:
+    """Show the report of a run; while it is running, how far it has come."""
+    status = view.platform.evaluations.runs.status(view.params["run"])
+    found = status.run
+    title = f"{ref_text(found.model)} on {ref_text(found.evaluation)}"
+    links = tag(
+        "p",
+        view.link("All rows", "runs", found.id, "rows"),
+        " · ",
+        view.link("Failed rows", "runs", found.id, "rows", show="failed"),
+    )
+    words = notes(view, found.id, "runs", "runs", found.id)
+    if found.state is RunState.RUNNING:
+        label = f"{count_text(status.completed_rows)} of {count_text(status.total_rows)} rows"
+        pairs = [("state", status_chip(found.state)), ("rows", bar(status.completed_rows, status.total_rows, label))]
+        known = facts([*pairs, ("started", when(found.started_at)), ("id", found.id)])
+        return HtmlPage(title, joined([known, links, words]), live=True)
+    key = ("run", found.id, found.finished_at)
+    report = view.part(key, lambda: size_of(view, found), lambda: _report(view, found), _stored(found))
+    return HtmlPage(title, joined([links, words, report]))
+
+
+def _report(view: View, run: EvaluationRun) -> Html:
+    return joined(run_content(run, view.platform.evaluations.report(run).aggregate))
+
+
+def size_of(view: View, *runs: EvaluationRun) -> int:
+    """Return how many trials runs have: what their jobs say, or else counted, as for runs that clients made."""
+    evaluations = view.platform.evaluations
+    return sum(evaluations.runs.status(run.id).completed_rows or len(evaluations.result(run.id).rows) for run in runs)
+
+
+def _stored(run: EvaluationRun) -> Html:
+    """Show what is stored with a run that has ended: its state and score, and the counts of each metric."""
+    pairs: list[tuple[str, object]] = [
+        ("run", short_id(run.id)),
+        ("state", joined([status_chip(run.state), f" {run.reason}" if run.reason else ""])),
+        ("model", short_ref(run.model)),
+        ("evaluation", short_ref(run.evaluation)),
+        ("started", when(run.started_at)),
+    ]
+    columns = [("metric", ""), *((name.replace("_", " "), "number") for name in _COUNTED)]
+    scorers = (run.summary or {}).get("scorers")
+    known = scorers.items() if isinstance(scorers, Mapping) else ()
+    lines = [[name, *map(_number, map(one.get, _COUNTED))] for name, one in known if isinstance(one, Mapping)]
+    metrics = section("Metrics", table(columns, lines)) if lines else ""
+    return joined([_headline(run), facts(pairs), metrics])
+
+
+_COUNTED = ("mean", "scored", "unscored", "scorer_errors", "model_errors")
+"""What is stored of each metric, and shown."""
+
+
+def _headline(run: EvaluationRun) -> Html:
+    """Say what the score of a run is, if it is stored."""
+    score = score_of(run)
+    return Html("") if score is None else tag("p", f"{ref_text(run.model)} scores {score:.4g}.", kind="headline")
+
+
+def _number(value: object) -> str:
+    if isinstance(value, int | float):
+        return count_text(value) if isinstance(value, int) else f"{value:.4g}"
+    return NONE
+
+
+def compared(view: View) -> HtmlPage:
+    """Show two runs, row by row: whether the candidate is shown to be better or worse, by each metric."""
+    before, after = (view.platform.evaluations.runs.get(view.query.get(name, "")) for name in ("baseline", "candidate"))
+    title = f"{ref_text(after.model)} compared with {ref_text(before.model)}"
+    rows = view.link("Rows side by side", "runs", after.id, "rows", baseline=before.id, show="changed")
+    key = ("compared", before.id, after.id, before.finished_at, after.finished_at)
+    running = RunState.RUNNING in (before.state, after.state)
+
+    def made() -> Html:
+        return _comparison(view, before, after)
+
+    scores = joined(map(_headline, (before, after)))
+    found = made() if running else view.part(key, lambda: size_of(view, before, after), made, scores)
+    return HtmlPage(title, joined([tag("p", rows), found]))
+
+
+def _comparison(view: View, before: EvaluationRun, after: EvaluationRun) -> Html:
+    report = view.platform.evaluations.compare(baseline=before, candidate=after)
+    return joined(comparison_content(before, after, report.comparison))

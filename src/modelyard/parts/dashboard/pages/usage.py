@@ -1,0 +1,116 @@
+"""Usage: what was spent, by day, model, key and project, next to the budgets."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from decimal import Decimal
+
+from modelyard.domain.usage import Budget, UsageSum
+from modelyard.parts.dashboard.pages.keys import limits_text
+from modelyard.parts.dashboard.view import HtmlPage, View, bar, empty, money, when
+from modelyard.report.html import Html, chip, html, joined, section, table, tag
+from modelyard.report.numbers import NONE, count_text, id_text
+
+_BUDGETS = (("budget of", ""), ("period", ""), ("spent", ""), ("reserved", "number"))
+
+DAYS = 30
+MOST = 50
+
+
+def usage(view: View) -> HtmlPage:
+    """Show what was spent in the last days."""
+    since = view.now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=DAYS - 1)
+    total = view.platform.usage.total
+    if not total(since=since)[0].requests:
+        return HtmlPage("Usage", joined([empty(f"Nothing was used in the last {DAYS} days."), _budgets(view)]))
+    parts = [_by_day(total(("day",), since=since), [f"{since + timedelta(days=at):%Y-%m-%d}" for at in range(DAYS)])]
+    for name in ("model", "key", "project", *(["entity"] if view.host else [])):
+        sums = sorted(total((name,), since=since), key=lambda one: one.cost, reverse=True)
+        parts.append(section(f"By {name}", _sums(view, name, sums[:MOST])))
+    return HtmlPage(
+        "Usage",
+        joined([tag("p", f"The last {DAYS} days, in UTC.", kind="quiet"), _budgets(view), *parts, _ledger(view)]),
+    )
+
+
+def _by_day(sums: Sequence[UsageSum], days: Sequence[str]) -> Html:
+    by_day = {one.day: one for one in sums}
+    most = max((one.cost for one in sums), default=Decimal(0))
+    lines = [
+        (day, bar(float(one.cost), float(most), money(one.cost)), count_text(one.requests), _tokens(one))
+        for day in reversed(days)
+        if (one := by_day.get(day)) is not None
+    ]
+    return section("By day", table([("day", ""), ("cost", ""), ("requests", "number"), ("tokens", "number")], lines))
+
+
+def _sums(view: View, name: str, sums: Sequence[UsageSum]) -> Html:
+    most = max((one.cost for one in sums), default=Decimal(0))
+    lines = [
+        (
+            _named(view, name, getattr(one, name)),
+            bar(float(one.cost), float(most), money(one.cost)),
+            count_text(one.requests),
+            _tokens(one),
+        )
+        for one in sums
+    ]
+    return table([(name, ""), ("cost", ""), ("requests", "number"), ("tokens", "number")], lines)
+
+
+def _named(view: View, name: str, value: str) -> Html:
+    if name == "key" and value:
+        return view.link(f"…{value[-8:]}", "keys", kind="")
+    return html(value or ("the host" if name == "key" else NONE))
+
+
+def _tokens(one: UsageSum) -> str:
+    return count_text(one.prompt_tokens + one.completion_tokens + one.trained_tokens)
+
+
+def _budgets(view: View) -> Html:
+    found = [view.platform.usage.get_budget(entity=view.principal.entity)]
+    found += [
+        view.platform.usage.get_budget(entity=key.entity, key_id=key.id) for key in view.platform.keys.list().page(MOST)
+    ]
+    lines = [
+        (
+            _whose(view, one),
+            joined([one.period, tag("small", f"since {one.since}") if one.since else ""]),
+            bar(float(one.spent), float(one.limit), f"{money(one.spent)} of {money(one.limit)}"),
+            money(one.reserved),
+            _warning(one),
+        )
+        for one in found
+        if one is not None
+    ]
+    return section("Budgets", table([*_BUDGETS, ("warns at", "")], lines)) if lines else Html("")
+
+
+def _whose(view: View, budget: Budget) -> Html:
+    """Return whom a budget is for: an entity, or a key of it, with the key's limits."""
+    if budget.key_id is None:
+        return html(budget.entity)
+    key = view.platform.keys.get(budget.key_id)
+    return joined([view.link(f"key {key.name or id_text(key.id)}", "keys", kind=""), tag("small", limits_text(key))])
+
+
+def _warning(budget: Budget) -> Html:
+    if budget.warn_at is None:
+        return html(NONE)
+    reached = joined([" ", chip("reached", "worse")]) if budget.alarming else ""
+    return joined([f"{float(budget.warn_at * 100):g} %", reached])
+
+
+def _ledger(view: View) -> Html:
+    lines = [
+        (
+            when(one.created_at),
+            one.model,
+            count_text(one.prompt_tokens),
+            count_text(one.completion_tokens),
+            money(one.cost),
+        )
+        for one in view.platform.usage.list(order="desc").page(20)
+    ]
+    columns = [("time", ""), ("model", ""), ("prompt", "number"), ("completion", "number"), ("cost", "number")]
+    return section("Last in the ledger", table(columns, lines))

@@ -1,0 +1,72 @@
+"""Answers in the messages format: a translation of the shapes of requests and answers, over the same completions."""
+
+from modelyard.flow import Flow
+from modelyard.http.answer_stream import AnswerEvents, stream_answer
+from modelyard.http.auth import attribution
+from modelyard.http.error_responses import messages_body
+from modelyard.http.message import JSON_HEADER, Response, deprecation, json_response
+from modelyard.http.route import Auth, Body, Interface, Route, RouteCall
+from modelyard.parts.messages.formats.answer import (
+    AnsweredMessages,
+    CountedTokens,
+    MessagesEvent,
+    MessagesEvents,
+    messages_json,
+    named_event,
+)
+from modelyard.parts.messages.formats.request import CountedMessages, MessagesBody, read_counted, read_messages_request
+from modelyard.platform.chat.backend_stream import StreamStarted
+
+
+def create(call: RouteCall) -> Flow[Response | None]:
+    """Answer a conversation."""
+    booked_on, clock = attribution(call.headers, call.principal), call.platform.clock
+    request = read_messages_request(call.body, "body")
+    completion = call.platform.chat._pipeline(request, booked_on, client=call.client)
+    if request.streamed:
+        yield from stream_answer(completion, AnswerEvents(_begin, clock, _failure))
+        return None
+    result = yield from completion
+    return Response(200, [JSON_HEADER, *deprecation(result.entry, clock)], messages_json(result.completion))
+
+
+def count(call: RouteCall) -> Flow[Response | None]:
+    """Count the tokens of a conversation, without answering it."""
+    booked_on = attribution(call.headers, call.principal)
+    tokens = yield from call.platform.chat._count(read_counted(call.body, "body"), booked_on)
+    return json_response(CountedTokens(tokens))
+
+
+def _begin(started: StreamStarted) -> MessagesEvents:
+    return MessagesEvents(started.id, started.model)
+
+
+def _failure(failure: Exception, status: int) -> bytes:
+    return named_event(messages_body(failure, status))
+
+
+ROUTES: tuple[Route, ...] = (
+    Route(
+        "POST",
+        "/v1/messages",
+        Interface.MESSAGES,
+        Auth.API_KEY,
+        create,
+        body=Body.CHAT,
+        request=MessagesBody,
+        response=AnsweredMessages,
+        events=MessagesEvent,
+        summary="Answer a conversation in the messages format.",
+    ),
+    Route(
+        "POST",
+        "/v1/messages/count_tokens",
+        Interface.MESSAGES,
+        Auth.API_KEY,
+        count,
+        body=Body.CHAT,
+        request=CountedMessages,
+        response=CountedTokens,
+        summary="Count the tokens of a conversation.",
+    ),
+)

@@ -1,0 +1,151 @@
+"""`platform.metrics`: figures for Prometheus, of this process and of the records that it shares with others."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from modelyard.domain.identity import Principal
+from modelyard.domain.job import Job, JobStatus, QueueState
+from modelyard.errors import Forbidden, StoreError
+from modelyard.lazy import log
+from modelyard.parts.metrics.exposition import MetricFamily, exposition
+from modelyard.platform.jobs.announced import live_workers
+from modelyard.platform.meters import Meters, TimeHistogram
+from modelyard.platform.runtime import Runtime
+from modelyard.protocols import Snapshot
+from modelyard.version import __version__
+
+Samples = Iterator[tuple[Mapping[str, object], float | TimeHistogram]]
+
+
+class Metrics:
+    """What the host can measure of a platform. Only the host may use it: the figures are of all entities.
+
+    platform.metrics.count()    # from now on
+    print(platform.metrics.text())
+    """
+
+    def __init__(self, runtime: Runtime, principal: Principal) -> None:
+        if principal.scope.entity is not None:
+            raise Forbidden("only the host may read the metrics: they are of all entities; use a host key")
+        self._runtime = runtime
+
+    def count(self) -> Meters:
+        """Begin to count requests, tokens, cost and times in this process. Returns what it counts. Idempotent."""
+        cache = self._runtime.cache
+        with cache.lock:
+            if cache.meters is None:
+                cache.meters = Meters()
+            return cache.meters
+
+    def text(self) -> str:
+        """Return all figures in the text format of Prometheus, version 0.0.4.
+
+        The counters are of this process since it began to count. The state of the queue is that of the store; it is
+        left out, and `modelyard_store_up` is 0, while the store cannot be read.
+        """
+        meters = self.count()
+        with meters.lock:
+            counted = exposition([*_about(self._runtime), *_completions(meters), *_requests(meters), *_losses(meters)])
+        return counted + exposition(self._shared())
+
+    def _shared(self) -> list[MetricFamily]:
+        """Return what all processes share: the store, the artifacts, the queue and the workers."""
+        runtime, clock = self._runtime, self._runtime.clock
+        began = clock.monotonic()
+        try:
+            counts = runtime.store.read(lambda snapshot: _queue(runtime, snapshot))
+        except Exception as fault:  # noqa: BLE001 - the figure says that it failed
+            log.warning("the metrics lack those of the store: %s", type(fault).__name__)
+            return [_gauge("store_up", "Whether the store can be read.", 0)]
+        seconds = clock.monotonic() - began
+        return [
+            _gauge("store_up", "Whether the store can be read.", 1),
+            _gauge("store_read_seconds", "How long the read of these figures took.", seconds),
+            *_room(runtime),
+            *counts,
+        ]
+
+
+def _about(runtime: Runtime) -> Iterator[MetricFamily]:
+    labels = {"version": __version__}
+    yield MetricFamily("modelyard_build_info", "gauge", "The version of modelyard.", [(labels, 1)])
+    yield _gauge("completions_running", "Completions under way in this process.", len(runtime.cache.running))
+    retries = getattr(runtime.backend, "retries", 0)
+    yield _counter("upstream_retries", "Attempts at other servers that were made again.", [({}, retries)])
+
+
+def _completions(meters: Meters) -> Iterator[MetricFamily]:
+    models = meters.models
+
+    def each(value: Callable[[Any], float | TimeHistogram]) -> Samples:
+        return (({"model": model}, value(meter)) for model, meter in models.items())
+
+    def times(value: Callable[[Any], TimeHistogram]) -> Samples:
+        return (({"model": model}, value(meter)) for model, meter in models.items() if any(value(meter).counts))
+
+    ended = (
+        ({"model": model, "status": status}, count)
+        for model, meter in models.items()
+        for status, count in meter.requests.items()
+    )
+    yield _counter("completions", "Completions that ended, by HTTP status; 499 is a caller who left.", ended)
+    refused = (({"code": code}, count) for code, count in meters.refusals.items())
+    yield _counter("completions_failed", "Completions that failed, by the code of the error.", refused)
+    yield _counter("prompt_tokens", "Tokens of prompts.", each(lambda meter: meter.prompt_tokens))
+    yield _counter("completion_tokens", "Tokens of answers.", each(lambda meter: meter.completion_tokens))
+    yield _counter("cost_usd", "Cost in USD, rounded; the ledger is exact.", each(lambda meter: float(meter.cost)))
+    yield _times("completion_seconds", "How long whole answers took.", times(lambda meter: meter.seconds))
+    yield _times("first_token_seconds", "Time to first token of streams.", times(lambda meter: meter.first_token))
+
+
+def _requests(meters: Meters) -> Iterator[MetricFamily]:
+    routes = meters.routes.items()
+    answered = (
+        ({"method": method, "route": route, "status": status}, count)
+        for (method, route), meter in routes
+        for status, count in meter.requests.items()
+    )
+    yield _counter("http_requests", "HTTP requests, by route and status.", answered)
+    times: Samples = (({"method": method, "route": route}, meter.seconds) for (method, route), meter in routes)
+    yield _times("http_request_seconds", "How long HTTP requests took, streams to their end.", times)
+
+
+def _losses(meters: Meters) -> Iterator[MetricFamily]:
+    words = "Jobs that this process took from a lost worker, to be run again."
+    yield _counter("jobs_taken", words, [({}, meters.lost_leases)])
+
+
+def _queue(runtime: Runtime, snapshot: Snapshot) -> list[MetricFamily]:
+    jobs = [({"status": status.value}, snapshot.count(Job, "by_state", status)) for status in JobStatus]
+    waiting = QueueState.READY, QueueState.WAITING
+    depth = [({"place": place.value}, snapshot.count(Job, "by_place", place)) for place in waiting]
+    first = [job.created_at for place in waiting for job in snapshot.page(Job, "by_place", place, limit=1)]
+    age = max((runtime.clock.now() - min(first)).total_seconds(), 0.0) if first else 0.0
+    return [
+        MetricFamily("modelyard_jobs", "gauge", "Jobs, by status.", jobs),
+        MetricFamily("modelyard_queue_jobs", "gauge", "Queued jobs: ready, or waiting for their turn.", depth),
+        _gauge("queue_oldest_seconds", "How long the oldest queued job has waited.", age),
+        _gauge("workers", "Workers that are alive.", len(live_workers(runtime, snapshot))),
+    ]
+
+
+def _room(runtime: Runtime) -> Iterator[MetricFamily]:
+    try:
+        free = runtime.artifacts.free()
+    except StoreError as fault:
+        log.warning("the metrics lack the room for artifacts: %s", fault)
+        return
+    if free is not None:
+        yield _gauge("artifacts_free_bytes", "Free bytes on the disk of the artifacts.", free)
+
+
+def _gauge(name: str, help: str, value: float) -> MetricFamily:
+    return MetricFamily(f"modelyard_{name}", "gauge", help, [({}, value)])
+
+
+def _counter(name: str, help: str, samples: Any) -> MetricFamily:
+    return MetricFamily(f"modelyard_{name}_total", "counter", help, samples)
+
+
+def _times(name: str, help: str, samples: Samples) -> MetricFamily:
+    return MetricFamily(f"modelyard_{name}", "histogram", help, samples)

@@ -1,0 +1,279 @@
+"""A request for a response: its shape and bounds, read strictly."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import attrs
+
+from modelyard.domain.completion import (
+    CompletionRequest,
+    ResponseFormat,
+    ResponseType,
+    Tool,
+    ToolChoice,
+    ToolMode,
+)
+from modelyard.errors import InvalidInput, Problem, nearest
+from modelyard.formats.chat.plain import LONGEST_MODEL_NAME, MAX_TOKENS, NUMBERS, number_fields
+from modelyard.formats.chat.request import check_metadata
+from modelyard.formats.chat.tools import JsonObject, JsonObjectFormat, TextFormat
+from modelyard.formats.constraints import Length, Matching, Unsupported, Within
+from modelyard.formats.converter import structure
+from modelyard.parts.responses.formats.items import ItemReference, ResponseItem, read_items
+
+_SHORT = Length(0, 1024)
+_NAME = Matching("[A-Za-z0-9_-]{1,64}", "must be 1 to 64 characters of A-Z a-z 0-9 _ -")
+_LOGPROBS = "message.output_text.logprobs"
+
+# ---- the shape ---------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class ResponseFunction:
+    """A function that the model may call; `parameters` is a JSON schema."""
+
+    type: Literal["function"]
+    name: str = attrs.field(validator=_NAME)
+    parameters: JsonObject | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+@attrs.frozen
+class ChosenFunction:
+    """The one function that must be called, or one of those that may be."""
+
+    type: Literal["function"]
+    name: str = attrs.field(validator=_NAME)
+
+
+@attrs.frozen
+class ChosenFunctions:
+    """A choice among some of the functions: the others are as if they were not there."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: tuple[ChosenFunction, ...] = attrs.field(validator=Length(1, 1024))
+
+
+@attrs.frozen
+class SchemaFormat:
+    """JSON that is valid under a schema."""
+
+    type: Literal["json_schema"]
+    name: str = attrs.field(validator=_NAME)
+    schema: JsonObject
+    strict: bool | None = None
+    description: str | None = None
+
+
+@attrs.frozen
+class TextOptions:
+    """The form of the text, and how much of it there is to be."""
+
+    format: TextFormat | JsonObjectFormat | SchemaFormat | None = None
+    verbosity: str | None = attrs.field(default=None, validator=_SHORT)
+
+
+@attrs.frozen
+class ReasoningOptions:
+    """How much a model reasons, where it has a choice. Its reasoning is shown as it is; no summary of it is made."""
+
+    effort: str | None = attrs.field(default=None, validator=_SHORT)
+    summary: str | None = attrs.field(default=None, validator=_SHORT)
+    generate_summary: str | None = attrs.field(default=None, validator=_SHORT)
+
+
+@attrs.frozen
+class EventOptions:
+    """Options of a stream. No events are padded."""
+
+    include_obfuscation: bool | None = None
+
+
+def _read_tools(raw: Any) -> tuple[ResponseFunction, ...]:
+    """Read tools, and refuse hosted ones by their names."""
+    for at, one in enumerate(raw if type(raw) is list else ()):
+        kind = one.get("type") if type(one) is dict else None
+        if type(kind) is str and kind != "function":
+            msg = f"is {kind!r}, a tool that is not run here: send functions, and run them where you call"
+            raise InvalidInput.at(at, "type", msg=msg)
+    return structure(tuple[ResponseFunction, ...], raw)
+
+
+def _read_choice(raw: Any) -> Any:
+    kind = raw.get("type") if type(raw) is dict else None
+    if type(kind) is str and kind not in ("function", "allowed_tools"):
+        raise InvalidInput.at("type", msg=f"is {kind!r}, a tool that is not run here: choose among your functions")
+    return structure(_Choice, raw)  # type: ignore[arg-type]
+
+
+_Choice = Literal["none", "auto", "required"] | ChosenFunction | ChosenFunctions
+
+
+@attrs.define(kw_only=True)
+class ResponseRequest:
+    """The body of a request for a response. Null means the same as leaving a parameter out."""
+
+    model: str = attrs.field(validator=Length(1, LONGEST_MODEL_NAME))
+    input: str | tuple[ResponseItem, ...] = attrs.field(validator=Length(1), metadata={"parser": read_items})
+    instructions: str | None = None
+    previous_response_id: str | None = attrs.field(default=None, validator=Length(1, 256))
+    store: bool | None = None
+    background: bool | None = None
+    stream: bool | None = None
+    stream_options: EventOptions | None = None
+    max_output_tokens: int | None = attrs.field(default=None, validator=Within(1, MAX_TOKENS))
+    temperature: float | None = attrs.field(default=None, validator=Within(*NUMBERS["temperature"]))
+    top_p: float | None = attrs.field(default=None, validator=Within(*NUMBERS["top_p"]))
+    top_logprobs: int | None = attrs.field(default=None, validator=Within(0, 20))
+    include: tuple[str, ...] | None = attrs.field(default=None, validator=Length(0, 64))
+    tools: tuple[ResponseFunction, ...] | None = attrs.field(
+        default=None, validator=Length(0, 1024), metadata={"parser": _read_tools}
+    )
+    tool_choice: _Choice | None = attrs.field(default=None, metadata={"parser": _read_choice})
+    parallel_tool_calls: bool | None = None
+    max_tool_calls: int | None = attrs.field(default=None, validator=Within(1, MAX_TOKENS))
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    metadata: Mapping[str, str] | None = attrs.field(default=None, validator=check_metadata)
+    user: str | None = attrs.field(default=None, validator=_SHORT)
+    safety_identifier: str | None = attrs.field(default=None, validator=_SHORT)
+    service_tier: str | None = attrs.field(default=None, validator=_SHORT)
+    prompt_cache_key: str | None = attrs.field(default=None, validator=_SHORT)
+    prompt_cache_retention: str | None = attrs.field(default=None, validator=_SHORT)
+    conversation: object = attrs.field(
+        default=None, validator=Unsupported("is not supported: send previous_response_id, or all items as input")
+    )
+    prompt: object = attrs.field(default=None, validator=Unsupported("is not supported: send instructions and input"))
+    context_management: object = attrs.field(
+        default=None, validator=Unsupported("is not supported: send fewer items, or truncation: auto")
+    )
+
+
+_NAMES = frozenset(field.name for field in attrs.fields(ResponseRequest))
+_EXTRAS = ("safety_identifier", "service_tier", "prompt_cache_key", "prompt_cache_retention")
+
+# ---- read --------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class ParsedResponse:
+    """What was requested: the request to the model, still without messages, and what the platform does with it.
+
+    `given` are the parameters as they came, without those that are null and without the input, whose items as they
+    came are `raw`.
+    """
+
+    request: CompletionRequest
+    items: tuple[ResponseItem, ...]
+    raw: tuple[Mapping[str, Any], ...]
+    given: Mapping[str, Any]
+    instructions: str | None = None
+    previous_id: str | None = None
+    store: bool = True
+    background: bool = False
+    truncates: bool = False
+
+    @property
+    def refers(self) -> bool:
+        """Whether it needs responses that are stored."""
+        return self.previous_id is not None or any(isinstance(item, ItemReference) for item in self.items)
+
+
+def read_response_request(body: Any, *loc: str | int) -> ParsedResponse:
+    """Read the JSON of a request. Raises `InvalidInput` naming every problem, each located below `loc`."""
+    parsed = structure(ResponseRequest, body, *loc)
+    unknown = [
+        Problem((name,), f"is not a parameter of a response{nearest(name, _NAMES)}", "extra_forbidden")
+        for name in body
+        if name not in _NAMES
+    ]
+    problems = [*unknown, *_contradictions(parsed)]
+    if problems:
+        raise InvalidInput(problems).below(*loc)
+    raw, items = body["input"], parsed.input
+    assert not isinstance(items, str)
+    listed = raw if isinstance(raw, list) else [{"type": "message", "role": "user", "content": raw}]
+    return ParsedResponse(
+        _request(parsed),
+        items,
+        tuple(listed),
+        {name: value for name, value in body.items() if name != "input" and value is not None},
+        parsed.instructions,
+        parsed.previous_response_id,
+        parsed.store is not False,
+        bool(parsed.background),
+        parsed.truncation == "auto",
+    )
+
+
+def _contradictions(parsed: ResponseRequest) -> list[Problem]:
+    problems = []
+    if parsed.stream_options is not None and not parsed.stream:
+        problems.append(Problem(("stream_options",), "needs stream: true"))
+    if parsed.background and parsed.store is False:
+        problems.append(Problem(("background",), "needs store: true"))
+    return problems + _problems_of_choice(parsed)
+
+
+def _problems_of_choice(parsed: ResponseRequest) -> list[Problem]:
+    choice, names = parsed.tool_choice, {tool.name for tool in parsed.tools or ()}
+    says = "must be the name of one of the tools"
+    if isinstance(choice, ChosenFunction):
+        return [] if choice.name in names else [Problem(("tool_choice", "name"), says)]
+    if isinstance(choice, ChosenFunctions):
+        place = ("tool_choice", "tools")
+        return [Problem((*place, at, "name"), says) for at, one in enumerate(choice.tools) if one.name not in names]
+    return [Problem(("tool_choice",), "needs tools")] if choice == "required" and not names else []
+
+
+def _request(parsed: ResponseRequest) -> CompletionRequest:
+    numbers = {name: value for name in ("temperature", "top_p") if (value := getattr(parsed, name)) is not None}
+    extras = {name: value for name in _EXTRAS if (value := getattr(parsed, name)) is not None}
+    if parsed.reasoning is not None and parsed.reasoning.effort is not None:
+        extras["reasoning_effort"] = parsed.reasoning.effort
+    if parsed.text is not None and parsed.text.verbosity is not None:
+        extras["verbosity"] = parsed.text.verbosity
+    return CompletionRequest(
+        parsed.model,
+        (),
+        max_tokens=parsed.max_output_tokens,
+        logprobs=bool(parsed.top_logprobs) or _LOGPROBS in (parsed.include or ()),
+        top_logprobs=parsed.top_logprobs or 0,
+        tools=_tools(parsed),
+        tool_choice=_tool_choice(parsed.tool_choice),
+        parallel_tool_calls=parsed.parallel_tool_calls is not False,
+        response_format=_format(parsed.text),
+        streamed=bool(parsed.stream),
+        user=parsed.user,
+        metadata=parsed.metadata or {},
+        extras=extras,
+        **number_fields(numbers),
+    )
+
+
+def _tools(parsed: ResponseRequest) -> tuple[Tool, ...]:
+    choice, tools = parsed.tool_choice, parsed.tools or ()
+    if isinstance(choice, ChosenFunctions):
+        allowed = {one.name for one in choice.tools}
+        tools = tuple(tool for tool in tools if tool.name in allowed)
+    return tuple([Tool(one.name, one.description or "", one.parameters or {}, bool(one.strict)) for one in tools])
+
+
+def _tool_choice(choice: str | ChosenFunction | ChosenFunctions | None) -> ToolChoice:
+    if isinstance(choice, ChosenFunction):
+        return ToolChoice(ToolMode.REQUIRED, choice.name)
+    if isinstance(choice, ChosenFunctions):
+        return ToolChoice(ToolMode(choice.mode))
+    return ToolChoice() if choice is None else ToolChoice(ToolMode(choice))
+
+
+def _format(text: TextOptions | None) -> ResponseFormat:
+    form = None if text is None else text.format
+    if form is None:
+        return ResponseFormat()
+    if isinstance(form, SchemaFormat):
+        return ResponseFormat(ResponseType.JSON_SCHEMA, form.name, form.schema, bool(form.strict))
+    return ResponseFormat(ResponseType(form.type))

@@ -1,0 +1,120 @@
+"""A backend that answers with what a test has written down for it."""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+from modelyard.backends import echo, word_embedding
+from modelyard.backends.entries import entry_for
+from modelyard.domain import embedding
+from modelyard.domain.catalogue import CatalogueEntry, Pricing
+from modelyard.domain.completion import CompletionRequest, Delta
+from modelyard.parts.scripted.answers import (
+    Answer,
+    call,
+    items,
+    may_report,
+    pause,
+    reasoning,
+    say,
+    token,
+    usage_of,
+    with_usage,
+)
+from modelyard.parts.scripted.demands import checked
+from modelyard.parts.scripted.parts import Item, Pause
+from modelyard.parts.scripted.rules import Rule, RuleBook, Script, on, rules_of
+from modelyard.protocols import Capabilities, Clock, ServedModel
+
+__all__ = ["Answer", "Rule", "Script", "ScriptedBackend", "call", "on", "pause", "reasoning", "say", "token"]
+
+
+class ScriptedBackend:
+    """Answers by rules, from a list in order, or with what a function of the request returns.
+
+    Each choice takes one answer. The first rule that matches a request answers it: `on(...)` states the conditions,
+    `.answer(...)` the answers. Pauses sleep on `clock`; without a clock they take no time. `requests` are the requests
+    so far, oldest first. Raises `NoAnswerPrepared` if no rule matches, if the list is used up, and for an answer that
+    the request rules out: not valid under its schema, or without the call that its tool choice demands. `unchecked`
+    gives such an answer all the same. Embeddings are those of `EchoBackend`.
+
+    >>> backend = ScriptedBackend([on("refund").answer(call("look_up", order=17)), on(tool="look_up").answer("Paid.")])
+    >>> backend.requests, backend.texts, backend.unused
+    ([], [], [on(text='refund'), on(tool='look_up')])
+    """
+
+    def __init__(
+        self,
+        answers: Sequence[Rule | Answer] | Script,
+        models: Sequence[str] = ("scripted",),
+        clock: Clock | None = None,
+        *,
+        unchecked: bool = False,
+    ) -> None:
+        self.requests: list[CompletionRequest] = []
+        self._rules = RuleBook(rules_of(answers))
+        self._clock, self._unchecked = clock, unchecked
+        self._entries = tuple(entry_for(model, echo.CERTAIN, Pricing(), 131_072) for model in models)
+
+    @property
+    def blocking(self) -> bool:
+        """Whether pauses take time."""
+        return self._clock is not None
+
+    @property
+    def texts(self) -> list[str]:
+        """The last message of each request, oldest first."""
+        return [request.messages[-1].text for request in self.requests]
+
+    @property
+    def answered(self) -> list[Rule]:
+        """The rule that answered, for each request that one did, oldest first. A list or a function is one rule."""
+        return list(self._rules.answered)
+
+    @property
+    def unused(self) -> list[Rule]:
+        """The rules that have answered nothing."""
+        return self._rules.unused
+
+    def entries(self) -> Sequence[CatalogueEntry]:
+        """Return one entry per model."""
+        return self._entries
+
+    def capabilities(self, model: str) -> Capabilities:
+        """Return every capability: the script is responsible for its answers."""
+        return echo.CERTAIN
+
+    def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int:
+        """Count the words of all messages, or return what the next answer reports itself.
+
+        What the answer of a function and deltas that are still to be made report comes with the stream.
+        """
+        answer = self._rules.upcoming(request)
+        reported = None if answer is None else usage_of(answer)
+        return echo.count_prompt(request.messages) if reported is None else reported.prompt_tokens
+
+    def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
+        """Stream the script's next answer."""
+        for item in self._items(request):
+            if not isinstance(item, Pause):
+                yield item
+            elif self._clock is not None:
+                self._clock.sleep(item.seconds)
+
+    async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
+        """Stream the script's next answer, on an event loop."""
+        for item in self._items(request):
+            if not isinstance(item, Pause):
+                yield item
+            elif self._clock is not None:
+                await self._clock.asleep(item.seconds)
+
+    def embed(self, request: "embedding.EmbeddingRequest", model: ServedModel) -> "Iterator[embedding.EmbeddedBatch]":
+        """Embed as `EchoBackend` does: no rule is needed for it. Raises `ContextLengthExceeded`."""
+        return word_embedding.embedded(request, model, echo.CERTAIN.embedding_size, echo.count)
+
+    def _items(self, request: CompletionRequest) -> Iterator[Item]:
+        self.requests.append(request)
+        answer = self._rules.next(request)
+        deltas = items(answer, request)
+        if not self._unchecked:
+            deltas = checked(deltas, request)
+        yield from with_usage(deltas, request) if may_report(answer) else deltas

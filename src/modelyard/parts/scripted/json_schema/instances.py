@@ -1,0 +1,209 @@
+"""A small valid instance of a JSON schema, for doubles that answer forced tool calls and schemas without a model.
+
+It has the least depth that suffices, takes the first branch that works, and prefers the simplest values. A schema
+always gives the same instance. A schema for which no instance is found is refused, naming the place and the keyword.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from modelyard.domain import safe_regex
+from modelyard.domain.completion import CompletionRequest, ResponseType, Tool, ToolCall, ToolMode
+from modelyard.errors import InvalidInput
+from modelyard.parts.scripted.json_schema.schemas import Document, Loc, Schema, is_number, listed
+from modelyard.parts.scripted.json_schema.validation import fits
+
+DEPTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
+MAX_ITEMS = 1000
+
+
+def forced_call(request: CompletionRequest) -> ToolCall | None:
+    """Return the tool call that the request requires, or None. Raises `InvalidInput`.
+
+    Its id depends on the seed, the tool's name and the conversation's length.
+    """
+    if request.tool_choice.mode is not ToolMode.REQUIRED or not request.tools:
+        return None
+    at, tool = _chosen_tool(request)
+    schema = {"type": "object", **tool.parameters}
+    arguments = smallest_instance(schema, "tools", at, "function", "parameters")
+    key = f"{request.sampling.seed or 0}:{len(request.messages)}:{tool.name}"
+    return ToolCall(f"call_{hashlib.sha256(key.encode()).hexdigest()[:24]}", tool.name, json.dumps(arguments))
+
+
+def _chosen_tool(request: CompletionRequest) -> tuple[int, Tool]:
+    wanted = request.tool_choice.name
+    for at, tool in enumerate(request.tools):
+        if wanted in (None, tool.name):
+            return at, tool
+    raise InvalidInput.at("tool_choice", msg=f"there is no tool {wanted!r} among the tools")
+
+
+def structured_text(request: CompletionRequest) -> str | None:
+    """Return text that satisfies the response format, or None for free text. Raises `InvalidInput`."""
+    wanted = request.response_format
+    if wanted.type is ResponseType.TEXT:
+        return None
+    if wanted.type is ResponseType.JSON_OBJECT:
+        return "{}"
+    if wanted.type is ResponseType.CHOICE:
+        return wanted.choices[0]
+    if wanted.type is ResponseType.REGEX:
+        schema = {"type": "string", "pattern": f"^(?:{wanted.pattern})$"}
+        return str(smallest_instance(schema, "structured_outputs", "regex"))
+    return json.dumps(smallest_instance(wanted.schema, "response_format", "json_schema", "schema"))
+
+
+def smallest_instance(schema: Any, *loc: str | int) -> Any:
+    """Return a small JSON value that is valid under `schema`. Raises `InvalidInput` at `loc` and below."""
+    document = Document(schema, loc)
+    for depth in DEPTHS:
+        builder = _Builder(document, depth)
+        try:
+            return builder.make(schema, loc, 0)
+        except InvalidInput:
+            if not builder.cut or depth == DEPTHS[-1]:
+                raise
+    raise AssertionError("the last depth returns or raises")
+
+
+class _Builder:
+    """Builds instances of at most `depth` levels; `cut` is true once that limit was in the way."""
+
+    def __init__(self, document: Document, depth: int) -> None:
+        self.document, self.depth, self.cut = document, depth, False
+
+    def make(self, schema: Any, loc: Loc, level: int) -> Any:
+        failure = InvalidInput.at(*loc, msg="no instance was found that satisfies all of this; use a simpler schema")
+        for flat in self.document.forms(schema, loc):
+            for build in self.builders(flat):
+                try:
+                    value = build(flat, loc, level)
+                except InvalidInput as refused:
+                    failure = refused
+                    continue
+                if fits(self.document, value, schema, loc):
+                    return value
+        raise failure
+
+    def builders(self, flat: Schema) -> Iterator[Callable[[Schema, Loc, int], Any]]:
+        """Yield the methods to try, in order."""
+        if "enum" in flat:
+            yield from (lambda flat, loc, level, value=value: value for value in flat["enum"])
+            return
+        for name in listed(flat.get("type", _implied_type(flat))):
+            yield getattr(self, name)
+
+    def null(self, flat: Schema, loc: Loc, level: int) -> None:
+        return None
+
+    def boolean(self, flat: Schema, loc: Loc, level: int) -> bool:
+        return False
+
+    def string(self, flat: Schema, loc: Loc, level: int) -> str:
+        least = flat.get("minLength", 0)
+        if least > safe_regex.MAX_TEXT:
+            raise InvalidInput.at(*loc, "minLength", msg=f"longer strings than {safe_regex.MAX_TEXT} are not made up")
+        if "pattern" in flat:
+            return self.matching(flat, least, loc)
+        return FORMATS.get(flat.get("format", ""), "").ljust(least, "a")
+
+    def matching(self, flat: Schema, least: int, loc: Loc) -> str:
+        node = self.document.pattern(flat["pattern"], loc)
+        try:
+            return safe_regex.example(node, least, self.document.spend)
+        except safe_regex.PatternError as unknown:
+            raise InvalidInput.at(*loc, "pattern", msg=f"{unknown}; use a simpler pattern") from None
+
+    def integer(self, flat: Schema, loc: Loc, level: int) -> float:
+        return self.nearest(flat, loc, [int(number) for number in _candidates(flat) if number == int(number)])
+
+    def number(self, flat: Schema, loc: Loc, level: int) -> float:
+        return self.nearest(flat, loc, _candidates(flat))
+
+    def nearest(self, flat: Schema, loc: Loc, candidates: list[float]) -> float:
+        for number in sorted(candidates, key=lambda number: (abs(number), number < 0)):
+            if fits(self.document, number, flat, loc):
+                return number
+        raise InvalidInput.at(*loc, msg="no number was found within these bounds")
+
+    def array(self, flat: Schema, loc: Loc, level: int) -> list[Any]:
+        count, prefix = flat.get("minItems", 0), flat.get("prefixItems", ())
+        if count > MAX_ITEMS:
+            raise InvalidInput.at(*loc, "minItems", msg=f"arrays of more than {MAX_ITEMS} items are not made up")
+        self.descend(loc, level, count)
+        rest = flat.get("items", True)
+        places = [(prefix[at], "prefixItems", at) if at < len(prefix) else (rest, "items") for at in range(count)]
+        return [self.make(schema, (*loc, *place), level + 1) for schema, *place in places]
+
+    def object(self, flat: Schema, loc: Loc, level: int) -> dict[str, Any]:
+        names = _member_names(flat)
+        self.descend(loc, level, len(names))
+        known, rest = flat.get("properties", {}), flat.get("additionalProperties", True)
+        return {name: self.make(known.get(name, rest), (*loc, "properties", name), level + 1) for name in names}
+
+    def descend(self, loc: Loc, level: int, members: int) -> None:
+        if members and level >= self.depth:
+            self.cut = True
+            raise InvalidInput.at(*loc, msg=f"needs more than {self.depth} levels")
+
+
+def _implied_type(flat: Schema) -> str:
+    """Return the type that the keywords are about, if none is named."""
+    for name, keywords in _KEYWORDS_OF_TYPE.items():
+        if keywords & flat.keys():
+            return name
+    return "null"
+
+
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_KEYWORDS_OF_TYPE: Mapping[str, frozenset[str]] = {
+    "object": frozenset({"properties", "required", "additionalProperties", "minProperties"}),
+    "array": frozenset({"items", "prefixItems", "minItems"}),
+    "string": frozenset({"minLength", "pattern", "format"}),
+    "number": frozenset({*_BOUNDS, "multipleOf"}),
+}
+
+
+def _member_names(flat: Schema) -> list[str]:
+    """Return the required names in the order of the properties, and optional ones up to the least number."""
+    required = set(flat.get("required", ()))
+    properties = flat.get("properties", {})
+    names = [name for name in properties if name in required]
+    names += [name for name in dict.fromkeys(flat.get("required", ())) if name not in properties]
+    optional = [name for name in properties if name not in required]
+    return names + optional[: max(0, flat.get("minProperties", 0) - len(names))]
+
+
+def _candidates(flat: Schema) -> list[float]:
+    """Return numbers worth trying: 0, those at and next to each bound, between two bounds, and multiples near them."""
+    bounds = [flat[keyword] for keyword in _BOUNDS if keyword in flat]
+    numbers = [0, *bounds]
+    for bound in bounds:
+        numbers += [math.floor(bound) - 1, math.floor(bound), math.ceil(bound), math.ceil(bound) + 1]
+        numbers += _multiples(bound, flat.get("multipleOf", 1))
+    numbers += [one / 2 + two / 2 for one in bounds for two in bounds]
+    return [number for number in numbers if is_number(number)]
+
+
+def _multiples(bound: float, unit: float) -> list[float]:
+    nearest = bound / unit
+    return [(int(nearest) + step) * unit for step in (-1, 0, 1)] if math.isfinite(nearest) else []
+
+
+FORMATS: Mapping[str, str] = {
+    "date-time": "1970-01-01T00:00:00Z",
+    "date": "1970-01-01",
+    "time": "00:00:00Z",
+    "duration": "P0D",
+    "email": "a@example.com",
+    "hostname": "example.com",
+    "ipv4": "0.0.0.0",  # noqa: S104 - a value, not an interface to listen on
+    "ipv6": "::",
+    "uri": "http://example.com",
+    "uuid": "00000000-0000-0000-0000-000000000000",
+}
+"""Examples of the formats that clients' schema generators use most."""

@@ -1,0 +1,178 @@
+"""The commands of Tinker's client in JSON, and what they are answered with."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import attrs
+
+from modelyard.formats.constraints import Length, Only, Unsupported, Within
+from modelyard.parts.tinker.saved_weights import LONGEST
+
+NAMED = Length(1, 128)
+PATH = Length(1, 1024)
+NUMBER = Within(0, 2**31 - 1)
+TTL = Within(1, LONGEST)
+METADATA = Length(0, 64)
+_FIRST = Within(1, 2**31 - 1)
+
+MAX_RANK = 4096
+"""The largest rank of an adapter."""
+
+
+@attrs.define(kw_only=True)
+class AdapterBody:
+    """A low-rank adapter."""
+
+    rank: int = attrs.field(validator=Within(1, MAX_RANK))
+    seed: int | None = attrs.field(default=None, validator=Within(0, 2**63 - 1))
+    train_unembed: bool = True
+    train_mlp: bool = True
+    train_attn: bool = True
+
+
+@attrs.define(kw_only=True)
+class OptimizerChoice:
+    """The optimizer of a run."""
+
+    type: str = attrs.field(default="adamw", validator=Only(("adamw",), "is not supported: the optimizer is adamw"))
+
+
+@attrs.define(kw_only=True)
+class NewRun:
+    """A model to be trained from a base model."""
+
+    session_id: str = attrs.field(validator=NAMED)
+    model_seq_id: int = attrs.field(validator=NUMBER)
+    base_model: str = attrs.field(validator=PATH)
+    lora_config: AdapterBody
+    user_metadata: Mapping[str, Any] | None = attrs.field(default=None, validator=METADATA)
+    optimizer_config: OptimizerChoice | None = None
+    type: str | None = None
+
+
+@attrs.define(kw_only=True)
+class LoadedWeights:
+    """Weights to load into a run (`model_id`, `seq_id`), or to make one of (`session_id`, `model_seq_id`)."""
+
+    path: str = attrs.field(validator=PATH)
+    optimizer: bool
+    model_id: str | None = attrs.field(default=None, validator=NAMED)
+    seq_id: int | None = attrs.field(default=None, validator=_FIRST)
+    session_id: str | None = attrs.field(default=None, validator=NAMED)
+    model_seq_id: int | None = attrs.field(default=None, validator=NUMBER)
+    base_model: str | None = attrs.field(default=None, validator=PATH)
+    user_metadata: Mapping[str, Any] | None = attrs.field(default=None, validator=METADATA)
+    optimizer_config: OptimizerChoice | None = None
+    weights_access_token: str | None = attrs.field(
+        default=None, validator=Unsupported("is not supported: weights are loaded with a key that may see them")
+    )
+    type: str | None = None
+
+
+@attrs.define(kw_only=True)
+class OptimStep:
+    """An optimizer step with the gradients so far; `adam_params` are checked in its turn."""
+
+    model_id: str = attrs.field(validator=NAMED)
+    seq_id: int = attrs.field(validator=_FIRST)
+    adam_params: Mapping[str, Any] | None = None
+    optimizer_params: Mapping[str, Any] | None = None
+    type: str | None = None
+
+
+@attrs.define(kw_only=True)
+class AdamNumbers:
+    """One step of AdamW."""
+
+    learning_rate: float = attrs.field(default=1e-4, validator=Within(0, 1e6))
+    beta1: float = attrs.field(default=0.9, validator=Within(0, 1))
+    beta2: float = attrs.field(default=0.95, validator=Within(0, 1))
+    eps: float = attrs.field(default=1e-12, validator=Within(0, 1e6))
+    weight_decay: float = attrs.field(default=0.0, validator=Within(0, 1e6))
+    grad_clip_norm: float = attrs.field(default=0.0, validator=Within(0, 1e30))
+
+
+@attrs.define(kw_only=True)
+class SaveBody:
+    """Weights to be saved under a name, with the optimizer's state or, for a sampler, without."""
+
+    model_id: str = attrs.field(validator=NAMED)
+    seq_id: int = attrs.field(validator=_FIRST)
+    path: str | None = attrs.field(default=None, validator=Length(0, 256))
+    ttl_seconds: int | None = attrs.field(default=None, validator=TTL)
+    overwrite: bool = False
+    user_metadata: Mapping[str, str] | None = attrs.field(default=None, validator=METADATA)
+    sampling_session_seq_id: int | None = attrs.field(default=None, validator=NUMBER)
+    kind: Literal["snapshot", "inflight"] = "snapshot"
+    type: str | None = None
+
+
+@attrs.define(kw_only=True)
+class RunNamed:
+    """The run that a request is about."""
+
+    model_id: str = attrs.field(validator=NAMED)
+    type: str | None = None
+
+
+@attrs.define(kw_only=True)
+class RefusedCommand:
+    """A command that is not supported."""
+
+    model_id: str = attrs.field(validator=NAMED)
+    seq_id: int = attrs.field(validator=_FIRST)
+
+
+@attrs.frozen
+class Promise:
+    """The id under which the answer is retrieved."""
+
+    request_id: str
+    model_id: str | None = None
+    sample_sequence_ids: tuple[str, ...] | None = None
+
+
+@attrs.define(kw_only=True)
+class RequestNamed:
+    """The id of an answer."""
+
+    request_id: str = attrs.field(validator=Length(1, 256))
+    allow_metadata_only: bool | None = None
+
+
+@attrs.frozen
+class FailedRequest:
+    """Why a command or a request to sample has failed."""
+
+    error: str
+    category: Literal["user", "server", "unknown"]
+
+
+@attrs.frozen
+class TryAgain:
+    """There is no answer yet."""
+
+    request_id: str
+    queue_state: str = "active"
+    type: Literal["try_again"] = "try_again"
+
+
+@attrs.frozen
+class ModelData:
+    """A base model."""
+
+    arch: str
+    model_name: str
+    tokenizer_id: str | None
+
+
+@attrs.frozen
+class RunInfo:
+    """What a run trains."""
+
+    model_id: str
+    model_data: ModelData
+    model_name: str
+    lora_rank: int
+    is_lora: bool = True
+    type: Literal["get_info"] = "get_info"

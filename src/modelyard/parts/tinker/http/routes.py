@@ -1,0 +1,274 @@
+"""Runs and their commands, answers, and samplers."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import attrs
+
+from modelyard.domain.canonical import digest
+from modelyard.errors import InvalidInput
+from modelyard.flow import Call, Flow
+from modelyard.formats.converter import structure
+from modelyard.http.error_responses import sentence
+from modelyard.http.errors import Gone, UnsupportedMedia
+from modelyard.http.message import Response, json_response
+from modelyard.http.route import MAX_EXPORT, PROTOBUF, Auth, Body, Interface, Route, RouteCall, documented_route
+from modelyard.parts.tinker.command_log import Future
+from modelyard.parts.tinker.formats.forward_backward import read_head, read_rows
+from modelyard.parts.tinker.formats.sampling import SampleBody, sample_message, sample_request
+from modelyard.parts.tinker.http.command_schemas import (
+    AdamNumbers,
+    FailedRequest,
+    LoadedWeights,
+    ModelData,
+    NewRun,
+    OptimStep,
+    Promise,
+    RefusedCommand,
+    RequestNamed,
+    RunInfo,
+    RunNamed,
+    SaveBody,
+    TryAgain,
+)
+from modelyard.parts.tinker.http.rest_routes import runs_of, whole
+from modelyard.parts.tinker.http.schemas import (
+    JoinedSampler,
+    MadeSampler,
+    NewSampler,
+    SamplerNamed,
+    ShownSampler,
+)
+from modelyard.parts.tinker.records import SAMPLER, CommandKind, FutureStatus
+from modelyard.parts.tinker.samplers import Answer
+from modelyard.parts.tinker.service import TrainingRuns
+
+LONG_POLL = 20.0
+"""Seconds that a request for an answer waits; the client itself waits 45."""
+
+
+# ---- runs and their commands -------------------------------------------------------------------------------------
+
+
+def create_run(call: RouteCall) -> Response:
+    """Create a run: a model with an adapter on a base model."""
+    body = structure(NewRun, call.body, "body")
+    future = runs_of(call).create(
+        body.session_id,
+        body.model_seq_id,
+        base_model=body.base_model,
+        adapter=attrs.asdict(body.lora_config),
+        metadata=body.user_metadata,
+    )
+    return _promise(future)
+
+
+def load_weights(call: RouteCall) -> Response:
+    """Load saved weights into a run, or make a run of them."""
+    body, runs = structure(LoadedWeights, call.body, "body"), runs_of(call)
+    if body.session_id is not None and body.model_seq_id is not None and body.model_id is None:
+        future = runs.create_from(
+            body.session_id,
+            body.model_seq_id,
+            body.path,
+            optimizer=body.optimizer,
+            base_model=body.base_model,
+            metadata=body.user_metadata,
+        )
+        return _promise(future)
+    if body.model_id is None or body.seq_id is None or body.session_id is not None:
+        raise InvalidInput.at("body", "model_id", msg="is needed with seq_id, or session_id with model_seq_id")
+    run_id, number = body.model_id, body.seq_id
+    load = partial(runs.load, run_id, number, body.path, optimizer=body.optimizer)
+    return _promise(_or_refused(runs, run_id, number, load))
+
+
+def forward_backward(call: RouteCall) -> Response:
+    """Score rows, and unless `forward_only` add their gradients. The body is protobuf."""
+    media = (call.headers.text(b"content-type") or "").partition(";")[0].strip().lower()
+    if media != PROTOBUF:
+        raise UnsupportedMedia(f"the body must be a ForwardBackwardRequest; send Content-Type: {PROTOBUF}")
+    if (call.headers.text(b"content-encoding") or "identity").strip().lower() != "identity":
+        raise UnsupportedMedia("the body must not be compressed")
+    raw, runs = call.file.read(MAX_EXPORT), runs_of(call)
+    head = read_head(raw)
+    kind = CommandKind.FORWARD if head.forward_only else CommandKind.FORWARD_BACKWARD
+
+    def add() -> str:
+        request = read_rows(raw)
+        return runs.command(head.run_id, head.number, kind, {"loss": request.loss, "rows": len(request.rows)}, raw)
+
+    return _promise(_or_refused(runs, head.run_id, head.number, add))
+
+
+def optim_step(call: RouteCall) -> Response:
+    """Make an optimizer step with the gradients so far."""
+    body, runs = structure(OptimStep, call.body, "body"), runs_of(call)
+
+    def add() -> str:
+        if body.optimizer_params is not None:
+            msg = f"are of {body.optimizer_params.get('type')!r}, which is not supported: the optimizer is adamw"
+            raise InvalidInput.at("body", "optimizer_params", msg=msg)
+        params = structure(AdamNumbers, dict(body.adam_params or {}), "body", "adam_params")
+        return runs.command(body.model_id, body.seq_id, CommandKind.OPTIM_STEP, attrs.asdict(params))
+
+    return _promise(_or_refused(runs, body.model_id, body.seq_id, add))
+
+
+def save_weights(call: RouteCall) -> Response:
+    """Save the weights of a run with the optimizer's state, under a name."""
+    body, runs = structure(SaveBody, call.body, "body"), runs_of(call)
+
+    def add() -> str:
+        options = {"overwrite": body.overwrite, **_saved_as(body)}
+        return runs.save(body.model_id, body.seq_id, CommandKind.SAVE, body.path, **options)
+
+    return _promise(_or_refused(runs, body.model_id, body.seq_id, add))
+
+
+def save_for_sampler(call: RouteCall) -> Response:
+    """Save the weights of a run to sample from: under a name, or at once for a sampling session."""
+    body, runs = structure(SaveBody, call.body, "body"), runs_of(call)
+
+    def add() -> str:
+        save = partial(runs.save, body.model_id, body.seq_id, CommandKind.SAVE_FOR_SAMPLER)
+        if body.path is not None:
+            return save(body.path, **_saved_as(body))
+        if body.sampling_session_seq_id is None:
+            raise InvalidInput.at("body", "path", msg="is needed, or sampling_session_seq_id")
+        session = body.model_id.partition(":")[0]
+        named = f"{session}:{SAMPLER}:{body.sampling_session_seq_id}"
+        sampler = {"id": named, "inflight": body.kind == "inflight"}
+        return save(f"session-{body.sampling_session_seq_id}", sampler=sampler, metadata=dict(body.user_metadata or {}))
+
+    return _promise(_or_refused(runs, body.model_id, body.seq_id, add))
+
+
+def _saved_as(body: SaveBody) -> Mapping[str, Any]:
+    return {"ttl_seconds": body.ttl_seconds, "metadata": dict(body.user_metadata or {})}
+
+
+def refuse_external(call: RouteCall) -> Response:
+    """Refuse to export weights in its turn: the files of a checkpoint are downloaded from the model."""
+    body, runs = structure(RefusedCommand, call.body, "body"), runs_of(call)
+    why = "save_weights_external is not supported: download the files of a checkpoint of the model"
+    return _promise(runs.command(body.model_id, body.seq_id, CommandKind.REFUSED, {"why": why}))
+
+
+def unload(call: RouteCall) -> Response:
+    """End a run after the commands that it has."""
+    return _promise(runs_of(call).unload(structure(RunNamed, call.body, "body").model_id))
+
+
+def show_info(call: RouteCall) -> Response:
+    """Show what a run trains."""
+    run = runs_of(call).get(structure(RunNamed, call.body, "body").model_id)
+    data = ModelData("causal-lm", run.base_model, runs_of(call).tokenizer_of(run.base_model))
+    return whole(RunInfo(run.id, data, run.base_model, run.adapter["rank"]))
+
+
+def _or_refused(runs: TrainingRuns, run_id: str, number: int, add: Callable[[], str]) -> str:
+    """Add a command. One that is refused still has its turn, and fails in it, so that those after it have theirs."""
+    try:
+        return add()
+    except InvalidInput as bad:
+        if any(problem.loc[-1:] == ("seq_id",) for problem in bad.problems):
+            raise
+        return runs.command(run_id, number, CommandKind.REFUSED, {"why": sentence(bad.problems)})
+
+
+def _promise(future_id: str) -> Response:
+    return json_response(Promise(future_id, future_id.rpartition(":")[0]))
+
+
+# ---- samplers ----------------------------------------------------------------------------------------------------
+
+
+def create_sampler(call: RouteCall) -> Response:
+    """Create a sampling session for a base model or saved weights."""
+    body = structure(NewSampler, call.body, "body")
+    sampler = runs_of(call).samplers.create(
+        body.session_id, body.sampling_session_seq_id, base_model=body.base_model, path=body.model_path
+    )
+    return whole(MadeSampler(sampler.id))
+
+
+def join_sampler(call: RouteCall) -> Response:
+    """Give one more client of a sampling session a number."""
+    body = structure(SamplerNamed, call.body, "body")
+    return whole(JoinedSampler(runs_of(call).samplers.join(body.sampling_session_id)))
+
+
+def show_sampler(call: RouteCall) -> Response:
+    """Show what a sampling session samples from."""
+    sampler = runs_of(call).samplers.get(call.params["sampler_id"])
+    return json_response(ShownSampler(sampler.id, sampler.base_model, sampler.path or None))
+
+
+def sample(call: RouteCall) -> Flow[Response | None]:
+    """Begin to sample."""
+    body = yield Call(partial(structure, SampleBody, call.body, "body"), threads=call.threads)
+    samplers = runs_of(call).samplers
+    sampler = yield Call(partial(samplers.get, body.sampling_session_id), threads=call.threads)
+    request, given = sample_request(body, sampler.model), call.body
+    identity = yield Call(partial(digest, given), threads=call.threads)
+    future = yield from samplers._sampling(
+        sampler, body.seq_id, identity, Answer(request, lambda completion: sample_message(completion, given))
+    )
+    sequences = tuple(f"{future}:{at}" for at in range(body.num_samples))
+    return json_response(Promise(future, None, sequences))
+
+
+def cancel(call: RouteCall) -> Response:
+    """Stop sampling for a request that no one waits for any more."""
+    runs_of(call).samplers.cancel(structure(RequestNamed, call.body, "body").request_id)
+    return json_response({})
+
+
+# ---- answers -----------------------------------------------------------------------------------------------------
+
+
+def retrieve(call: RouteCall) -> Flow[Response | None]:
+    """Return the answer to a command or a request to sample; wait for it for a while."""
+    body, runs = structure(RequestNamed, call.body, "body"), runs_of(call)
+    found = yield from runs._waiting(body.request_id, LONG_POLL)
+    return (yield Call(partial(_answer, runs, found), threads=call.threads))  # type: ignore[no-any-return]
+
+
+def _answer(runs: TrainingRuns, found: Future) -> Response:
+    if found.status is FutureStatus.PENDING:
+        return whole(TryAgain(found.id), 408)
+    if found.status is FutureStatus.LOST:
+        raise Gone(f"{found.id}: {found.error}")
+    if found.status is FutureStatus.FAILED:
+        return whole(FailedRequest(found.error, found.result.get("category", "user")))
+    if found.answer:
+        return Response(200, [("content-type", PROTOBUF)], runs.answer_bytes(found))
+    return json_response(found.result)
+
+
+# ---- the table ---------------------------------------------------------------------------------------------------
+
+_route = partial(documented_route, Interface.TINKER, Auth.API_KEY)
+_post = partial(_route, "POST", body=Body.CONTROL)
+_command = partial(_post, response=Promise)
+BASE = "/api/v1"
+
+ROUTES: tuple[Route, ...] = (
+    _command(f"{BASE}/create_model", create_run, request=NewRun),
+    _command(f"{BASE}/load_weights", load_weights, request=LoadedWeights),
+    _route("POST", f"{BASE}/forward_backward", forward_backward, body=Body.MESSAGE, response=Promise),
+    _command(f"{BASE}/optim_step", optim_step, request=OptimStep),
+    _command(f"{BASE}/save_weights", save_weights, request=SaveBody),
+    _command(f"{BASE}/save_weights_for_sampler", save_for_sampler, request=SaveBody),
+    _command(f"{BASE}/save_weights_external", refuse_external, request=RefusedCommand),
+    _command(f"{BASE}/unload_model", unload, request=RunNamed),
+    _post(f"{BASE}/get_info", show_info, request=RunNamed, response=RunInfo),
+    _post(f"{BASE}/create_sampling_session", create_sampler, request=NewSampler, response=MadeSampler),
+    _post(f"{BASE}/join_sampling_session", join_sampler, request=SamplerNamed, response=JoinedSampler),
+    _route("GET", f"{BASE}/samplers/{{sampler_id}}", show_sampler, response=ShownSampler),
+    _route("POST", f"{BASE}/asample", sample, body=Body.CHAT, request=SampleBody, response=Promise),
+    _post(f"{BASE}/cancel_future", cancel, request=RequestNamed),
+    _post(f"{BASE}/retrieve_future", retrieve, request=RequestNamed, coded=True, statuses=(200, 408)),
+)

@@ -1,0 +1,136 @@
+"""The sessions of clients, and what a client asks before it has one."""
+
+from functools import partial
+
+import attrs
+
+from modelyard.errors import InvalidInput
+from modelyard.formats.converter import structure
+from modelyard.http.errors import Gone
+from modelyard.http.message import Response, json_response
+from modelyard.http.route import Auth, Body, Interface, Route, RouteCall, documented_route
+from modelyard.parts.tinker.http.rest_routes import OFFSETS, SCOPE, listed_part, runs_of, whole
+from modelyard.parts.tinker.http.schemas import (
+    ChangingFlags,
+    ClientFlags,
+    ClientVersion,
+    Healthy,
+    HeartbeatAnswer,
+    MadeSession,
+    NewRunSession,
+    ReportedEvents,
+    ServerCapabilities,
+    SessionEnd,
+    SessionIds,
+    SessionNamed,
+    ShownSession,
+    SupportedModel,
+    TelemetryAnswer,
+)
+
+
+def show_flags(call: RouteCall) -> Response:
+    """Tell a client how to behave, and close the connection where that can be asked for, as in HTTP/1.1.
+
+    The client never uses it again, and does not close it: when that is collected, in whatever thread, the number of its
+    socket may be another connection's, which is then read from no more until it times out after a minute.
+    """
+    structure(ClientVersion, call.body, "body")
+    closing = [("connection", "close")] if b"connection" in call.headers else []
+    return json_response(attrs.asdict(ClientFlags()), headers=closing)
+
+
+def show_changing_flags(call: RouteCall) -> Response:
+    """Tell a client how to behave from now on."""
+    structure(ClientVersion, call.body, "body")
+    return whole(ChangingFlags())
+
+
+def show_health(call: RouteCall) -> Response:
+    """Answer that the server is there."""
+    return whole(Healthy())
+
+
+def show_capabilities(call: RouteCall) -> Response:
+    """List the models that can be trained and sampled from."""
+    entries, runs = call.platform.catalogue.list(), runs_of(call)
+    return json_response(
+        ServerCapabilities(
+            tuple(SupportedModel(entry.id, entry.context_length, runs.trainable(entry.id), True) for entry in entries)
+        )
+    )
+
+
+def create_session(call: RouteCall) -> Response:
+    """Begin a session."""
+    body = structure(NewRunSession, call.body, "body")
+    session = runs_of(call).sessions.begin(
+        project=body.project_id,
+        tags=body.tags,
+        metadata=body.user_metadata,
+        display_name=body.display_name or "",
+        sdk_version=body.sdk_version,
+    )
+    return whole(MadeSession(session.id))
+
+
+def beat(call: RouteCall) -> Response:
+    """Note that a client is there. One whose session has ended is told to stop."""
+    session = runs_of(call).sessions.beat(structure(SessionNamed, call.body, "body").session_id)
+    if session.finished:
+        raise Gone(f"the session {session.id} has finished: {session.finished}")
+    return whole(HeartbeatAnswer())
+
+
+def take_telemetry(call: RouteCall) -> Response:
+    """Accept what a client reports of itself, and keep nothing of it."""
+    structure(ReportedEvents, call.body, "body")
+    return whole(TelemetryAnswer())
+
+
+def list_sessions(call: RouteCall) -> Response:
+    """List sessions, the newest first."""
+    part = runs_of(call).sessions.list(*listed_part(call, 20))
+    return json_response(SessionIds(tuple(session.id for session in part.items)))
+
+
+def show_session(call: RouteCall) -> Response:
+    """Show what belongs to a session."""
+    found = runs_of(call).sessions.get(call.params["session_id"])
+    session = found.session
+    return json_response(
+        ShownSession(
+            tuple(found.runs), tuple(found.samplers), dict(session.metadata) or None, session.display_name or None
+        )
+    )
+
+
+def finish_session(call: RouteCall) -> Response:
+    """End a session, and its runs after the commands that they have."""
+    body = structure(SessionEnd, call.body, "body")
+    why = body.reason.get("type")
+    if why not in ("success", "errored", "interrupted"):
+        raise InvalidInput.at("body", "reason", "type", msg="must be success, errored or interrupted")
+    runs_of(call).finish_session(call.params["session_id"], str(why))
+    return json_response({})
+
+
+# ---- the table ---------------------------------------------------------------------------------------------------
+
+_route = partial(documented_route, Interface.TINKER, Auth.API_KEY)
+_post = partial(_route, "POST", body=Body.CONTROL)
+BASE = "/api/v1"
+_SESSION = f"{BASE}/sessions/{{session_id}}"
+
+ROUTES: tuple[Route, ...] = (
+    _route("GET", f"{BASE}/healthz", show_health, response=Healthy),
+    _route("GET", f"{BASE}/get_server_capabilities", show_capabilities, response=ServerCapabilities),
+    _post(f"{BASE}/client/config", show_flags, request=ClientVersion, response=ClientFlags),
+    _post(f"{BASE}/client/dynamic_config", show_changing_flags, request=ClientVersion, response=ChangingFlags),
+    _post(f"{BASE}/create_session", create_session, request=NewRunSession, response=MadeSession),
+    _post(f"{BASE}/session_heartbeat", beat, request=SessionNamed, response=HeartbeatAnswer),
+    _post(f"{BASE}/telemetry", take_telemetry, request=ReportedEvents, response=TelemetryAnswer),
+    _route("GET", f"{BASE}/sessions", list_sessions, response=SessionIds, query=OFFSETS),
+    _route("GET", _SESSION, show_session, response=ShownSession, query=SCOPE),
+    _route("POST", f"{_SESSION}/finish", finish_session, body=Body.CONTROL, request=SessionEnd),
+)

@@ -1,0 +1,124 @@
+"""Runs that Tinker's clients drive: all of them, and one with its curves, its checkpoints and its client."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from modelyard.domain.models import Model
+from modelyard.errors import NotFound
+from modelyard.parts.batches.files.records import FOR_EVER
+from modelyard.parts.dashboard.pages.jobs import POINTS, curves
+from modelyard.parts.dashboard.view import HtmlPage, View, empty, short_id, when
+from modelyard.parts.tinker.records import RunWeights, TrainingRun, WeightsKind
+from modelyard.report.html import Html, chip, facts, joined, section, table, tag
+from modelyard.report.inline_chart import sparkline
+from modelyard.report.numbers import NONE, count_text
+
+PAGE = 25
+DRAWN = 40
+"""About how many steps of each run are drawn in the list."""
+
+MOST_WEIGHTS = 100
+"""How many of a run's checkpoints are listed, the last of them."""
+
+
+def listed(view: View) -> HtmlPage:
+    """Show runs, the newest first."""
+    page = view.platform.training_runs.listing().page(PAGE, view.query.get("after"))
+    columns = [("run", ""), ("model", ""), ("base model", ""), ("state", ""), ("steps", "number"), ("loss", "")]
+    shown = table([*columns, ("last command", ""), ("created", "")], [_line(view, run) for run in page])
+    more = view.link("Older runs", "tinker", after=page.items[-1].id) if page.has_more else ""
+    content = joined([shown if page.items else _nothing(), tag("p", more)])
+    return HtmlPage("Tinker runs", content, live=not view.query.get("after"))
+
+
+def _nothing() -> Html:
+    start = 'tinker.ServiceClient(base_url=..., api_key="tml-...").create_lora_training_client("tabular-mini")'
+    return empty("No run yet. Begin one with Tinker's client:", start)
+
+
+def _line(view: View, run: TrainingRun) -> Sequence[object]:
+    return (
+        view.link(short_id(run.id), "tinker", run.id),
+        _model(view, run),
+        run.base_model,
+        _state(run),
+        count_text(run.steps),
+        _loss(view, run),
+        when(view.platform.training_runs.last_request(run)),
+        when(run.created_at),
+    )
+
+
+def _state(run: TrainingRun) -> Html:
+    return chip("ended") if run.ended else chip("open", "live")
+
+
+def _loss(view: View, run: TrainingRun) -> Html:
+    losses = [row.values["loss"] for row in view.platform.training_runs.metrics(run, DRAWN) if "loss" in row.values]
+    return joined([Html(sparkline(losses)), tag("small", f"{losses[-1]:.4g}")]) if losses else Html(NONE)
+
+
+def _model(view: View, run: TrainingRun) -> Html:
+    try:
+        model: Model = view.platform.models.get(run.model_id)
+    except NotFound:
+        return Html(NONE)
+    return view.link(f"{model.project}/{model.name}", "models", model.id)
+
+
+# ---- one run -----------------------------------------------------------------------------------------------------
+
+
+def run(view: View) -> HtmlPage:
+    """Show one run: how it stands, its curves, and what it has saved."""
+    runs = view.platform.training_runs
+    found = runs.get(view.params["run"])
+    drawn = curves([("", runs.metrics(found, POINTS))], "optimizer step")
+    content = joined(
+        [
+            facts(_facts(view, found)),
+            section("Curves", drawn or tag("p", "No optimizer step has been made yet.")),
+            section("Checkpoints", _weights(view, found, runs.weights.of_run(found.id))),
+            section("Metadata", _metadata(found.metadata)),
+        ]
+    )
+    return HtmlPage("Tinker run", content, live=not found.ended)
+
+
+def _facts(view: View, run: TrainingRun) -> Iterator[tuple[str, object]]:
+    runs = view.platform.training_runs
+    session = runs.sessions.get(run.session_id).session
+    yield "state", joined([_state(run), " ", run.ended])
+    yield "model", _model(view, run)
+    yield "base model", run.base_model
+    layers = [name.removeprefix("train_") for name in ("train_attn", "train_mlp", "train_unembed") if run.adapter[name]]
+    yield "adapter", f"rank {run.adapter['rank']}, on {', '.join(layers)}"
+    yield "optimizer steps", count_text(run.steps)
+    yield "commands applied", count_text(run.applied + 1)
+    yield "last command", when(runs.last_request(run))
+    yield "client", " ".join(filter(None, (session.display_name, session.sdk_version))) or NONE
+    yield "client last seen", when(session.seen_at)
+    yield "created", when(run.created_at)
+    yield "job", view.link(short_id(run.job_id), "jobs", run.job_id)
+    yield "id", run.id
+
+
+def _weights(view: View, run: TrainingRun, saved: Sequence[RunWeights]) -> Html:
+    if not saved:
+        return tag("p", "Nothing has been saved yet.")
+    columns = [("path", ""), ("for", ""), ("checkpoint", ""), ("size", "number"), ("saved", ""), ("expires", "")]
+    lines = [
+        (
+            tag("code", one.path),
+            "training" if one.kind is WeightsKind.STATE else "sampling",
+            view.link(f"step {one.step}", "models", run.model_id, one.step),
+            f"{count_text(one.size)} B",
+            when(one.created_at),
+            "never" if one.expires_at == FOR_EVER else when(one.expires_at),
+        )
+        for one in reversed(saved[-MOST_WEIGHTS:])
+    ]
+    return table(columns, lines)
+
+
+def _metadata(metadata: Mapping[str, object]) -> Html:
+    return facts(metadata.items()) if metadata else Html("")

@@ -1,0 +1,286 @@
+"""The network of a base model, loaded from its folder and never changed: adapters and caches are separate from it."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.modeling_outputs import MoeModelOutputWithPast
+from transformers.utils import logging as transformers_logging
+
+from modelyard.errors import BackendError, Overloaded
+from modelyard.parts.torch.hf_cache import JointCache
+from modelyard.parts.torch.kv_cache import Mask, suits
+from modelyard.parts.torch.lora import LoraLinear
+from modelyard.parts.torch.model_config import context_length
+from modelyard.parts.torch.network_checks import WayChecks, narrowed, out_of_memory, tried
+
+_SUMS_IN_32_BITS = "dtype" in torch.ops.aten.mm.overloads()
+
+
+def logits(head: nn.Module, hidden: Tensor) -> Tensor:
+    """Compute logits (... x vocabulary) from hidden states (... x size).
+
+    Weights in training should have 32 bits: others are used as they are, and their sums are rounded.
+    """
+    if isinstance(head, LoraLinear):
+        found, more = logits(head.base, hidden), head.added(hidden)
+        return found if more is None else found + more.float()
+    weight = head.weight if type(head) is nn.Linear else None
+    if weight is None or weight.dtype is torch.float32 or weight.requires_grad:
+        return head(hidden).float()
+    found = _Logits.apply(hidden.flatten(0, -2).to(weight.dtype), weight).unflatten(0, hidden.shape[:-1])
+    return found if head.bias is None else found + head.bias.float()
+
+
+def body_name(model: Any) -> str:
+    """Return the name of a model's body; some families do not use the one that they declare."""
+    prefix: str = model.base_model_prefix
+    return prefix if prefix in model._modules else "model"
+
+
+class ModelHead(nn.Module):
+    """Everything that a model does after its body, for models that do more than apply a head: scale logits, or cap
+    them.
+
+    It is the model itself, with a body that returns the hidden states it is given.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        head, own = model.get_output_embeddings(), copy.copy(model)
+        wide = {name: _Float32Head(model) for name, module in model._modules.items() if module is head}
+        own._modules = {**model._modules, **wide, body_name(model): _IdentityBody()}
+        self.model = own
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Compute logits (... x vocabulary) from hidden states (... x size)."""
+        found = self.model(inputs_embeds=hidden.flatten(0, -2)[None], use_cache=False).logits[0]
+        return found.float().unflatten(0, hidden.shape[:-1])
+
+
+class _IdentityBody(nn.Module):
+    """A body that returns the hidden states it is given."""
+
+    def forward(self, *, inputs_embeds: Tensor, **_: Any) -> MoeModelOutputWithPast:
+        return MoeModelOutputWithPast(last_hidden_state=inputs_embeds)
+
+
+class _Float32Head(nn.Module):
+    """The head that the model has at the time: an adapter may replace it."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.head = model.get_output_embeddings
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return logits(self.head(), hidden)
+
+
+class _Logits(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, hidden: Tensor, weight: Tensor) -> Tensor:
+        context.save_for_backward(weight)
+        if hidden.is_cuda and _SUMS_IN_32_BITS:
+            return torch.mm(hidden, weight.T, out_dtype=torch.float32)
+        return hidden.float() @ weight.float().T
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (weight,) = context.saved_tensors
+        return gradient.to(weight.dtype) @ weight, None
+
+
+T = TypeVar("T")
+
+FULL_FILE = "model.safetensors"
+"""The file of a checkpoint with all weights of a network; weights that layers share are stored once."""
+
+
+CHECKED = 48
+"""Tokens of the text that checks a network when it is loaded."""
+
+
+class Network:
+    """A transformers model in memory, without gradients.
+
+    `weights` replace those in the folder. Shapes: rows x tokens x hidden size.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        device: str = "cpu",
+        dtype: torch.dtype | None = None,
+        weights: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        transformers_logging.disable_progress_bar()
+        dtype = dtype or _usual_dtype(device)
+        try:
+            model: Any = _stored(folder, dtype) if weights is None else _tuned(folder, dtype, weights)
+            self.model: Any = model.eval().requires_grad_(False).to(device)
+        except Exception as fault:
+            raise _not_loaded(folder, fault) from fault
+        self.config: Any = self.model.config.get_text_config(decoder=True)
+        self.device: torch.device = self.model.device
+        self.dtype: torch.dtype = self.model.dtype
+        self._own_head: ModelHead | None = None
+        self.in_rows: bool = False
+        self.has_cache: bool = False
+        self.can_batch: bool = False
+        self.can_pad: bool = False
+        """Whether sequences can share the rows of one cache; if not, whether each can have a cache of its own, whether
+        these can then be read as one batch, and whether prompts of different lengths can, too."""
+        self._check()
+
+    @property
+    def context_length(self) -> int:
+        """The longest sequence, in tokens."""
+        return context_length(self.config.to_dict())
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of token ids. Reading a larger id would make a graphics card unusable until the process ends."""
+        return int(self.model.get_input_embeddings().weight.shape[0])
+
+    @property
+    def body(self) -> Any:
+        """The part of the model that maps tokens to hidden states."""
+        return getattr(self.model, body_name(self.model))
+
+    def lay_out(self) -> None:
+        """Store the weights of widening linear layers column by column, if a processor is to answer with 32-bit floats.
+
+        A pass of few tokens reads a weight faster along its longer side. Values and shapes stay, and so do embeddings,
+        which are read row by row.
+        """
+        if self.device.type != "cpu" or self.dtype is not torch.float32:
+            return
+        embeddings = self.model.get_input_embeddings().weight
+        for module in self.model.modules():
+            widens = type(module) is nn.Linear and module.out_features > module.in_features
+            if widens and module.weight is not embeddings:
+                module.weight.data = module.weight.data.T.contiguous().T
+
+    def hidden(self, ids: Tensor, positions: Tensor, mask: Mask, cache: Any) -> Tensor:
+        """Return the hidden states of new tokens (rows x tokens) at these positions.
+
+        `positions` and `mask` are those that `cache` returned when the pass began.
+        """
+        states = self.body(
+            input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=cache, use_cache=True
+        )
+        return states.last_hidden_state
+
+    def read(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+        """Return the hidden states of whole prompts, right-padded, without a cache: no token sees what follows it."""
+        longest = max(map(len, prompts))
+        ids = torch.tensor([[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts], device=self.device)
+        there = torch.tensor([[1] * len(prompt) + [0] * (longest - len(prompt)) for prompt in prompts])
+        mask = None if len(prompts) == 1 else there.to(self.device)
+        found: Tensor = self.body(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+        return found
+
+    def new_cache(self, rows: int = 1) -> JointCache:
+        """Create a cache for so many sequences of equal length."""
+        return JointCache(self.body, self.config, rows, self.has_cache)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Compute logits in 32-bit floats, for weights of any type."""
+        if self._own_head is not None:
+            found: Tensor = self._own_head(hidden)
+            return found
+        return logits(self.model.get_output_embeddings(), hidden)
+
+    # ---- which ways of running are correct
+
+    def _check(self) -> None:
+        """Check that body and head, used separately, give the logits of the whole model, and which caches do.
+
+        Raises `BackendError` if they do not.
+        """
+        ids = torch.arange(min(CHECKED, self.context_length), device=self.device)[None] * 7919 % self.config.vocab_size
+        try:
+            with torch.inference_mode(), narrowed(self.config, ids.shape[1] // 3):
+                whole = self.model(ids, use_cache=False).logits[0].float()
+                ways = WayChecks(self, ids, whole)
+                self._choose_head(ways, self.body(input_ids=ids, use_cache=False).last_hidden_state[0], whole)
+                self.in_rows = suits(self.config) and ways.in_rows()
+                self.has_cache = not self.in_rows and ways.in_separate_cache()
+                self.can_batch = self.has_cache and ways.as_batch()
+                self.can_pad = self.can_batch and ways.padded()
+        except Exception as fault:
+            kind = Overloaded if out_of_memory(fault) else BackendError
+            raise kind(f"{type(self.model).__name__} cannot be run here: {first_line(fault)}") from fault
+
+    def _choose_head(self, ways: WayChecks, states: Tensor, whole: Tensor) -> None:
+        """Use the head alone or, if the model does more after its body, all of that."""
+        found, own = self.logits(states), ModelHead(self.model)
+        more = tried(own, states)
+        if more is not None and float((more - found).abs().max()) > 1e-5 * float(found.abs().max()):
+            self._own_head, found = own, more
+        if not ways.close(found, whole):
+            raise BackendError("its logits are computed in an unknown way")
+
+
+def failure_of(fault: Exception) -> BackendError:
+    """Return the error that the reader of an answer gets."""
+    if isinstance(fault, BackendError):
+        return fault
+    full, name = out_of_memory(fault), type(fault).__name__
+    kind, hint = (Overloaded, "; try again later, or with fewer tokens") if full else (BackendError, "")
+    failure = kind(f"the model could not continue: {name}{hint}")
+    failure.__cause__ = fault
+    return failure
+
+
+def first_line(fault: BaseException) -> str:
+    """Return an error's first line, without the advice that follows; after a colon also the next line."""
+    first, *further = str(fault).splitlines() or [type(fault).__name__]
+    return f"{first} {further[0].strip()}" if further and first.endswith(":") else first
+
+
+def _not_loaded(folder: Path, fault: Exception) -> BackendError:
+    if out_of_memory(fault):
+        return Overloaded("there is no memory to load this model; retry when others are done, or ask the host for more")
+    return BackendError(f"the base model in {folder.name!r} cannot be loaded: {first_line(fault)}")
+
+
+def _stored(folder: Path, dtype: torch.dtype) -> Any:
+    """Load the model. Raises ValueError if weights are missing or misshapen: transformers would draw them at random."""
+    model, loading = AutoModelForCausalLM.from_pretrained(
+        folder,
+        local_files_only=True,
+        trust_remote_code=False,
+        use_safetensors=True,
+        ignore_mismatched_sizes=True,
+        output_loading_info=True,
+        dtype=dtype,
+    )
+    odd = sorted({*loading["missing_keys"], *(name for name, *_ in loading["mismatched_keys"])})
+    if odd:
+        raise ValueError(f"its weights are not those that config.json describes (for one, {odd[0]})")
+    return model
+
+
+def _tuned(folder: Path, dtype: torch.dtype, weights: Mapping[str, Tensor]) -> Any:
+    """Load the same architecture with other weights. Raises ValueError if they belong to another one."""
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    with torch.random.fork_rng(devices=[]):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    named = dict(model.named_parameters())
+    odd = sorted(named.keys() ^ weights.keys()) or [
+        name for name, tensor in weights.items() if named[name].shape != tensor.shape
+    ]
+    if odd:
+        raise ValueError(f"the weights are those of another model (for one, {odd[0]})")
+    model.load_state_dict(weights, strict=False)
+    return model
+
+
+def _usual_dtype(device: str) -> torch.dtype:
+    """Return the type to compute with: processors gain little from 16-bit floats, graphics cards up to ten times."""
+    return torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16

@@ -1,0 +1,279 @@
+"""Tokens of a base model: conversations through its chat template, and the bytes that a token stands for.
+
+Sampled tokens are never made again from their text: `encode(decode(ids))` is often different.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from jinja2.exceptions import TemplateError
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from modelyard.domain.completion import Message, Tool
+from modelyard.errors import BackendError, InvalidInput
+from modelyard.formats.chat import reasoning
+from modelyard.formats.chat.tool_calls import FORMATS
+from modelyard.parts.torch.network import first_line
+
+# Noncharacters: no text uses them, and every tokenizer accepts them.
+_OPEN, _CLOSE = "\ufdd0", "\ufdd1"
+_HIDDEN = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
+
+
+class SpecialTokenEscaper:
+    """Escapes the names of special tokens in text, so that text cannot forge them.
+
+    They are replaced by placeholders while the template is rendered, and then encoded as ordinary text.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._texts = [_OPEN, *(added.content for added in tokenizer.added_tokens_decoder.values() if added.special)]
+        self._pattern = re.compile("|".join(map(re.escape, sorted(self._texts, key=len, reverse=True))))
+        self._plain = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        self._plain.encode_special_tokens = True
+
+    def escape(self, value: Any) -> Any:
+        """Return a JSON value with the names of special tokens replaced in all its strings."""
+        if isinstance(value, str):
+            return self._pattern.sub(lambda found: f"{_OPEN}{self._texts.index(found[0])}{_CLOSE}", value)
+        if isinstance(value, dict):
+            return {self.escape(key): self.escape(one) for key, one in value.items()}
+        return [self.escape(one) for one in value] if isinstance(value, list) else value
+
+    def encode(self, text: str) -> list[int]:
+        """Encode a string that may contain placeholders."""
+        return [token for _, encoded in self._pieces(text) for token in encoded.ids]
+
+    def encode_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Encode a string; also return the span (first character, end) of each token in it."""
+        ids: list[int] = []
+        spans: list[tuple[int, int]] = []
+        for found, encoded in self._pieces(text):
+            start, stop = found
+            hidden = text[start] == _OPEN and text[stop - 1] == _CLOSE
+            ids += encoded.ids
+            spans += [found if hidden else (start + first, start + last) for first, last in encoded.offsets]
+        return ids, spans
+
+    def _pieces(self, text: str) -> Iterator[tuple[tuple[int, int], Any]]:
+        """Yield the span and the encoding of each piece of a string: of a placeholder, or of what lies between."""
+        start = 0
+        for hidden in _HIDDEN.finditer(text):
+            if hidden.start() > start:
+                yield (start, hidden.start()), self._encoded(text[start : hidden.start()])
+            yield hidden.span(), self._plain.encode(self._texts[int(hidden[1])], add_special_tokens=False)
+            start = hidden.end()
+        if start < len(text):
+            yield (start, len(text)), self._encoded(text[start:])
+
+    def _encoded(self, text: str) -> Any:
+        return self._tokenizer(text, add_special_tokens=False).encodings[0]
+
+
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+_SPACE = "\u2581"
+_MARK = re.compile(r"\{%-?\s*generation\s*-?%\}")
+
+
+class ChatTokenizer:
+    """The tokenizer and chat template of a base model's folder. Raises `BackendError` if they cannot be loaded."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False, use_fast=True
+            )
+        except Exception as fault:
+            raise BackendError(f"the tokenizer in {folder.name!r} cannot be loaded: {first_line(fault)}") from fault
+        self._end = _end_tokens(folder, self.tokenizer)
+        self._escaper = SpecialTokenEscaper(self.tokenizer)
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """The tokens that end an answer."""
+        return self._end
+
+    def prompt(
+        self, messages: Sequence[Message], tools: Sequence[Tool] = (), reasoning_effort: str | None = None
+    ) -> list[int]:
+        """Return the tokens of a conversation up to where the assistant's answer begins.
+
+        Raises `InvalidInput` with the template's own message if it refuses these messages.
+        """
+        effort = {} if reasoning_effort is None else {"reasoning_effort": self._escaper.escape(reasoning_effort)}
+        return self.render(messages, tools, add_generation_prompt=True, **effort)
+
+    def around(self, text: str) -> list[int]:
+        """Return the tokens of a text, with those that the tokenizer puts around it."""
+        found: list[int] = self.tokenizer(text)["input_ids"]
+        return found
+
+    def raw_prompt(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return the tokens of a text without a template. The names of special tokens in it are these tokens.
+
+        `add_special_tokens` adds those with which the model's texts begin or end. Raises `InvalidInput`.
+        """
+        ids: list[int] = self.tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
+        if not ids:
+            raise InvalidInput.at("prompt", msg="has no tokens")
+        return ids
+
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Tool], *, add_generation_prompt: bool, **variables: str
+    ) -> list[int]:
+        """Return the tokens of a conversation as the template writes it, given further variables of it.
+
+        Only the template makes special tokens: their names in a message are text. Raises `InvalidInput`.
+        """
+        text, _ = self._written(messages, tools, add_generation_prompt=add_generation_prompt, **variables)
+        ids = self._escaper.encode(_sound(text))
+        if not ids:
+            raise InvalidInput.at("messages", msg="are rendered as nothing by this model's chat template")
+        return ids
+
+    def render_marked(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[list[int], list[bool]]:
+        """Return the tokens of a conversation as `render` does, and which of them belong to answers.
+
+        The template marks answers with `{% generation %}`; without such marks no token belongs to one. Raises
+        `InvalidInput`.
+        """
+        with_marks = bool(_MARK.search(str(self.tokenizer.chat_template)))
+        text, answers = self._written(messages, tools, return_assistant_tokens_mask=with_marks)
+        ids, spans = self._escaper.encode_with_spans(_sound(text))
+        return ids, _within(spans, answers)
+
+    def _written(
+        self, messages: Sequence[Message], tools: Sequence[Tool], **options: Any
+    ) -> tuple[str, list[tuple[int, int]]]:
+        """Render the template with escaped special tokens; also return the spans that it marks as answers."""
+        try:
+            (text,), marks = render_jinja_template(
+                [[self._escaper.escape(plain_message(message)) for message in messages]],
+                tools=[self._escaper.escape(_plain_tool(tool)) for tool in tools] or None,
+                chat_template=self.tokenizer.get_chat_template(tools=tools or None),
+                **self.tokenizer.special_tokens_map,
+                **options,
+            )
+        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as fault:
+            raise InvalidInput.at("messages", msg=f"do not fit this model's chat template: {fault}") from None
+        return text, marks[0] if marks else []
+
+    @cached_property
+    def token_bytes(self) -> Sequence[bytes]:
+        """By token id, the bytes that it stands for in a string; special tokens stand for none, but for those that mark
+        tool calls or reasoning.
+        """
+        to_byte = _byte_of_character()
+        decoder = self.tokenizer.backend_tokenizer.decoder
+        byte_level = decoder is not None and "ByteLevel" in type(decoder).__name__ + str(decoder)
+        special = _special_tokens(self.tokenizer).keys()
+        texts = self.tokenizer.convert_ids_to_tokens(list(range(len(self.tokenizer))))
+        return [
+            b"" if token in special or text is None else _bytes_of(text, to_byte if byte_level else None)
+            for token, text in enumerate(texts)
+        ]
+
+    @property
+    def prompt_token_bytes(self) -> Sequence[bytes]:
+        """By token id, the bytes that it stands for in a prompt: special tokens are their names."""
+        special = _special_tokens(self.tokenizer)
+        return [special[token].encode() if token in special else raw for token, raw in enumerate(self.token_bytes)]
+
+    @cached_property
+    def token_of_bytes(self) -> Mapping[bytes, int]:
+        """The token that stands for these bytes; where several do, the first."""
+        return {raw: token for token, raw in reversed(list(enumerate(self.token_bytes))) if raw}
+
+
+def _sound(text: str) -> str:
+    """Return the text. Raises `InvalidInput` if it is not valid Unicode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput.at("messages", msg="hold a lone surrogate; send valid Unicode") from None
+    return text
+
+
+def _within(spans: Sequence[tuple[int, int]], answers: Sequence[tuple[int, int]]) -> list[bool]:
+    """Return which tokens overlap an answer. A token of white space alone may have an empty span at its end."""
+    return [
+        any(first < stop and (last > start if first < last else start < last <= stop) for start, stop in answers)
+        for first, last in spans
+    ]
+
+
+def plain_message(message: Message) -> dict[str, Any]:
+    """Convert a message to the form that chat templates expect: tool arguments as an object if they are one."""
+    plain: dict[str, Any] = {"role": str(message.role), "content": message.text}
+    if message.tool_calls:
+        plain["tool_calls"] = [
+            {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": _object(call.arguments)}}
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        plain["tool_call_id"] = message.tool_call_id
+    if message.name is not None:
+        plain["name"] = message.name
+    if message.reasoning:
+        plain["reasoning_content"] = message.reasoning
+    return plain
+
+
+def _object(arguments: str) -> Any:
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments
+
+
+def _plain_tool(tool: Tool) -> Mapping[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": json.loads(_text_of(tool.parameters))}
+    return {"type": "function", "function": function}
+
+
+def _text_of(value: Any) -> str:
+    """Return frozen mappings as JSON text."""
+    return json.dumps(value, default=dict)
+
+
+def _end_tokens(folder: Path, tokenizer: Any) -> frozenset[int]:
+    """Collect the end tokens of the tokenizer, the configuration and the generation configuration."""
+    found: set[int] = set()
+    if tokenizer.eos_token_id is not None:
+        found.add(tokenizer.eos_token_id)
+    for name in ("config.json", "generation_config.json"):
+        path = folder / name
+        named = json.loads(path.read_bytes()).get("eos_token_id") if path.is_file() else None
+        found.update(named if isinstance(named, list) else [named] if isinstance(named, int) else [])
+    return frozenset(found)
+
+
+def _special_tokens(tokenizer: Any) -> Mapping[int, str]:
+    marks = {mark for form in FORMATS for mark in (form.opening, form.closing)}
+    marks.update((reasoning.OPENING, reasoning.CLOSING))
+    added = {token: added.content for token, added in tokenizer.added_tokens_decoder.items() if added.special}
+    return {token: text for token, text in added.items() if text not in marks}
+
+
+def _bytes_of(text: str, to_byte: Mapping[str, int] | None) -> bytes:
+    if to_byte is not None:
+        return (
+            bytes(to_byte[character] for character in text) if all(map(to_byte.__contains__, text)) else text.encode()
+        )
+    alone = _BYTE.fullmatch(text)
+    return bytes([int(alone[1], 16)]) if alone else text.replace(_SPACE, " ").encode()
+
+
+def _byte_of_character() -> Mapping[str, int]:
+    """Return how byte-level tokenizers write bytes: printable ones as themselves, the others from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    table = {chr(byte): byte for byte in printable}
+    return table | {chr(256 + place): byte for place, byte in enumerate(others)}

@@ -1,0 +1,90 @@
+"""A base model in training: forward passes over trained tokens, exact derivatives, AdamW."""
+
+import math
+from collections.abc import Sequence
+from typing import cast
+
+from modelyard.domain.training import Example, Trajectory
+from modelyard.domain.training_config import AssistantTurns
+from modelyard.domain.training_run import Loss, Objective, Rows
+from modelyard.errors import TrainingError
+from modelyard.parts.torch.tokenizer import ChatTokenizer
+from modelyard.parts.torch.training.examples import LEFT_OUT, TokenRow, example_rows, trajectory_rows
+from modelyard.parts.torch.training.memory_plan import MemoryBudget
+from modelyard.parts.torch.training.row_learner import RowLearner
+from modelyard.parts.torch.training.token_logprobs import TokenScorer
+from modelyard.parts.torch.training.trainable import TrainableWeights, Weights
+from modelyard.trainers import loop
+
+MAX_GRAD_NORM = 1.0
+"""The usual limit for RL of language models."""
+
+
+class LocalLearner(RowLearner):
+    """Trains the parameters `trained` of the network of `scorer`, on rows of up to `context_length` tokens."""
+
+    def __init__(
+        self,
+        chat: ChatTokenizer,
+        scorer: TokenScorer,
+        trained: TrainableWeights,
+        room: MemoryBudget,
+        context_length: int,
+    ) -> None:
+        super().__init__(scorer, trained, room)
+        self._chat, self._context_length = chat, context_length
+
+    # ---- data
+
+    def sft_turns(self, example: Example, which: AssistantTurns) -> Sequence[TokenRow]:
+        """Return the example as a row. Raises `InvalidInput` or `TrainingError`."""
+        return self._checked(example_rows(self._chat, example, which))
+
+    def sampled(self, trajectory: Trajectory, without_logprobs: bool) -> loop.TrainableTurns:
+        """Return the trajectory as rows. Raises `InvalidInput` or `TrainingError`."""
+        rows = self._checked(trajectory_rows(self._chat, trajectory, without_logprobs))
+        return loop.TrainableTurns(rows, sum(len(row.ids) for row in rows))
+
+    def _checked(self, rows: Sequence[TokenRow]) -> list[TokenRow]:
+        return [self._known(row) if len(row.ids) <= self._context_length else LEFT_OUT for row in rows]
+
+    def _known(self, row: TokenRow) -> TokenRow:
+        if max(row.ids) >= self._scorer.vocabulary:
+            raise TrainingError(
+                f"token {max(row.ids)} is not one of this model's {self._scorer.vocabulary}: the trajectories were "
+                "sampled from another model; leave token_ids and prompt_token_ids out to train on their text"
+            )
+        self._room.admit(len(row.ids))
+        return row
+
+    # ---- learning
+
+    def scores(self, model: object | None, turns: Sequence[loop.Turn]) -> Rows:
+        """Return log-probabilities under the weights `model`, or those in training."""
+        if model is None:
+            return self._scored(cast(Sequence[TokenRow], turns))
+        with self._trained.replaced(cast(Weights, model)):
+            return self._scored(cast(Sequence[TokenRow], turns))
+
+    def step(self, turns: Sequence[loop.Turn], loss: Objective, learning_rate: float, number: int) -> loop.Metrics:
+        """Make one step of AdamW."""
+        self._optimizer.zero_grad(set_to_none=True)
+        _, found, entropy = self._gradient(cast(Sequence[TokenRow], turns), loss)
+        norm = self._descend(learning_rate, number, found)
+        tokens = sum(len(turn.logprobs) for turn in turns)
+        return {**found.metrics, "grad_norm": norm, "entropy": entropy / max(tokens, 1)}
+
+    def _descend(self, learning_rate: float, number: int, found: Loss) -> float:
+        norm = self._norm(MAX_GRAD_NORM)
+        if not math.isfinite(norm) or not math.isfinite(found.value):
+            raise TrainingError(
+                f"training diverged at step {number}: the loss is {found.value:g} and its gradient {norm:g}; try a "
+                f"learning rate far below {learning_rate:g}, or resume from an earlier checkpoint"
+            )
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        self._optimizer.step()
+        return norm
+
+
+_learns: type[loop.Learner] = LocalLearner

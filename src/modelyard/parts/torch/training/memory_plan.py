@@ -1,0 +1,211 @@
+"""The memory that training needs, estimated before its first step, and passes that fit into it."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import attrs
+import torch
+from torch import Tensor, nn
+
+from modelyard.errors import TrainingError
+from modelyard.parts.torch.network import Network
+from modelyard.parts.torch.training.token_logprobs import HEAD_LOGITS, ScoredRow, TokenScorer
+
+MOST_TOKENS, LEAST_TOKENS = 8192, 1024
+"""Tokens of a pass, padding included: more are not faster, and fewer are less efficient."""
+
+_MOMENTS = 12
+"""Bytes for each trained parameter: its gradient and the two moments of AdamW."""
+
+_HEAD_COPIES = 4
+"""Tensors of the head: logits, log-probabilities, probabilities and the derivative."""
+
+_SPREAD = 1.4
+"""The factor between the memory of a pass and that of its tensors on a processor, because of the allocator's gaps:
+1.25 to 1.35 in `benchmarks/local_memory.py`.
+"""
+
+UNSEEN = 64 * 2**20
+"""Bytes of a job that are not estimated, for any model: late imports, the tokenizer."""
+
+_SAMPLE = 32
+
+
+# ---- available memory ----------------------------------------------------------------------------------------------
+
+
+def free_memory(device: str) -> int | None:
+    """Return the bytes that are still available on the card, or to this process on the machine, less `UNSEEN`.
+
+    Returns None if that is not known.
+    """
+    if torch.device(device).type == "cuda":
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + kept
+    limits = [found for found in (_available(Path("/proc/meminfo")), _allowed(Path("/sys/fs/cgroup"))) if found]
+    return max(0, min(limits) - UNSEEN) if limits else None
+
+
+def _available(path: Path) -> int | None:
+    """Return the memory that the system could provide (proc_meminfo(5))."""
+    if not path.is_file():
+        return None
+    found = [line.split()[1] for line in path.read_text().splitlines() if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 if found else None
+
+
+def _allowed(group: Path) -> int | None:
+    """Return what is left to the control group, whose unmapped file pages can be dropped (memory.max, version 2)."""
+    try:
+        most, used = (group / "memory.max").read_text().strip(), int((group / "memory.current").read_text())
+        statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return None
+    return int(most) - used + int(statistics["inactive_file"]) if most.isdecimal() else None
+
+
+# ---- needed memory ---------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Need:
+    """Bytes: `weights` of the network and of trained parameters, `moments` (with gradients), and those of a pass.
+
+    For each token, a pass keeps `kept` bytes until its derivatives or, recomputed, the `inputs` of all `layers`; its
+    logits take those of the `head`, up to `most_head`. A pass takes `spread` times the memory of its tensors.
+    """
+
+    weights: int
+    moments: int
+    head: int
+    most_head: int
+    kept: float
+    squared: float
+    inputs: float
+    layers: int
+    spread: float
+
+    def of_pass(self, rows: int, longest: int, recomputed: bool) -> int:
+        """Estimate a pass of so many rows of this length. A layer's derivatives need about as much as it kept."""
+        tokens = rows * longest
+        whole = tokens * (self.kept + self.squared * longest)
+        held = tokens * self.inputs if recomputed and self.layers else whole
+        derived = 2 * whole / self.layers if self.layers else whole
+        return int((held + derived + min(tokens * self.head, self.most_head)) * self.spread)
+
+    @property
+    def fixed(self) -> int:
+        """The bytes that are needed apart from passes."""
+        return self.weights + self.moments
+
+
+def need_of(network: Network, scorer: TokenScorer, parameters: Sequence[nn.Parameter], copies: int) -> Need:
+    """Measure the needs of this network by two short passes. `copies` of trained parameters are kept as well."""
+    learning = sum(parameter.numel() for parameter in parameters)
+    weights = sum(parameter.nbytes for parameter in network.model.parameters())
+    few, many = (_kept_bytes(network, tokens) for tokens in (_SAMPLE, 2 * _SAMPLE))
+    squared = max(0.0, (many - 2 * few) / (2 * _SAMPLE**2))
+    inputs = scorer.layers.count * network.config.hidden_size * network.dtype.itemsize
+    kept = many / (2 * _SAMPLE) - squared * 2 * _SAMPLE
+    return Need(
+        weights + copies * sum(parameter.nbytes for parameter in parameters),
+        learning * _MOMENTS,
+        scorer.vocabulary * 4 * _HEAD_COPIES,
+        HEAD_LOGITS * 4 * _HEAD_COPIES,
+        kept,
+        squared,
+        inputs,
+        scorer.layers.count,
+        _SPREAD if network.device.type == "cpu" else 1.0,
+    )
+
+
+def _kept_bytes(network: Network, tokens: int) -> int:
+    """Measure what a pass over one row of so many tokens keeps for its derivatives, apart from weights."""
+    known = {parameter.untyped_storage().data_ptr() for parameter in network.model.parameters()}
+    found: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        found[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    ids = torch.zeros((1, tokens), dtype=torch.long, device=network.device)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        states = network.body(input_ids=ids, use_cache=False).last_hidden_state
+    del states
+    return sum(size for place, size in found.items() if place not in known)
+
+
+# ---- passes that fit ---------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Pass:
+    """Some rows of a step, their numbers in the step, and whether layers are recomputed."""
+
+    numbers: Sequence[int]
+    rows: Sequence[ScoredRow]
+    recomputed: bool
+
+
+class MemoryBudget:
+    """The memory that a job may take in all: `limit` bytes, or any amount."""
+
+    def __init__(self, need: Need, limit: int | None, tokens: int | None = None) -> None:
+        self._need, self._limit = need, limit
+        self.tokens: int = tokens or next(self._fitting_tokens(), LEAST_TOKENS)
+
+    def _fitting_tokens(self) -> Iterator[int]:
+        """Yield the tokens of a pass that fit: without recomputing and, if none do, with it."""
+        sizes = [MOST_TOKENS >> halvings for halvings in range(MOST_TOKENS.bit_length())]
+        yield from (size for size in sizes if size >= LEAST_TOKENS and self._fits(1, size, recomputed=False))
+        yield from (size for size in sizes if self._fits(1, size, recomputed=True))
+
+    def _fits(self, rows: int, longest: int, recomputed: bool) -> bool:
+        return self._limit is None or self._total(rows, longest, recomputed) <= self._limit
+
+    def _total(self, rows: int, longest: int, recomputed: bool) -> int:
+        return self._need.fixed + self._need.of_pass(rows, longest, recomputed)
+
+    def admit(self, length: int) -> None:
+        """Raise `TrainingError` if a row of this length can never be trained here."""
+        if self._fits(1, length, recomputed=True):
+            return
+        assert self._limit is not None
+        need = self._need
+        raise TrainingError(
+            f"this job needs {_amount(self._total(1, length, recomputed=True))} of memory and may take "
+            f"{_amount(self._limit)}: {_amount(need.weights)} are weights, {_amount(need.moments)} gradients and "
+            f"moments, {_amount(need.of_pass(1, length, recomputed=True))} a pass over a row of {length} tokens; "
+            "train on shorter rows, on a smaller base model, or with more memory"
+        )
+
+    def passes(self, rows: Sequence[ScoredRow]) -> Iterator[Pass]:
+        """Group rows of similar length, as many as fit."""
+        order = sorted(range(len(rows)), key=lambda number: len(rows[number].ids))
+        numbers: list[int] = []
+        for number in order:
+            if numbers and (len(numbers) + 1) * len(rows[number].ids) > self.tokens:
+                yield self._pass(numbers, rows)
+                numbers = []
+            numbers.append(number)
+        if numbers:
+            yield self._pass(numbers, rows)
+
+    def _pass(self, numbers: Sequence[int], rows: Sequence[ScoredRow]) -> Pass:
+        longest = len(rows[numbers[-1]].ids)
+        return Pass(numbers, [rows[one] for one in numbers], not self._fits(len(numbers), longest, recomputed=False))
+
+
+def check_weights(parameters: int, bytes_each: int, limit: int | None) -> None:
+    """Raise `TrainingError` if the weights alone exceed the limit, before they are loaded."""
+    if limit is not None and parameters * bytes_each > limit:
+        raise TrainingError(
+            f"the base model's weights take {_amount(parameters * bytes_each)} of memory and the job may take "
+            f"{_amount(limit)}; train a smaller base model, or with more memory"
+        )
+
+
+def _amount(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

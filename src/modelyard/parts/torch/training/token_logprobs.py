@@ -1,0 +1,123 @@
+"""Log-probabilities of trained tokens, with as little memory as requested."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from modelyard.parts.torch.network import Network
+
+HEAD_LOGITS = 2**25
+"""Logits that are computed at a time. If a pass has more, they are computed again for their derivatives."""
+
+
+class ScoredRow(Protocol):
+    """Tokens to read, the positions of some of them, and for each of these the tokens to score there next."""
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """The tokens."""
+        ...
+
+    @property
+    def before(self) -> Sequence[int]:
+        """The positions, at least one."""
+        ...
+
+    @property
+    def targets(self) -> Sequence[Sequence[int]]:
+        """The tokens to score after each, at least one."""
+        ...
+
+
+class TokenScorer:
+    """The network as training uses it."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self.layers: Layers = Layers(network.model.get_decoder())
+        self.vocabulary: int = network.vocabulary
+
+    def logprobs(self, rows: Sequence[ScoredRow], recomputed: bool = False) -> tuple[Tensor, Tensor]:
+        """Return the log-probability (nats) of each target, row after row, and the entropy of each position.
+
+        Logits are computed at these positions only: with a large vocabulary they cost more than everything else. Rows
+        are right-padded, where no token attends. If `recomputed`, layers are computed again for their derivatives.
+        """
+        device, longest = self._network.device, max(len(row.ids) for row in rows)
+        ids = torch.tensor([[*row.ids, *[0] * (longest - len(row.ids))] for row in rows], device=device)
+        before = [number * longest + place for number, row in enumerate(rows) for place in row.before]
+        targets = [tokens for row in rows for tokens in row.targets]
+        with self.layers.recomputed(recomputed):
+            hidden = self._network.body(input_ids=ids, use_cache=False).last_hidden_state
+        hidden = hidden.flatten(0, 1).index_select(0, torch.tensor(before, device=device))
+        most = max(map(len, targets))
+        padded = torch.tensor([[*tokens, *[0] * (most - len(tokens))] for tokens in targets], device=device)
+        found, entropies = self._of_tokens(hidden, padded)
+        if any(len(tokens) < most for tokens in targets):
+            there = torch.tensor([[place < len(tokens) for place in range(most)] for tokens in targets], device=device)
+            return found[there], entropies
+        return found.flatten(), entropies
+
+    def _of_tokens(self, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        size = max(1, HEAD_LOGITS // self.vocabulary)
+        if len(tokens) <= size:
+            return self._head(hidden, tokens)
+        parts = zip(hidden.split(size), tokens.split(size), strict=True)
+        found = [checkpoint(self._head, *part, use_reentrant=False, preserve_rng_state=False) for part in parts]
+        logprobs, entropies = zip(*found, strict=True)
+        return torch.cat(logprobs), torch.cat(entropies)
+
+    def _head(self, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        logprobs = self._network.logits(hidden).log_softmax(-1)
+        with torch.no_grad():  # avoids NaN from -inf: such an unlikely token adds nothing
+            entropies = -torch.linalg.vecdot(logprobs.exp(), logprobs.clamp_min(-100))
+        return logprobs.gather(1, tokens), entropies
+
+
+def backward(flat: Tensor, rows: Sequence[Sequence[float]]) -> None:
+    """Add to the gradients by the derivatives of the log-probabilities of a pass, row by row."""
+    values = [value for row in rows for value in row]
+    flat.backward(torch.tensor(values, dtype=flat.dtype, device=flat.device))
+
+
+def rows_of(flat: Tensor, rows: Sequence[ScoredRow]) -> list[list[float]]:
+    """Return the log-probabilities of a pass, row by row."""
+    values = iter(flat.detach().tolist())
+    return [list(islice(values, sum(map(len, row.targets)))) for row in rows]
+
+
+class Layers:
+    """The layers of a network's body, which can keep only their inputs and recompute the rest for derivatives.
+
+    That is about a third more work for a fraction of the memory.
+    """
+
+    def __init__(self, body: nn.Module) -> None:
+        self._recomputed = False
+        lists = [(name, module) for name, module in body.named_modules() if isinstance(module, nn.ModuleList)]
+        _, layers = min(lists, key=lambda pair: pair[0].count("."), default=("", ()))
+        self.count: int = len(layers)
+        for layer in layers:
+            layer.forward = self._around(layer.forward)
+
+    @contextmanager
+    def recomputed(self, on: bool) -> Iterator[None]:
+        """Switch recomputing on or off for the passes of this context."""
+        self._recomputed = on
+        try:
+            yield
+        finally:
+            self._recomputed = False
+
+    def _around(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def layer(*args: Any, **kwargs: Any) -> Any:
+            if not self._recomputed or not torch.is_grad_enabled():
+                return forward(*args, **kwargs)
+            return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
+
+        return layer

@@ -1,0 +1,247 @@
+"""Training of base models in local folders: low-rank adapters on a frozen network, or all weights of a small one."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from modelyard.errors import BackendError, MissingExtra, TrainingError
+
+try:
+    import torch
+    from torch import Tensor
+except ImportError as error:
+    raise MissingExtra("torch", "torch") from error
+
+from modelyard.domain.training_run import AdapterConfig
+from modelyard.parts.torch.lora import CONFIG_FILE, LoraShape, read_tensors
+from modelyard.parts.torch.model_folder import check_unchanged
+from modelyard.parts.torch.network import Network
+from modelyard.parts.torch.records import BaseModel, Tuning
+from modelyard.parts.torch.threads import torch_threads
+from modelyard.parts.torch.tokenizer import ChatTokenizer
+from modelyard.parts.torch.training.learner import LocalLearner
+from modelyard.parts.torch.training.local_run import LocalRun
+from modelyard.parts.torch.training.memory_plan import MemoryBudget, check_weights, free_memory, need_of
+from modelyard.parts.torch.training.parallel import ParallelLearner
+from modelyard.parts.torch.training.ranks import Ranks, RankSetup, other_ranks
+from modelyard.parts.torch.training.row_learner import MOMENTS_FILE
+from modelyard.parts.torch.training.shared_base import SharedBase, SharedBases
+from modelyard.parts.torch.training.token_logprobs import TokenScorer
+from modelyard.parts.torch.training.trainable import (
+    AdapterWeights,
+    TrainableWeights,
+    Weights,
+    all_weights,
+    attach_adapter,
+)
+from modelyard.protocols import StepTrainer, TrainContext, Trainer, TrainItem
+from modelyard.trainers import loop
+from modelyard.trainers.methods import LEARNER_METHODS
+
+SAVE_EVERY = 20
+KEEP_BASE = 60.0
+
+
+class LocalTrainer:
+    """Trains the base models in `base_models`, a list that may grow, by adapters of `shape` or in full.
+
+    A job may take `memory` bytes, weights included; by default what is free when it begins. A state is saved every
+    `save_every` steps. The rows of each step are spread over `ranks` processes of this machine: one for each graphics
+    card, or on a processor each with an equal part of the memory. On one machine, with the same number of ranks and of
+    torch's threads, equal jobs give equal files; small models are trained in one thread. The base model of runs stays
+    in memory for `keep_base` seconds after the last of them, unless a job or another base model needs the room.
+    """
+
+    def __init__(
+        self,
+        base_models: Sequence[BaseModel],
+        *,
+        shape: LoraShape | None = None,
+        device: str | None = None,
+        memory: int | None = None,
+        save_every: int = SAVE_EVERY,
+        ranks: int = 1,
+        keep_base: float = KEEP_BASE,
+    ) -> None:
+        self._base_models, self._shape, self._save_every = base_models, shape or LoraShape(), save_every
+        self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self._memory, self._ranks = memory, ranks
+        self._bases = SharedBases(keep_base)
+
+    def methods(self, base_model: str) -> Collection[str]:
+        """Return all methods for the base models."""
+        return LEARNER_METHODS if any(base.id == base_model for base in self._base_models) else ()
+
+    def train(self, method: str, config: Any, data: Iterable[Any], context: TrainContext) -> Iterator[TrainItem]:
+        """Train by one of `modelyard.trainers.methods`."""
+        chosen = LEARNER_METHODS[method]
+        compared = chosen.compares(config)
+        with self._base_learner(context, copies=len(compared)) as (learner, trained):
+            policies = loop.Policies(
+                _weights(trained, context.parent_files, context.parent) if "parent" in compared else None,
+                _weights(trained, context.reference_files, context.reference) if "reference" in compared else None,
+            )
+            _begin(learner, trained, context)
+            plan = chosen.plan(learner, config, data, policies, context.resume_step, context.held_out)
+            yield from loop.run(learner, plan, self._save_every)
+
+    # ---- runs that their callers drive
+
+    def open_run(
+        self, base_model: str, adapter: AdapterConfig, files: frozenset[str], open_file: Callable[[str], BinaryIO]
+    ) -> LocalRun:
+        """Open a run, in this process: its base model is in memory once for all runs, however many ranks jobs have."""
+        base = self._base_model(base_model)
+        if base.tuning is Tuning.FULL:
+            raise TrainingError(
+                f"the base model {base_model!r} is trained in full, without adapters; add it again under another id"
+            )
+        with self._within(base):
+            shared, weights, room = self._adapter_of_run(base, adapter, files, open_file)
+            close = partial(self._end, base.id, shared, weights)
+            run = LocalRun(shared, weights, room, base.context_length, partial(self._within, base), close)
+            try:
+                if files:
+                    weights.load(_weights(weights, files, open_file))
+                if MOMENTS_FILE in files:
+                    run.resume(_read(open_file, MOMENTS_FILE))
+            except BaseException:
+                run.close()
+                raise
+            return run
+
+    def _adapter_of_run(
+        self, base: BaseModel, config: AdapterConfig, files: frozenset[str], open_file: Callable[[str], BinaryIO]
+    ) -> tuple[SharedBase, AdapterWeights, MemoryBudget]:
+        def load() -> SharedBase:
+            limit = free_memory(self._device) if self._memory is None else self._memory
+            check_unchanged(base)
+            check_weights(base.parameters, _bytes_each(self._device, full=False), limit)
+            return SharedBase(Network(Path(base.path), self._device), limit)
+
+        def make(shared: SharedBase) -> tuple[SharedBase, AdapterWeights, MemoryBudget]:
+            shape = _shape_in(files, open_file) or shared.resolve(config)
+            return shared, *shared.add(shape, config.seed, base.id)
+
+        return self._bases.use(base.id, load, make)
+
+    def _end(self, id: str, shared: SharedBase, weights: AdapterWeights) -> None:
+        shared.remove(weights)
+        self._bases.ended(id)
+
+    @contextmanager
+    def _within(self, base: BaseModel) -> Iterator[None]:
+        with torch_threads(1 if base.small else None), _as_training_errors():
+            yield
+
+    # ---- jobs
+
+    @contextmanager
+    def _base_learner(self, context: TrainContext, copies: int) -> Iterator[tuple[LocalLearner, TrainableWeights]]:
+        """Yield the base model and its trainable parameters for the duration of a job, with memory for `copies` of
+        these.
+
+        Raises `TrainingError`, also for a job that does not fit into the memory.
+        """
+        base = self._base_model(context.base_model)
+        full, folder = base.tuning is Tuning.FULL, Path(base.path)
+        self._bases.free()
+        with self._within(base):
+            limit = self._limit()
+            check_unchanged(base)
+            check_weights(base.parameters, _bytes_each(self._device, full), limit)
+            network = Network(folder, self._device, torch.float32 if full else None)
+            trained = all_weights(network.model) if full else self._adapter(network, context)
+            scorer = TokenScorer(network)
+            room = MemoryBudget(need_of(network, scorer, trained.parameters, copies), limit)
+            parts = ChatTokenizer(folder), scorer, trained, room, base.context_length
+            if self._ranks == 1:
+                yield LocalLearner(*parts), trained
+                return
+            shape = None if full else self._shape_of(context)
+            setup = RankSetup(base.path, self._device, shape, base.id, torch.get_num_threads(), self._ranks)
+            with other_ranks(setup):
+                yield ParallelLearner(*parts, Ranks(scorer, trained.parameters)), trained
+
+    def _limit(self) -> int | None:
+        """Return the bytes that a rank may take."""
+        limit = free_memory(self._device) if self._memory is None else self._memory
+        shared = torch.device(self._device).type == "cpu"
+        return limit // self._ranks if shared and limit is not None else limit
+
+    def _adapter(self, network: Network, context: TrainContext) -> TrainableWeights:
+        return attach_adapter(network.model, self._shape_of(context), context.seed, context.base_model)
+
+    def _shape_of(self, context: TrainContext) -> LoraShape:
+        return _shape_in(context.parent_files, context.parent) or self._shape
+
+    def _base_model(self, id: str) -> BaseModel:
+        for base in self._base_models:
+            if base.id == id:
+                return base
+        raise TrainingError(f"the base model {id!r} is not here; add it again with add_base_model")
+
+
+def _shape_in(files: frozenset[str], open_file: Callable[[str], BinaryIO]) -> LoraShape | None:
+    """Return the shape of the adapter in these files, if there is one."""
+    if CONFIG_FILE not in files:
+        return None
+    with open_file(CONFIG_FILE) as file:
+        return LoraShape.from_config(file.read())
+
+
+def _bytes_each(device: str, full: bool) -> int:
+    """Return the bytes of a weight: networks on graphics cards are stored in 16 bits, unless they are trained."""
+    return 2 if torch.device(device).type == "cuda" and not full else 4
+
+
+@contextmanager
+def _as_training_errors() -> Iterator[None]:
+    try:
+        yield
+    except BackendError as fault:
+        raise TrainingError(str(fault)) from fault
+    except torch.OutOfMemoryError as fault:
+        raise TrainingError(
+            "the card's memory ran out; give the trainer less with LocalTrainer(memory=...), so that it takes smaller "
+            "passes, or train on shorter rows"
+        ) from fault
+
+
+# ---- initial weights ---------------------------------------------------------------------------------------------
+
+
+def _begin(learner: LocalLearner, trained: TrainableWeights, context: TrainContext) -> None:
+    """Resume from the saved state, or else start from the parent."""
+    if context.resume_step and context.resume is not None:
+        trained.load(_read(context.resume, trained.file))
+        learner.resume(_read(context.resume, MOMENTS_FILE))
+    elif context.parent_files:
+        trained.load(_weights(trained, context.parent_files, context.parent))
+
+
+def _weights(trained: TrainableWeights, files: frozenset[str], open_file: Callable[[str], BinaryIO] | None) -> Weights:
+    """Return the weights of a checkpoint; without files those of the base model, which `trained` must still have."""
+    if not files or open_file is None:
+        return trained.copy()
+    if trained.file not in files:
+        raise TrainingError(
+            f"the checkpoint has no {trained.file}: it belongs to another kind of base model; train a new one"
+        )
+    weights = _read(open_file, trained.file)
+    trained.check(weights)
+    return {name: tensor.to(trained.named[name].device) for name, tensor in weights.items()}
+
+
+def _read(open_file: Callable[[str], BinaryIO], name: str) -> Mapping[str, Tensor]:
+    try:
+        with open_file(name) as file:
+            return read_tensors(file)
+    except ValueError as fault:
+        raise TrainingError(f"{name} cannot be read ({fault}); delete that checkpoint and train again") from fault
+
+
+_: type[Trainer] = LocalTrainer
+_steps: type[StepTrainer] = LocalTrainer

@@ -1,0 +1,192 @@
+"""Spans of OpenTelemetry as traced calls, by its semantic conventions for generative AI (1.37 and later)."""
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from modelyard.errors import InvalidInput
+from modelyard.formats.json import checked_dumps, loads
+from modelyard.parts.traces.otlp import Message, attributes_of
+from modelyard.parts.traces.records import CallEnd, TracedCall
+
+MAX_SPANS = 10_000
+"""How many spans a request may have."""
+
+MAX_ATTRIBUTES = 1000
+"""How many attributes a span may have, and how many events and links each."""
+
+MAX_ORIGIN = 2**15
+"""Bytes of a resource and of a scope in JSON: each call keeps those of its span."""
+
+LONGEST_NAME = 1000
+
+_SPAN_ID = re.compile("(?!0*$)[0-9a-f]{16}")
+_TRACE_ID = re.compile("(?!0*$)[0-9a-f]{32}")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST = 4_102_444_800 * 10**9
+"""The year 2100, in nanoseconds."""
+
+_FAILED = 2
+_DETAILS = "gen_ai.client.inference.operation.details"
+_REQUEST, _RESPONSE, _USAGE = "gen_ai.request.", "gen_ai.response.", "gen_ai.usage."
+_CONVERSATIONS = ("gen_ai.conversation.id", "wandb.thread_id", "session.id")
+_INPUTS: Mapping[str, str] = {
+    "gen_ai.input.messages": "messages",
+    "gen_ai.system_instructions": "system_instructions",
+    "gen_ai.tool.definitions": "tools",
+    "gen_ai.tool.call.arguments": "arguments",
+    "gen_ai.prompt": "prompt",
+}
+_OUTPUTS: Mapping[str, str] = {"gen_ai.output.messages": "messages", "gen_ai.completion": "completion"}
+_RESULT = "gen_ai.tool.call.result"
+_USAGE_NAMES: Mapping[str, str] = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
+"""Names of earlier conventions, and those of today."""
+
+
+class RejectedSpan(Exception):
+    """The reason why a span cannot be kept."""
+
+
+def spans_in(export: Message) -> Iterator[tuple[Message, Message | None]]:
+    """Yield the spans of an export, each with what it came from: the attributes of the resource, and the scope; None
+    where these are too large.
+    """
+    for resource in export.get("resourceSpans", ()):
+        about = attributes_of(resource.get("resource", {}))
+        is_small = _is_small(about)
+        for scoped in resource.get("scopeSpans", ()):
+            scope = {**scoped.get("scope", {}), "attributes": attributes_of(scoped.get("scope", {}))}
+            origin = {"resource": about, "scope": scope} if is_small and _is_small(scope) else None
+            for span in scoped.get("spans", ()):
+                yield span, origin
+
+
+def _is_small(value: Message) -> bool:
+    try:
+        return len(checked_dumps(value)) <= MAX_ORIGIN
+    except InvalidInput:
+        return False
+
+
+def call_of(span: Message, origin: Message | None) -> TracedCall:
+    """Return the call that a span is; its id is that of the span. Raises `RejectedSpan`."""
+    if origin is None:
+        raise RejectedSpan(f"the resource and the scope of a span may have {MAX_ORIGIN} bytes each")
+    for name in ("attributes", "events", "links"):
+        if len(span.get(name, ())) > MAX_ATTRIBUTES:
+            raise RejectedSpan(f"a span has at most {MAX_ATTRIBUTES} {name}")
+    ids = (_TRACE_ID, "traceId", "trace_id"), (_SPAN_ID, "spanId", "span_id"), (_SPAN_ID, "parentSpanId", "parent")
+    trace_id, span_id, parent_id = (_id(span, *one) for one in ids)
+    if not (trace_id and span_id):
+        raise RejectedSpan("a span needs a trace_id and a span_id")
+    began = _time(span, "startTimeUnixNano")
+    if began is None:
+        raise RejectedSpan("a span needs a start_time_unix_nano")
+    given, said = attributes_of(span), _said(span)
+    name = span.get("name", "")[:LONGEST_NAME].replace("\0", "\ufffd")
+    operation = _name(said.get("gen_ai.operation.name"))
+    call = TracedCall(
+        "",
+        "",
+        span_id,
+        trace_id,
+        operation or name,
+        began,
+        parent_id,
+        display_name=name if operation else None,
+        inputs=_inputs(said),
+        attributes=given,
+        thread_id=next((found for key in _CONVERSATIONS if (found := _name(said.get(key)))), None),
+        more={"otel": _beyond(span, origin)},
+    )
+    ended = _time(span, "endTimeUnixNano")
+    if ended is not None:
+        call = call.with_end(CallEnd(span_id, ended, _output(said), _exception(span, given), _summary(said)))
+    try:
+        parts = ("inputs", "attributes", "output", "summary", "more")
+        checked_dumps({part: getattr(call, part) for part in parts})
+    except InvalidInput as wrong:
+        raise RejectedSpan(f"a span {wrong.problems[0].msg}") from None
+    return call
+
+
+def _id(span: Message, form: re.Pattern[str], name: str, shown: str) -> str | None:
+    found: str = span.get(name, "")
+    if found and not form.fullmatch(found):
+        raise RejectedSpan(f"the {shown} of a span is not one of OpenTelemetry")
+    return found or None
+
+
+def _time(span: Message, name: str) -> datetime | None:
+    nanoseconds = span.get(name, 0)
+    if not 0 <= nanoseconds < _LATEST:
+        raise RejectedSpan("the times of a span are nanoseconds since 1970, before the year 2100")
+    return _EPOCH + timedelta(microseconds=nanoseconds // 1000) if nanoseconds else None
+
+
+def _name(value: object) -> str | None:
+    """Return a value that can be a name or an id in a call; None for another."""
+    return value if isinstance(value, str) and 0 < len(value) <= 128 and value.isprintable() else None
+
+
+def _said(span: Message) -> dict[str, Any]:
+    """Return the attributes of a span, and below them those of the event that may hold what was said."""
+    details = [attributes_of(event) for event in span.get("events", ()) if event.get("name") == _DETAILS]
+    return {**(details[0] if details else {}), **attributes_of(span)}
+
+
+def _parsed(value: Any) -> Any:
+    """Return what a text holds, where it is that of a JSON object or list: so these attributes are mostly sent."""
+    if not (isinstance(value, str) and value[:1] in ("{", "[")):
+        return value
+    try:
+        return loads(value.encode())
+    except InvalidInput:
+        return value
+
+
+def _inputs(said: Mapping[str, Any]) -> dict[str, Any]:
+    asked = {key.removeprefix(_REQUEST): value for key, value in said.items() if key.startswith(_REQUEST)}
+    return asked | {name: _parsed(said[key]) for key, name in _INPUTS.items() if key in said}
+
+
+def _output(said: Mapping[str, Any]) -> Any:
+    if _RESULT in said:
+        return _parsed(said[_RESULT])
+    answered = {key.removeprefix(_RESPONSE): value for key, value in said.items() if key.startswith(_RESPONSE)}
+    return answered | {name: _parsed(said[key]) for key, name in _OUTPUTS.items() if key in said} or None
+
+
+def _summary(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the usage by model, as trace clients send it."""
+    used = {key.removeprefix(_USAGE): value for key, value in said.items() if key.startswith(_USAGE)}
+    counts = {_USAGE_NAMES.get(name, name): count for name, count in used.items() if type(count) is int}
+    model = said.get(f"{_RESPONSE}model") or said.get(f"{_REQUEST}model")
+    if not (counts and isinstance(model, str)):
+        return {}
+    total = counts.get("input_tokens", 0) + counts.get("output_tokens", 0)
+    return {"usage": {model: {"requests": 1, "total_tokens": total, **counts}}}
+
+
+def _exception(span: Message, given: Mapping[str, Any]) -> str | None:
+    """Return what a span that failed says of it: the trace of its exception, or less where there is none."""
+    status = span.get("status", {})
+    if status.get("code") != _FAILED:
+        return None
+    raised = [attributes_of(event) for event in span.get("events", ()) if event.get("name") == "exception"]
+    last = raised[-1] if raised else {}
+    named = ": ".join(str(last[key]) for key in ("exception.type", "exception.message") if last.get(key))
+    found = last.get("exception.stacktrace") or named or status.get("message") or given.get("error.type") or "error"
+    return str(found).replace("\0", "\ufffd")
+
+
+def _beyond(span: Message, origin: Message) -> Message:
+    """Return what a span says that a call has no place for."""
+    kept: Message = {name: span[name] for name in ("kind", "traceState", "flags", "status") if name in span}
+    parts: Message = {
+        name: [{**part, "attributes": attributes_of(part)} for part in span[name]]
+        for name in ("events", "links")
+        if name in span
+    }
+    return {**origin, **kept, **parts}

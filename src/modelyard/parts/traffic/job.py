@@ -1,0 +1,137 @@
+"""The work of a collection: read stored answers, and save what was kept now and then for the next attempt.
+
+The saved state of the job is parts with the lines of a `Collector`, which are removed when the job ends.
+"""
+
+from collections.abc import Generator, Mapping
+from typing import Any
+
+import attrs
+
+from modelyard.domain.job import Job, JobKind, JobProgress
+from modelyard.domain.training import Dataset
+from modelyard.parts.batches.parts import PartWriter
+from modelyard.parts.traffic.collected import Collected
+from modelyard.parts.traffic.collector import Collector
+from modelyard.parts.traffic.kept_rows import KeptRows
+from modelyard.parts.traffic.records import STARTED
+from modelyard.parts.traffic.request import CollectRequest
+from modelyard.platform.jobs.claims import ClaimedJob, fenced, job_topic, requester_principal, require_claim
+from modelyard.platform.jobs.queue import announce, cancel, save_resume, succeed
+from modelyard.platform.training.service import Training
+from modelyard.protocols import Tx
+
+ANSWERS_AT_ONCE = 10_000
+JUDGED_AT_ONCE = 50
+SECONDS_BETWEEN = 5.0
+"""What was kept is saved after so many answers (with a judge, so many that it scored), or after so many seconds."""
+
+_KIND = "lines"
+
+Turns = Generator[None, None, None]
+
+
+def collect(claimed: ClaimedJob) -> Turns:
+    """Do the work of a collection. Yields after each write, and while it waits for a judge."""
+    collection = _Collection(claimed)
+    try:
+        with KeptRows() as kept:
+            yield from collection.turns(kept)
+    finally:
+        collection.parts.remove_loose()
+
+
+class _Collection:
+    """One attempt at a collection."""
+
+    def __init__(self, claimed: ClaimedJob) -> None:
+        self.claimed, self.runtime, self.spec = claimed, claimed.runtime, claimed.job.spec
+        self.principal = requester_principal(self.runtime, claimed.job)
+        self.request = CollectRequest.of_plain(self.spec["collect"])
+        self.parts = PartWriter(self.runtime.artifacts, claimed.loose)
+        self.at_once = ANSWERS_AT_ONCE if self.request.judge is None else JUDGED_AT_ONCE
+        self.written_at = self.runtime.clock.monotonic()
+
+    def turns(self, kept: KeptRows) -> Turns:
+        """Do the remaining work."""
+        job = self.claimed.job
+        collector = Collector(self.runtime, self.principal, self.request, kept, job.created_at)
+        for name in sorted(job.resume):
+            part = job.resume[name]
+            with self.runtime.artifacts.open(part["artifact"], part["digest"]) as file:
+                collector.resume(file)
+        if self.claimed.progress.total is None:
+            total = collector.total()
+            self.claimed.record(STARTED, {"total": total}, total=total)
+            yield
+        for is_read in collector.steps():
+            if not is_read:
+                self._refresh_progress()
+                yield
+            elif self._is_due(collector.read):
+                self._write(collector)
+                yield
+        if collector.read > self.claimed.job.resume_step:
+            self._write(collector)
+            yield
+        self._end(self._result(collector))
+
+    def _is_due(self, read: int) -> bool:
+        since = self.runtime.clock.monotonic() - self.written_at
+        return read - self.claimed.job.resume_step >= self.at_once or since >= SECONDS_BETWEEN
+
+    def _refresh_progress(self) -> None:
+        """See whether the collection was cancelled, and show that it moves. Raises `LeaseLost`."""
+        self.claimed.progress = self.runtime.store.read(lambda snapshot: fenced(snapshot, self.claimed.claim))
+        self.claimed.moved_at = self.runtime.clock.monotonic()
+
+    def _write(self, collector: Collector) -> None:
+        """Save what was kept since the last time, with the position, in one transaction. Raises `LeaseLost`."""
+        before, now = self.claimed.job.resume_step, self.runtime.clock.now()
+        files = self.parts.add(self.claimed.job.resume, _KIND, before, collector.take_lines())
+
+        def step(tx: Tx) -> JobProgress:
+            progress = attrs.evolve(
+                save_resume(tx, self.claimed.claim, collector.read, files, now), step=collector.read
+            )
+            tx.replace(progress)
+            tx.notify(job_topic(progress.job_id))
+            return progress
+
+        self.claimed.write(step)
+        self.claimed.job = attrs.evolve(self.claimed.job, resume=files, resume_step=collector.read)
+        self.parts.recorded()
+        self.written_at = self.runtime.clock.monotonic()
+
+    # ---- its end
+
+    def _result(self, collector: Collector) -> Mapping[str, Any]:
+        """Write the datasets, and queue the training on them if it was requested: one job, however many attempts.
+
+        Raises `InvalidInput` where there is nothing to train on, and what a request for the training raises.
+        """
+        train, held_out, left_out = collector.finish()
+        made: dict[str, Any] = {"train": _shown(train), "held_out": _shown(held_out), "left_out": left_out}
+        if self.spec["train"] is not None:
+            url, kind = Collected(train, held_out, left_out).url, JobKind.DPO if self.request.pairs else JobKind.SFT
+            training = Training(self.runtime, self.principal)
+            key = f"collection-{self.claimed.job.id}"
+            made["training_job_id"] = training.submit(kind, self.spec["train"], url, idempotency_key=key).id
+        return made
+
+    def _end(self, result: Mapping[str, Any]) -> None:
+        """End the job, as cancelled if that was requested. Raises `LeaseLost`."""
+        event_id, now, types = self.runtime.ids(), self.runtime.clock.now(), self.runtime.job_types
+
+        def step(tx: Tx) -> Job:
+            job, progress = require_claim(tx, self.claimed.claim), fenced(tx, self.claimed.claim)
+            job = attrs.evolve(job, result=result)
+            if progress.cancelled_by:
+                return cancel(tx, types, job, event_id, progress.cancelled_by, now)
+            return succeed(tx, types, job, event_id, now)
+
+        self.claimed.job = announce(self.runtime, self.runtime.store.transact(step))
+
+
+def _shown(dataset: Dataset | None) -> Mapping[str, Any] | None:
+    return None if dataset is None else {"url": dataset.url, "rows": dataset.rows, "digest": dataset.digest}

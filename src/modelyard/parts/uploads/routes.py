@@ -1,0 +1,64 @@
+"""The part of the W&B upload protocol that carries training data (`Interface.UPLOADS`), mounted only on request.
+
+The unmodified client uploads an artifact of one JSON Lines file with it, which becomes a version of a dataset: GraphQL
+operations, two addresses to put files at, and the stream of a run, which is not kept.
+"""
+
+from functools import partial
+
+from modelyard.formats.converter import structure
+from modelyard.http.message import Response, json_response
+from modelyard.http.route import Auth, Body, Interface, Route, RouteCall, documented_route
+from modelyard.parts.uploads import graphql_request as graphql
+from modelyard.parts.uploads.graphql import FILE, MANIFEST, OPERATIONS
+from modelyard.parts.uploads.graphql_request import GraphQLAnswer, GraphQLRequest
+from modelyard.parts.uploads.schemas import (
+    Manifest,
+    Received,
+    RunStream,
+    StreamAnswer,
+)
+
+
+def perform(call: RouteCall) -> Response:
+    """Perform one operation of the upload of an artifact."""
+    return graphql.perform(call, OPERATIONS, "upload an artifact")
+
+
+def put_file(call: RouteCall) -> Response:
+    """Store the file of an upload."""
+    call.platform.uploads.receive(call.params["file"], call.file)
+    return json_response(Received())
+
+
+def put_manifest(call: RouteCall) -> Response:
+    """Compare the list of files of an upload with the file that came."""
+    manifest = structure(Manifest, call.body, "body")
+    call.platform.uploads.check_manifest(call.params["manifest"], manifest.digests)
+    return json_response(Received())
+
+
+def take_stream(call: RouteCall) -> Response:
+    """Accept a piece of the stream of a run, which is not kept."""
+    structure(RunStream, call.body, "body")
+    call.principal.require(call.params["entity"], call.params["project"])
+    return json_response(StreamAnswer(None, {}))
+
+
+_route = partial(documented_route, Interface.UPLOADS)
+
+
+ROUTES: tuple[Route, ...] = (
+    _route(Auth.BASIC, "POST", "/graphql", perform, body=Body.CONTROL, request=GraphQLRequest, response=GraphQLAnswer),
+    _route(Auth.ADDRESS, "PUT", FILE, put_file, body=Body.DATA, response=Received),
+    _route(Auth.ADDRESS, "PUT", MANIFEST, put_manifest, body=Body.CONTROL, request=Manifest, response=Received),
+    _route(
+        Auth.BASIC,
+        "POST",
+        "/files/{entity}/{project}/{run}/file_stream",
+        take_stream,
+        body=Body.CHAT,
+        request=RunStream,
+        response=StreamAnswer,
+    ),
+)

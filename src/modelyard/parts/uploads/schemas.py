@@ -1,0 +1,273 @@
+"""What the W&B client sends and receives while it uploads an artifact: GraphQL operations, and a list of files.
+
+Fields keep the client's own names.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import attrs
+
+from modelyard.domain.training import Dataset
+from modelyard.errors import InvalidInput
+from modelyard.formats.constraints import NAME, Length, Matching, Unsupported
+from modelyard.parts.uploads.records import Upload
+
+Data = Mapping[str, Any]
+
+_id = Matching(r"[0-9a-f-]{36}", "must be an id, as the creation returned it")
+_text = Length(1, 512)
+# ---- the variables of each operation -------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class RunVariables:
+    """A run by its name. Without `entity` it is the key's default one."""
+
+    name: str = attrs.field(validator=_text)
+    project: str = attrs.field(default="uncategorized", validator=NAME)
+    entity: str | None = attrs.field(default=None, validator=NAME)
+    displayName: str | None = attrs.field(default=None, validator=_text)
+
+
+@attrs.frozen
+class NamedArtifactVariables:
+    """An artifact by `<name>:v<N>` or `<name>:latest`."""
+
+    name: str = attrs.field(validator=_text)
+    project: str = attrs.field(validator=NAME)
+    entity: str | None = attrs.field(default=None, validator=NAME)
+
+
+@attrs.frozen
+class ArtifactVariables:
+    """An artifact by the id that its creation answered."""
+
+    id: str = attrs.field(validator=_text)
+
+
+@attrs.frozen
+class ArtifactCreate:
+    """A new version of an artifact. Its aliases, metadata and tags are not kept."""
+
+    artifactTypeName: Literal["dataset"]
+    artifactCollectionName: str = attrs.field(validator=NAME)
+    projectName: str = attrs.field(validator=NAME)
+    entityName: str | None = attrs.field(default=None, validator=NAME)
+    distributedID: object = attrs.field(default=None, validator=Unsupported("cannot be made by several writers here"))
+
+
+@attrs.frozen
+class ArtifactCreateVariables:
+    """The variables of `CreateArtifact`."""
+
+    input: ArtifactCreate
+
+
+@attrs.frozen
+class ManifestVariables:
+    """The variables of `CreateArtifactManifest`. Without `includeUpload` no address is requested."""
+
+    artifactID: str = attrs.field(validator=_id)
+    manifestType: Literal["FULL"] = "FULL"
+    includeUpload: bool = True
+
+
+@attrs.frozen
+class FileSpec:
+    """A file that is about to be sent; `md5` is its MD5 in base64."""
+
+    artifactID: str = attrs.field(validator=_id)
+    name: str = attrs.field(validator=_text)
+    md5: str = attrs.field(validator=Matching(r"[A-Za-z0-9+/]{22}==", "must be an MD5 in base64"))
+    uploadPartsInput: object = attrs.field(
+        default=None, validator=Unsupported("cannot be a file in several parts here")
+    )
+
+
+@attrs.frozen
+class FilesVariables:
+    """The variables of `CreateArtifactFiles`: the one file of an artifact."""
+
+    artifactFiles: tuple[FileSpec, ...]
+
+    def __attrs_post_init__(self) -> None:
+        if len(self.artifactFiles) != 1:
+            raise InvalidInput.at("artifactFiles", msg="must be one file: an artifact has one file of JSON Lines here")
+
+
+@attrs.frozen
+class CommitVariables:
+    """The variables of `CommitArtifact`."""
+
+    artifactID: str = attrs.field(validator=_id)
+
+
+@attrs.frozen
+class RunFilesVariables:
+    """The variables of `CreateRunFiles`: files about the run itself."""
+
+    run: str = attrs.field(validator=_text)
+    files: tuple[str, ...] = attrs.field(validator=Length(0, 1000))
+
+
+# ---- what is put ---------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class ManifestEntry:
+    """A file of an artifact, by its MD5 in base64."""
+
+    digest: str | None = None
+
+
+@attrs.frozen
+class Manifest:
+    """The list of an artifact's files, by their names."""
+
+    contents: Mapping[str, ManifestEntry]
+
+    @property
+    def digests(self) -> list[str | None]:
+        """The digests of all files."""
+        return [entry.digest for entry in self.contents.values()]
+
+
+@attrs.frozen
+class RunStream:
+    """A piece of the metrics and the output of a run."""
+
+    files: Mapping[str, Any] | None = None
+
+
+# ---- the answers -------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Received:
+    """The empty answer."""
+
+
+@attrs.frozen
+class StreamAnswer:
+    """The answer to a piece of the stream of a run, which makes the client continue."""
+
+    exitcode: int | None
+    limits: Mapping[str, Any]
+
+
+# ---- who, and where --------------------------------------------------------------------------------------------------
+
+
+NO_FIELDS: Data = {
+    alias: {"fields": [], "inputFields": []} for alias in ("TypeInfo", "QueryType", "MutationType", "ServerInfoType")
+}
+"""The fields of the types, which are not given, so that the client leaves out optional ones."""
+
+NO_ORGANIZATION: Data = {"entity": {"organization": {"coreWeaveOrganizationId": None}}}
+
+
+def no_run(entity: str, project: str) -> Data:
+    """Describe a project without the run, because runs are not kept."""
+    return {"model": {**_project(entity, project), "id": project, "bucket": None}}
+
+
+def run(entity: str, project: str, name: str, display_name: str) -> Data:
+    """Describe a run as if it had been created."""
+    bucket = {
+        "id": name,
+        "name": name,
+        "displayName": display_name,
+        "description": None,
+        "config": "{}",
+        "sweepName": None,
+        "project": {**_project(entity, project), "id": project},
+        "historyLineCount": 0,
+    }
+    return {"upsertBucket": {"bucket": bucket, "inserted": True}}
+
+
+def _project(entity: str, project: str) -> Data:
+    return {"name": project, "entity": {"id": entity, "name": entity}}
+
+
+def run_files(run: str, names: Sequence[str]) -> Data:
+    """Give no file of a run an address, because they are not kept."""
+    files = [{"name": name, "uploadUrl": None} for name in names]
+    return {"createRunFiles": {"runID": run, "uploadHeaders": [], "files": files}}
+
+
+# ---- an artifact on its way ------------------------------------------------------------------------------------------
+
+
+def begun(upload: Upload) -> Data:
+    """Describe an artifact that waits for its file."""
+    artifact = {"id": upload.id, "state": "PENDING", "artifactSequence": {"latestArtifact": None}}
+    return {"createArtifact": {"artifact": artifact}}
+
+
+def manifest_expected(upload_id: str, url: str | None) -> Data:
+    """Return where to put the list of files; None where that was not requested."""
+    file: Data = {"id": upload_id, "uploadUrl": url, "uploadHeaders": []}
+    return {"createArtifactManifest": {"artifactManifest": {"id": upload_id, "file": file}}}
+
+
+def file_expected(upload_id: str, name: str, url: str | None) -> Data:
+    """Return where to put the file; None when it has come already."""
+    node: Data = {
+        "id": upload_id,
+        "name": name,
+        "storagePath": None,
+        "uploadUrl": url,
+        "uploadHeaders": [],
+        "uploadMultipartUrls": None,
+        "artifact": {"id": upload_id},
+    }
+    return {"createArtifactFiles": {"files": {"edges": [{"node": node}]}}}
+
+
+def committed(upload_id: str) -> Data:
+    """Describe an artifact that is committed."""
+    return {"commitArtifact": {"artifact": {"id": upload_id, "digest": None}}}
+
+
+# ---- an artifact that is there ---------------------------------------------------------------------------------------
+
+
+def artifact(id: str, dataset: Dataset | None) -> Data:
+    """Describe an artifact by its id, or return null."""
+    return {"artifact": None if dataset is None else _artifact(id, dataset)}
+
+
+def named_artifact(dataset: Dataset | None) -> Data:
+    """Describe an artifact by its name, or return null."""
+    return {"project": {"artifact": None if dataset is None else _artifact(dataset.id, dataset)}}
+
+
+def _artifact(id: str, dataset: Dataset) -> Data:
+    collection = {
+        "__typename": "ArtifactSequence",
+        "name": dataset.name,
+        "project": {"name": dataset.project, "entity": {"name": dataset.entity}},
+    }
+    return {
+        "__typename": "Artifact",
+        "id": id,
+        "artifactSequence": collection,
+        "versionIndex": dataset.version,
+        "artifactType": {"name": "dataset"},
+        "description": None,
+        "metadata": None,
+        "ttlDurationSeconds": -1,
+        "ttlIsInherited": True,
+        "tags": [],
+        "historyStep": None,
+        "state": "COMMITTED",
+        "size": dataset.size,
+        "digest": dataset.digest,
+        "commitHash": None,
+        "fileCount": 1,
+        "createdAt": dataset.created_at.isoformat(),
+        "updatedAt": None,
+        "aliases": [],
+    }

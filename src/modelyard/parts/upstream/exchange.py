@@ -1,0 +1,311 @@
+"""One request to a server, written once as a flow: its attempts, their time limits, and the deltas of the answer."""
+
+import logging
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from functools import partial
+from itertools import count
+from typing import Any, ClassVar, Protocol
+
+import attrs
+
+from modelyard.domain.completion import CompletionRequest, Delta, ToolMode
+from modelyard.errors import BackendError, InvalidInput
+from modelyard.flow import Await, Emit, Flow
+from modelyard.formats.chat.answer_reader import AnswerBrokenOff, AnswerReader
+from modelyard.formats.chat.request import request_object
+from modelyard.formats.chat.sse import EventReader
+from modelyard.formats.json import dumps, loads
+from modelyard.parts.upstream.errors import Head, RetryableError, failed_inside, refusal
+from modelyard.parts.upstream.models import UpstreamModel
+from modelyard.parts.upstream.timeouts import Timeouts
+from modelyard.protocols import Clock, ServedModel
+
+log: logging.Logger = logging.getLogger("modelyard.backends.upstream")
+log.addHandler(logging.NullHandler())
+
+MAX_ANSWER = 2**26
+MAX_REFUSAL = 2**16
+_DONE = b"[DONE]"
+_GREEDY = 1e-5
+"""The temperature below which vLLM takes the likeliest token."""
+_LAST_READ = 1.0
+"""Seconds that a connection has to end once the answer is complete."""
+
+
+class Adapters(Protocol):
+    """Keeps a checkpoint's adapter loaded on a server, under a name, while it answers."""
+
+    def serving(self, model: ServedModel) -> AbstractContextManager[str]:
+        """Return the adapter's name on the server, which keeps it loaded while the block runs."""
+        ...
+
+    def aserving(self, model: ServedModel) -> AbstractAsyncContextManager[str]:
+        """Return the adapter's name, without blocking the event loop."""
+        ...
+
+    def lost(self, name: str) -> None:
+        """Note that the server does not know that name: what was loaded there is gone."""
+        ...
+
+
+class Transport(Protocol):
+    """Carries one request. Each method blocks, or on an event loop returns an awaitable."""
+
+    def enter(self, seconds: float) -> Any:
+        """Wait for a place among the concurrent requests. Raises `Overloaded`."""
+        ...
+
+    def borrow(self, adapters: Adapters, model: ServedModel) -> Any:
+        """Return the name of an adapter that stays loaded until the transport is closed."""
+        ...
+
+    def send(self, method: str, path: str, body: bytes, seconds: float) -> Any:
+        """Send the request and return the `Head` of the answer. Raises `RetryableError`, `TimeoutError`."""
+        ...
+
+    def read(self, seconds: float) -> Any:
+        """Return the next bytes of the answer; none at its end. Raises `RetryableError`, `TimeoutError`."""
+        ...
+
+    def pause(self, seconds: float) -> Any:
+        """Wait before the next attempt."""
+        ...
+
+
+def _nothing() -> None:
+    pass
+
+
+@attrs.frozen
+class Upstream:
+    """What all requests to a server share. `jitter` draws numbers from 0 to 1. `retried` counts another attempt."""
+
+    api_key: str | None = attrs.field(repr=False)
+    timeouts: Timeouts
+    clock: Clock
+    jitter: Callable[[], float]
+    adapters: Adapters | None
+    retried: Callable[[], None] = _nothing
+
+
+def _effect(method: Callable[..., Any], *arguments: Any) -> Await:
+    """Return the effect of a method of the transport, which is of the driver's kind."""
+    call = partial(method, *arguments)
+    return Await(call, call)
+
+
+class Attempts:
+    """One request and its attempts; a subclass says what is sent, and reads the answer."""
+
+    path: ClassVar[str] = ""
+    awaited: ClassVar[str] = "no answer"
+
+    def __init__(
+        self, upstream: Upstream, transport: Transport, upstream_model: UpstreamModel, model: ServedModel
+    ) -> None:
+        self._upstream, self._clock, self._timeouts = upstream, upstream.clock, upstream.timeouts
+        self._transport, self._upstream_model, self._model = transport, upstream_model, model
+        self._limit = self._waited = 0.0
+        self._begun = False
+        self._adapter: str | None = None
+
+    def _body(self, name: str) -> bytes:
+        """Return the request to the model that the server calls by this name."""
+        raise NotImplementedError
+
+    def _answer(self, head: Head) -> Flow[None]:
+        """Read the answer after its head, and emit it."""
+        raise NotImplementedError
+
+    def flow(self) -> Flow[None]:
+        """Emit the answer. Raises what `modelyard.protocols.Backend` allows.
+
+        What fails before the first token is tried again where that may help.
+        """
+        until = self._clock.monotonic() + self._timeouts.deadline
+        yield _effect(self._transport.enter, self._timeouts.deadline)
+        for attempt in count():
+            try:
+                yield from self._attempt()
+                return
+            except RetryableError as failure:
+                pause = self._timeouts.pause(attempt, failure.wait, self._upstream.jitter())
+                last = self._begun or not failure.again or attempt >= self._timeouts.retries
+                if last or self._clock.monotonic() + pause > until:
+                    raise failure.error from failure.__cause__
+                self._upstream.retried()
+                log.warning("attempt %d failed, the next follows in %.1f s: %s", attempt + 1, pause, failure)
+            yield _effect(self._transport.pause, pause)
+
+    def _attempt(self) -> Flow[None]:
+        upstream = self._upstream
+        self._limit, self._waited = self._timeouts.first_token, 0.0
+        try:
+            head = yield from self._begin()
+            if head.status != 200:
+                raise refusal(head, (yield from self._whole(MAX_REFUSAL)), upstream.api_key, self._clock.now())
+            if head.content_encoding not in ("", "identity"):
+                raise RetryableError(
+                    BackendError("the upstream server's answer is compressed, which was not requested")
+                )
+            yield from self._answer(head)
+        except InvalidInput as wrong:
+            raise RetryableError(BackendError(f"the upstream server's answer is malformed: {wrong}")) from wrong
+        except AnswerBrokenOff as ended:
+            raise RetryableError(BackendError("the upstream server broke the answer off"), again=True) from ended
+        except TimeoutError as late:
+            what = "sent nothing more" if self._begun else f"gave {self.awaited}"
+            raise RetryableError(BackendError(f"the upstream server {what} within {self._limit:g} s")) from late
+
+    # ---- the request
+
+    def _begin(self) -> Flow[Head]:
+        """Return the head of the answer. An adapter that the server has lost is loaded again, once."""
+        if self._model.checkpoint is None or not self._model.checkpoint.files:
+            return (yield from self._send(self._upstream_model.served_as))
+        adapters = self._upstream.adapters
+        if adapters is None:
+            raise RetryableError(
+                BackendError(f"{self._upstream_model.entry.id} is served upstream without adapters for checkpoints")
+            )
+        if self._adapter is None:
+            self._adapter = yield _effect(self._transport.borrow, adapters, self._model)
+        head = yield from self._send(self._adapter)
+        if head.status != 404:
+            return head
+        adapters.lost(self._adapter)
+        self._adapter = yield _effect(self._transport.borrow, adapters, self._model)
+        return (yield from self._send(self._adapter))
+
+    def _send(self, name: str) -> Flow[Head]:
+        return (yield from self._timed(self._transport.send, "POST", self.path, self._body(name)))  # type: ignore[no-any-return]
+
+    # ---- the answer
+
+    def _whole(self, most: int) -> Flow[bytes]:
+        """Return the rest of the answer."""
+        pieces, size = [], 0
+        while raw := (yield from self._timed(self._transport.read)):
+            pieces.append(raw)
+            size += len(raw)
+            if size > most:
+                raise RetryableError(BackendError(f"the upstream server's answer is longer than {most} bytes"))
+        return b"".join(pieces)
+
+    def _json(self, raw: bytes) -> Any:
+        """Parse JSON. Raises the error that the value reports, if it is one."""
+        value = loads(raw, at=("answer",), max_structure=MAX_ANSWER)
+        failed = failed_inside(value, self._upstream.api_key) if isinstance(value, dict) else None
+        if failed is not None:
+            raise failed
+        return value
+
+    def _timed(self, method: Callable[..., Any], *arguments: Any) -> Generator[Await, Any, Any]:
+        """Call a method of the transport within what is left of the time limit. Our own work does not count."""
+        began = self._clock.monotonic()
+        if self._waited > self._limit:
+            raise TimeoutError
+        call = partial(method, *arguments, self._limit - self._waited)
+        found = yield Await(call, call)
+        self._waited += self._clock.monotonic() - began
+        return found
+
+
+class Exchange(Attempts):
+    """One request for a completion, its attempts, and the deltas of its answer."""
+
+    path: ClassVar[str] = "/chat/completions"
+    awaited: ClassVar[str] = "no first token"
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        transport: Transport,
+        upstream_model: UpstreamModel,
+        request: CompletionRequest,
+        model: ServedModel,
+    ) -> None:
+        super().__init__(upstream, transport, upstream_model, model)
+        self._greedy = request.n > 1 and request.sampling.temperature < _GREEDY
+        sent = attrs.evolve(request, n=1) if self._greedy else request
+        self._request = _strict(sent) if upstream_model.capabilities.guided else sent
+        self._choices = request.n
+        self._done = False
+
+    def _body(self, name: str) -> bytes:
+        request = self._request
+        # What is the model's own limit anyway is left to the server, which knows how long the prompt is.
+        limited = request.max_tokens is not None and request.max_tokens < self._model.entry.max_output_length
+        limit = request.max_tokens if limited else None
+        can = self._upstream_model.capabilities
+        return dumps(request_object(request, name, limit, can.parameters, can.reasoning))
+
+    def _reader(self, whole: bool) -> AnswerReader:
+        return AnswerReader(self._request)
+
+    def _answer(self, head: Head) -> Flow[None]:
+        return self._events() if head.content_type.startswith("text/event-stream") else self._document()
+
+    def _events(self) -> Flow[None]:
+        """Read a stream of chunks up to its end, so that its connection can be used again.
+
+        The deltas of what has come at once are emitted at once, also before an error that came with them.
+        """
+        events, reader = EventReader(), self._reader(whole=False)
+        self._done = False
+        try:
+            while raw := (yield from self._timed(self._transport.read)):
+                ready: list[Delta] = []
+                found, at = events.take(raw), 0
+                try:
+                    while at < len(found):
+                        texts = reader.take_texts(found, at)
+                        ready += self._shown(texts) if texts else self._deltas(found[at], reader)
+                        at += len(texts) or 1
+                finally:
+                    if ready:
+                        yield Emit(ready)
+        except (RetryableError, TimeoutError):
+            if not self._done:
+                raise
+        yield Emit(self._choices_of(reader.end()))
+
+    def _deltas(self, event: bytes, reader: AnswerReader) -> Sequence[Delta]:
+        """Return the deltas of an event, and note what the next one may take."""
+        if event == _DONE:
+            self._done, self._limit, self._waited = True, _LAST_READ, 0.0
+            return ()
+        deltas = reader.take(self._json(event), event)
+        return self._shown(deltas) if deltas else ()
+
+    def _shown(self, deltas: Sequence[Delta]) -> Sequence[Delta]:
+        """Return what the caller gets of deltas that have come, and note that the answer has begun."""
+        self._begun, self._limit, self._waited = True, self._timeouts.between_tokens, 0.0
+        return [shown for delta in deltas for shown in self._choices_of(delta)] if self._greedy else deltas
+
+    def _document(self) -> Flow[None]:
+        """Read an answer in one piece, as servers that do not stream give it to a streamed request too."""
+        reader = self._reader(whole=True)
+        value = self._json((yield from self._whole(MAX_ANSWER)))
+        deltas = [*reader.take(value), reader.end()]
+        self._begun = True
+        yield Emit([shown for delta in deltas for shown in self._choices_of(delta)])
+
+    def _choices_of(self, delta: Delta) -> Sequence[Delta]:
+        """Return the delta, and of greedy sampling a copy for each choice: vLLM refuses to make equal choices."""
+        if not self._greedy:
+            return (delta,)
+        usage, count = delta.usage, self._choices
+        copies = [attrs.evolve(delta, index=index, usage=None) for index in range(count)]
+        if usage is not None:
+            total = attrs.evolve(usage, completion_tokens=usage.completion_tokens * count)
+            copies[-1] = attrs.evolve(copies[-1], usage=total)
+        return copies
+
+
+def _strict(request: CompletionRequest) -> CompletionRequest:
+    """Return the request with `strict` tools where one is forced: those of others may have any arguments in vLLM."""
+    if request.tool_choice.mode is not ToolMode.REQUIRED:
+        return request
+    return attrs.evolve(request, tools=tuple(attrs.evolve(tool, strict=True) for tool in request.tools))

@@ -1,0 +1,323 @@
+"""What is the same for every cluster: one list for all jobs, patience, leaving, handles, last words."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import attrs
+import pytest
+
+from modelyard import Settings, open_platform
+from modelyard.domain.job import Claim, JobKind, JobStatus, Needs
+from modelyard.errors import ClusterError, InvalidInput
+from modelyard.parts.clusters import kubernetes, ray_jobs, slurm
+from modelyard.parts.clusters.cluster import ClusterExecutor
+from modelyard.protocols import Ended, ExecutorState, Running, Waiting
+from modelyard.testing import ExecutorContract, Trials, TrialsElsewhere
+from modelyard.testing.clock import ManualClock
+from modelyard.testing.contracts.executor import NEEDS
+from modelyard.testing.contracts.executor_trials import until
+
+CLAIM = Claim("job", 1, "worker")
+
+
+class ThisMachine:
+    """The smallest cluster there is: processes of this machine, each with a file for its output."""
+
+    name = "here"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, command: Sequence[str], needs: Needs) -> str:
+        with (self.folder / name).open("wb") as output:
+            self.processes[name] = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+        return name
+
+    def states(self, ids: Collection[str]) -> Mapping[str, ExecutorState]:
+        return {name: self._state(self.processes[name]) for name in ids if name in self.processes}
+
+    def _state(self, process: "subprocess.Popen[bytes]") -> ExecutorState:
+        status = process.poll()
+        if status is None:
+            return Running()
+        return Ended(f"it ended with {status}" if status else "", preempted=status < 0)
+
+    def stop(self, id: str) -> None:
+        if process := self.processes.get(id):
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def output(self, id: str) -> str:
+        return (self.folder / id).read_text()
+
+
+@pytest.mark.servers
+class TestClusterExecutor(ExecutorContract):
+    detached = True
+    leaves = True
+
+    @pytest.fixture
+    def trials(self, tmp_path: Path) -> Trials:
+        return TrialsElsewhere(tmp_path)
+
+    @pytest.fixture
+    def executor(self, tmp_path: Path) -> Iterator[ClusterExecutor]:
+        factory = "modelyard.testing.contracts.executor_trials:trial_elsewhere"
+        cluster = ThisMachine(tmp_path)
+        made = ClusterExecutor(cluster, factory, [str(tmp_path)], python=sys.executable, interval=0.0)
+        yield made
+        made.close()
+        assert all(process.poll() is not None for process in cluster.processes.values())
+
+
+# ---- a cluster that is what a test says it is --------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Scripted:
+    """Lists what a test says, and counts what it is asked."""
+
+    name: str = "scripted"
+    listed: dict[str, ExecutorState] = attrs.field(factory=dict)
+    started: list[tuple[str, list[str], Needs]] = attrs.field(factory=list)
+    requested: list[set[str]] = attrs.field(factory=list)
+    stopped: list[str] = attrs.field(factory=list)
+    down: bool = False
+    unanswered: int = 0
+    words: str = ""
+
+    def _answer(self) -> None:
+        if self.down:
+            raise ClusterError("the network is gone")
+
+    def start(self, name: str, command: Sequence[str], needs: Needs) -> str:
+        self.started.append((name, list(command), needs))
+        if self.unanswered:
+            self.unanswered -= 1
+            raise ClusterError("no answer")
+        return f"id-{len({name for name, _, _ in self.started})}"
+
+    def states(self, ids: Collection[str]) -> Mapping[str, ExecutorState]:
+        self.requested.append(set(ids))
+        self._answer()
+        return {id: self.listed[id] for id in ids if id in self.listed}
+
+    def stop(self, id: str) -> None:
+        self._answer()
+        self.stopped.append(id)
+
+    def output(self, id: str) -> str:
+        self._answer()
+        return self.words
+
+
+@attrs.define(eq=False)
+class Site:
+    clock: ManualClock = attrs.field(factory=ManualClock)
+    cluster: Scripted = attrs.field(factory=Scripted)
+    executor: ClusterExecutor = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.executor = self.another()
+
+    def another(self) -> ClusterExecutor:
+        """An executor of the next worker, for the same cluster."""
+        return ClusterExecutor(self.cluster, "a:b", ["file"], clock=self.clock, interval=2, patience=60, grace=5)
+
+    def submit(self) -> str:
+        return self.executor.submit(CLAIM, lambda _: None, NEEDS)
+
+    def state(self, handle: str, after: float = 2.0) -> ExecutorState:
+        self.clock.advance(after)
+        return self.executor.states([handle])[handle]
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+def test_a_job_is_the_worker_s_module_with_the_factory_and_what_the_job_needs(site: Site) -> None:
+    needs = Needs(JobKind.SFT, "tabular-mini")
+    site.executor.submit(CLAIM, lambda _: None, needs)
+    ((name, command, requested),) = site.cluster.started
+    assert command == ["python", "-X", "faulthandler", "-m", "modelyard.worker", "a:b", "job", "file"]
+    assert (requested, len(name) < 64) == (needs, True)
+    with pytest.raises(InvalidInput, match=r"package\.module:function"):
+        ClusterExecutor(site.cluster, "not a factory")
+
+
+def test_the_command_names_the_attempt(site: Site) -> None:
+    site.executor.submit(Claim("job", 7, "worker", attempt=3), lambda _: None, NEEDS)
+    ((_, command, _),) = site.cluster.started
+    assert command[-2:] == ["job:3", "file"]
+
+
+def test_what_a_request_has_named_is_in_the_words_of_each_cluster() -> None:
+    needs = Needs(JobKind.SFT, accelerators=2, memory=64)
+    assert ray_jobs._amounts(needs) == {"entrypoint_num_gpus": 2, "entrypoint_memory": 64 * 2**30}
+    assert slurm._amounts(needs) == ["--gpus=2", "--mem=64G"]
+    assert kubernetes._limits(needs, "amd.com/gpu") == {"amd.com/gpu": "2", "memory": "64Gi"}
+    for none in (ray_jobs._amounts(NEEDS), slurm._amounts(NEEDS), kubernetes._limits(NEEDS, "nvidia.com/gpu")):
+        assert not none
+
+
+def test_one_list_is_read_for_all_jobs_and_not_more_often_than_the_interval(site: Site) -> None:
+    handles = [site.submit() for _ in range(100)]
+    assert set(site.executor.states(handles).values()) == {Waiting()}
+    site.cluster.listed = {f"id-{number}": Running() for number in range(1, 101)}
+    for _ in range(8):
+        site.clock.advance(0.5)
+        site.executor.states(handles)
+    assert [len(requested) for requested in site.cluster.requested] == [100, 100, 100]
+    assert set(site.executor.states(handles).values()) == {Running()}
+
+
+def test_a_submission_without_an_answer_is_sent_again_under_its_name(site: Site) -> None:
+    site.cluster.unanswered = 1
+    assert site.submit() == "scripted id-1"
+    assert len({name for name, _, _ in site.cluster.started}) == 1
+    site.cluster.unanswered = 2
+    with pytest.raises(ClusterError, match="no answer"):
+        site.submit()
+
+
+def test_a_job_that_is_not_listed_yet_waits_and_one_that_stays_away_has_ended(site: Site) -> None:
+    handle = site.submit()
+    assert site.state(handle) == Waiting()
+    site.cluster.listed["id-1"] = Running()
+    assert site.state(handle) == Running()
+    del site.cluster.listed["id-1"]
+    assert site.state(handle, after=59) == Running()
+    assert site.state(handle, after=2) == Ended("scripted does not list it", preempted=True)
+
+
+def test_while_the_cluster_does_not_answer_jobs_are_as_they_were_however_long(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    handle = site.submit()
+    site.cluster.listed["id-1"] = Running()
+    assert site.state(handle) == Running()
+    site.cluster.down = True
+    with caplog.at_level(logging.WARNING):
+        assert [site.state(handle, after=3600) for _ in range(3)] == [Running()] * 3
+        site.executor.cancel(handle)
+        site.cluster.down = False
+        assert site.state(handle) == Running()
+        site.executor.cancel(handle)
+    assert [record.message for record in caplog.records] == [
+        "jobs are taken to be as they were: the network is gone",
+        "id-1 cannot be stopped: the network is gone",
+        "scripted answers again",
+    ]
+    assert site.cluster.stopped == ["id-1"]
+
+
+def test_the_end_of_a_job_tells_the_last_of_its_output_unless_that_was_a_normal_end(site: Site) -> None:
+    site.cluster.words = "x" * 5000 + "\nMemoryError\x1b[31m\n"
+    handle, other = site.submit(), site.submit()
+    site.cluster.listed = {"id-1": Ended("exit status 1"), "id-2": Ended()}
+    found = site.state(handle)
+    assert isinstance(found, Ended)
+    assert found.fault.startswith("exit status 1; its last words: xxx")
+    assert found.fault.endswith("MemoryError [31m")
+    assert len(found.fault) < 1100
+    assert site.state(other) == Ended()
+
+
+def test_a_job_that_waits_has_ended_when_it_is_cancelled_also_where_the_cluster_keeps_it(site: Site) -> None:
+    handle = site.submit()
+    site.cluster.listed["id-1"] = Waiting()
+    assert site.state(handle) == Waiting()
+    site.executor.cancel(handle)
+    site.executor.cancel(handle)
+    found = [site.state(handle) for _ in range(2)]
+    assert found == [Ended("it was cancelled while it waited", preempted=True)] * 2
+    assert site.cluster.stopped == ["id-1"]
+
+
+def test_jobs_are_left_and_found_by_the_next_worker_once_the_first_is_gone(site: Site) -> None:
+    handle = site.submit()
+    site.cluster.listed["id-1"] = Running()
+    site.executor.close(leave=True)
+    assert site.cluster.stopped == []
+    after = site.another()
+    assert not after.reattach(handle, alive=True)
+    assert after.reattach(handle, alive=False)
+    assert not ClusterExecutor(Scripted("other"), "a:b").reattach(handle, alive=False)
+    assert after.states([handle]) == {handle: Running()}
+    site.cluster.listed["id-1"] = Ended()
+    site.clock.advance(2)
+    assert after.states([handle]) == {handle: Ended()}
+
+
+def test_what_was_purged_from_the_list_while_no_worker_looked_has_ended(site: Site) -> None:
+    handle = site.submit()
+    after = site.another()
+    assert after.states([handle]) == {handle: Ended("scripted does not list it", preempted=True)}
+
+
+def test_a_restart_while_the_cluster_is_down_ends_no_job(site: Site) -> None:
+    handle = site.submit()
+    site.cluster.down = True
+    after = site.another()
+    assert after.states([handle]) == {handle: Running()}
+
+
+def test_closing_stops_what_runs_and_waits_no_longer_than_the_grace(site: Site) -> None:
+    site.submit()
+    site.cluster.listed["id-1"] = Running()
+    before = site.clock.monotonic()
+    site.executor.close()
+    assert site.cluster.stopped == ["id-1"]
+    assert 5 <= site.clock.monotonic() - before < 6
+
+
+# ---- with a platform ---------------------------------------------------------------------------------------------
+
+
+def test_a_refused_submission_returns_the_job_and_claims_rest_longer_and_longer(tmp_path: Path) -> None:
+    clock, cluster = ManualClock(), Scripted(unanswered=1000)
+    with open_platform(clock=clock, settings=Settings(poll=0.5, lease=30)) as platform:
+        run = platform.evaluations.submit("quiz", "echo", [{"prompt": "a", "expected": "a"}])
+        worker = platform.worker(executor=ClusterExecutor(cluster, "a:b", clock=clock))
+        for _ in range(240):
+            worker.look()
+            clock.advance(0.5)
+        assert len(cluster.started) == 2 * 9, "after 0.5, 1, 2, 4, 8, 16, 30, 30 seconds"
+        (job,) = platform.jobs.list()
+        assert (job.subject, job.status, job.error_message) == (run.id, JobStatus.QUEUED, None)
+        cluster.unanswered = 0
+        clock.advance(30)
+        worker.look()
+        (job,) = platform.jobs.list()
+        assert (job.status, len(cluster.started)) == (JobStatus.RUNNING, 19)
+
+
+@pytest.mark.servers
+def test_a_job_runs_in_the_cluster_while_its_worker_is_replaced(tmp_path: Path) -> None:
+    """The process is real; the first worker stops while it runs, the second sees its end."""
+    cluster = ThisMachine(tmp_path)
+    file = str(tmp_path / "yard.db")
+
+    def executor() -> ClusterExecutor:
+        return ClusterExecutor(cluster, "modelyard.compose:open_platform", [file], python=sys.executable, interval=0)
+
+    with open_platform(file, settings=Settings(poll=0.05)) as platform:
+        run = platform.evaluations.submit("quiz", "echo", [{"prompt": "a", "expected": "a"}])
+        with platform.worker(executor=executor()):
+            until(lambda: cluster.processes)
+        with platform.worker(executor=executor()):
+            result = platform.evaluations.wait(run.id)
+        (job,) = platform.jobs.list()
+    assert (result.score, job.attempts, len(cluster.processes)) == (1.0, 1, 1)
+    cluster.stop(next(iter(cluster.processes)))

@@ -1,0 +1,202 @@
+"""The dashboard in a real browser: every page, every action, live pages, and what accessibility tools find."""
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from dashboard_browser import Yard, log_in, new_context
+from modelyard.parts.dashboard import view as views
+
+PAGES = ("", "jobs", "models", "runs", "tinker", "traces", "usage", "keys", "catalogue", "catalogue/echo", "api")
+
+
+def one_of(page: Page, yard: Yard, kind: str) -> str:
+    """The address of the first thing of a kind."""
+    page.goto(yard.page(kind))
+    found = page.locator(f"main a[href^='/dashboard/{kind}/']").first.get_attribute("href")
+    assert found is not None
+    return yard.url + found
+
+
+def addresses(page: Page, yard: Yard) -> list[str]:
+    """Every page, and one of each kind of thing."""
+    single = [one_of(page, yard, kind) for kind in ("jobs", "models", "runs", "traces", "tinker")]
+    before, after = (run.id for run in yard.platform.evaluations.runs.list(project="bots", entity="acme"))
+    compared = [f"compare?baseline={before}&candidate={after}", f"runs/{after}/rows?baseline={before}&show=changed"]
+    loop, *_, trained = yard.platform.training.list(project="loops", entity="acme")
+    learned = [f"jobs/{loop.id}", f"jobs/{trained.id}", f"models/{loop.model_id}", f"models/{loop.model_id}/1"]
+    compared += learned
+    return [*map(yard.page, PAGES), *single, f"{single[2]}/rows", *map(yard.page, compared)]
+
+
+def test_no_page_has_a_fault_that_accessibility_tools_find_serious(page: Page, yard: Yard) -> None:
+    for address in addresses(page, yard):
+        page.goto(address)
+        found = Axe().run(page).response["violations"]
+        serious = [
+            (one["id"], [node["target"] for node in one["nodes"]][:3])
+            for one in found
+            if one["impact"] in ("serious", "critical")
+        ]
+        assert serious == [], address
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_fit_from_400_to_2000_pixels(chromium: Browser, yard: Yard, scheme: str) -> None:
+    context = new_context(chromium, color_scheme=scheme)
+    page = context.new_page()
+    log_in(page, yard, yard.key)
+    for address in addresses(page, yard):
+        page.goto(address)
+        for width in (400, 900, 2000):
+            page.set_viewport_size({"width": width, "height": 800})
+            beyond = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            assert beyond <= 0, (address, width)
+    context.close()
+
+
+def test_every_page_is_read_without_script(chromium: Browser, yard: Yard) -> None:
+    context = new_context(chromium, java_script_enabled=False)
+    page = context.new_page()
+    log_in(page, yard, yard.key)
+    for address in map(yard.page, PAGES):
+        page.goto(address)
+        expect(page.locator("h1")).to_have_count(1)
+    context.close()
+
+
+def test_a_job_is_watched_while_it_runs_also_after_a_reload_and_in_two_tabs(page: Page, yard: Yard) -> None:
+    rows = [{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ok"}]}] * 40
+    job = yard.platform.training.sft("acme/bots/desk", rows, learning_rate=1e-5, batch_size=1)
+    page.goto(yard.page(f"jobs/{job.id}"))
+    other = page.context.new_page()
+    other.goto(yard.page(f"jobs/{job.id}"))
+    expect(page.locator("main")).to_contain_text("queued")
+    page.reload()
+    with yard.platform.worker():
+        for one in (page, other):
+            expect(one.locator("main")).to_contain_text("succeeded")
+            expect(one.locator("figure").first).to_be_visible()
+    expect(page.locator("main")).not_to_have_attribute("data-live", "")
+
+
+def test_a_job_is_cancelled_after_a_question(page: Page, yard: Yard) -> None:
+    rows = [{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ok"}]}]
+    job = yard.platform.training.sft("acme/bots/desk", rows)
+    page.goto(yard.page(f"jobs/{job.id}"))
+    page.once("dialog", lambda dialog: dialog.dismiss())
+    page.get_by_role("button", name="Cancel the job").click()
+    assert job.status == "queued"
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Cancel the job").click()
+    expect(page.locator("main")).to_contain_text("cancelled")
+
+
+def test_a_key_is_made_and_revoked_and_its_session_ends(page: Page, yard: Yard, chromium: Browser) -> None:
+    page.goto(yard.page("keys"))
+    page.get_by_label("Name").fill("for a moment")
+    page.get_by_role("button", name="Make a key").click()
+    secret = page.locator(".secret code").inner_text()
+    context = new_context(chromium)
+    theirs = context.new_page()
+    log_in(theirs, yard, secret)
+    page.goto(yard.page("keys"))
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.locator("tr", has_text="for a moment").get_by_role("button", name="Revoke").click()
+    expect(page.locator("tr", has_text="for a moment")).to_contain_text("revoked")
+    theirs.goto(yard.page("jobs"))
+    expect(theirs.get_by_label("API key")).to_be_visible()
+    context.close()
+
+
+def test_a_checkpoint_is_promoted_and_rolled_back(page: Page, yard: Yard) -> None:
+    page.goto(one_of(page, yard, "models"))
+    page.get_by_label("at step").fill("0")
+    page.get_by_role("button", name="Promote").click()
+    expect(page.locator("tr", has_text="prod").first).to_contain_text("step 0")
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Roll back").first.click()
+    expect(page.locator("tr", has_text="prod").first).to_contain_text("step 2")
+
+
+def test_two_runs_are_picked_and_compared(page: Page, yard: Yard) -> None:
+    page.goto(yard.page("runs"))
+    page.get_by_label("echo as baseline").check()
+    page.get_by_label("tabular-mini as candidate").check()
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("h1")).to_contain_text("tabular-mini compared with echo")
+    page.get_by_role("link", name="Rows side by side").click()
+    expect(page.locator("article del").first).to_be_visible()
+
+
+def test_a_model_is_tried_and_its_answer_streams(page: Page, yard: Yard) -> None:
+    page.goto(yard.page("catalogue/echo"))
+    page.get_by_label("Message").fill("Good morning to you")
+    page.get_by_role("button", name="Send").click()
+    expect(page.locator("#answer")).to_have_text("Good morning to you")
+
+
+def test_the_log_out_ends_the_session(page: Page, yard: Yard) -> None:
+    page.get_by_role("button", name="Log out").click()
+    page.wait_for_url(yard.page("login"))
+    page.goto(yard.page("jobs"))
+    expect(page.get_by_label("API key")).to_be_visible()
+
+
+def test_times_are_the_readers_own_and_the_keyboard_reaches_everything(page: Page, yard: Yard) -> None:
+    page.goto(yard.page("jobs"))
+    expect(page.locator("time").first).to_contain_text("ago")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
+
+
+def test_a_long_run_is_shown_at_once_and_the_rest_of_its_report_follows(
+    page: Page, yard: Yard, chromium: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "AT_ONCE", 3)
+    tasks = [{"prompt": f"say {at}", "expected": "say 1"} for at in range(6)]
+    context = new_context(chromium, java_script_enabled=False)
+    unscripted = context.new_page()
+    log_in(unscripted, yard, yard.key)
+    first, second, third = (
+        yard.platform.evaluations.run("long", "echo", tasks, project="bots", entity="acme").run.id for _ in range(3)
+    )
+    unscripted.goto(yard.page(f"runs/{first}"))
+    expect(unscripted.locator("main")).to_contain_text("There is more, from 6 trials.")
+    unscripted.get_by_role("link", name="Show it").click()
+    expect(unscripted.locator("main")).to_contain_text("Rows, the worst first")
+    context.close()
+    page.goto(yard.page(f"runs/{second}"))
+    expect(page.locator("main")).to_contain_text("Rows, the worst first")
+    expect(page.locator("main [role=status]")).to_have_count(0)
+    assert page.url == yard.page(f"runs/{second}")
+    context = new_context(chromium)
+    offline = context.new_page()
+    log_in(offline, yard, yard.key)
+    offline.route("**/*whole=1", lambda route: route.abort())
+    offline.goto(yard.page(f"runs/{third}"))
+    expect(offline.locator("main [role=status]")).to_have_text("This failed. Show it")
+    serious = [
+        one["id"] for one in Axe().run(offline).response["violations"] if one["impact"] in ("serious", "critical")
+    ]
+    assert serious == []
+    offline.unroute("**/*whole=1")
+    offline.get_by_role("link", name="Show it").click()
+    expect(offline.locator("main")).to_contain_text("Rows, the worst first")
+    context.close()
+
+
+def test_the_report_of_a_long_run_follows_when_the_run_ends(
+    page: Page, yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "AT_ONCE", 1)
+    place = {"project": "bots", "entity": "acme"}
+    evaluation, model = (f"weave:///acme/bots/object/{name}:v0" for name in ("quiz", "mine"))
+    run = yard.platform.evaluations.runs.create(evaluation, model, **place)
+    for at in range(2):
+        yard.platform.evaluations.predictions.create(model, {"at": at}, "b", run_id=run.id, **place)
+    page.goto(yard.page(f"runs/{run.id}"))
+    expect(page.locator("main")).to_contain_text("running")
+    yard.platform.evaluations.runs.finish(run.id, {}, **place)
+    expect(page.locator("main")).to_contain_text("Nothing was scored.")
+    expect(page.locator("main")).not_to_have_attribute("data-live", "")

@@ -1,0 +1,114 @@
+"""The catalogue from what a server lists, at the host's prices."""
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from modelyard import Pricing, open_platform
+from modelyard.backends import COMMON, VLLM, UpstreamBackend, discover
+from modelyard.backends.echo import EchoBackend
+from modelyard.domain.catalogue import Feature, SamplingParameter
+from modelyard.errors import BackendError, InvalidInput
+from modelyard.parts.upstream.fake_vllm.adapters import FakeAdapter
+from modelyard.parts.upstream.fake_vllm.misbehaviour import Refuse
+from modelyard.parts.upstream.fake_vllm.server import MODELS, FakeVllm
+
+KEY = "sk-very-secret"
+PRICE = Pricing(Decimal("0.0000002"), Decimal("0.0000006"))
+
+
+def listing(*cards: Any) -> bytes:
+    body = json.dumps({"object": "list", "data": cards}).encode()
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def test_what_a_server_lists_is_offered_at_the_hosts_prices() -> None:
+    fake = FakeVllm(EchoBackend(("org/big", "org/small"), context_length=4096), api_key=KEY)
+    with fake.serve() as url:
+        models = discover(f"{url}/v1", KEY, pricing={"org/big": PRICE, "org/small": Pricing()}, capabilities=VLLM)
+        with UpstreamBackend(f"{url}/v1", KEY, models=models) as backend, open_platform(backend=backend) as platform:
+            platform.chat.complete(model="org/big", messages="hello there")
+            big, small = platform.catalogue.list()
+            (booked,) = platform.usage.list().page().items
+    assert (big.id, big.context_length, big.max_output_length, big.pricing) == ("org/big", 4096, 4096, PRICE)
+    assert small.pricing == Pricing()
+    assert Feature.STRUCTURED_OUTPUTS in big.supported_features
+    assert set(big.supported_sampling_parameters) == set(SamplingParameter)
+    assert booked.cost == 2 * PRICE.prompt + 2 * PRICE.completion
+
+
+def test_a_model_without_a_price_is_refused_by_name() -> None:
+    with FakeVllm(EchoBackend(("org/big", "org/small"))).serve() as url:
+        with pytest.raises(InvalidInput, match=r"pricing\.org/small: is missing; `Pricing\(\)` is free"):
+            discover(f"{url}/v1", pricing={"org/big": PRICE})
+        (only,) = discover(f"{url}/v1", pricing={"org/big": PRICE}, only=["org/big"])
+        with pytest.raises(InvalidInput, match="only: the server does not list 'org/none'"):
+            discover(f"{url}/v1", pricing={"org/big": PRICE}, only=["org/big", "org/none"])
+    assert (only.entry.id, only.capabilities) == ("org/big", COMMON)
+
+
+@pytest.mark.parametrize(
+    "generated",
+    [
+        {"max_model_len": 77},
+        {"context_length": 77},
+        {"max_input_tokens": 77},
+        {"meta": {"n_ctx": 77, "n_ctx_train": 99}},
+    ],
+)
+def test_the_context_length_is_found_where_servers_say_it(canned: Any, generated: Any) -> None:
+    (model,) = discover(canned(listing({"id": "m", "created": 5, **generated})), pricing={"m": PRICE})
+    assert (model.entry.context_length, model.entry.created) == (77, 5)
+
+
+def test_an_unknown_context_length_must_be_given_by_the_host(canned: Any) -> None:
+    with pytest.raises(InvalidInput, match="context_length: must be given: the server does not report that of 'm'"):
+        discover(canned(listing({"id": "m", "created": None})), pricing={"m": PRICE})
+    (model,) = discover(canned(listing({"id": "m"})), pricing={"m": PRICE}, context_length=2048)
+    assert model.entry.context_length == 2048
+
+
+def test_adapters_are_not_listed_as_models() -> None:
+    fake = FakeVllm(EchoBackend(("base",)))
+    fake._adapters["mine"] = FakeAdapter("mine", "/nowhere", 8, "base")
+    with fake.serve() as url:
+        assert [model.entry.id for model in discover(f"{url}/v1", pricing={"base": PRICE})] == ["base"]
+
+
+@pytest.mark.parametrize("cards", [(None,), ({"id": 5},), ({"id": "m", "max_model_len": "long"},)])
+def test_a_list_that_is_none_is_refused(canned: Any, cards: Any) -> None:
+    with pytest.raises(BackendError, match="list of models is not in the usual shape"):
+        discover(canned(listing(*cards)), pricing={})
+
+
+def test_a_server_that_refuses_says_why() -> None:
+    fake = FakeVllm(api_key=KEY)
+    with fake.serve() as url:
+        with pytest.raises(BackendError, match="refuses this host's key") as refused:
+            discover(f"{url}/v1", f"{KEY}x", pricing={})
+        fake.plan(Refuse(500, "down"), path=MODELS)
+        with pytest.raises(BackendError, match="status 500: down"):
+            discover(f"{url}/v1", KEY, pricing={})
+    assert KEY not in str(refused.value)
+
+
+def test_a_server_that_is_not_there_or_says_nonsense(canned: Any) -> None:
+    with pytest.raises(BackendError, match="cannot be reached"):
+        discover(canned(), pricing={})
+    with pytest.raises(BackendError, match="malformed"):
+        discover(canned(listing().replace(b"{", b"[", 1)), pricing={})
+    with pytest.raises(InvalidInput, match="at least one model"):
+        discover(canned(listing()), pricing={})
+
+
+def test_a_model_that_is_listed_by_its_path_gets_another_name(canned: Any) -> None:
+    body = listing({"id": "/models/x.gguf", "meta": {"n_ctx": 512}})
+    (model,) = discover(canned(body), pricing={"org/x": PRICE}, names={"/models/x.gguf": "org/x"})
+    assert (model.entry.id, model.served_as, model.entry.context_length) == ("org/x", "/models/x.gguf", 512)
+    with pytest.raises(InvalidInput, match=r"pricing\.org/x: is missing"):
+        discover(canned(body), pricing={"/models/x.gguf": PRICE}, names={"/models/x.gguf": "org/x"})
+    with pytest.raises(InvalidInput, match="names: the server does not list 'other'"):
+        discover(canned(body), pricing={"/models/x.gguf": PRICE}, names={"other": "org/x"})

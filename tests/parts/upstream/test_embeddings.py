@@ -1,0 +1,100 @@
+"""Embeddings of a server: attempts, time limits and refusals as of completions, answers held to what is offered."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from modelyard import open_platform
+from modelyard.backends import EchoBackend, UpstreamBackend, offer
+from modelyard.domain.catalogue import Pricing
+from modelyard.domain.embedding import EmbeddedBatch, EmbeddingRequest
+from modelyard.errors import BackendError, ContextLengthExceeded, InvalidInput, Overloaded
+from modelyard.parts.upstream.fake_vllm.server import EMBEDDINGS
+from modelyard.protocols import Capabilities, ServedModel
+from modelyard.testing import CutConnection, FakeVllm, Refuse
+from upstream_asking import TIMEOUTS, Hurried
+
+SECRET = "sk-very-secret"
+CAN = Capabilities(embedding_size=256, embedding_dimensions=True, completions=False)
+
+
+@pytest.fixture(scope="module")
+def fake() -> FakeVllm:
+    return FakeVllm(EchoBackend(context_length=1000), api_key=SECRET)
+
+
+@pytest.fixture(scope="module")
+def url(fake: FakeVllm) -> Iterator[str]:
+    with fake.serve() as url:
+        yield f"{url}/v1"
+
+
+def made_by(url: str, clock: Hurried, can: Capabilities = CAN, name: str = "echo") -> UpstreamBackend:
+    offered = offer("words", context_length=1000, pricing=Pricing(), capabilities=can, served_as=name)
+    return UpstreamBackend(
+        url, SECRET, models=[offered], clock=clock, timeouts=TIMEOUTS, jitter=lambda: 0.0, concurrency=2
+    )
+
+
+def blocking(backend: UpstreamBackend, inputs: Sequence[Any]) -> list[EmbeddedBatch]:
+    (entry,) = backend.entries()
+    return list(backend.embed(EmbeddingRequest("words", tuple(inputs)), ServedModel("words", entry)))
+
+
+def on_a_loop(backend: UpstreamBackend, inputs: Sequence[Any]) -> list[EmbeddedBatch]:
+    async def main() -> list[EmbeddedBatch]:
+        (entry,) = backend.entries()
+        request = EmbeddingRequest("words", tuple(inputs))
+        return [batch async for batch in backend.aembed(request, ServedModel("words", entry))]
+
+    return asyncio.run(main())
+
+
+@pytest.fixture(params=[blocking, on_a_loop])
+def ask(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def test_a_server_s_vectors_are_those_of_its_backend(fake: FakeVllm, url: str, ask: Any) -> None:
+    with made_by(url, Hurried()) as backend, open_platform() as own:
+        (batch,) = ask(backend, ["a cat", "two words"])
+        assert [*batch.vectors] == [*own.embeddings.create(model="echo", input=["a cat", "two words"]).vectors]
+    sent = fake.requests_to(EMBEDDINGS)[-1].body
+    assert sent == {"model": "echo", "input": ["a cat", "two words"], "encoding_format": "base64"}
+    assert batch.tokens == 4
+
+
+@pytest.mark.parametrize("fault", [Refuse(500), Refuse(503), CutConnection()])
+def test_what_may_pass_is_tried_again(fake: FakeVllm, url: str, ask: Any, fault: Any) -> None:
+    clock = Hurried()
+    fake.plan(fault, None, path=EMBEDDINGS)
+    with made_by(url, clock) as backend:
+        assert ask(backend, ["a"])[0].tokens == 1
+        assert backend.retries == 1
+
+
+@pytest.mark.parametrize(("status", "error"), [(500, BackendError), (503, Overloaded)])
+def test_what_does_not_pass_is_reported(fake: FakeVllm, url: str, ask: Any, status: int, error: Any) -> None:
+    fake.plan(*[Refuse(status)] * 3, path=EMBEDDINGS)
+    with made_by(url, Hurried()) as backend, pytest.raises(error):
+        ask(backend, ["a"])
+
+
+def test_what_the_caller_did_wrong_is_told_at_the_inputs(url: str, ask: Any) -> None:
+    with made_by(url, Hurried()) as backend:
+        with pytest.raises(ContextLengthExceeded) as refused:
+            ask(backend, ["a " * 1200])
+        assert [problem.loc for problem in refused.value.problems] == [("input",)]
+    with made_by(url, Hurried(), name="nothing") as backend, pytest.raises(BackendError, match="does not know this"):
+        ask(backend, ["a"])
+
+
+def test_an_answer_of_another_size_is_a_fault_of_the_server(url: str) -> None:
+    backend = made_by(url, Hurried(), Capabilities(embedding_size=128, completions=False))
+    with backend, open_platform(backend=backend) as platform:
+        with pytest.raises(BackendError, match="256 numbers instead of 128"):
+            platform.embeddings.create(model="words", input="a")
+        with pytest.raises(InvalidInput, match="makes embeddings only"):
+            platform.chat.complete(model="words", messages="hi")
