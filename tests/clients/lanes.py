@@ -55,7 +55,7 @@ def environment(pins: Path) -> Path:
     with ONE_AT_A_TIME:
         if not (home / "complete").exists():
             shutil.rmtree(home, ignore_errors=True)
-            venv.create(home, with_pip=True)
+            venv.create(home, with_pip=True, symlinks=True)
             for group in groups(pins):
                 subprocess.run([home / "bin" / "pip", "install", "--quiet", *group], check=True)
             (home / "complete").touch()
