@@ -34,11 +34,12 @@ SHORT = {
     "version.py": "the one place that the package and the build read the version from",
     "cli/__main__.py": "`python -m modelyard.cli`",
     "otel.py": "a public module of a part",
+    "platform/owned.py": "what goes with a record, below all that remove one",
     "domain/logprobs.py": "what completions and training both read, below the two",
 }
 """Files under 40 lines, each with its reason."""
 
-LONGEST_CHAIN = 26
+LONGEST_CHAIN = 28
 
 
 def sources() -> Iterator[tuple[str, Path]]:

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.frozen import copies, quick_init
-from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping, sequence_field
+from modelyard.domain.record import EMPTY, KEY, Index, Record, frozen_mapping, sequence_field
 from modelyard.errors import Conflict
 
 
@@ -282,6 +282,16 @@ class SupersededEvent:
 JOB = "job"
 """The kind of domain to which the events and the progress of a job belong."""
 
+HELD_OUT = "validation"
+"""The member of a training job's spec that names the file of its held-out rows, which belongs to the job."""
+
+
+def files_of(job: Job) -> list[str]:
+    """Return the artifacts that belong to a job alone: its own data and its saved state, useless after its end."""
+    data = [one["artifact"] for one in (job.spec, job.spec.get(HELD_OUT, EMPTY)) if "artifact" in one]
+    return [*data, *(file["artifact"] for file in job.resume.values())]
+
+
 RECORDS = (
     Record(
         Job,
@@ -303,8 +313,16 @@ RECORDS = (
         },
         sequence="seq",
         domain=(JOB, "id"),
+        artifacts=files_of,
     ),
-    Record(JobProgress, "job_progress", ("job_id",), indexes={"by_held": Index(("held",))}, domain=(JOB, "job_id")),
+    Record(
+        JobProgress,
+        "job_progress",
+        ("job_id",),
+        indexes={"by_held": Index(("held",))},
+        domain=(JOB, "job_id"),
+        erased_with={Job: KEY},
+    ),
     Record(
         JobEvent,
         "job_events",
@@ -313,11 +331,13 @@ RECORDS = (
         indexes={"by_job": Index(("job_id",), ("seq",)), "all": Index((), ("job_id", "seq"))},
         domain=(JOB, "job_id"),
         months="job_id",
+        erased_with={Job: "by_job"},
     ),
     Record(
         SupersededEvent,
         "superseded_events",
         ("event_id", "epoch"),
         indexes={"by_event": Index(("event_id",), ("epoch",))},
+        erased_with={JobEvent: "by_event"},
     ),
 )

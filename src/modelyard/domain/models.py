@@ -145,6 +145,7 @@ RECORDS = (
             "by_entity": Index(("entity",), ("created_at",)),
         },
         settings=tuple(field.name for field in attrs.fields(Checkpoint)),
+        artifacts=lambda checkpoint: (file["artifact"] for file in checkpoint.files.values()),
     ),
     Record(
         Tombstone,
@@ -163,5 +164,6 @@ RECORDS = (
             "by_entity": Index(("entity",)),
         },
         sequence="seq",
+        artifacts=lambda log: (log.artifact,),
     ),
 )

@@ -1,7 +1,7 @@
 """Declarations of records, from which every store builds its tables and indexes."""
 
 import copyreg
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -81,6 +81,12 @@ class Record:
     `gathered` records are added one by one, often, and hardly ever replaced or removed: a store may keep the newest
     apart, and put many into its indexes at once. Their key is the first fields of the class.
 
+    `artifacts` returns the names of the artifacts that belong to a record alone. They are removed with the record, and
+    an artifact that no record names is an orphan. Such a class needs an index over all of its records.
+
+    `erased_with` maps classes to a lookup of this one by the id of theirs: an index, or `KEY` for a key that is that
+    id. The record is removed together with that owner.
+
     A declaration equals only itself, so that values computed from it can be cached by it.
     """
 
@@ -96,6 +102,8 @@ class Record:
     domain: tuple[str, str] | None = None
     months: str | None = None
     gathered: bool = False
+    artifacts: Callable[[Any], Iterable[str]] | None = None
+    erased_with: Mapping[type, str] = EMPTY
 
     def __attrs_post_init__(self) -> None:
         fields = attrs.fields(self.cls)
@@ -121,9 +129,24 @@ class Record:
             raise TypeError(f"{self.cls.__name__} is gathered, so its key must be its first fields")
         if self.totals and not self.gathered:
             raise TypeError(f"{self.cls.__name__} has totals, so it must be gathered")
+        if self.artifacts and self.total_index is None:
+            raise TypeError(f"{self.cls.__name__} names artifacts, so it needs an index over all records")
+        lacking = {*self.erased_with.values()} - {*self.indexes, KEY}
+        if lacking:
+            raise TypeError(f"{self.cls.__name__} is erased by {sorted(lacking)}, which is no index of it")
         unknown = {*used, *self.sums} - names
         if unknown:
             raise TypeError(f"{self.cls.__name__} has no field {sorted(unknown)}")
+        _DECLARED.setdefault(self.cls, self)
+
+    @property
+    def total_index(self) -> str | None:
+        """An index over all records, if there is one."""
+        return next((name for name, index in self.indexes.items() if not index.where), None)
+
+    def key_of(self, record: Any) -> tuple[Any, ...]:
+        """Return the key of a record."""
+        return tuple(getattr(record, column) for column in self.key)
 
     def order_of(self, index: str) -> tuple[str, ...]:
         """Return the columns of a cursor into `index`: its order, and what makes it total."""
@@ -134,6 +157,14 @@ class Record:
     def cursor(self, index: str, record: Any) -> tuple[Any, ...]:
         """Return what `page(..., after=)` takes to continue after `record`."""
         return tuple(getattr(record, column) for column in self.order_of(index))
+
+
+_DECLARED: dict[type, Record] = {}
+
+
+def declaration_of(cls: type) -> Record:
+    """Return the declaration of a class, the first if there are several."""
+    return _DECLARED[cls]
 
 
 def by_class(records: Sequence[Record]) -> Mapping[type, Record]:

@@ -148,10 +148,6 @@ class TrajectoryGroup:
     logs: tuple[str, ...] = ()
 
 
-HELD_OUT = "validation"
-"""The member of a training job's spec that names the file of its held-out rows, which belongs to the job."""
-
-
 # ---- what training writes ------------------------------------------------------------------------------------------
 
 TRAINING_STARTED = "training_started"
@@ -291,5 +287,6 @@ RECORDS = (
             "by_digest": Index(("entity", "project", "name", "digest"), ("version",)),
             "by_entity": Index(("entity",), ("created_at",)),
         },
+        artifacts=lambda dataset: (dataset.artifact,),
     ),
 )

@@ -12,7 +12,8 @@ import attrs
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import Usage
 from modelyard.domain.frozen import copies, maker, quick_init
-from modelyard.domain.record import Index, Record, sequence_field
+from modelyard.domain.identity import ApiKey
+from modelyard.domain.record import KEY, Index, Record, sequence_field
 
 EXACT = Context(prec=200, traps=[Inexact, InvalidOperation])
 """The context for arithmetic on money, in any thread: a result that would be rounded raises `Inexact`.
@@ -345,5 +346,5 @@ RECORDS = (
         },
         domain=(ENTITY, "entity"),
     ),
-    Record(RateLimit, "rate_limits", ("key_id",), domain=(KEY_OF_API, "key_id")),
+    Record(RateLimit, "rate_limits", ("key_id",), domain=(KEY_OF_API, "key_id"), erased_with={ApiKey: KEY}),
 )

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 from modelyard.domain.identity import Principal, check_name
 from modelyard.domain.paging import Order
-from modelyard.domain.record import KEY, by_class
-from modelyard.domain.schema import RECORDS
+from modelyard.domain.record import KEY, declaration_of
 from modelyard.errors import InvalidInput, Problem
 from modelyard.platform.listing import BATCH, Cursor, Listing, accept_all, in_batches
 from modelyard.platform.runtime import Runtime
@@ -23,8 +22,6 @@ MANY = 2000
 
 MAX_WINDOW = 2**53
 MAX_IDS = 1000
-
-_DECLARED = by_class(RECORDS)
 
 
 def get_or_none(snapshot: Snapshot, cls: type[R], *key: object) -> R | None:
@@ -82,7 +79,7 @@ def iter_columns(
     """Yield these columns of every record of an index, followed by those of its cursor, reading each batch from its own
     snapshot when it is needed.
     """
-    order = _DECLARED[cls].order_of(index)
+    order = declaration_of(cls).order_of(index)
     names = (*columns, *(name for name in order if name not in columns))
     places, cursor = [names.index(name) for name in order], None
     while True:
@@ -115,7 +112,7 @@ def unique_ids(ids: Iterable[str]) -> Sequence[str]:
 
 def cursor_at(cls: type[Any], index: str, record: object) -> Cursor:
     """Return the cursor after a record of `cls`, or after any object that has the columns of the cursor."""
-    return _DECLARED[cls].cursor(index, record)
+    return declaration_of(cls).cursor(index, record)
 
 
 def _as_they_are(_: Snapshot, found: Sequence[Any]) -> Sequence[Any]:

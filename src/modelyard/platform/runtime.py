@@ -8,6 +8,8 @@ import attrs
 
 from modelyard.domain import job
 from modelyard.domain.catalogue import CatalogueEntry
+from modelyard.domain.record import Record
+from modelyard.domain.schema import RECORDS
 from modelyard.domain.usage import Admission, Budget, LedgerEntry
 from modelyard.errors import StorageFull, StoreClosed
 from modelyard.lazy import log
@@ -143,6 +145,8 @@ class Runtime:
 
     `job_types` are the kinds of jobs: the `JobTypes` of `platform.jobs.job_type`, which are above this.
 
+    `records` are the declarations of all records.
+
     `project` is meant where none is named.
 
     `base_models` are those that the default backend and trainers share with the platform, which may add to them; None
@@ -159,6 +163,7 @@ class Runtime:
     observer: Observer | None
     settings: Settings
     project: str = "default"
+    records: Sequence[Record] = attrs.field(default=RECORDS, eq=False, repr=False)
     job_types: "Mapping[job.JobKind, Any]" = attrs.field(factory=dict, eq=False, repr=False)
     base_models: "list[base_model.BaseModel] | None" = attrs.field(default=None, eq=False, repr=False)
     liveness: LivenessMonitor = attrs.field(factory=LivenessMonitor, eq=False, repr=False)

@@ -113,5 +113,6 @@ RECORDS = (
             "by_table": Index(("entity", "project", "table_digest")),
         },
         sequence="seq",
+        artifacts=lambda version: () if version.rows_artifact is None else (version.rows_artifact,),
     ),
 )

@@ -7,7 +7,10 @@ from enum import StrEnum
 
 import attrs
 
-from modelyard.domain.record import Index, Record
+from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.domain.job import Job
+from modelyard.domain.models import Checkpoint, Model
+from modelyard.domain.record import KEY, Index, Record
 from modelyard.errors import InvalidInput, Problem
 
 MAX_TAGS = 50
@@ -94,5 +97,6 @@ RECORDS = (
             "by_entity": Index(("entity",)),
             "by_kind": Index(("entity", "kind")),
         },
+        erased_with={Job: KEY, EvaluationRun: KEY, Model: KEY, Checkpoint: KEY},
     ),
 )

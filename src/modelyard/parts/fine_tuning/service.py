@@ -11,12 +11,11 @@ import attrs
 from modelyard.domain.canonical import digest
 from modelyard.domain.idempotency import check_idempotency_key
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import Job, JobEvent, JobKind
+from modelyard.domain.job import HELD_OUT, Job, JobEvent, JobKind, files_of
 from modelyard.domain.models import Checkpoint, Model, ModelName
 from modelyard.domain.paging import Order
 from modelyard.domain.record import EMPTY
 from modelyard.domain.resources import Resources
-from modelyard.domain.training import HELD_OUT
 from modelyard.domain.training_config import TrainingConfig
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.converter import unstructure
@@ -30,7 +29,7 @@ from modelyard.platform.checkpoints.lookup import named_model
 from modelyard.platform.checkpoints.transactions import checkpoint_place, create
 from modelyard.platform.jobs import announced
 from modelyard.platform.jobs.events import event_place
-from modelyard.platform.jobs.queue import announce, asked_before, files_of
+from modelyard.platform.jobs.queue import announce, asked_before
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.models.service import Models
 from modelyard.platform.paging import (

@@ -10,13 +10,13 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job
 from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput, NotFound, RateLimited
-from modelyard.parts.tinker.payloads import artifacts_in
 from modelyard.parts.tinker.records import (
     CommandKind,
     FutureStatus,
     RunCommand,
     RunSession,
     TrainingRun,
+    artifacts_in,
     future_topic,
     run_topic,
 )

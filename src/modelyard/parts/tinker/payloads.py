@@ -1,7 +1,7 @@
 """Bytes that belong to records: short ones are kept in the record, longer ones and files as artifacts."""
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from modelyard.platform.runtime import Runtime
@@ -42,8 +42,3 @@ def keep_files(runtime: Runtime, files: Mapping[str, Iterable[bytes]], loose: li
         loose.append(stored.name)
         kept[name] = {"artifact": stored.name, "size": stored.size, "digest": stored.digest}
     return kept
-
-
-def artifacts_in(*kept: Kept) -> Iterator[str]:
-    """Yield the names of the artifacts."""
-    return (one["artifact"] for one in kept if "artifact" in one)

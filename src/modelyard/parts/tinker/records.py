@@ -3,7 +3,7 @@
 The values of training itself are in `domain.training_run`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -211,6 +211,11 @@ def run_of(future_id: str) -> str:
     return future_id.rpartition(":")[0]
 
 
+def artifacts_in(*kept: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of the artifacts that hold bytes of a record (`parts.tinker.payloads`)."""
+    return (one["artifact"] for one in kept if "artifact" in one)
+
+
 RECORDS = (
     Record(
         RunSession,
@@ -235,6 +240,7 @@ RECORDS = (
             "by_run": Index(("run_id",), ("number",)),
             "by_entity": Index(("entity",), ("run_id", "number")),
         },
+        artifacts=lambda command: artifacts_in(command.body, command.answer),
     ),
     Record(
         RunWeights,
@@ -247,6 +253,7 @@ RECORDS = (
             "by_expiry": Index(("entity",), ("expires_at",)),
         },
         sequence="seq",
+        artifacts=lambda weights: (file["artifact"] for file in weights.state.values()),
     ),
     Record(
         SamplingSession,
@@ -255,5 +262,12 @@ RECORDS = (
         indexes={"by_entity": Index(("entity",)), "by_session": Index(("session_id",))},
         sequence="seq",
     ),
-    Record(Sample, "samples", ("id",), indexes={"all": Index(()), "by_entity": Index(("entity",))}, sequence="seq"),
+    Record(
+        Sample,
+        "samples",
+        ("id",),
+        indexes={"all": Index(()), "by_entity": Index(("entity",))},
+        sequence="seq",
+        artifacts=lambda sample: artifacts_in(sample.answer),
+    ),
 )

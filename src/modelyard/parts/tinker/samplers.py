@@ -23,13 +23,14 @@ from modelyard.flow import AsyncDriver, Call, CallerDisconnected, Driver, Flow, 
 from modelyard.lazy import asyncio
 from modelyard.parts.completions.service import Completions
 from modelyard.parts.tinker.command_log import Future, found_session
-from modelyard.parts.tinker.payloads import artifacts_in, keep_bytes
+from modelyard.parts.tinker.payloads import keep_bytes
 from modelyard.parts.tinker.records import (
     SAMPLER,
     FutureStatus,
     Sample,
     SamplingSession,
     TrainingRun,
+    artifacts_in,
     future_topic,
     run_of,
 )

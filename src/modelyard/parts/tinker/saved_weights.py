@@ -11,10 +11,12 @@ from modelyard.domain.canonical import digest
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job
 from modelyard.domain.models import Checkpoint, Model
+from modelyard.domain.record import Record
 from modelyard.errors import Conflict, InvalidInput, NotFound
 from modelyard.parts.batches.files.records import FOR_EVER
 from modelyard.parts.tinker.records import SCHEME, RunWeights, TrainingRun, WeightsKind
-from modelyard.platform.checkpoints.transactions import artifacts_of, delete_steps
+from modelyard.platform.checkpoints.transactions import delete_steps
+from modelyard.platform.owned import artifacts_of
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.training.job_files import Files
 from modelyard.protocols import Snapshot, Tx
@@ -85,7 +87,9 @@ class NewWeights:
     overwrite: bool = False
 
 
-def save_weights(tx: Tx, run: TrainingRun, job: Job, new: NewWeights, now: datetime) -> tuple[RunWeights, list[str]]:
+def save_weights(
+    tx: Tx, records: Sequence[Record], run: TrainingRun, job: Job, new: NewWeights, now: datetime
+) -> tuple[RunWeights, list[str]]:
     """Add a checkpoint of the run's model under a path. Returns it, and the artifacts that it has replaced.
 
     Raises `Conflict` for a path that is taken, `NotFound` where the model was deleted.
@@ -98,7 +102,7 @@ def save_weights(tx: Tx, run: TrainingRun, job: Job, new: NewWeights, now: datet
     if before is not None:
         if not new.overwrite and before.expires_at > now:
             raise Conflict(f"{before.path} exists already; choose another name, or save it with overwrite=True")
-        gone = remove_weights(tx, before)
+        gone = remove_weights(tx, records, before)
     parents = tx.page(Checkpoint, "by_model", model.id, limit=1, descending=True)
     checkpoint = Checkpoint(
         new.checkpoint_id,
@@ -125,17 +129,17 @@ def save_weights(tx: Tx, run: TrainingRun, job: Job, new: NewWeights, now: datet
 # ---- removing ----------------------------------------------------------------------------------------------------
 
 
-def remove_weights(tx: Tx, weights: RunWeights) -> list[str]:
+def remove_weights(tx: Tx, records: Sequence[Record], weights: RunWeights) -> list[str]:
     """Remove weights, and return the artifacts that only they had.
 
     Their checkpoint stays where something else needs it: an alias, a pin, an entry of the catalogue, another job.
     """
     tx.remove(RunWeights, weights.id)
-    names = [file["artifact"] for file in weights.state.values()]
+    names = [*artifacts_of(weights)]
     model = get_or_none(tx, Model, _model_of(tx, weights))
     if model is not None:
         with suppress(Conflict):
-            names += artifacts_of(delete_steps(tx, model, [weights.step]))
+            names += artifacts_of(*delete_steps(tx, records, model, [weights.step]))
     return names
 
 
@@ -144,11 +148,11 @@ def _model_of(snapshot: Snapshot, weights: RunWeights) -> str:
     return "" if checkpoint is None else checkpoint.model_id
 
 
-def remove_expired(tx: Tx, entity: str, now: datetime) -> Sequence[str]:
+def remove_expired(tx: Tx, records: Sequence[Record], entity: str, now: datetime) -> Sequence[str]:
     """Remove weights of an entity that have expired, some at a time. Returns their artifacts."""
     names: list[str] = []
     for old in tx.page(RunWeights, "by_expiry", entity, limit=_REMOVED_AT_ONCE):
         if old.expires_at > now:
             break
-        names += remove_weights(tx, old)
+        names += remove_weights(tx, records, old)
     return names

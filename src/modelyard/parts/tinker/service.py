@@ -241,7 +241,7 @@ class TrainingRuns:
                 gone.extend(loose)
             else:
                 gone.extend(remove_old(tx, run, command.created_at))
-                gone.extend(remove_expired(tx, run.entity, command.created_at))
+                gone.extend(remove_expired(tx, self._runtime.records, run.entity, command.created_at))
 
         try:
             runtime.store.transact(step)

@@ -12,8 +12,14 @@ import attrs
 from modelyard.domain.job import Job
 from modelyard.parts.tinker.command_log import KEPT, last_command, next_command
 from modelyard.parts.tinker.held_run import close_unused
-from modelyard.parts.tinker.payloads import artifacts_in
-from modelyard.parts.tinker.records import RunCommand, RunSession, SamplingSession, SessionStage, TrainingRun
+from modelyard.parts.tinker.records import (
+    RunCommand,
+    RunSession,
+    SamplingSession,
+    SessionStage,
+    TrainingRun,
+    artifacts_in,
+)
 from modelyard.platform.jobs.queue import announce, request_cancel
 from modelyard.platform.paging import iter_index
 from modelyard.platform.runtime import Runtime

@@ -219,6 +219,14 @@ RECORDS = (
         sequence="seq",
     ),
     Record(TracedRow, "traced_rows", _BY_DIGEST, indexes={"by_entity": Index(("entity",))}),
-    Record(TracedTable, "traced_tables", _BY_DIGEST, indexes={"by_entity": Index(("entity",)), "all": Index(())}),
-    Record(TracedFile, "traced_files", _BY_DIGEST, indexes={"by_entity": Index(("entity",)), "all": Index(())}),
+    *(
+        Record(
+            cls,
+            table,
+            _BY_DIGEST,
+            indexes={"by_entity": Index(("entity",)), "all": Index(())},
+            artifacts=lambda kept: (kept.artifact,),
+        )
+        for cls, table in ((TracedTable, "traced_tables"), (TracedFile, "traced_files"))
+    ),
 )

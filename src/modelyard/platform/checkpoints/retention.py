@@ -5,6 +5,7 @@ from datetime import datetime
 
 from modelyard.domain.job import Job, QueueState
 from modelyard.domain.models import Checkpoint, Model
+from modelyard.domain.record import Record
 from modelyard.domain.retention import Retention
 from modelyard.platform.catalogue.offered_models import offers_of
 from modelyard.platform.checkpoints.aliases import steps_kept
@@ -14,7 +15,7 @@ from modelyard.platform.paging import get_or_none, iter_index
 from modelyard.protocols import Snapshot, Tx
 
 
-def enforce(tx: Tx, model: Model, now: datetime) -> Sequence[Checkpoint]:
+def enforce(tx: Tx, records: Sequence[Record], model: Model, now: datetime) -> Sequence[Checkpoint]:
     """Remove the checkpoints of a model that no rule keeps and no job or alias needs, up to `BATCH`; answers those."""
     policy = get_or_none(tx, Retention, model.id)
     if policy is None:
@@ -25,7 +26,7 @@ def enforce(tx: Tx, model: Model, now: datetime) -> Sequence[Checkpoint]:
         steps |= {named.step for _, named in offers_of(tx, model)}
         gone = [one for one in gone if one.id not in used and one.step not in steps][:BATCH]
     for checkpoint in gone:
-        delete_checkpoint(tx, checkpoint)
+        delete_checkpoint(tx, records, checkpoint)
     return gone
 
 

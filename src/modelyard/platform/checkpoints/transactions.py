@@ -1,6 +1,6 @@
 """The rules of models and checkpoints, as functions of a transaction: they hold on every store."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -11,15 +11,16 @@ from modelyard.domain.identity import Scope
 from modelyard.domain.job import Job
 from modelyard.domain.models import Checkpoint, Model, Tombstone, TrajectoryLog
 from modelyard.domain.promotion import Promotion
+from modelyard.domain.record import Record
 from modelyard.domain.retention import Retention
 from modelyard.errors import Conflict, NotFound
-from modelyard.parts.annotations.records import Annotation
 from modelyard.platform.catalogue.offered_models import refuse_offered
 from modelyard.platform.checkpoints.aliases import aliased, refuse_aliased
 from modelyard.platform.jobs.job_type import JobTypes
 from modelyard.platform.jobs.queue import cancel, first_in_lane
 from modelyard.platform.jobs.turns import parked_in_lane
 from modelyard.platform.listing import BATCH, Cursor
+from modelyard.platform.owned import artifacts_of, remove_owned
 from modelyard.platform.paging import cursor_at, get_or_none, remove_if_present
 from modelyard.protocols import Snapshot, Tx
 
@@ -69,7 +70,9 @@ class DeletedPart:
     all: bool = False
 
 
-def delete_some(tx: Tx, types: JobTypes, model: Model, event_ids: Sequence[str], now: datetime) -> DeletedPart:
+def delete_some(
+    tx: Tx, types: JobTypes, records: Sequence[Record], model: Model, event_ids: Sequence[str], now: datetime
+) -> DeletedPart:
     """End the jobs of a model, as many as there are ids for their events; and delete it when none is left.
 
     Raises `Conflict` where an alias points to one of its checkpoints, or the catalogue offers it.
@@ -80,28 +83,28 @@ def delete_some(tx: Tx, types: JobTypes, model: Model, event_ids: Sequence[str],
     for event_id in event_ids:
         job = first_in_lane(tx, model.id) or parked_in_lane(tx, model.id)
         if job is None:
-            return _delete_rest(tx, model, jobs)
+            return _delete_rest(tx, records, model, jobs)
         jobs.append(cancel(tx, types, job, event_id, BY_DELETION, now))
     return DeletedPart(jobs)
 
 
-def _delete_rest(tx: Tx, model: Model, jobs: Sequence[Job]) -> DeletedPart:
+def _delete_rest(tx: Tx, records: Sequence[Record], model: Model, jobs: Sequence[Job]) -> DeletedPart:
     """Delete a model that has no jobs any more: its logs first, some at a time, then all the rest at once."""
     logs = tx.page(TrajectoryLog, "by_model", model.id, limit=BATCH)
     for log in logs:
         tx.remove(TrajectoryLog, log.id)
-    files = [log.artifact for log in logs]
+    files = [*artifacts_of(*logs)]
     if len(logs) == BATCH:
         return DeletedPart(jobs, files=files)
     checkpoints = _remove_all(tx, Checkpoint, "by_model", model.id)
-    for subject in (model.id, *(one.id for one in checkpoints)):
-        remove_if_present(tx, Annotation, subject)
+    for owner in (model, *checkpoints):
+        remove_owned(tx, records, owner)
     _remove_all(tx, Tombstone, "by_parent", model.id)
     _remove_all(tx, Promotion, "by_model", model.id)
     remove_if_present(tx, Retention, model.id)
     tx.remove(Model, model.id)
     tx.add(Tombstone(model.id, model.entity, model.project, "", 0, model.created_at, model.seq))
-    return DeletedPart(jobs, len(checkpoints), [*files, *artifacts_of(checkpoints)], all=True)
+    return DeletedPart(jobs, len(checkpoints), [*files, *artifacts_of(*checkpoints)], all=True)
 
 
 def _remove_all(tx: Tx, cls: type[R], index: str, *where: object) -> list[R]:
@@ -113,12 +116,7 @@ def _remove_all(tx: Tx, cls: type[R], index: str, *where: object) -> list[R]:
     return removed
 
 
-def artifacts_of(checkpoints: Iterable[Checkpoint]) -> Iterator[str]:
-    """Yield the names of the checkpoints' files in the artifact store."""
-    return (file["artifact"] for checkpoint in checkpoints for file in checkpoint.files.values())
-
-
-def delete_steps(tx: Tx, model: Model, steps: Sequence[int]) -> Sequence[Checkpoint]:
+def delete_steps(tx: Tx, records: Sequence[Record], model: Model, steps: Sequence[int]) -> Sequence[Checkpoint]:
     """Delete the checkpoints of these steps, and answer those that there were.
 
     Raises `Conflict` if one is in use, aliased, pinned or offered by the catalogue.
@@ -128,14 +126,14 @@ def delete_steps(tx: Tx, model: Model, steps: Sequence[int]) -> Sequence[Checkpo
     _refuse_used(tx, model, checkpoints)
     refuse_offered(tx, model, lambda named: named.step in steps)
     for checkpoint in checkpoints:
-        delete_checkpoint(tx, checkpoint)
+        delete_checkpoint(tx, records, checkpoint)
     return checkpoints
 
 
-def delete_checkpoint(tx: Tx, checkpoint: Checkpoint) -> None:
+def delete_checkpoint(tx: Tx, records: Sequence[Record], checkpoint: Checkpoint) -> None:
     """Remove a checkpoint and leave its place in listings."""
     tx.remove(Checkpoint, checkpoint.id)
-    remove_if_present(tx, Annotation, checkpoint.id)
+    remove_owned(tx, records, checkpoint)
     place = (checkpoint.entity, checkpoint.project, checkpoint.model_id, checkpoint.step, checkpoint.created_at)
     tx.add(Tombstone(checkpoint.id, *place))
 

@@ -12,7 +12,7 @@ from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.evaluation.scorers import DeclarativeScorer
 from modelyard.domain.idempotency import check_idempotency_key
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import Job, JobKind
+from modelyard.domain.job import Job, JobKind, files_of
 from modelyard.errors import InvalidInput
 from modelyard.platform.evaluations.references import Namespace
 from modelyard.platform.evaluations.rescore import build_rescore_spec
@@ -20,7 +20,7 @@ from modelyard.platform.evaluations.rows import RowData, build_specs
 from modelyard.platform.evaluations.runs import find_run
 from modelyard.platform.evaluations.scorers import Scorers
 from modelyard.platform.evaluations.spec import OneModel, RunSpec
-from modelyard.platform.jobs.queue import announce, asked_before, files_of
+from modelyard.platform.jobs.queue import announce, asked_before
 from modelyard.platform.paging import named_place
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Tx

@@ -13,18 +13,18 @@ import attrs
 
 from modelyard.domain.evaluation.run import EvaluationRun, RunState, RunStatus, check_reason, check_summary
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import Job
+from modelyard.domain.job import Job, files_of
 from modelyard.domain.lineage import RunLineage
 from modelyard.domain.paging import Order
 from modelyard.errors import Conflict
-from modelyard.parts.annotations.records import Annotation
 from modelyard.platform.evaluations.predictions import close_open, remove_parts
 from modelyard.platform.evaluations.references import Namespace, References, ScopedReader, run_filter
 from modelyard.platform.evaluations.shards import last_jobs, rows_done
-from modelyard.platform.jobs.queue import announce, cancel_jobs, files_of
+from modelyard.platform.jobs.queue import announce, cancel_jobs
 from modelyard.platform.lineage import run_lineage
 from modelyard.platform.listing import BATCH, Cursor, Listing
-from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_index, remove_if_present, unique_ids
+from modelyard.platform.owned import remove_owned
+from modelyard.platform.paging import cursor_at, get_or_none, index_listing, listed_index, unique_ids
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 
@@ -248,13 +248,14 @@ class Runs:
         gone: tuple[_Work, ...] = ()
         room = BATCH
         for at, run_id in enumerate(ids):
-            if self._reader.see(tx, EvaluationRun, run_id, namespace) is not None:
+            run = self._reader.see(tx, EvaluationRun, run_id, namespace)
+            if run is not None:
                 room -= remove_parts(tx, run_id, room)
                 if room <= 0:
                     return gone, ids[at:]
                 gone += (self._end_work(tx, run_id, event_ids, now),)
                 tx.remove(EvaluationRun, run_id)
-                remove_if_present(tx, Annotation, run_id)
+                remove_owned(tx, self._runtime.records, run)
         return gone, ()
 
     def _end_work(self, tx: Tx, run_id: str, event_ids: Mapping[str, str], now: datetime) -> "_Work":

@@ -24,8 +24,8 @@ from modelyard.domain.job import (
     NewEvent,
     QueueState,
     check_transition,
+    files_of,
 )
-from modelyard.domain.training import HELD_OUT
 from modelyard.errors import Conflict, IdempotencyKeyUsed, RateLimited
 from modelyard.platform.jobs.claims import fenced, record
 from modelyard.platform.jobs.job_type import JobTypes
@@ -324,13 +324,6 @@ def requeue_after_fault(tx: Tx, types: JobTypes, job: Job, event_id: str, now: d
 
 
 # ---- after the commit --------------------------------------------------------------------------------------------
-
-
-def files_of(job: Job) -> list[str]:
-    """Return the artifacts that belong to a job alone: its own data and its saved state, useless after its end."""
-    own = [job.spec["artifact"]] if "artifact" in job.spec else []
-    held_out = [job.spec[HELD_OUT]["artifact"]] if HELD_OUT in job.spec else []
-    return [*own, *held_out, *(file["artifact"] for file in job.resume.values())]
 
 
 def announce(runtime: Runtime, job: Job) -> Job:

@@ -21,7 +21,6 @@ from modelyard.platform.checkpoints.lookup import found_checkpoint, named_model
 from modelyard.platform.checkpoints.retention import enforce, set_retention
 from modelyard.platform.checkpoints.transactions import (
     DeletedPart,
-    artifacts_of,
     checkpoint_place,
     create,
     delete_some,
@@ -40,6 +39,7 @@ from modelyard.platform.models.promotion import (
     promote_step,
 )
 from modelyard.platform.models.trajectory_logs import read_log, store_log
+from modelyard.platform.owned import artifacts_of
 from modelyard.platform.paging import get_or_none, index_listing, listed_entity, listed_index, named_place
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.data import GroupData
@@ -187,8 +187,10 @@ class Models:
         requested = tuple(dict.fromkeys(steps))
         if len(requested) > MAX_STEPS:
             raise InvalidInput.at("steps", msg=f"name at most {MAX_STEPS} steps at a time", type="too_long")
-        gone = self._runtime.store.transact(lambda tx: delete_steps(tx, self._named(tx, model), requested))
-        self._remove_files(artifacts_of(gone))
+        gone = self._runtime.store.transact(
+            lambda tx: delete_steps(tx, self._runtime.records, self._named(tx, model), requested)
+        )
+        self._remove_files(artifacts_of(*gone))
         deleted = {checkpoint.step for checkpoint in gone}
         return DeletedCheckpoints(len(gone), tuple(step for step in requested if step not in deleted))
 
@@ -264,7 +266,7 @@ class Models:
         """Remove the checkpoints that no rule keeps. Returns their steps. Raises `NotFound`."""
         removed: list[int] = []
         while gone := self._enforce(model):
-            self._remove_files(artifacts_of(gone))
+            self._remove_files(artifacts_of(*gone))
             removed += [checkpoint.step for checkpoint in gone]
         return tuple(removed)
 
@@ -324,7 +326,7 @@ class Models:
 
     def _enforce(self, model: Model | str) -> Sequence[Checkpoint]:
         now = self._runtime.clock.now()
-        return self._runtime.store.transact(lambda tx: enforce(tx, self._named(tx, model), now))
+        return self._runtime.store.transact(lambda tx: enforce(tx, self._runtime.records, self._named(tx, model), now))
 
     def _pin(self, tx: Tx, model: Model | str, step: int, pinned: bool) -> Checkpoint:
         checkpoint = attrs.evolve(found_checkpoint(tx, self._named(tx, model), step), pinned=pinned)
@@ -332,9 +334,10 @@ class Models:
         return checkpoint
 
     def _delete_some(self, model_id: str) -> DeletedPart:
-        event_ids, now = [self._runtime.ids() for _ in range(JOBS_AT_ONCE)], self._runtime.clock.now()
+        runtime = self._runtime
+        event_ids, now = [runtime.ids() for _ in range(JOBS_AT_ONCE)], runtime.clock.now()
         gone = self._runtime.store.transact(
-            lambda tx: delete_some(tx, self._runtime.job_types, self._named(tx, model_id), event_ids, now)
+            lambda tx: delete_some(tx, runtime.job_types, runtime.records, self._named(tx, model_id), event_ids, now)
         )
         for job in gone.jobs:
             announce(self._runtime, job)

@@ -1,27 +1,16 @@
 """Delete all data of one entity: records first, in small steps, then the files that only they named."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from typing import Any
 
 from modelyard.domain import promotion as alias
-from modelyard.domain.evaluation.objects import ObjectVersion
-from modelyard.domain.identity import ApiKey, Principal, Scope
-from modelyard.domain.job import Job, JobEvent, JobProgress, SupersededEvent
-from modelyard.domain.models import Checkpoint, Model, TrajectoryLog
+from modelyard.domain.identity import Principal, Scope
+from modelyard.domain.models import Model
 from modelyard.domain.record import Record
-from modelyard.domain.schema import RECORDS
-from modelyard.domain.training import Dataset
-from modelyard.domain.usage import RateLimit
-from modelyard.parts.batches.files.records import StoredFile
-from modelyard.parts.tinker.payloads import artifacts_in
-from modelyard.parts.tinker.records import RunCommand, RunWeights, Sample
-from modelyard.parts.traces.records import TracedFile, TracedTable
-from modelyard.parts.uploads.records import Upload
 from modelyard.platform.catalogue.offered_models import trained_offers
 from modelyard.platform.catalogue.service import Catalogue
-from modelyard.platform.jobs.queue import files_of
 from modelyard.platform.models.service import Models
-from modelyard.platform.paging import remove_if_present
+from modelyard.platform.owned import artifacts_of, remove_owned
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Tx
 
@@ -42,7 +31,7 @@ def erase_entity(runtime: Runtime, entity: str) -> int:
     while found := runtime.store.read(lambda snapshot: snapshot.page(Model, "by_entity", entity)):
         for model in found:
             models.delete(model.id)
-    for record in RECORDS:
+    for record in runtime.records:
         if "by_entity" in record.indexes:
             removed += _erase_all(runtime, record, entity)
     return removed
@@ -57,60 +46,17 @@ def _withdraw(runtime: Runtime, host: Principal) -> None:
 def _erase_all(runtime: Runtime, record: Record, entity: str) -> int:
     removed = 0
     while True:
-        gone = runtime.store.transact(lambda tx: _erase_batch(tx, record, entity))
-        for value in gone:
-            for name in artifacts_of(value):
-                runtime.artifacts.remove(name)
+        gone = runtime.store.transact(lambda tx: _erase_batch(tx, runtime.records, record, entity))
+        for name in artifacts_of(*gone):
+            runtime.artifacts.remove(name)
         removed += len(gone)
         if len(gone) < BATCH:
             return removed
 
 
-def _erase_batch(tx: Tx, record: Record, entity: str) -> list[Any]:
+def _erase_batch(tx: Tx, records: Sequence[Record], record: Record, entity: str) -> list[Any]:
     gone: list[Any] = tx.page(record.cls, "by_entity", entity, limit=BATCH)
     for value in gone:
-        _erase_parts(tx, value)
-        tx.remove(record.cls, *(getattr(value, column) for column in record.key))
+        remove_owned(tx, records, value)
+        tx.remove(record.cls, *record.key_of(value))
     return gone
-
-
-def _erase_parts(tx: Tx, value: object) -> None:
-    """Remove the records that belong to `value` and have no entity field."""
-    if isinstance(value, Job):
-        for event in _pages(lambda: tx.page(JobEvent, "by_job", value.id)):
-            for old in _pages(lambda event=event: tx.page(SupersededEvent, "by_event", event.id)):  # type: ignore[misc]
-                tx.remove(SupersededEvent, old.event_id, old.epoch)
-            tx.remove(JobEvent, event.job_id, event.seq)
-        tx.remove(JobProgress, value.id)
-    if isinstance(value, ApiKey):
-        remove_if_present(tx, RateLimit, value.id)
-
-
-def _pages(page: Callable[[], list[Any]]) -> Iterator[Any]:
-    """Yield every record of a page that shrinks as its records are removed."""
-    while found := page():
-        yield from found
-
-
-def artifacts_of(value: object) -> Iterator[str]:
-    """Yield the names of the artifacts that only this record refers to."""
-    if isinstance(value, Checkpoint):
-        yield from (file["artifact"] for file in value.files.values())
-    elif isinstance(value, StoredFile):
-        yield from (part["artifact"] for part in value.parts.values())
-    elif isinstance(value, Dataset | TrajectoryLog | Upload):
-        if value.artifact is not None:
-            yield value.artifact
-    elif isinstance(value, TracedFile | TracedTable):
-        yield value.artifact
-    elif isinstance(value, ObjectVersion):
-        if value.rows_artifact is not None:
-            yield value.rows_artifact
-    elif isinstance(value, RunWeights):
-        yield from (file["artifact"] for file in value.state.values())
-    elif isinstance(value, RunCommand):
-        yield from artifacts_in(value.body, value.answer)
-    elif isinstance(value, Sample):
-        yield from artifacts_in(value.answer)
-    elif isinstance(value, Job):
-        yield from files_of(value)

@@ -16,37 +16,14 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.evaluation.objects import ObjectVersion
 from modelyard.domain.job import Job, JobProgress, QueueState
-from modelyard.domain.models import Checkpoint, TrajectoryLog
-from modelyard.domain.training import Dataset
 from modelyard.errors import StoreError
 from modelyard.lazy import log
-from modelyard.parts.batches.files.records import StoredFile
-from modelyard.parts.tinker.records import RunCommand, RunWeights, Sample
-from modelyard.parts.traces.records import TracedFile, TracedTable
-from modelyard.parts.uploads.records import Upload
 from modelyard.platform.jobs.expired_claims import ExpiredClaims
-from modelyard.platform.operations.erasure import artifacts_of
 from modelyard.platform.operations.name_shards import Fact, NameShards
+from modelyard.platform.owned import artifacts_of
 from modelyard.platform.paging import iter_index_live
 from modelyard.platform.runtime import Runtime
-
-NAMING = (
-    (Checkpoint, "all"),
-    (Dataset, "all"),
-    (TrajectoryLog, "all"),
-    (ObjectVersion, "all"),
-    (Upload, "by_age"),
-    (StoredFile, "by_expiry"),
-    (TracedTable, "all"),
-    (TracedFile, "all"),
-    (RunWeights, "all"),
-    (RunCommand, "all"),
-    (Sample, "all"),
-)
-"""The records besides jobs that name artifacts, and an index over all of each."""
-
 
 GRACE = 15 * 60.0
 """Seconds that a file may have no record: the largest body is read and checked in far less."""
@@ -145,8 +122,11 @@ def _look(runtime: Runtime, shards: NameShards) -> Sequence[JobProgress]:
 
 
 def _naming(runtime: Runtime) -> Iterator[Any]:
-    for cls, index in NAMING:
-        yield from iter_index_live(runtime, cls, index)
+    """Yield the records that name artifacts. An ended job that cannot be resumed owns none any more."""
+    for record in runtime.records:
+        if record.artifacts is not None and record.cls is not Job:
+            assert record.total_index is not None
+            yield from iter_index_live(runtime, record.cls, record.total_index)
     for place in QueueState:
         jobs = iter_index_live(runtime, Job, "by_place", place)
         yield from (job for job in jobs if not job.ended or runtime.job_types[job.kind].resumable(job))

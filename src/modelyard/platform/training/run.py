@@ -12,17 +12,17 @@ from typing import Any
 import attrs
 
 from modelyard.domain.canonical import digest
-from modelyard.domain.job import Claim, Job, JobProgress, JobStatus
+from modelyard.domain.job import HELD_OUT, Claim, Job, JobProgress, JobStatus
 from modelyard.domain.models import Checkpoint, Model
-from modelyard.domain.training import GRADIENT_STEP, HELD_OUT, TRAINING_STARTED, Dataset
+from modelyard.domain.training import GRADIENT_STEP, TRAINING_STARTED, Dataset
 from modelyard.domain.training_config import BatchedConfig
 from modelyard.domain.usage import Budget
 from modelyard.errors import BudgetExceeded, RecordNotFound, TrainingError
 from modelyard.parts.fine_tuning.result_file import RESULTS, ResultFile
 from modelyard.platform.checkpoints.retention import enforce
-from modelyard.platform.checkpoints.transactions import artifacts_of
 from modelyard.platform.jobs.claims import ClaimedJob, require_claim
 from modelyard.platform.jobs.queue import announce, cancel, fail, save_resume, succeed
+from modelyard.platform.owned import artifacts_of
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.billing import OVER_BUDGET, book_steps, cost_of, require_budget, tokens_of
 from modelyard.platform.training.job_files import Files, TrainingRows, intact, opener
@@ -203,13 +203,15 @@ class _Run:
             tx.replace(attrs.evolve(model, last_step=checkpoint.step))
             result = {**job.result, "checkpoint_id": checkpoint.id, "step": checkpoint.step, "metrics": metrics}
             result |= {} if results is None else {RESULTS: results.add(tx, now)}
-            return succeed(tx, types, attrs.evolve(job, result=result), event_id, now), enforce(tx, model, now)
+            return succeed(tx, types, attrs.evolve(job, result=result), event_id, now), enforce(
+                tx, self.runtime.records, model, now
+            )
 
         self.claimed.job, gone = self.runtime.store.transact(step)
         self.ended = True
         warn_of(self.runtime, warnings)
         if self.claimed.job.status is JobStatus.SUCCEEDED:
-            self._loose[:] = artifacts_of(gone)
+            self._loose[:] = artifacts_of(*gone)
         announce(self.runtime, self.claimed.job)
 
     def _end_over_budget(self, message: str) -> None:

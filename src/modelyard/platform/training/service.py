@@ -10,7 +10,7 @@ import attrs
 from modelyard.domain.canonical import digest
 from modelyard.domain.idempotency import check_idempotency_key
 from modelyard.domain.identity import Principal, check_name
-from modelyard.domain.job import Job, JobKind, JobStatus
+from modelyard.domain.job import Job, JobKind, JobStatus, files_of
 from modelyard.domain.models import Model
 from modelyard.domain.paging import Order
 from modelyard.domain.record import EMPTY
@@ -23,7 +23,7 @@ from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.checkpoints.lookup import named_model
 from modelyard.platform.jobs import announced
 from modelyard.platform.jobs.events import event_listing
-from modelyard.platform.jobs.queue import announce, files_of
+from modelyard.platform.jobs.queue import announce
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.paging import cursor_at, index_listing, listed_entity, named_place
 from modelyard.platform.runtime import Runtime

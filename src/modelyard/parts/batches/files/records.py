@@ -51,5 +51,6 @@ RECORDS = (
             "by_project": Index(("entity", "project"), ("created_at",)),
             "by_expiry": Index((), ("expires_at",)),
         },
+        artifacts=lambda file: (part["artifact"] for part in file.parts.values()),
     ),
 )

@@ -19,7 +19,7 @@ sys.modules["torch"] = None
 from modelyard import open_platform
 from modelyard.errors import JobFailed, MissingExtra
 
-for name in ("testing.tiny_model", "engines.torch.training.trainer", "engines.torch.serving.model_pool"):
+for name in ("parts.torch.tiny_model", "parts.torch.training.trainer", "parts.torch.serving.model_pool"):
     try:
         import_module("modelyard." + name)
     except MissingExtra as missing:
