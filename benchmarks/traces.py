@@ -144,7 +144,7 @@ def measured(size: int) -> dict[str, Any]:
             body = {"limit": 100, **query}
 
             def page(body: dict[str, Any] = body) -> None:
-                platform._runtime.cache.places.clear()
+                platform._runtime.cache.slots.clear()
                 ask("/calls/stream_query", body)
 
             figures[name] = cpu(page)

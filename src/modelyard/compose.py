@@ -107,11 +107,10 @@ def open_platform(
     close_store: Callable[[], None] = opened_store.close if store is None else opened_store.sync
 
     def close() -> None:
-        if runtime.cache.running or runtime.cache.bookings or runtime.cache.presence is not None:
+        if runtime.cache.running or runtime.cache.bookings:
             booking.close_requests(runtime)
         runtime.cache.closed = True
-        for held in runtime.cache.held_runs.values():
-            held.state.close()
+        runtime.cache.close_slots()
         close_networks()
         close_store()
 

@@ -1,8 +1,8 @@
 """What the use cases run on: everything comes from here, nothing is discovered."""
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import attrs
 
@@ -11,7 +11,7 @@ from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.record import Record
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.usage import Admission, Budget, LedgerEntry
-from modelyard.errors import StorageFull, StoreClosed
+from modelyard.errors import StorageFull, StoreClosed, StoreError
 from modelyard.lazy import log
 from modelyard.parts.torch import records as base_model
 from modelyard.platform.liveness import LivenessMonitor
@@ -29,6 +29,11 @@ from modelyard.protocols import (
     Tx,
 )
 from modelyard.threads import TenantThreads, Threads
+
+if TYPE_CHECKING:
+    from modelyard.platform.chat.booked_request import Tracing
+
+S = TypeVar("S")
 
 MOST_BUDGETS = 4096
 """Budgets that a process remembers."""
@@ -93,19 +98,23 @@ class RunningRequest(Protocol):
         """Return what records what was produced so far, and releases what was reserved."""
 
 
+@runtime_checkable
+class Closing(Protocol):
+    """What a slot keeps that must be closed with the platform."""
+
+    def close(self) -> None:
+        """Close all of it. Raises `StoreError`."""
+
+
 @attrs.define(eq=False)
 class ProcessCache:
     """What one platform remembers between calls. All of it can be computed again, so nothing is lost with it.
 
     `offered` is what the backend offered last, and `offered_by_id` indexes it; `offers` counts how often that changed.
     `running` are the requests under way, by their ids: each is removed by the one who records its usage, itself or
-    `close`. `bookings` are those that are not committed yet. `plans` are how requests are answered
-    (`platform.chat.plan`), and `budgets` are budgets as this process saw them last, by their ids. `presence` is the
-    process as others see it (`platform.usage.presence`), once it was needed, and `workers` are its workers
-    (`platform.jobs.process_workers`). `meters` count what happens, once metrics were asked for; `tracing` is a
-    `platform.chat.booked_request.Tracing`, once the host wants one. `places` are where parts of queries ended.
-    `held_runs` are training runs whose weights stay open between their commands, by id; `sampling` are the requests to
-    sample that this process answers (`platform.training_runs`).
+    `close`. `bookings` are those that are not committed yet. `budgets` are budgets as this process saw them last, by
+    their ids. `meters` count what happens, once metrics were asked for. Whatever else a capability keeps lies in a slot
+    of its own class.
     """
 
     offered: tuple[CatalogueEntry, ...] = ()
@@ -113,17 +122,42 @@ class ProcessCache:
     offers: int = 0
     running: dict[str, RunningRequest] = attrs.field(factory=dict)
     bookings: dict[str, Booking] = attrs.field(factory=dict)
-    plans: dict[Any, Any] = attrs.field(factory=dict)
     budgets: dict[str, Budget] = attrs.field(factory=dict)
     closed: bool = False
-    presence: Any = None
-    workers: Any = None
     meters: Meters | None = None
-    tracing: Any = None
-    places: dict[Any, Any] = attrs.field(factory=dict)
-    held_runs: dict[str, Any] = attrs.field(factory=dict)
-    sampling: dict[str, Any] = attrs.field(factory=dict)
+    tracing: "Tracing | None" = None
+    slots: dict[type, Any] = attrs.field(factory=dict)
     lock: Any = attrs.field(factory=threading.Lock)
+
+    def slot(self, kind: Callable[[], S]) -> S:
+        """Return what lies in the slot of a class; the first call makes it."""
+        return self.slot_of(kind, kind)  # type: ignore[arg-type]
+
+    def slot_of(self, kind: type[S], make: Callable[[], S]) -> S:
+        """Return what lies in the slot of a class, which `make` makes at the first call."""
+        found: S | None = self.slots.get(kind)
+        if found is None:
+            with self.lock:
+                found = self.slots.get(kind)
+                if found is None:
+                    found = self.slots[kind] = make()
+        return found
+
+    def close_slots(self) -> None:
+        """Close what slots keep open. A fault is logged, and the others are closed."""
+        for kept in self.slots.values():
+            if isinstance(kept, Closing):
+                try:
+                    kept.close()
+                except StoreError:
+                    log.exception("what running requests have reserved could not be released")
+
+    def count(self) -> Meters:
+        """Begin to count requests, tokens, cost and times in this process. Idempotent."""
+        with self.lock:
+            if self.meters is None:
+                self.meters = Meters()
+            return self.meters
 
     def see_budgets(self, budgets: Iterable[Budget]) -> None:
         """Remember budgets as they were a moment ago."""

@@ -15,7 +15,7 @@ from modelyard import Platform, open_platform
 from modelyard.domain.process import ProcessRecord
 from modelyard.flow import Transact
 from modelyard.parts.tinker.records import FutureStatus, SamplingSession
-from modelyard.parts.tinker.samplers import Begin
+from modelyard.parts.tinker.samplers import Begin, RunningSamples
 from modelyard.platform.usage.presence import presence_of
 from modelyard.process_identity import ProcessName
 from modelyard.testing.clock import ManualClock
@@ -126,7 +126,7 @@ def test_a_process_that_has_answered_signs_off(served: Served) -> None:
 def test_the_same_request_again_does_not_let_go_of_the_first(served: Served) -> None:
     sampler = served.sampler()
     future, begin = served.promise(0, sampler)
-    served.sampling._runtime.cache.sampling[future] = begin
+    served.sampling._runtime.cache.slot(RunningSamples)[future] = begin
     with pytest.raises(StopIteration):
         served.promise(0, sampler)
     served.pass_time(2 * LEASE, served.sampling)

@@ -12,6 +12,7 @@ from modelyard.domain.job import JobStatus
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import InvalidInput, NotFound, StoreError
 from modelyard.parts.tinker import held_run
+from modelyard.parts.tinker.held_run import HeldRuns
 from modelyard.parts.tinker.records import CommandKind, FutureStatus, SessionStage
 from modelyard.parts.tinker.silent_sessions import WATCHED, tidy_sessions
 from modelyard.platform.jobs.worker import Worker
@@ -236,11 +237,11 @@ def test_weights_that_nobody_uses_do_not_stay_open(most: int, monkeypatch: pytes
                 runs[at].step(2 * learned + 2)
                 runs[at].work()
                 clock.advance(IDLE / 2 if most > 1 else 0)
-                assert len(platform._runtime.cache.held_runs) <= most
+                assert len(platform._runtime.cache.slot(HeldRuns)) <= most
             runs[0].save(5, "end")
             runs[0].work()
             ends.append(runs[0].digest("end"))
         assert ends[0] == ends[1]
         clock.advance(IDLE)
         tidy_sessions(platform._runtime)
-        assert not platform._runtime.cache.held_runs
+        assert not platform._runtime.cache.slot(HeldRuns)

@@ -14,6 +14,7 @@ from modelyard.domain.completion import Completion
 from modelyard.domain.identity import Limits, Principal, Scope
 from modelyard.errors import BudgetExceeded, Forbidden, ModelNotFound, RateLimited, StoreClosed
 from modelyard.platform.chat import plan as plans
+from modelyard.platform.chat.plan import KeptPlans
 from modelyard.platform.platform import Platform
 from modelyard.stores.memory import MemoryStore
 
@@ -150,7 +151,7 @@ def test_no_more_plans_are_kept_than_there_is_room_for(platform: Platform, monke
     monkeypatch.setattr(plans, "MOST_PLANS", 3)
     for number in range(10):
         ask(platform, project=f"p{number}")
-    assert len(platform._runtime.cache.plans) <= 3
+    assert len(platform._runtime.cache.slot(KeptPlans)) <= 3
 
 
 def test_an_alias_a_checkpoint_and_a_model_count_from_the_next_request() -> None:

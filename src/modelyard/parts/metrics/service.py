@@ -31,11 +31,7 @@ class Metrics:
 
     def count(self) -> Meters:
         """Begin to count requests, tokens, cost and times in this process. Returns what it counts. Idempotent."""
-        cache = self._runtime.cache
-        with cache.lock:
-            if cache.meters is None:
-                cache.meters = Meters()
-            return cache.meters
+        return self._runtime.cache.count()
 
     def text(self) -> str:
         """Return all figures in the text format of Prometheus, version 0.0.4.

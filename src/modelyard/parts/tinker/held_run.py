@@ -57,6 +57,15 @@ def objective_of(request: ScoredRows) -> Any:
     return token_objective(request.loss, request.settings, request.rows, request.columns)
 
 
+class HeldRuns(dict[str, HeldRun]):
+    """Training runs whose weights stay open between their commands, by id."""
+
+    def close(self) -> None:
+        """Close the weights."""
+        for held in self.values():
+            held.state.close()
+
+
 def step_trainer(runtime: Runtime, base_model: str) -> StepTrainer | None:
     """Return the trainer that trains this base model step by step; None where there is none."""
     for trainer in runtime.trainers:
@@ -76,9 +85,9 @@ def new_state(runtime: Runtime, run: TrainingRun, files: Files) -> OpenRun:
 
 def take_held(claimed: ClaimedJob, run: TrainingRun) -> HeldRun | None:
     """Return the run with all commands that were applied: kept open, or opened again. None before its first command."""
-    runtime = claimed.runtime
+    runtime, held = claimed.runtime, claimed.runtime.cache.slot(HeldRuns)
     with runtime.cache.lock:
-        kept: HeldRun | None = runtime.cache.held_runs.pop(run.id, None)
+        kept = held.pop(run.id, None)
     if kept is not None:
         if kept.applied == run.applied:
             return kept
@@ -116,18 +125,19 @@ def _repeat(runtime: Runtime, opened: HeldRun, command: RunCommand) -> None:
 def keep_held(runtime: Runtime, run_id: str, opened: HeldRun) -> None:
     """Keep a run open for its next commands."""
     opened.left_at = runtime.clock.monotonic()
+    held = runtime.cache.slot(HeldRuns)
     with runtime.cache.lock:
-        runtime.cache.held_runs[run_id] = opened
+        held[run_id] = opened
     close_unused(runtime)
 
 
 def close_unused(runtime: Runtime) -> None:
     """Close runs that are kept open: what is too many, and what is idle for as long as a session may be."""
-    cache, before = runtime.cache, runtime.clock.monotonic() - runtime.settings.session_idle
-    with cache.lock:
-        too_many = len(cache.held_runs) - MOST_HELD
-        kept = enumerate(cache.held_runs.items())
+    held, before = runtime.cache.slot(HeldRuns), runtime.clock.monotonic() - runtime.settings.session_idle
+    with runtime.cache.lock:
+        too_many = len(held) - MOST_HELD
+        kept = enumerate(held.items())
         unused = [run_id for at, (run_id, run) in kept if at < too_many or run.left_at <= before]
-        closed = [cache.held_runs.pop(run_id) for run_id in unused]
+        closed = [held.pop(run_id) for run_id in unused]
     for one in closed:
         one.state.close()

@@ -85,6 +85,10 @@ class Begin:
             task.exception()  # retrieved, so that the loop does not log it
 
 
+class RunningSamples(dict[str, Any]):
+    """The tasks of the requests to sample that a process answers, by their ids."""
+
+
 class Samplers:
     """What clients sample from. Methods raise `NotFound` for what a principal may not see."""
 
@@ -156,7 +160,7 @@ class Samplers:
         Raises `RateLimited` where too many are under way, and `InvalidInput` for another request of the same number.
         """
         runtime, now = self._runtime, self._runtime.clock.now()
-        if len(runtime.cache.sampling) >= MOST_AT_ONCE:
+        if len(runtime.cache.slot(RunningSamples)) >= MOST_AT_ONCE:
             raise RateLimited(f"{MOST_AT_ONCE} requests are answered at once here", 1.0)
         here = presence_of(runtime)
         sample = Sample(f"{sampler.id}:{number}", sampler.entity, digest, here.id, now)
@@ -184,13 +188,14 @@ class Samplers:
         try:
             new = yield Transact(runtime.store, step, durable=False)
         finally:
-            if not new and sample.id not in runtime.cache.sampling:
+            if not new and sample.id not in runtime.cache.slot(RunningSamples):
                 here.release(sample.id)
         for name in gone:
             runtime.artifacts.remove(name)
         if new:
             here.hold(sample.id)  # again, in case that the same request came twice and has released it
-            yield Begin(self._answered(sample, sampler, answer), sample.id, runtime.cache.sampling, here.release)
+            running = runtime.cache.slot(RunningSamples)
+            yield Begin(self._answered(sample, sampler, answer), sample.id, running, here.release)
         return sample.id
 
     def _answered(self, sample: Sample, sampler: SamplingSession, answer: "Answer") -> Flow[None]:
@@ -266,7 +271,7 @@ class Samplers:
     def cancel(self, future_id: str) -> None:
         """Stop answering a request to sample, if it is answered in this process. Raises `NotFound`."""
         self._runtime.store.read(lambda snapshot: self._found(snapshot, run_of(future_id)))
-        task = self._runtime.cache.sampling.get(future_id)
+        task = self._runtime.cache.slot(RunningSamples).get(future_id)
         if task is not None:
             task.get_loop().call_soon_threadsafe(task.cancel)
 

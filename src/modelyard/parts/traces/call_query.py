@@ -79,6 +79,10 @@ class CallPlace:
     seq: int
 
 
+class Places(dict[tuple[Any, int], tuple[CallPlace, float]]):
+    """Where parts of queries ended, and until when a process remembers it."""
+
+
 @attrs.frozen
 class CallSearch:
     """A query of the calls of one project."""
@@ -124,7 +128,7 @@ class CallSearch:
 
     def _part(self, end: int | None) -> Iterator[TracedCall]:
         """Yield a part in the order of starts, from where the same query was left off if this process knows."""
-        places, query = self.runtime.cache.places, self.query
+        places, query = self.runtime.cache.slot(Places), self.query
         name = (*self.place, query.name) if query.name else None
         now = self.runtime.clock.monotonic()
         place, until = places.get((name, query.offset), (None, now)) if name else (None, now)

@@ -12,7 +12,7 @@ from modelyard.domain.paging import Order
 from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.json import checked_dumps
-from modelyard.parts.traces.call_query import EVERY_CALL, CallQuery, CallSearch
+from modelyard.parts.traces.call_query import EVERY_CALL, CallQuery, CallSearch, Places
 from modelyard.parts.traces.records import CallEnd, Feedback, TracedCall, completion_of, op_of
 from modelyard.platform.lineage import answered_lineage
 from modelyard.platform.listing import Cursor, Listing
@@ -223,7 +223,7 @@ class Calls:
             was_here, made = self._runtime.store.transact(partial(_remove_one, place, call_id))
             waiting += [call_id, *made] if made else []
             removed += was_here
-        self._runtime.cache.places.clear()
+        self._runtime.cache.slot(Places).clear()
         return removed
 
 

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 from modelyard.domain.identity import Principal
 from modelyard.errors import Forbidden, InvalidInput
+from modelyard.parts.traces.call_query import Places
 from modelyard.parts.traces.calls import AT_ONCE, Calls, remove_call
 from modelyard.parts.traces.feedback import Feedbacks
 from modelyard.parts.traces.objects import PublishedObjects
@@ -63,5 +64,5 @@ class Traces:
 
         while gone := self._runtime.store.transact(step):
             removed += gone
-        self._runtime.cache.places.clear()
+        self._runtime.cache.slot(Places).clear()
         return removed

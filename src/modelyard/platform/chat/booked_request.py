@@ -14,6 +14,7 @@ from modelyard.flow import CallerDisconnected, Flow
 from modelyard.platform.chat.backend_stream import BackendStream
 from modelyard.platform.chat.plan import CompletionPlan
 from modelyard.platform.runtime import Runtime
+from modelyard.platform.usage import presence
 from modelyard.platform.usage.booking import CompletionBooking, RecordUsage
 from modelyard.protocols import DomainStep, ServedModel, Tx
 
@@ -150,7 +151,7 @@ class BookedRequest:
             del cache.bookings[self.id]
             return False
         if self.reserved is not None:
-            cache.presence.release(self.id)
+            presence.presence_of(self.runtime).release(self.id)
         return True
 
     def _claim_whole(self, booking: CompletionBooking) -> CompletionBooking:
@@ -183,7 +184,7 @@ class BookedRequest:
             if (rest := self.remainder()) is not None:
                 cache.bookings[self.id] = rest
             if self.reserved is not None:
-                cache.presence.release(self.id)
+                presence.presence_of(self.runtime).release(self.id)
         if self.span is not None:
             self.span.end()
 

@@ -67,10 +67,14 @@ class CompletionPlan:
         return tokens
 
 
+class KeptPlans(dict[PlanKey, CompletionPlan]):
+    """How a process answers requests, as it found last."""
+
+
 def known_plan(runtime: Runtime, principal: Principal, attribution: Attribution, model: str) -> CompletionPlan | None:
     """Return the plan that `make_plan` has made, unless a setting has changed since, here or in another process."""
     key = id(principal), attribution.entity, attribution.project, model
-    plan: CompletionPlan | None = runtime.cache.plans.get(key)
+    plan = runtime.cache.slot(KeptPlans).get(key)
     if plan is None or runtime.store.settings_version() != plan.settings_version:
         return None
     if runtime.backend.entries() is not plan.entries and offered(runtime) is not plan.offers:
@@ -106,7 +110,7 @@ def make_plan(runtime: Runtime, principal: Principal, attribution: Attribution, 
         principal, found, backend, name, limited, asked, waits, in_thread, offers, same, version, prices
     )
     if version is not None:  # the plan holds the principal, so that no other one gets its id
-        _keep(runtime.cache.plans, (id(principal), entity, project, model), plan)
+        _keep(runtime.cache.slot(KeptPlans), (id(principal), entity, project, model), plan)
     return plan
 
 

@@ -174,9 +174,4 @@ class ProcessWorkers:
 
 def process_workers(runtime: Runtime) -> ProcessWorkers:
     """Return the workers of this platform, the same each time."""
-    cache = runtime.cache
-    with cache.lock:
-        if cache.workers is None:
-            cache.workers = ProcessWorkers(runtime)
-        found: ProcessWorkers = cache.workers
-        return found
+    return runtime.cache.slot_of(ProcessWorkers, lambda: ProcessWorkers(runtime))

@@ -44,7 +44,7 @@ def reserve(
 
     Raises `RateLimited`, `BudgetExceeded`.
     """
-    store, here = runtime.store, runtime.cache.presence or presence.presence_of(runtime)
+    store, here = runtime.store, presence.presence_of(runtime)
     threads = runtime.store_threads(admission.entity)
     step: Callable[[Tx], Admission | None] = partial(
         admit, admission=admission, limits=limits, least=least, here=here, see=see

@@ -186,8 +186,6 @@ def close_requests(runtime: Runtime) -> None:
             cache.bookings[id_] = rest
     try:
         retry_bookings(runtime)
-        if cache.presence is not None:
-            cache.presence.close()
     except StoreError:
         log.exception("what running requests have used could not be recorded")
 

@@ -140,12 +140,7 @@ def _reserve_again(tx: Tx, held: Admission) -> bool:
 
 def presence_of(runtime: Runtime) -> Presence:
     """Return the presence of this platform, the same one each time."""
-    cache = runtime.cache
-    with cache.lock:
-        if cache.presence is None:
-            cache.presence = Presence(runtime)
-        found: Presence = cache.presence
-        return found
+    return runtime.cache.slot_of(Presence, lambda: Presence(runtime))
 
 
 def release_dead(runtime: Runtime) -> bool:
