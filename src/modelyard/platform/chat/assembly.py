@@ -41,6 +41,20 @@ def check_length(assemblers: "Sequence[ResponseAssembler]") -> None:
         raise InvalidInput.at("n", msg=f"gives answers of more than {MAX_TEXT} characters; ask for fewer")
 
 
+def in_order(shown: Iterable[Delta], begun: int) -> tuple[list[Delta], int]:
+    """Return deltas, each after empty ones of the choices before it that have not begun, and how many have then.
+
+    >>> [delta.index for delta in in_order([Delta("a", 1, index=2)], 1)[0]]
+    [1, 2]
+    """
+    ordered: list[Delta] = []
+    for delta in shown:
+        ordered += [Delta(index=index) for index in range(begun, delta.index)]
+        ordered.append(delta)
+        begun = max(begun, delta.index + 1)
+    return ordered, begun
+
+
 class ResponseAssembler:
     """Takes the deltas of one call of a backend, which makes all choices of the request, or one of them.
 
