@@ -1,6 +1,6 @@
 """Delete all data of one entity: records first, in small steps, then the files that only they named."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from modelyard.domain import promotion as alias
@@ -94,23 +94,27 @@ def _pages(page: Callable[[], list[Any]]) -> Iterator[Any]:
 
 def artifacts_of(value: object) -> Iterator[str]:
     """Yield the names of the artifacts that only this record refers to."""
-    if isinstance(value, Checkpoint):
-        yield from (file["artifact"] for file in value.files.values())
-    elif isinstance(value, StoredFile):
-        yield from (part["artifact"] for part in value.parts.values())
-    elif isinstance(value, Dataset | TrajectoryLog | Upload):
-        if value.artifact is not None:
-            yield value.artifact
-    elif isinstance(value, TracedFile | TracedTable):
-        yield value.artifact
-    elif isinstance(value, ObjectVersion):
-        if value.rows_artifact is not None:
-            yield value.rows_artifact
-    elif isinstance(value, RunWeights):
-        yield from (file["artifact"] for file in value.state.values())
-    elif isinstance(value, RunCommand):
-        yield from artifacts_in(value.body, value.answer)
-    elif isinstance(value, Sample):
-        yield from artifacts_in(value.answer)
-    elif isinstance(value, Job):
-        yield from files_of(value)
+    names = _ARTIFACTS.get(type(value))
+    if names is not None:
+        yield from (name for name in names(value) if name is not None)
+
+
+def _of_files(files: Mapping[str, Any]) -> Iterator[str]:
+    return (file["artifact"] for file in files.values())
+
+
+_ARTIFACTS: Mapping[type, Callable[[Any], Iterable[str | None]]] = {
+    Checkpoint: lambda checkpoint: _of_files(checkpoint.files),
+    StoredFile: lambda file: _of_files(file.parts),
+    RunWeights: lambda weights: _of_files(weights.state),
+    Dataset: lambda dataset: [dataset.artifact],
+    TrajectoryLog: lambda log: [log.artifact],
+    Upload: lambda upload: [upload.artifact],
+    TracedFile: lambda file: [file.artifact],
+    TracedTable: lambda table: [table.artifact],
+    ObjectVersion: lambda version: [version.rows_artifact],
+    RunCommand: lambda command: artifacts_in(command.body, command.answer),
+    Sample: lambda sample: artifacts_in(sample.answer),
+    Job: files_of,
+}
+"""The records that refer to artifacts, each with a function that returns their names."""
