@@ -265,11 +265,9 @@ class AsyncDriver(Driver[T]):
     cancelled: "asyncio.CancelledError | None" = None
     threads: TenantThreads | None = None
 
-    async def items(self, begun: bool = False) -> AsyncGenerator[Any, None]:
-        """Yield what the flow emits; if it has `begun`, None first: from then on, closing the generator ends it."""
+    async def items(self) -> AsyncGenerator[Any, None]:
+        """Yield what the flow emits."""
         try:
-            if begun:
-                yield None
             effect = self.resume()
             while effect is not None and self.cancelled is None:
                 if type(effect) is Emit:
