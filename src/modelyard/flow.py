@@ -280,7 +280,8 @@ class AsyncDriver(Driver[T]):
                 else:
                     effect = self.perform(effect)
         finally:
-            await self.finish()
+            if self.waits or self.opened:
+                await self.finish()
             if self.cancelled is not None:
                 raise self.cancelled
 

@@ -19,7 +19,7 @@ from modelyard.domain.completion import (
     ToolCallDelta,
     Usage,
 )
-from modelyard.domain.frozen import maker
+from modelyard.domain.frozen_fast import maker
 from modelyard.domain.logprobs import token_bytes
 from modelyard.errors import BackendError, InvalidInput
 from modelyard.platform.chat.delta_checks import validate_delta

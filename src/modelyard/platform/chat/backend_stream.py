@@ -8,7 +8,7 @@ import attrs
 
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import Completion, CompletionRequest
-from modelyard.domain.frozen import quick_init
+from modelyard.domain.frozen_fast import quick_init
 from modelyard.errors import BackendError
 from modelyard.flow import AsyncDriver, Driver
 from modelyard.lazy import asyncio, log

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Protocol
 
 from modelyard.domain import events
 from modelyard.domain.completion import CompletionRequest, Usage
-from modelyard.domain.frozen import maker
+from modelyard.domain.frozen_fast import maker
 from modelyard.domain.identity import Attribution, Principal, RateStand
 from modelyard.domain.usage import ENTITY, Admission, LedgerEntry, cost
 from modelyard.errors import ModelyardError, StoreClosed

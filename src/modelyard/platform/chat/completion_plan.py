@@ -7,7 +7,7 @@ import attrs
 
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.completion import CompletionRequest, Usage
-from modelyard.domain.frozen import maker
+from modelyard.domain.frozen_fast import maker
 from modelyard.domain.identity import Principal
 from modelyard.domain.usage import cost
 from modelyard.errors import InvalidInput

@@ -4,7 +4,7 @@ from functools import partial
 
 from modelyard.clock import unix_seconds
 from modelyard.domain.completion import Completion
-from modelyard.domain.frozen import maker
+from modelyard.domain.frozen_fast import maker
 from modelyard.domain.usage import Admission
 from modelyard.errors import ModelyardError
 from modelyard.flow import Call, CallerDisconnected, Emit, Flow

@@ -7,7 +7,7 @@ from struct import Struct
 from typing import Any, ClassVar
 
 from modelyard.domain.completion import Completion, CompletionRequest, StoredCompletion, ToolMode, Usage
-from modelyard.domain.frozen import maker
+from modelyard.domain.frozen_fast import maker
 from modelyard.domain.identity import Attribution
 from modelyard.domain.usage import Admission
 from modelyard.formats import converter

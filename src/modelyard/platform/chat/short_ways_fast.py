@@ -12,10 +12,10 @@ from typing import Any
 
 from modelyard.clock import unix_seconds
 from modelyard.domain.completion import Choice, Completion, Delta, FinishReason, Message, Role, Usage
-from modelyard.domain.frozen import maker
+from modelyard.domain.frozen_fast import maker
 from modelyard.errors import StoreClosed
 from modelyard.flow import Flow, Transact
-from modelyard.formats.chat.plain import is_unicode
+from modelyard.formats.chat.bounds import is_unicode
 from modelyard.platform.chat.assembly import MAX_TEXT
 from modelyard.platform.chat.backend_stream import BackendStream, BegunDeltas, close_deltas
 from modelyard.platform.chat.running_completion import RunningCompletion

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 import attrs
 
-from modelyard.domain.frozen import quick_init
+from modelyard.domain.frozen_fast import quick_init
 from modelyard.flow import Flow, SyncDriver, Transact, arun, run
 from modelyard.lazy import asyncio
 from modelyard.platform.evaluations.model_under_test import CompletionModel, JudgeScorer

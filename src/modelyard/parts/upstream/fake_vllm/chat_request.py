@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.completion import CompletionRequest
-from modelyard.formats.chat.plain import ParsedRequest
+from modelyard.formats.chat.bounds import ParsedRequest
 from modelyard.formats.chat.request import read_request
 from modelyard.parts.upstream.fake_vllm import shape
 from modelyard.parts.upstream.fake_vllm.schemas import Json
