@@ -39,7 +39,7 @@ SHORT = {
 }
 """Files under 40 lines, each with its reason."""
 
-LONGEST_CHAIN = 28
+LONGEST_CHAIN = 29
 
 
 def sources() -> Iterator[tuple[str, Path]]:

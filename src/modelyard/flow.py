@@ -265,11 +265,9 @@ class AsyncDriver(Driver[T]):
     cancelled: "asyncio.CancelledError | None" = None
     threads: TenantThreads | None = None
 
-    async def items(self, begun: bool = False) -> AsyncGenerator[Any, None]:
-        """Yield what the flow emits; if it has `begun`, None first: from then on, closing the generator ends it."""
+    async def items(self) -> AsyncGenerator[Any, None]:
+        """Yield what the flow emits."""
         try:
-            if begun:
-                yield None
             effect = self.resume()
             while effect is not None and self.cancelled is None:
                 if type(effect) is Emit:
@@ -282,7 +280,8 @@ class AsyncDriver(Driver[T]):
                 else:
                     effect = self.perform(effect)
         finally:
-            await self.finish()
+            if self.waits or self.opened:
+                await self.finish()
             if self.cancelled is not None:
                 raise self.cancelled
 

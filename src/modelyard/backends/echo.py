@@ -30,7 +30,7 @@ from modelyard.domain.completion import (
     ToolCallDelta,
     ToolMode,
 )
-from modelyard.domain.frozen import maker
+from modelyard.domain.frozen_fast import maker
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.parts.scripted.json_schema import instances
 from modelyard.protocols import Capabilities, Deltas, ServedModel

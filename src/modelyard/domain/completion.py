@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.frozen import copies, quick_init
+from modelyard.domain.frozen_fast import copies, quick_init
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping, sequence_field
 from modelyard.errors import Problem

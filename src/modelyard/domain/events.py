@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import attrs
 
-from modelyard.domain.frozen import quick_init
+from modelyard.domain.frozen_fast import quick_init
 from modelyard.domain.job import JobKind, JobStatus
 
 CALLER_LEFT = 499

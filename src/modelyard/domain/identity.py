@@ -6,7 +6,7 @@ from functools import cached_property
 
 import attrs
 
-from modelyard.domain.frozen import maker, quick_init
+from modelyard.domain.frozen_fast import maker, quick_init
 from modelyard.domain.record import Index, Record, sequence_field
 from modelyard.errors import Forbidden, InvalidInput, Problem
 

@@ -106,38 +106,23 @@ class Record:
     erased_with: Mapping[type, str] = EMPTY
 
     def __attrs_post_init__(self) -> None:
+        self._check_names()
+        self._check_sums()
+        self._check_months()
+        self._check_gathered()
+        self._check_owned()
+        _DECLARED.setdefault(self.cls, self)
+
+    def _check_names(self) -> None:
+        """Raise `TypeError` for a name that stands for no field, or for another one."""
         fields = attrs.fields(self.cls)
-        names = {f.name for f in fields}
         if self.sequence is not None and self.sequence != fields[-1].name:
             raise TypeError(f"the sequence of {self.cls.__name__} must be its last field, {fields[-1].name!r}")
-        used = [*self.key, *self.settings, *([self.domain[1]] if self.domain else [])]
-        for columns in self.unique.values():
-            used += columns
-        for index in self.indexes.values():
-            used += [*index.where, *index.order, *index.also]
         if KEY in self.unique:
             raise TypeError(f"{self.cls.__name__} has a unique key named {KEY!r}, which stands for its own key")
-        if self.sums and (self.sequence or self.unique or self.settings or not set(self.sums).isdisjoint(used)):
-            raise TypeError(f"{self.cls.__name__} has sums, so that it can have no sequence, unique key or settings")
-        if self.months and (
-            self.key[0] != self.months or any(self.months not in columns for columns in self.unique.values())
-        ):
-            raise TypeError(f"{self.cls.__name__} is kept by months: {self.months!r} must lead its key, and be in all")
-        if self.gathered and (self.unique or not self.sequence or self.settings):
-            raise TypeError(f"{self.cls.__name__} is gathered, so it needs a sequence, and no unique key or settings")
-        if self.gathered and self.key != tuple(field.name for field in fields[: len(self.key)]):
-            raise TypeError(f"{self.cls.__name__} is gathered, so its key must be its first fields")
-        if self.totals and not self.gathered:
-            raise TypeError(f"{self.cls.__name__} has totals, so it must be gathered")
-        if self.artifacts and self.total_index is None:
-            raise TypeError(f"{self.cls.__name__} names artifacts, so it needs an index over all records")
-        lacking = {*self.erased_with.values()} - {*self.indexes, KEY}
-        if lacking:
-            raise TypeError(f"{self.cls.__name__} is erased by {sorted(lacking)}, which is no index of it")
-        unknown = {*used, *self.sums} - names
+        unknown = {*self._used, *self.sums} - {field.name for field in fields}
         if unknown:
             raise TypeError(f"{self.cls.__name__} has no field {sorted(unknown)}")
-        _DECLARED.setdefault(self.cls, self)
 
     @property
     def total_index(self) -> str | None:
@@ -147,6 +132,38 @@ class Record:
     def key_of(self, record: Any) -> tuple[Any, ...]:
         """Return the key of a record."""
         return tuple(getattr(record, column) for column in self.key)
+
+    @property
+    def _used(self) -> set[str]:
+        """The fields that keys, indexes, settings and the domain name."""
+        used = {*self.key, *self.settings, *([self.domain[1]] if self.domain else [])}
+        for index in self.indexes.values():
+            used |= {*index.where, *index.order, *index.also}
+        return used.union(*self.unique.values())
+
+    def _check_sums(self) -> None:
+        if self.sums and (self.sequence or self.unique or self.settings or not self._used.isdisjoint(self.sums)):
+            raise TypeError(f"{self.cls.__name__} has sums, so that it can have no sequence, unique key or settings")
+
+    def _check_months(self) -> None:
+        if self.months and not all(self.months in columns for columns in (self.key[:1], *self.unique.values())):
+            raise TypeError(f"{self.cls.__name__} is kept by months: {self.months!r} must lead its key, and be in all")
+
+    def _check_gathered(self) -> None:
+        if self.totals and not self.gathered:
+            raise TypeError(f"{self.cls.__name__} has totals, so it must be gathered")
+        if self.gathered and (self.unique or not self.sequence or self.settings):
+            raise TypeError(f"{self.cls.__name__} is gathered, so it needs a sequence, and no unique key or settings")
+        first = tuple(field.name for field in attrs.fields(self.cls)[: len(self.key)])
+        if self.gathered and self.key != first:
+            raise TypeError(f"{self.cls.__name__} is gathered, so its key must be its first fields")
+
+    def _check_owned(self) -> None:
+        if self.artifacts and self.total_index is None:
+            raise TypeError(f"{self.cls.__name__} names artifacts, so it needs an index over all records")
+        lacking = {*self.erased_with.values()} - {*self.indexes, KEY}
+        if lacking:
+            raise TypeError(f"{self.cls.__name__} is erased by {sorted(lacking)}, which is no index of it")
 
     def order_of(self, index: str) -> tuple[str, ...]:
         """Return the columns of a cursor into `index`: its order, and what makes it total."""

@@ -11,7 +11,7 @@ import attrs
 
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import Usage
-from modelyard.domain.frozen import copies, maker, quick_init
+from modelyard.domain.frozen_fast import copies, maker, quick_init
 from modelyard.domain.identity import ApiKey
 from modelyard.domain.record import KEY, Index, Record, sequence_field
 

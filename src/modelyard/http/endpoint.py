@@ -3,13 +3,13 @@
 `Endpoint` is that function, and this module knows the routes of every interface.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from itertools import count
-from typing import Any, cast
+from typing import cast
 
 from modelyard.domain.identity import Principal
-from modelyard.flow import AsyncDriver, Effect, Emit, SyncDriver
+from modelyard.flow import AsyncDriver, SyncDriver
 from modelyard.http.auth import CallerCache
 from modelyard.http.catalogue import routes as catalogue
 from modelyard.http.chat import routes as completion
@@ -83,41 +83,6 @@ def route_table(interfaces: frozenset[Interface]) -> HttpRouter:
     return HttpRouter([*described, document_route(described)])
 
 
-class ExchangeDriver(AsyncDriver[Response | None]):
-    """Drives an exchange on an event loop up to its response, with little for one that hardly waits."""
-
-    async def begin(self) -> Any:
-        """Return the response: what the flow emits first, before `items(begun=True)`, or its result."""
-        step: Callable[[Any], Effect] = self._flow.send
-        outcome: Any = None
-        self.waits = True
-        try:
-            while True:
-                effect = step(outcome)
-                if self.cancelled is not None:
-                    raise self.cancelled
-                if type(effect) is Emit:
-                    if self.on_emit is not None:
-                        effect = self._converted(effect, self.on_emit)
-                    if type(effect) is Emit:
-                        return effect.item
-                step = self._flow.send
-                try:
-                    outcome = await effect.aperform(self) if effect.waits else effect.perform(self)
-                except Exception as error:  # noqa: BLE001 - the flow decides
-                    step, outcome = self._flow.throw, error
-        except StopIteration as ended:
-            self.waits = False
-            if self.opened:
-                await self._close_all()
-            if self.cancelled is not None:
-                raise self.cancelled from None
-            return ended.value
-        except BaseException:
-            await self.finish()
-            raise
-
-
 class Endpoint:
     """A platform over HTTP.
 
@@ -179,11 +144,12 @@ class Endpoint:
         end or closed.
         """
         exchange = HttpExchange(self._served, request)
-        driver = ExchangeDriver(exchange.flow())
-        response = exchange.finished(await driver.begin())
+        driver = AsyncDriver(exchange.flow())
+        items = driver.items()
+        streamed: Response | None = await anext(items, None)
+        response = exchange.finished(streamed or cast(Response, driver.result))
         if response.body is STREAMED:
-            response.body = items = driver.items(begun=True)
-            await anext(items)
+            response.body = items
         elif type(response.body) is not bytes and isinstance(response.body, Iterator):
             response.body = offloaded(response.body, exchange.threads.bodies.of(exchange.tenant))
         return response

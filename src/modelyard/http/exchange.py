@@ -120,10 +120,9 @@ class HttpExchange:
 
     def flow(self) -> Flow[Response | None]:
         """Return the response; one whose body is `STREAMED` is emitted, and after it the pieces of that body."""
-        served, method = self.served, self.request.method
-        tracing = served.platform.tracing
+        tracing = self.served.platform.tracing
         if tracing is not None:
-            self.span = tracing.request_began(method, self.headers.texts())
+            self.span = tracing.request_began(self.request.method, self.headers.texts())
         try:
             try:
                 response = yield from self._answer()
@@ -142,14 +141,19 @@ class HttpExchange:
                 self.status = CALLER_LEFT
             raise
         finally:
-            seconds, status = served.clock.monotonic() - self.began, self.status or CALLER_LEFT
-            if served.meters is not None:
-                served.meters.answered(method if self.route else "", self.route, status, seconds)
-            if served.observed or access_log.isEnabledFor(INFO):
-                of = self.id, method, self.route, status, seconds
-                report_ended(served.platform, *of, self.principal, self.booked)
-            if tracing is not None and self.span is not None:
-                tracing.request_ended(self.span, method, self.route, status, seconds)
+            self._ended()
+
+    def _ended(self) -> None:
+        """Count the request, and report how it has ended."""
+        served, method, tracing = self.served, self.request.method, self.served.platform.tracing
+        seconds, status = served.clock.monotonic() - self.began, self.status or CALLER_LEFT
+        if served.meters is not None:
+            served.meters.answered(method if self.route else "", self.route, status, seconds)
+        if served.observed or access_log.isEnabledFor(INFO):
+            of = self.id, method, self.route, status, seconds
+            report_ended(served.platform, *of, self.principal, self.booked)
+        if tracing is not None and self.span is not None:
+            tracing.request_ended(self.span, method, self.route, status, seconds)
 
     def finished(self, response: Response) -> Response:
         """Return the response with the headers that every answer has."""
@@ -177,17 +181,14 @@ class HttpExchange:
 
     def _answer(self) -> Flow[Response | None]:
         served, match, request = self.served, self.match, self.request
-        method = request.method
         if self._doubled and match.auth is not _PUBLIC:
             check_singular(self._doubled)
-        if method == "OPTIONS" and served.origins is not None:
-            preflight = served.origins.preflight(self.headers, match.allowed)
-            if preflight is not None:
-                return preflight
+        if request.method == "OPTIONS" and (preflight := self._preflight()) is not None:
+            return preflight
         # That a path has no such method is in the OpenAPI document: callers need not be known for that.
-        route = match.routes.get(method)
-        if route is None and match.routes and method != "OPTIONS":
-            route = match.route(method)
+        route = match.routes.get(request.method)
+        if route is None and match.routes and request.method != "OPTIONS":
+            route = match.route(request.method)
         self.route = "" if route is None else route.path
         caller = self._known_caller()
         if caller is None:
@@ -195,28 +196,45 @@ class HttpExchange:
             caller = yield flow.Call(self._find_caller, served.callers.waits(match.auth), threads)
         self.principal = principal = caller.principal
         if route is None:
-            if method == "OPTIONS" and match.routes:
-                return Response(204, [("allow", ", ".join(match.allowed))], b"")
-            route = match.route(method)
+            return self._without_route()
         query = parse_query(request.query) if request.query else _NO_QUERY
         call = RouteCall(
             principal, caller.platform, served.spool, match.params, query, self.headers, request, None, None, self
         )
-        if route.body in _PARSED:
-            raw: bytes = yield self._reading(served.limits[route.body])
-            if len(raw) > LARGE:
-                call.body = yield flow.Call(partial(route.read, raw), True, call.threads)
-            elif raw:
-                call.body = route.read(raw)
-        elif route.body is not _NONE:
-            yield from self._spool(route, call)
+        if route.body is not _NONE:
+            yield from self._read_body(route, call)
         if route.is_flow:
             return (yield from route.handler(call))  # type: ignore[misc, no-any-return]
-        answer: PlainHandler = route.handler  # type: ignore[assignment]
+        return (yield from self._handled(route.handler, call))  # type: ignore[arg-type]
+
+    def _preflight(self) -> Response | None:
+        """Return the answer to a browser that asks what it may send, where it may send anything."""
+        origins = self.served.origins
+        return None if origins is None else origins.preflight(self.headers, self.match.allowed)
+
+    def _without_route(self) -> Response:
+        """Return which methods a path has. Raises `UnknownRoute`."""
+        if not self.match.routes:
+            self.match.route(self.request.method)
+        return Response(204, [("allow", ", ".join(self.match.allowed))], b"")
+
+    def _read_body(self, route: Route, call: RouteCall) -> Flow[None]:
+        """Read the body, and put it into the call: its JSON as the route reads it, or as a file."""
+        if route.body not in _PARSED:
+            yield from self._spool(route, call)
+            return
+        raw: bytes = yield self._reading(self.served.limits[route.body])
+        if len(raw) > LARGE:
+            call.body = yield flow.Call(partial(route.read, raw), True, call.threads)
+        elif raw:
+            call.body = route.read(raw)
+
+    def _handled(self, answer: PlainHandler, call: RouteCall) -> Flow[Response]:
+        """Call a handler that is a plain function: in a thread, if it may wait for a file or the store."""
         if call.data is not None:
             with call.data:
                 return (yield flow.Call(lambda: _with_data(answer, call), True, call.threads))  # type: ignore[no-any-return]
-        if served.platform.blocking:
+        if self.served.platform.blocking:
             threads = self.threads.store.of(self.tenant)
             return (yield flow.Call(lambda: answer(call), True, threads))  # type: ignore[no-any-return]
         return answer(call)

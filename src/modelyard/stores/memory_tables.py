@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
-from modelyard.domain.frozen import maker
+from modelyard.domain.frozen_fast import maker
 from modelyard.domain.record import Record
 from modelyard.errors import RecordConflict
 from modelyard.stores.columns import Column, Projection, columns_of, viewed_columns

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from modelyard.domain.frozen import maker
+from modelyard.domain.frozen_fast import maker
 from modelyard.stores.columns import Column
 from modelyard.stores.conversions import Convert
 

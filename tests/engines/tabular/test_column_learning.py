@@ -14,12 +14,12 @@ from tests.shared.example_counts import examples
 
 from modelyard.domain.completion import Message, Role
 from modelyard.engines.tabular import trainer
-from modelyard.engines.tabular.column_learning import ColumnCopy
+from modelyard.engines.tabular.fast.column_learning import ColumnCopy
+from modelyard.engines.tabular.fast.weight_columns import WeightColumns
 from modelyard.engines.tabular.learning import TargetAnswer, WorkingCopy
 from modelyard.engines.tabular.model import WEIGHT_LIMIT, Adapter, TabularModel, contexts, prompt_features
 from modelyard.engines.tabular.tokenizer import END_OF_TURN, TOKENS, encode
 from modelyard.engines.tabular.trainer import TabularTrainer
-from modelyard.engines.tabular.weight_columns import WeightColumns
 from modelyard.errors import TrainingError
 from modelyard.testing.contracts.trainer import TrainerContract
 

@@ -19,7 +19,8 @@ from modelyard.domain.completion import (
     ToolMode,
 )
 from modelyard.errors import InvalidInput
-from modelyard.formats.chat.plain import ParsedRequest, read_plain
+from modelyard.formats.chat.bounds import ParsedRequest
+from modelyard.formats.chat.plain_fast import read_plain
 from modelyard.formats.chat.request import read_request as read_whole
 
 HELLO = {"role": "user", "content": "hello"}

@@ -14,7 +14,7 @@ from modelyard.domain.evaluation.prediction import Prediction, PredictionView, S
 from modelyard.domain.evaluation.reducers import Reducer
 from modelyard.domain.evaluation.references import ObjectRef, same_scheme
 from modelyard.domain.evaluation.run import Outcome
-from modelyard.domain.frozen import maker, quick_init
+from modelyard.domain.frozen_fast import maker, quick_init
 from modelyard.domain.json_text import canonical_json
 from modelyard.errors import InvalidInput
 

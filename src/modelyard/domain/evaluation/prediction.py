@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from modelyard.domain.frozen import quick_init
+from modelyard.domain.frozen_fast import quick_init
 from modelyard.domain.json_text import canonical_json
 from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping, sequence_field
 from modelyard.errors import Conflict

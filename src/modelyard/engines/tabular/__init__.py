@@ -5,4 +5,4 @@ It needs no numpy, and trains in about half of the time where that is installed.
 
 from modelyard.lazy import defer_modules
 
-defer_modules(__name__, "backend", "column_learning", "trainer")
+defer_modules(__name__, "backend", "trainer")

@@ -9,7 +9,6 @@ from typing import Any, BinaryIO, Protocol, TypeVar, cast
 from modelyard.domain.training import Example, Trajectory
 from modelyard.domain.training_config import AssistantTurns
 from modelyard.domain.training_run import AdapterConfig, Objective, Rows
-from modelyard.engines.tabular import column_learning
 from modelyard.engines.tabular.adapter_file import (
     ADAPTER_FILE,
     OPTIMIZER_FILE,
@@ -19,6 +18,7 @@ from modelyard.engines.tabular.adapter_file import (
     write_parameters,
 )
 from modelyard.engines.tabular.base import BASE_MODELS, base_seed
+from modelyard.engines.tabular.fast import column_learning
 from modelyard.engines.tabular.learning import TargetAnswer, WorkingCopy
 from modelyard.engines.tabular.model import TabularModel
 from modelyard.engines.tabular.open_run import TabularRun

@@ -7,7 +7,7 @@ import attrs
 
 from modelyard.domain.completion import Message, Part, Role, Tool, ToolCall
 from modelyard.errors import InvalidInput
-from modelyard.formats.chat.plain import plain_messages
+from modelyard.formats.chat.plain_fast import plain_messages
 from modelyard.formats.constraints import Length
 from modelyard.formats.converter import structure
 

@@ -19,8 +19,8 @@ from modelyard.domain.completion import (
     tool_choice_problems,
 )
 from modelyard.errors import InvalidInput, Problem, nearest
+from modelyard.formats.chat.bounds import LONGEST_MODEL_NAME, NUMBERS, ParsedRequest, number_fields
 from modelyard.formats.chat.messages import ChatMessage, message_object, read_messages
-from modelyard.formats.chat.plain import LONGEST_MODEL_NAME, NUMBERS, ParsedRequest, number_fields
 from modelyard.formats.chat.tools import (
     AllowedTools,
     FunctionTool,

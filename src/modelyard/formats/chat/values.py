@@ -7,8 +7,8 @@ from typing import Any
 
 from modelyard.domain.completion import CompletionRequest, Message, Part, ResponseFormat, Tool, ToolCall, ToolChoice
 from modelyard.errors import InvalidInput
+from modelyard.formats.chat.bounds import is_unicode
 from modelyard.formats.chat.messages import message_object, part_object, tool_call_object
-from modelyard.formats.chat.plain import is_unicode
 from modelyard.formats.chat.request import read_request
 from modelyard.formats.chat.tools import response_format_object, tool_choice_json, tool_object
 from modelyard.formats.json import INT64, MAX_DEPTH, loads

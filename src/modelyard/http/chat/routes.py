@@ -3,7 +3,8 @@
 from functools import partial
 
 from modelyard.flow import Call, Flow
-from modelyard.formats.chat.plain import ParsedRequest, read_plain, read_plain_text
+from modelyard.formats.chat.bounds import ParsedRequest
+from modelyard.formats.chat.plain_fast import read_plain, read_plain_text
 from modelyard.formats.chat.request import ChatRequest, read_request
 from modelyard.formats.chat.response import ChatCompletion, completion_json
 from modelyard.formats.chat.stream import ChatCompletionChunk, Chunks

@@ -11,7 +11,8 @@ from modelyard.flow import Flow
 from modelyard.formats.chat import values
 from modelyard.parts.completions.formats import request as prompts
 from modelyard.platform.chat.backend_stream import CompletionResult
-from modelyard.platform.chat.plan import CompletionPlan, known_plan, make_plan
+from modelyard.platform.chat.completion_plan import CompletionPlan
+from modelyard.platform.chat.plan import known_plan, make_plan
 from modelyard.platform.chat.request import Messages, SamplingOptions, build_messages
 from modelyard.platform.chat.service import AsyncCompletionStream, Chat, CompletionStream
 from modelyard.platform.runtime import Runtime

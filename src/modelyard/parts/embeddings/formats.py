@@ -20,7 +20,7 @@ from modelyard.domain.embedding import (
 )
 from modelyard.errors import InvalidInput, Problem, nearest
 from modelyard.formats import fields
-from modelyard.formats.chat.plain import LONGEST_MODEL_NAME, is_unicode
+from modelyard.formats.chat.bounds import LONGEST_MODEL_NAME, is_unicode
 from modelyard.formats.constraints import Length, Within
 from modelyard.formats.converter import structure
 from modelyard.formats.json import dumps

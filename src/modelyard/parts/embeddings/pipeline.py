@@ -16,7 +16,8 @@ from modelyard.platform.catalogue.offered_models import registered
 from modelyard.platform.catalogue.service import offered
 from modelyard.platform.chat.backend_stream import Close, GiveWay, Open, Pull, backend_failed
 from modelyard.platform.chat.booked_request import BookedRequest, RequestInProgress, report_failed
-from modelyard.platform.chat.plan import CompletionPlan, known_plan, make_plan
+from modelyard.platform.chat.completion_plan import CompletionPlan
+from modelyard.platform.chat.plan import known_plan, make_plan
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.admission import reserve
 from modelyard.platform.usage.booking import CompletionBooking
@@ -53,9 +54,7 @@ class EmbeddingPipeline(BookedRequest):
         Raises `ModelNotFound`, `Forbidden`, `InvalidInput` and its subclasses, `BudgetExceeded`, `RateLimited`,
         `BackendError`, `StoreError`.
         """
-        cache = self.runtime.cache
-        if cache.tracing is not None:
-            self.span = cache.tracing.begin(self)
+        self.begin_span()
         try:
             return (yield from self._answer())
         except CallerDisconnected:
@@ -68,11 +67,10 @@ class EmbeddingPipeline(BookedRequest):
 
     def _answer(self) -> Flow[EmbeddingResult]:
         runtime = self.runtime
-        asked = runtime, self.principal, self.attribution, self.request.model
-        plan = known_plan(*asked)
+        plan = known_plan(*self.asked)
         if plan is None:
             threads = runtime.store_threads(self.principal.entity)
-            plan = yield Call(partial(make_plan, *asked), runtime.store.blocking, threads)
+            plan = yield Call(partial(make_plan, *self.asked), runtime.store.blocking, threads)
         self.plan = plan
         self.served = plan.served if self.span is None else self.span.traced(plan.served)
         capabilities = yield Call(partial(_capabilities, plan), plan.counts_in_thread, plan.served.threads)

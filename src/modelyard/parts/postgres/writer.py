@@ -94,12 +94,8 @@ class GroupWriter:
             except Abandoned:
                 careful = self._recover(group, careful)
             except _Entangled as entangled:
-                self._roll_back()
                 careful = careful or entangled.guessed
-                if len(group) > 1:
-                    self._run_each(group)
-                elif not entangled.guessed:
-                    _settle(group)
+                self._run_apart(group, entangled.guessed)
             except StoreBusy as busy:
                 self._fail_impatient(group, busy)
             except StoreError as error:
@@ -112,6 +108,14 @@ class GroupWriter:
                 return 0.0
         self._fail_impatient(group, StoreBusy(f"others were in the way {_MOST_ATTEMPTS} times; try again"))
         return 0.0
+
+    def _run_apart(self, group: Sequence[PendingStep[Any]], guessed: bool) -> None:
+        """Run each of the steps that cannot be run together. A lone one has failed, unless it only `guessed` wrong."""
+        self._roll_back()
+        if len(group) > 1:
+            self._run_each(group)
+        elif not guessed:
+            _settle(group)
 
     def run_one(self, step: Callable[[Tx], T], durable: bool) -> tuple[T]:
         """Run a lone step, and return its result in a tuple. Raises what the step raises, or `StoreError`."""

@@ -99,8 +99,7 @@ class ResponsePipeline(CompletionPipeline):
 
     def check(self) -> None:
         """Raise what the request would, before it is answered in the background. May wait."""
-        asked = self.runtime, self.principal, self.attribution, self.given.model
-        self.plan = plan = known_plan(*asked) or make_plan(*asked)
+        self.plan = plan = known_plan(*self.asked) or make_plan(*self.asked)
         self.backend, self.served = plan.backend, plan.served
         self._prepare()
 
@@ -162,9 +161,10 @@ class ResponsePipeline(CompletionPipeline):
 
     # ---- when it has answered
 
-    def _whole_booking(self, completion: Completion) -> CompletionBooking:
+    def whole_booking(self, completion: Completion) -> CompletionBooking:
+        """Return what records the completion, and keeps the response."""
         self._ended(completion)
-        return super()._whole_booking(completion)
+        return super().whole_booking(completion)
 
     def _booking(self, usage: Usage | None) -> CompletionBooking:
         booking = super()._booking(usage)

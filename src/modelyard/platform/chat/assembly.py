@@ -19,7 +19,7 @@ from modelyard.domain.completion import (
     ToolCallDelta,
     Usage,
 )
-from modelyard.domain.frozen import maker
+from modelyard.domain.frozen_fast import maker
 from modelyard.domain.logprobs import token_bytes
 from modelyard.errors import BackendError, InvalidInput
 from modelyard.platform.chat.delta_checks import validate_delta
@@ -39,6 +39,20 @@ def check_length(assemblers: "Sequence[ResponseAssembler]") -> None:
     """Raise `InvalidInput` if the choices of a request are longer together than a single one may be."""
     if len(assemblers) > 1 and sum([one.length for assembler in assemblers for one in assembler.choices]) > MAX_TEXT:
         raise InvalidInput.at("n", msg=f"gives answers of more than {MAX_TEXT} characters; ask for fewer")
+
+
+def in_order(shown: Iterable[Delta], begun: int) -> tuple[list[Delta], int]:
+    """Return deltas, each after empty ones of the choices before it that have not begun, and how many have then.
+
+    >>> [delta.index for delta in in_order([Delta("a", 1, index=2)], 1)[0]]
+    [1, 2]
+    """
+    ordered: list[Delta] = []
+    for delta in shown:
+        ordered += [Delta(index=index) for index in range(begun, delta.index)]
+        ordered.append(delta)
+        begun = max(begun, delta.index + 1)
+    return ordered, begun
 
 
 class ResponseAssembler:

@@ -1,6 +1,6 @@
 """The stream of deltas from a backend: one class for both kinds of backend, and the effects that use it."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, ClassVar, cast
 
@@ -8,7 +8,7 @@ import attrs
 
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import Completion, CompletionRequest
-from modelyard.domain.frozen import quick_init
+from modelyard.domain.frozen_fast import quick_init
 from modelyard.errors import BackendError
 from modelyard.flow import AsyncDriver, Driver
 from modelyard.lazy import asyncio, log
@@ -28,7 +28,7 @@ class BackendStream:
     blocking: bool
     threads: TenantThreads | None
     begin: Callable[[], Iterator[Deltas]] | None = None
-    deltas: Iterator[Deltas] | None = None
+    deltas: Iterable[Deltas] | None = None
     adeltas: AsyncIterator[Deltas] | None = None
     runner: "asyncio.Runner | None" = None
     stopping: bool = False
@@ -125,6 +125,20 @@ class BackendStream:
             await aclose()
 
 
+class BegunDeltas:
+    """Deltas that are read on, of an iterator that was begun elsewhere; closing them closes it."""
+
+    def __init__(self, deltas: Iterator[Deltas], begun: object) -> None:
+        self._deltas, self._begun = deltas, begun
+
+    def __iter__(self) -> Iterator[Deltas]:
+        return self._deltas
+
+    def close(self) -> None:
+        """Close what was begun."""
+        close_deltas(self._begun)
+
+
 def backend_of(backend: Backend | AsyncBackend, model: str) -> Backend | AsyncBackend:
     """Return the backend that answers for a model: of a router the model's own, which may be of the other kind."""
     unwrap = getattr(backend, "backend_of", None)
@@ -185,11 +199,15 @@ class CompletionResult:
 
 @attrs.define(eq=False)
 class Open:
-    """Answered with a `BackendStream` of the backend's deltas, which the driver closes when the flow has ended."""
+    """Answered with a `BackendStream` of the backend's deltas, which the driver closes when the flow has ended.
+
+    That is `begun` where the backend never waits and was asked already.
+    """
 
     backend: Backend | AsyncBackend
     request: CompletionRequest
     model: ServedModel
+    begun: BackendStream | None = None
 
     @property
     def waits(self) -> bool:
@@ -198,7 +216,7 @@ class Open:
 
     def perform(self, driver: "Driver[Any]") -> BackendStream:
         """Open it. Raises RuntimeError for an asynchronous backend where an event loop runs already."""
-        return _opened(driver, BackendStream.of(self.backend, self.request, self.model))
+        return _opened(driver, self.begun or BackendStream.of(self.backend, self.request, self.model))
 
     async def aperform(self, driver: "AsyncDriver[Any]") -> BackendStream:
         """Open it asynchronously, where the backend can."""

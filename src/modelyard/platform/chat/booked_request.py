@@ -6,13 +6,13 @@ from typing import Any, ClassVar, Protocol
 
 from modelyard.domain import events
 from modelyard.domain.completion import CompletionRequest, Usage
-from modelyard.domain.frozen import maker
+from modelyard.domain.frozen_fast import maker
 from modelyard.domain.identity import Attribution, Principal, RateStand
 from modelyard.domain.usage import ENTITY, Admission, LedgerEntry, cost
 from modelyard.errors import ModelyardError, StoreClosed
 from modelyard.flow import CallerDisconnected, Flow
 from modelyard.platform.chat.backend_stream import BackendStream
-from modelyard.platform.chat.plan import CompletionPlan
+from modelyard.platform.chat.completion_plan import CompletionPlan
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage import presence
 from modelyard.platform.usage.booking import CompletionBooking, RecordUsage
@@ -102,6 +102,16 @@ class BookedRequest:
         self.cut_by: Exception | None = None
         self.span: CompletionSpan | None = None
 
+    @property
+    def asked(self) -> tuple[Runtime, Principal, Attribution, str]:
+        """What a plan is found by."""
+        return self.runtime, self.principal, self.attribution, self.given.model
+
+    def begin_span(self) -> None:
+        """Begin the span of the request, where the host traces."""
+        if self.runtime.cache.tracing is not None:
+            self.span = self.runtime.cache.tracing.begin(self)
+
     def remainder(self) -> CompletionBooking | None:
         """Return what records what was produced so far, and releases what was reserved."""
         raise NotImplementedError
@@ -165,14 +175,15 @@ class BookedRequest:
 
     def _write(self, booking: CompletionBooking) -> Flow[None]:
         """Commit a booking. A caller who leaves meanwhile does so after the commit."""
-        effect = RecordUsage(self.runtime.store, self._step(booking), booking=booking)
+        effect = RecordUsage(self.runtime.store, self.step_of(booking), booking=booking)
         try:
             yield effect
         except CallerDisconnected:
             yield effect
             raise
 
-    def _step(self, booking: CompletionBooking) -> Callable[[Tx], None]:
+    def step_of(self, booking: CompletionBooking) -> Callable[[Tx], None]:
+        """Return the step that records a booking, which says that it stays within the entity."""
         if self.runtime.store.blocking:
             return DomainStep(booking.step, [(ENTITY, self.attribution.entity)])
         return booking.step

@@ -23,6 +23,11 @@ def validate_delta(delta: Delta, choices: int) -> None:
         raise BackendError(f"the backend gave choice {delta.index!r} of {choices}")
     if delta.finish_reason is not None and type(delta.finish_reason) is not FinishReason:
         raise BackendError(f"the backend gave the finish reason {delta.finish_reason!r}")
+    _check_details(delta)
+
+
+def _check_details(delta: Delta) -> None:
+    """Check what few deltas have."""
     if delta.logprobs or delta.prompt_logprobs:
         _check_logprobs(delta)
     if delta.token_ids and len(delta.token_ids) != delta.tokens:

@@ -1,70 +1,19 @@
-"""What is the same for all requests of a caller to a model: found once, and again when a setting has changed."""
+"""The plans of requests: each is found once for a caller and a model, and again when a setting has changed."""
 
-from collections.abc import Callable, Sequence
-from datetime import datetime
-from decimal import Decimal
-
-import attrs
-
-from modelyard.domain.catalogue import CatalogueEntry, Pricing
-from modelyard.domain.completion import Completion, CompletionRequest, StoredCompletion, Usage
-from modelyard.domain.frozen import maker
 from modelyard.domain.identity import Attribution, Limits, Principal, check_name
-from modelyard.domain.usage import Budget, cost, dearest
-from modelyard.errors import InvalidInput
-from modelyard.formats import converter
-from modelyard.platform.catalogue.service import Offers, booked_name, offered, served
+from modelyard.domain.usage import Budget, dearest
+from modelyard.platform.catalogue.service import booked_name, offered, served
 from modelyard.platform.chat.backend_stream import backend_of
-from modelyard.platform.chat.capability_checks import check_supported
+from modelyard.platform.chat.completion_plan import CompletionPlan
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.usage.booking import budgets_of
-from modelyard.protocols import AsyncBackend, Backend, ServedModel, Snapshot, Tx
+from modelyard.protocols import ServedModel, Snapshot
 
 MOST_PLANS = 4096
 
 PlanKey = tuple[int, str, str, str]
 
 _NO_LIMITS = Limits()
-_usage = maker(Usage)
-
-
-@attrs.frozen(eq=False)
-class CompletionPlan:
-    """How a principal's requests to a model are answered, and under which name their usage is booked.
-
-    `limited` is whether a limit or a budget applies. `budgets` are the ids of those that are asked after a whole
-    answer of a backend that never waits: none where a limit applies, too. `waits` is whether the backend may keep an
-    event loop waiting, and `counts_in_thread` whether it may even while it counts a prompt. `offers` and
-    `settings_version` are what was in force when the plan was made; `entries` is the tuple that the backend offered
-    then, if it was one. `dearest` are the prices by which the most that a request can cost is found.
-    """
-
-    principal: Principal
-    served: ServedModel
-    backend: Backend | AsyncBackend
-    booked_as: str
-    limited: bool
-    budgets: Sequence[str]
-    waits: bool
-    counts_in_thread: bool
-    offers: Offers
-    entries: tuple[CatalogueEntry, ...] | None
-    settings_version: int | None
-    dearest: Pricing
-
-    def most(self, prompt_tokens: int | None, images: int, tokens: int) -> Decimal:
-        """Return the most in USD that a request can cost with so many tokens in all of its answers."""
-        prompt = self.served.entry.context_length if prompt_tokens is None else prompt_tokens
-        return cost(_usage(prompt, tokens, 0, images), self.dearest)
-
-    def count(self, request: CompletionRequest) -> int:
-        """Return how many tokens a prompt has. Raises `InvalidInput`, also where answers alone report it."""
-        entry = self.served.entry
-        check_supported(request, entry, self.backend.capabilities(self.served.base_model))
-        tokens = self.backend.prompt_tokens(request, self.served)
-        if tokens is None:
-            raise InvalidInput.at("model", msg=f"{entry.id} is of a server that counts tokens with its answers only")
-        return tokens
 
 
 class KeptPlans(dict[PlanKey, CompletionPlan]):
@@ -118,22 +67,3 @@ def _keep(plans: dict[PlanKey, CompletionPlan], key: PlanKey, plan: CompletionPl
     if len(plans) >= MOST_PLANS:
         plans.clear()
     plans[key] = plan
-
-
-def storing(
-    request: CompletionRequest, completion: Completion, attribution: Attribution, model: ServedModel, now: datetime
-) -> Callable[[Tx], object]:
-    """Return what stores a completion whose request asks for that (`store`)."""
-    stored = StoredCompletion(
-        id=completion.id,
-        entity=attribution.entity,
-        project=attribution.project,
-        model=request.model,
-        created_at=now,
-        request=converter.unstructure_filled(request),
-        answer=converter.unstructure_filled(completion),
-        metadata=request.metadata,
-        price=model.entry.pricing.texts,
-        checkpoint_id=None if model.checkpoint is None else model.checkpoint.id,
-    )
-    return lambda tx: tx.add(stored)

@@ -11,7 +11,7 @@ from modelyard.domain.completion import CompletionRequest, Message, ResponseForm
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.errors import InvalidInput
 from modelyard.formats.chat import values
-from modelyard.formats.chat.plain import plain_request
+from modelyard.formats.chat.plain_fast import plain_request
 
 Messages = str | Sequence[Message | Mapping[str, Any]]
 

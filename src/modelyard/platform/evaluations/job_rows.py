@@ -19,7 +19,7 @@ import attrs
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.prediction import Prediction, Score, Source
 from modelyard.domain.evaluation.running_totals import VALUE
-from modelyard.domain.frozen import maker
+from modelyard.domain.frozen_fast import maker
 from modelyard.domain.job import Job, JobKind
 from modelyard.domain.record import EMPTY
 from modelyard.formats.jsonl import read_dumped

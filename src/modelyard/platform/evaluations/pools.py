@@ -13,12 +13,11 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 import attrs
 
-from modelyard.domain.frozen import quick_init
+from modelyard.domain.frozen_fast import quick_init
 from modelyard.flow import Flow, SyncDriver, Transact, arun, run
 from modelyard.lazy import asyncio
 from modelyard.platform.evaluations.model_under_test import CompletionModel, JudgeScorer
 from modelyard.platform.evaluations.row import ModelUnderTest, RowScorer, RunLimits
-from modelyard.platform.evaluations.scorers import RuleScorer
 from modelyard.platform.usage.booking import CompletionBooking, RecordUsage
 from modelyard.protocols import Clock
 from modelyard.threads import TenantThreads
@@ -345,4 +344,6 @@ def _waits(worker: object) -> bool:
     """Return whether a model or scorer may block, so that others should run meanwhile."""
     if isinstance(worker, JudgeScorer):
         worker = worker.model
-    return worker.blocking if isinstance(worker, CompletionModel) else not isinstance(worker, RuleScorer | None)
+    if isinstance(worker, CompletionModel):
+        return worker.blocking
+    return worker is not None and getattr(worker, "waits", True)

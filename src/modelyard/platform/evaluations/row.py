@@ -14,7 +14,7 @@ import attrs
 from modelyard.clock import backoff
 from modelyard.domain.evaluation.references import ObjectRef
 from modelyard.domain.evaluation.scorers import Unscored, checked_score
-from modelyard.domain.frozen import quick_init
+from modelyard.domain.frozen_fast import quick_init
 from modelyard.domain.record import EMPTY, truncate_for_storage
 from modelyard.errors import BackendError, InvalidInput, ModelyardError, Overloaded, RateLimited, StoreError
 from modelyard.flow import Await, Call, CallerDisconnected, Flow

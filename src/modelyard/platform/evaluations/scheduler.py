@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.evaluation.prediction import Prediction
-from modelyard.domain.frozen import quick_init
+from modelyard.domain.frozen_fast import quick_init
 from modelyard.domain.identity import Limits, Principal
 from modelyard.platform.evaluations.pools import CompletionQueue, FlowResult, InlinePool, Pool
 from modelyard.platform.evaluations.row import (

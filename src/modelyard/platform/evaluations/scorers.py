@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from functools import cached_property
 from importlib import import_module
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import attrs
 
@@ -236,6 +236,7 @@ def callables_of(model: ModelFunction | None, scorers: Sequence[NamedScorer]) ->
 class RuleScorer:
     """A declarative scorer of a run."""
 
+    waits: ClassVar[bool] = False
     name: str
     ref: ObjectRef
     rule: OwnRule

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.events import JobEventRecorded
-from modelyard.domain.frozen import maker
+from modelyard.domain.frozen_fast import maker
 from modelyard.domain.identity import ApiKey, Limits, Principal, Scope
 from modelyard.domain.job import (
     JOB,

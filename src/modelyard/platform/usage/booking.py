@@ -14,7 +14,7 @@ from modelyard.errors import RecordConflict, RecordNotFound, StoreClosed, StoreE
 from modelyard.flow import AsyncDriver, Driver, Transact
 from modelyard.lazy import log
 from modelyard.platform.runtime import Booking, Runtime
-from modelyard.protocols import Snapshot, Tx
+from modelyard.protocols import Snapshot, Store, Tx
 
 _NOTHING = Decimal(0)
 
@@ -56,6 +56,11 @@ class CompletionBooking:
         """Forget it, and report it, once."""
         if self.runtime.cache.bookings.pop(self.id, None) is not None:
             self.report()
+
+    def commit(self, store: Store) -> None:
+        """Record it in place, in a store that does not wait."""
+        store.transact(self.step, durable=False)
+        self.on_committed()
 
     def after_answer(self, longest: Decimal) -> "AnsweredBooking":
         """Return what records it if all budgets have what it could have cost."""

@@ -8,7 +8,7 @@ import attrs
 from modelyard.domain.completion import Completion, CompletionRequest, Delta, Usage
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.errors import InvalidInput, Problem
-from modelyard.formats.chat.plain import MAX_TOKENS
+from modelyard.formats.chat.bounds import MAX_TOKENS
 from modelyard.formats.chat.request import GenerationBody, StreamOptions, contradictions, generation_fields
 from modelyard.formats.chat.response import AnsweredUsage, Logprobs
 from modelyard.formats.chat.sse import DONE, event

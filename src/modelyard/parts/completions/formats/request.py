@@ -7,7 +7,7 @@ import attrs
 
 from modelyard.domain.completion import CompletionRequest
 from modelyard.errors import InvalidInput, Problem, nearest
-from modelyard.formats.chat.plain import MAX_TOKENS, is_unicode
+from modelyard.formats.chat.bounds import MAX_TOKENS, is_unicode
 from modelyard.formats.chat.request import GenerationBody, contradictions, generation_fields, request_object
 from modelyard.formats.constraints import Only, Unsupported, Within
 from modelyard.formats.converter import structure

@@ -15,7 +15,7 @@ from modelyard.domain.completion import (
     tool_choice_problems,
 )
 from modelyard.errors import InvalidInput, Problem, nearest
-from modelyard.formats.chat.plain import LONGEST_MODEL_NAME, MAX_TOKENS
+from modelyard.formats.chat.bounds import LONGEST_MODEL_NAME, MAX_TOKENS
 from modelyard.formats.chat.tools import schema_format
 from modelyard.formats.constraints import Length, Matching, Unsupported, Within
 from modelyard.formats.converter import structure

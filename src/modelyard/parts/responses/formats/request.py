@@ -14,7 +14,7 @@ from modelyard.domain.completion import (
     ToolMode,
 )
 from modelyard.errors import InvalidInput, Problem, nearest
-from modelyard.formats.chat.plain import LONGEST_MODEL_NAME, MAX_TOKENS, NUMBERS, number_fields
+from modelyard.formats.chat.bounds import LONGEST_MODEL_NAME, MAX_TOKENS, NUMBERS, number_fields
 from modelyard.formats.chat.request import check_metadata
 from modelyard.formats.chat.tools import JsonObject, JsonObjectFormat, TextFormat
 from modelyard.formats.constraints import Length, Matching, Unsupported, Within

@@ -9,7 +9,7 @@ import attrs
 from modelyard.domain.completion import Choice, Completion, CompletionRequest, FinishReason, Sampling
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.errors import InvalidInput
-from modelyard.formats.chat.plain import MAX_TOKENS
+from modelyard.formats.chat.bounds import MAX_TOKENS
 from modelyard.formats.constraints import Length, Only, Unsupported, Within
 from modelyard.parts.completions.formats.request import MOST_TOP
 from modelyard.parts.tinker.formats.wire import packed, varint, within

@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.completion import CompletionRequest
-from modelyard.formats.chat.plain import ParsedRequest
+from modelyard.formats.chat.bounds import ParsedRequest
 from modelyard.formats.chat.request import read_request
 from modelyard.parts.upstream.fake_vllm import shape
 from modelyard.parts.upstream.fake_vllm.schemas import Json
@@ -170,11 +170,25 @@ def _check_response_format(form: Json) -> None:
 def _check_sampling(body: Json) -> None:
     """Check the parameters of sampling, in vLLM's order. It names some of them in `param`, and others not."""
     _least(body, "n", 1)
+    _check_penalties(body)
+    _check_probabilities(body)
+    _check_lengths(body)
+    _check_structure(body.get("structured_outputs", {}))
+    if "" in (body.get("stop"), *(body["stop"] if isinstance(body.get("stop"), list) else ())):
+        raise Refused("stop cannot contain an empty string.")
+    _check_top_logprobs(body.get("top_logprobs", 0))
+    _check_bias(body.get("logit_bias", {}))
+
+
+def _check_penalties(body: Json) -> None:
     for name in ("presence_penalty", "frequency_penalty"):
         if not -2 <= body.get(name, 0.0) <= 2:
             raise Refused(f"{name} must be in [-2, 2], got {body[name]}.")
     if body.get("repetition_penalty", 1.0) <= 0:
         raise Refused(f"repetition_penalty must be greater than zero, got {body['repetition_penalty']}.")
+
+
+def _check_probabilities(body: Json) -> None:
     temperature, top_p = body.get("temperature", 1.0), body.get("top_p", 1.0)
     if temperature < 0:
         raise _refused(f"temperature must be non-negative, got {temperature}.", "temperature", temperature)
@@ -186,6 +200,9 @@ def _check_sampling(body: Json) -> None:
         raise Refused(f"top_k must be 0 (disable), or at least 1, got {body['top_k']}.")
     if not 0 <= body.get("min_p", 0.0) <= 1:
         raise Refused(f"min_p must be in [0, 1], got {body['min_p']}.")
+
+
+def _check_lengths(body: Json) -> None:
     for name in ("max_tokens", "max_completion_tokens"):
         if body.get(name, 1) < 1:
             raise _refused(f"max_tokens must be at least 1, got {body[name]}.", "max_tokens", body[name])
@@ -194,11 +211,6 @@ def _check_sampling(body: Json) -> None:
     if body.get("min_tokens", 0) > body.get("max_tokens", shape.INT64):
         least, most = body["min_tokens"], body["max_tokens"]
         raise Refused(f"min_tokens must be less than or equal to max_tokens={most}, got {least}.")
-    _check_structure(body.get("structured_outputs", {}))
-    if "" in (body.get("stop"), *(body["stop"] if isinstance(body.get("stop"), list) else ())):
-        raise Refused("stop cannot contain an empty string.")
-    _check_top_logprobs(body.get("top_logprobs", 0))
-    _check_bias(body.get("logit_bias", {}))
 
 
 def _least(body: Json, name: str, least: int) -> None:

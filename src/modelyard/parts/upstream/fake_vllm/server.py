@@ -23,7 +23,7 @@ from modelyard.compose import open_platform
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import Completion, CompletionRequest
 from modelyard.errors import CallerError, ModelNotFound, ModelyardError, Overloaded
-from modelyard.formats.chat.plain import ParsedRequest
+from modelyard.formats.chat.bounds import ParsedRequest
 from modelyard.parts.embeddings.formats import embeddings_json, read_embeddings
 from modelyard.parts.upstream.fake_vllm import shape
 from modelyard.parts.upstream.fake_vllm.adapters import PROJECTIONS, FakeAdapter, NoAdapter, load_adapter, marked

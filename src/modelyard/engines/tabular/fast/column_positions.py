@@ -1,4 +1,4 @@
-"""The positions of a batch of answers as columns of numpy, with the weights that are active at them."""
+"""Find the weights that are active, in columns: a part of half a step's CPU; without it, `learning` does the same."""
 
 from array import array
 from collections.abc import Iterable, Sequence
@@ -7,6 +7,7 @@ from itertools import repeat
 import attrs
 import numpy as np
 
+from modelyard.engines.tabular.fast.weight_columns import ActiveWeights, Floats, Ints, WeightColumns
 from modelyard.engines.tabular.learning import TargetAnswer
 from modelyard.engines.tabular.model import (
     BEFORE,
@@ -20,7 +21,6 @@ from modelyard.engines.tabular.model import (
     ngrams,
 )
 from modelyard.engines.tabular.tokenizer import VOCABULARY_SIZE
-from modelyard.engines.tabular.weight_columns import ActiveWeights, Floats, Ints, WeightColumns
 
 
 class TokenSlots:

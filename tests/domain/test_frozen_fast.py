@@ -11,7 +11,7 @@ import pytest
 
 from modelyard.domain import completion, events, identity, usage
 from modelyard.domain.completion import Delta
-from modelyard.domain.frozen import copies, maker, quick_init
+from modelyard.domain.frozen_fast import copies, maker, quick_init
 from modelyard.domain.record import EMPTY, frozen_mapping
 
 MODULES = (completion, events, identity, usage)

@@ -8,7 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from modelyard.errors import InvalidInput
-from modelyard.formats.chat.plain import ParsedRequest, read_plain_text
+from modelyard.formats.chat.bounds import ParsedRequest
+from modelyard.formats.chat.plain_fast import read_plain_text
 from modelyard.formats.chat.request import read_request
 from modelyard.formats.json import MAX_STRUCTURE, loads
 

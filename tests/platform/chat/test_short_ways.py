@@ -1,4 +1,4 @@
-"""An answer that comes at once is what the same answer is that is assembled: the quick reading changes nothing."""
+"""An answer that comes at once is what the same answer is that is assembled: the short ways change nothing."""
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, 
 from modelyard.domain.identity import Limits, Principal, Scope
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.errors import ModelyardError
-from modelyard.platform.chat import whole_answer
+from modelyard.platform.chat import pipeline, short_ways_fast
 from modelyard.platform.platform import Platform
 from modelyard.platform.usage.booking import close_requests
 from modelyard.platform.usage.presence import presence_of
@@ -134,6 +134,31 @@ class _Forgetful(dict[str, Any]):
         return False
 
 
+class _NoShortWays:
+    """What is left where the short ways are taken out."""
+
+    begun = None
+
+    def __init__(self, of: object) -> None:
+        pass
+
+    def whole(self) -> None:
+        pass
+
+    def admitted(self) -> Any:
+        yield from ()
+
+    def close(self) -> None:
+        pass
+
+
+def seen_without(*asked: Any) -> object:
+    """What becomes of requests without the short ways."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "ShortWays", _NoShortWays)
+        return seen(*asked)
+
+
 def seen(
     backend: _Scripted,
     asked: Sequence[dict[str, Any]],
@@ -199,6 +224,23 @@ def test_answered_first_or_reserved_first_it_is_the_same(
     assert seen(one, asked, budget, limited=False) == seen(other, asked, budget, limited=False, reserves_first=True)
 
 
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(items, st.lists(options, min_size=1, max_size=3), st.sampled_from([2, 2, None, 49, 50]), budgets, st.booleans())
+def test_without_the_short_ways_it_is_the_same(
+    given_items: Sequence[Any], asked: Sequence[dict[str, Any]], counted: int | None, budget: str | None, limited: bool
+) -> None:
+    one, other = (_Scripted(given_items, counted, assembled=False) for _ in range(2))
+    assert seen(one, asked, budget, limited) == seen_without(other, asked, budget, limited)
+
+
+@pytest.mark.parametrize("given_items", [[Delta(**PLAIN)], [CUT, Delta(**PLAIN)], [CUT], [FAIL], [None], []], ids=str)
+@pytest.mark.parametrize("budget", [None, "0.1", "50"])
+def test_without_the_short_ways_whatever_comes_first_is_the_same(given_items: list[Any], budget: str | None) -> None:
+    one, other = (_Scripted(given_items, 2, assembled=False) for _ in range(2))
+    assert seen(one, [{}, {}], budget, False) == seen_without(other, [{}, {}], budget, False)
+
+
 def alone(choices: dict[str, list[Any]]) -> list[dict[str, Any]]:
     """Each of these choices alone."""
     return [{name: value} for name, values in choices.items() for value in values]
@@ -231,8 +273,8 @@ def test_an_answer_that_comes_at_once_is_not_assembled() -> None:
     delta = Delta(**PLAIN)
     with open_platform(backend=_Scripted([delta], 2, False)) as platform:
         assert platform.chat.complete(model="m", messages="x").text == "hello"
-    assert whole_answer.is_whole(delta, 1)
-    assert not whole_answer.is_whole(attrs.evolve(delta, tokens=2), 1)
+    assert short_ways_fast.is_whole(delta, 1)
+    assert not short_ways_fast.is_whole(attrs.evolve(delta, tokens=2), 1)
 
 
 def test_an_answer_at_once_is_dated_as_its_ledger_row_is() -> None:

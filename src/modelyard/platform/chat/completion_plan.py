@@ -1,0 +1,56 @@
+"""What is the same for all requests of a caller to a model."""
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+import attrs
+
+from modelyard.domain.catalogue import CatalogueEntry, Pricing
+from modelyard.domain.completion import CompletionRequest, Usage
+from modelyard.domain.frozen_fast import maker
+from modelyard.domain.identity import Principal
+from modelyard.domain.usage import cost
+from modelyard.errors import InvalidInput
+from modelyard.platform.chat.capability_checks import check_supported
+from modelyard.protocols import AsyncBackend, Backend, ServedModel
+
+_usage = maker(Usage)
+
+
+@attrs.frozen(eq=False)
+class CompletionPlan:
+    """How a principal's requests to a model are answered, and under which name their usage is booked.
+
+    `limited` is whether a limit or a budget applies. `budgets` are the ids of those that are asked after a whole
+    answer of a backend that never waits: none where a limit applies, too. `waits` is whether the backend may keep an
+    event loop waiting, and `counts_in_thread` whether it may even while it counts a prompt. `offers` and
+    `settings_version` are what was in force when the plan was made; `entries` is the tuple that the backend offered
+    then, if it was one. `dearest` are the prices by which the most that a request can cost is found.
+    """
+
+    principal: Principal
+    served: ServedModel
+    backend: Backend | AsyncBackend
+    booked_as: str
+    limited: bool
+    budgets: Sequence[str]
+    waits: bool
+    counts_in_thread: bool
+    offers: object
+    entries: tuple[CatalogueEntry, ...] | None
+    settings_version: int | None
+    dearest: Pricing
+
+    def most(self, prompt_tokens: int | None, images: int, tokens: int) -> Decimal:
+        """Return the most in USD that a request can cost with so many tokens in all of its answers."""
+        prompt = self.served.entry.context_length if prompt_tokens is None else prompt_tokens
+        return cost(_usage(prompt, tokens, 0, images), self.dearest)
+
+    def count(self, request: CompletionRequest) -> int:
+        """Return how many tokens a prompt has. Raises `InvalidInput`, also where answers alone report it."""
+        entry = self.served.entry
+        check_supported(request, entry, self.backend.capabilities(self.served.base_model))
+        tokens = self.backend.prompt_tokens(request, self.served)
+        if tokens is None:
+            raise InvalidInput.at("model", msg=f"{entry.id} is of a server that counts tokens with its answers only")
+        return tokens

@@ -1,0 +1,135 @@
+"""A chat completion under way: what it may cost, what it has used, and what is booked for it when it ends."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from decimal import Decimal
+from struct import Struct
+from typing import Any, ClassVar
+
+from modelyard.domain.completion import Completion, CompletionRequest, StoredCompletion, ToolMode, Usage
+from modelyard.domain.frozen_fast import maker
+from modelyard.domain.identity import Attribution
+from modelyard.domain.usage import Admission
+from modelyard.formats import converter
+from modelyard.platform.chat import capability_checks as checks
+from modelyard.platform.chat.assembly import ResponseAssembler, check_length
+from modelyard.platform.chat.booked_request import BookedRequest
+from modelyard.platform.usage.booking import CompletionBooking
+from modelyard.protocols import ServedModel, Tx
+
+_completion, _usage, _admission = maker(Completion), maker(Usage), maker(Admission)
+_SEED = Struct(">q")
+_REQUIRED = ToolMode.REQUIRED  # a constant is read in a twentieth of the time
+
+
+class RunningCompletion(BookedRequest):
+    """A chat completion under way.
+
+    `request` is what the backend gets: with a token limit and a seed. `details` is whether the answer has
+    log-probabilities and token ids, where the backend has them. `prompt_tokens` is None where only an answer
+    reports it. `makes_choices` is whether the backend makes all choices in one call. `completion` is the whole answer,
+    once it is known. `created` is in Unix seconds.
+    """
+
+    operation: ClassVar[str] = "chat"
+    backend: Any
+    request: CompletionRequest
+    details: bool = False
+    prompt_tokens: int | None = None
+    max_tokens: int
+    images: int = 0
+    makes_choices: bool = False
+    created: int
+    assemblers: Sequence[ResponseAssembler] = ()
+    completion: Completion | None = None
+
+    def _prepare(self) -> None:
+        """Make the request that the backend gets: checked against its capabilities, with a token limit and a seed."""
+        entry, backend, request = self.served.entry, self.backend, self.given
+        capabilities = backend.capabilities(self.served.base_model)
+        if self.details:
+            request = checks.with_details(request, capabilities)
+        if request.tool_choice.mode is _REQUIRED:
+            checks.check_tool_choice(request)
+        self.images = checks.check_supported(request, entry, capabilities)
+        self.prompt_tokens = backend.prompt_tokens(request, self.served)
+        self.max_tokens = checks.resolve_max_tokens(entry, self.prompt_tokens, request)
+        sampling = request.sampling
+        if sampling.seed is None:
+            (seed,) = _SEED.unpack(self.runtime.randomness(8))
+            sampling = sampling.seeded(seed)
+        self.request = request.asking(request.messages, sampling, self.max_tokens)
+        self.makes_choices = capabilities.choices
+
+    def cost_with(self, tokens: int) -> Decimal:
+        """Return the most in USD that the request can cost with so many tokens in each answer."""
+        assert self.plan is not None
+        return self.plan.most(self.prompt_tokens, self.images, tokens * self.request.n)
+
+    def admission(self) -> Admission:
+        """Return what the request asks of the budgets and limits: the most that it can cost."""
+        key_id, entity, now = self.principal.key_id, self.attribution.entity, self.runtime.clock.now()
+        return _admission(self.id, key_id, entity, (), self.cost_with(self.max_tokens), now)
+
+    def assembled(self) -> Completion:
+        """Assemble the completion. Raises `BackendError` for an answer that is incomplete or cannot be counted."""
+        check_length(self.assemblers)
+        choices = [choice for assembler in self.assemblers for choice in assembler.fold()]
+        return _completion(self.id, self.created, self.given.model, tuple(choices), self.usage())
+
+    def usage(self) -> Usage:
+        """Return the usage as the backend reports it, else as it was counted; it never costs more than was admitted."""
+        first, known = self.assemblers[0].report, self.prompt_tokens
+        estimated = first is None and known is None
+        prompt = first.prompt_tokens if first is not None else known
+        prompt = checks.estimated_prompt(self.request) if prompt is None else prompt
+        prompt, produced, reasoning = min(prompt, self.served.entry.context_length), 0, 0
+        for assembler in self.assemblers:
+            produced += assembler.completion_tokens()
+            reasoning += assembler.reasoning_tokens()
+            estimated = estimated or (assembler.report is not None and assembler.report.estimated)
+        if known is not None and prompt > known and self.reserved is not None and self.plan is not None:
+            prompt = known if self.plan.most(prompt, self.images, produced) > self.reserved.reserved else prompt
+        cached = 0 if first is None else min(first.cached_tokens, prompt)
+        return _usage(prompt, produced, cached, self.images, estimated, reasoning)
+
+    def whole_booking(self, completion: Completion) -> CompletionBooking:
+        """Return what records the completion."""
+        booking = self._booking(completion.usage)
+        if self.given.store:
+            now = self.runtime.clock.now()
+            booking.keep = _storing(self.given, completion, self.attribution, self.served, now)
+        return booking
+
+    def remainder(self) -> CompletionBooking | None:
+        """Return what records what was produced so far, and releases what was reserved."""
+        if self.completion is not None:
+            return self._booking(self.completion.usage)
+        if any(assembler.produced for assembler in self.assemblers):
+            return self._booking(self.usage())
+        return None if self.reserved is None else self._booking(None)
+
+    def cut(self, error: Exception) -> None:
+        """End with this error at the next delta."""
+        super().cut(error)
+        for assembler in self.assemblers:
+            assembler.cut = True
+
+
+def _storing(
+    request: CompletionRequest, completion: Completion, attribution: Attribution, model: ServedModel, now: datetime
+) -> Callable[[Tx], object]:
+    """Return what stores a completion whose request asks for that (`store`)."""
+    stored = StoredCompletion(
+        id=completion.id,
+        entity=attribution.entity,
+        project=attribution.project,
+        model=request.model,
+        created_at=now,
+        request=converter.unstructure_filled(request),
+        answer=converter.unstructure_filled(completion),
+        metadata=request.metadata,
+        price=model.entry.pricing.texts,
+        checkpoint_id=None if model.checkpoint is None else model.checkpoint.id,
+    )
+    return lambda tx: tx.add(stored)
