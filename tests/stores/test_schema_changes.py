@@ -13,7 +13,6 @@ from modelyard.errors import RecordConflict, StoreError, StoreTooNew
 from modelyard.protocols import Store
 from modelyard.stores import Index, Record, schema_changes
 from modelyard.stores.postgres.store import PostgresStore, migrate
-from modelyard.stores.sqlite.migrations import of_change
 from modelyard.stores.sqlite.store import SqliteStore
 from modelyard.stores.table_changes import AddColumn, AddIndex, AddTable, DropIndex, Fill, SchemaChange
 
@@ -48,6 +47,11 @@ class Letter:
     seq: int = sequence_field()
 
 
+@attrs.frozen
+class Elsewhere:
+    id: str
+
+
 OLD = [Record(OldPart, "parts", key=("id",), indexes={"by_place": Index(("place",))})]
 NEW = [
     Record(Part, "parts", key=("id",), indexes={"by_weight": Index((), ("weight",))}),
@@ -57,36 +61,22 @@ NEW = [
 CHANGES = [
     SchemaChange(
         "0002_more",
-        "parts",
         [
-            AddColumn("parts", "name", str, "it's"),
-            AddColumn("parts", "ratio", float, 0.5),
-            AddColumn("parts", "spare", bool, True),
-            AddColumn("parts", "weight", int),
-            AddColumn("parts", "copied", str, ""),
-            Fill("parts", "copied", "coalesce(place, 'nowhere')"),
-            DropIndex("parts", "parts_by_place"),
-            AddIndex("parts", "parts_by_weight", ["weight", "id"], nullable=frozenset({"weight"})),
+            AddColumn(Part, "name", str, "it's"),
+            AddColumn(Part, "ratio", float, 0.5),
+            AddColumn(Part, "spare", bool, True),
+            AddColumn(Part, "weight", int),
+            AddColumn(Part, "copied", str, ""),
+            Fill(Part, "copied", "coalesce(place, 'nowhere')"),
+            DropIndex(Part, "by_place"),
+            AddIndex(Part, "by_weight", ["weight", "id"]),
         ],
     ),
-    SchemaChange(
-        "0003_boxes",
-        "parts",
-        [
-            AddTable("boxes", {"id": str, "room": int}, ["id"], nullable=frozenset({"room"})),
-            AddIndex("boxes", "boxes_unique_room", ["room"], unique=True, nullable=frozenset({"room"})),
-        ],
-    ),
-    SchemaChange(
-        "0004_letters",
-        "parts",
-        [
-            AddTable("letters", {"id": str, "room": int}, ["id"], sequence="seq"),
-            AddIndex("letters", "letters_by_room", ["room", "seq"]),
-        ],
-    ),
-    SchemaChange("0005_of_others", "elsewhere", [AddColumn("elsewhere", "x", str)]),
+    SchemaChange("0003_boxes", [AddTable(Box)]),
+    SchemaChange("0004_letters", [AddTable(Letter), AddIndex(Letter, "by_room", ["room", "seq"])]),
+    SchemaChange("0005_of_others", [AddColumn(Elsewhere, "x", str)]),
 ]
+CHANGES_HERE = ["0002_more", "0003_boxes", "0004_letters"]
 
 
 @attrs.frozen
@@ -102,8 +92,8 @@ class Kind:
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
     if request.param == "sqlite":
         path = tmp_path / "yard.db"
-        new = partial(SqliteStore, path, NEW, migrations=[*map(of_change, CHANGES)])
-        return Kind(partial(SqliteStore, path, OLD, migrations=[]), new)
+        new = partial(SqliteStore, path, NEW, changes=CHANGES)
+        return Kind(partial(SqliteStore, path, OLD, changes=[]), new)
     address = request.getfixturevalue("yard_address")
     return Kind(
         partial(PostgresStore, address, OLD, changes=[]),
@@ -146,7 +136,7 @@ def test_postgresql_migrates_on_request_and_older_servers_refuse_from_then_on(ya
         with pytest.raises(StoreError, match="modelyard migrate"):
             PostgresStore(yard_address, NEW, changes=CHANGES)
         older.transact(lambda tx: tx.add(OldPart("a")))
-        assert migrate(yard_address, NEW, changes=CHANGES) == [change.name for change in CHANGES]
+        assert migrate(yard_address, NEW, changes=CHANGES) == CHANGES_HERE
         with pytest.raises(StoreTooNew, match="restart"):
             older.transact(lambda tx: tx.add(OldPart("b")))
     with pytest.raises(StoreTooNew, match="does not know"):
@@ -157,7 +147,7 @@ def test_postgresql_migrates_on_request_and_older_servers_refuse_from_then_on(ya
 
 def test_a_change_that_fails_changes_nothing(yard_address: str) -> None:
     PostgresStore(yard_address, OLD, changes=[]).close()
-    broken = [CHANGES[0], SchemaChange("0003_broken", "parts", [Fill("parts", "missing", "1")])]
+    broken = [CHANGES[0], SchemaChange("0003_broken", [Fill(Part, "missing", "1")])]
     with pytest.raises(StoreError):
         migrate(yard_address, NEW, changes=broken)
     with closing(PostgresStore(yard_address, OLD, changes=[])) as store:
