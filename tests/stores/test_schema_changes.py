@@ -1,20 +1,28 @@
 """One list of changes, rendered by SQLite and PostgreSQL: an old store of either becomes what a new one is."""
 
+import json
+import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 import attrs
 import pytest
 
+from kept_files import NEWEST, unpack
 from modelyard.domain.record import sequence_field
 from modelyard.errors import RecordConflict, StoreError, StoreTooNew
 from modelyard.protocols import Store
-from modelyard.stores import Index, Record, schema_changes
+from modelyard.stores import RECORDS, Index, Record, columns_of
+from modelyard.stores.history import BEFORE
 from modelyard.stores.postgres.store import PostgresStore, migrate
+from modelyard.stores.schema_changes import CHANGES as CHANGES_OF_THE_CORE
+from modelyard.stores.sqlite.migrations import MIGRATIONS
+from modelyard.stores.sqlite.schema import all_changes
 from modelyard.stores.sqlite.store import SqliteStore
-from modelyard.stores.table_changes import AddColumn, AddIndex, AddTable, DropIndex, Fill, SchemaChange
+from modelyard.stores.table_changes import INITIAL, AddColumn, AddIndex, AddTable, DropIndex, Fill, SchemaChange
 
 
 @attrs.frozen
@@ -154,13 +162,43 @@ def test_a_change_that_fails_changes_nothing(yard_address: str) -> None:
         store.transact(lambda tx: tx.add(OldPart("a")))
 
 
-IN_FILES = (
-    *("0010_checkpoints_of_completions", "0011_answered_requests", "0012_browser_sessions", "0013_budget_periods"),
-    *("0014_host_keys", "0015_accelerators_of_jobs", "0016_jobs_by_state", "0017_comments_of_scores", "0018_files"),
-    *("0019_annotations", "0020_events_by_month", "0021_ledger_by_month", "0022_responses", "0030_traces"),
-)
-"""Changes that files of users have. A change before the last of them would make those files unreadable."""
+# ---- the list of the core -------------------------------------------------------------------------------------------
+
+DIGESTS = Path(__file__).parent / "fixtures" / "tables.json"
+"""What each table of the core is like, as a digest."""
 
 
-def test_what_files_have_is_not_reordered() -> None:
-    assert tuple(change.name for change in schema_changes.CHANGES)[: len(IN_FILES)] == IN_FILES
+def digest_of(record: Record) -> str:
+    columns = [(name, column.kind.sql, column.nullable) for name, column in columns_of(record).items()]
+    indexes = [(name, index.where, record.order_of(name), index.also) for name, index in record.indexes.items()]
+    layout = (record.sequence, sorted(record.sums), record.months, record.gathered)
+    table = (columns, record.key, sorted(record.unique.items()), sorted(indexes), layout)
+    return sha256(repr(table).encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=[record.table for record in RECORDS])
+def test_a_class_that_changes_has_a_change(record: Record) -> None:
+    """A store has tables as its version made them. Where a class gets a column or an index, add a `SchemaChange` with
+    `AddColumn` or `AddIndex` at the end of `CHANGES`, and then put the digest of the class into the file; where the
+    class is new, a change with `AddTable`.
+    """
+    assert json.loads(DIGESTS.read_text()).get(record.table) == digest_of(record)
+
+
+def test_each_table_is_of_the_first_version_or_added_by_a_change() -> None:
+    table_of = {record.cls: record.table for record in RECORDS}
+    added = {
+        change.name: [table_of.pop(part.of) for part in change.parts if isinstance(part, AddTable)]
+        for change in CHANGES_OF_THE_CORE
+    }
+    assert {*table_of.values()} == {*BEFORE[INITIAL].split(), "processes", "rate_limits"}
+    assert [added.get(name, []) for name in BEFORE if name != INITIAL] == [
+        tables.split() for name, tables in BEFORE.items() if name != INITIAL
+    ]
+
+
+def test_the_changes_from_before_tables_were_recorded_are_those_of_files(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(unpack(NEWEST, tmp_path))) as connection:
+        names = [name for (name,) in connection.execute("SELECT name FROM modelyard_migrations ORDER BY number")]
+    assert names == [*BEFORE]
+    assert [INITIAL, *(change.name for change in all_changes(CHANGES_OF_THE_CORE, MIGRATIONS))][: len(names)] == names

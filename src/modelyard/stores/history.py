@@ -87,7 +87,7 @@ def unknown_changes(names: Iterable[str], changes: Iterable[NamedChange]) -> lis
 
 
 @attrs.frozen
-class History:
+class TableHistory:
     """The names of the changes that a store went through, and of the tables that were made in it."""
 
     changes: frozenset[str]

@@ -14,7 +14,7 @@ from typing import Any
 
 from modelyard.domain.record import Record
 from modelyard.errors import StoreError
-from modelyard.stores.history import TABLES, History, parts_of, refuse_other_columns, unknown_changes
+from modelyard.stores.history import TABLES, TableHistory, parts_of, refuse_other_columns, unknown_changes
 from modelyard.stores.postgres.locks import LOCK, lock_key
 from modelyard.stores.postgres.months import add_missing_parts, default_part, missing_parts, partitioning
 from modelyard.stores.postgres.pages import Row, quoted
@@ -103,7 +103,7 @@ def other_tables(rows: Callable[[str, Row], Iterable[Row]], schema: str, plans: 
     ]
 
 
-def _waits(change: SchemaChange, history: History, plans: Mapping[type, RecordPlan]) -> bool:
+def _waits(change: SchemaChange, history: TableHistory, plans: Mapping[type, RecordPlan]) -> bool:
     """Return whether a change is run on request only, since other servers may know its tables, or must refuse it."""
     return not change.parts or any(
         isinstance(part, AddTable) or (part.of in plans and plans[part.of].record.table in history.tables)
@@ -119,12 +119,12 @@ def _names(connection: Any, schema: str) -> list[str]:
     return [name for (name,) in connection.execute(f'SELECT name FROM "{schema}"."{MIGRATIONS}"')]
 
 
-def _history(rows: Callable[[str, Row], Iterable[Row]], schema: str, plans: Mapping[type, RecordPlan]) -> History:
+def _history(rows: Callable[[str, Row], Iterable[Row]], schema: str, plans: Mapping[type, RecordPlan]) -> TableHistory:
     """Read what the schema has had. Raises `StoreCorrupt` for a table that is lost."""
     there = _columns(rows, schema).keys()
     names = [name for (name,) in rows(f'SELECT name FROM "{schema}"."{MIGRATIONS}"', ())]
     made = [name for (name,) in rows(f'SELECT name FROM "{schema}"."{TABLES}"', ())] if TABLES in there else None
-    return History.of(names, made, there, [plan.record for plan in plans.values()])
+    return TableHistory.of(names, made, there, [plan.record for plan in plans.values()])
 
 
 def _create(connection: Any, schema: str) -> None:
@@ -138,7 +138,7 @@ def _create(connection: Any, schema: str) -> None:
 
 
 def _settle(
-    connection: Any, schema: str, plans: Mapping[type, RecordPlan], history: History, names: Sequence[str]
+    connection: Any, schema: str, plans: Mapping[type, RecordPlan], history: TableHistory, names: Sequence[str]
 ) -> None:
     """Create the declared tables that the schema never had, and put on record what it has had by now."""
     missing = [plan for plan in plans.values() if plan.record.table not in history.tables]

@@ -14,7 +14,7 @@ from typing import Any
 
 from modelyard.domain.record import KEY, Record
 from modelyard.errors import StoreCorrupt
-from modelyard.stores.history import TABLES, History, refuse_other_columns, unknown_changes
+from modelyard.stores.history import TABLES, TableHistory, refuse_other_columns, unknown_changes
 from modelyard.stores.sqlite.appearance import create_sequences
 from modelyard.stores.sqlite.connection import fetch_value
 from modelyard.stores.sqlite.migrations import Migration
@@ -83,7 +83,9 @@ def migrate(connection: Any, plans: Iterable[StatementPlan], changes: Sequence[C
         connection.execute(sql)
 
 
-def _apply(database: Database, changes: Iterable[Change], plans: Sequence[StatementPlan], history: History) -> None:
+def _apply(
+    database: Database, changes: Iterable[Change], plans: Sequence[StatementPlan], history: TableHistory
+) -> None:
     """Run changes on the tables that the file had before."""
     dialect, records = _dialect(database.conn, plans), _records(plans)
     for change in changes:
@@ -144,13 +146,13 @@ def _names(connection: Any) -> list[str]:
     return [name for (name,) in connection.execute('SELECT name FROM "modelyard_migrations"')]
 
 
-def _history(connection: Any, plans: Iterable[StatementPlan]) -> History:
+def _history(connection: Any, plans: Iterable[StatementPlan]) -> TableHistory:
     """Read what the file has had. Raises `StoreCorrupt` for a table that is lost."""
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     recorded = TABLES in tables
     made = [name for (name,) in connection.execute(f'SELECT name FROM "{TABLES}"')] if recorded else None  # noqa: S608
     there = tables | {name.removesuffix("_indexed") for name in tables}
-    return History.of(_names(connection), made, there, [plan.record for plan in plans])
+    return TableHistory.of(_names(connection), made, there, [plan.record for plan in plans])
 
 
 def _record(connection: Any, names: Iterable[str], tables: Iterable[str]) -> None:
