@@ -5,11 +5,11 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from http_client import client_of
+from kept_files import schema
 from modelyard import Platform, open_platform
 from modelyard.domain.evaluation.prediction import Score
 from modelyard.domain.identity import Limits, Principal, Scope
@@ -127,19 +127,6 @@ def test_scores_get_the_rows_of_their_predictions(yard_of_before: Platform, run:
 def test_jobs_get_the_base_models_that_they_need(yard_of_before: Platform) -> None:
     jobs = [yard_of_before._runtime.store.read(lambda s, id=id: s.get(Job, id)) for id in (SFT, RL)]
     assert [job.base_model for job in jobs] == ["tabular-mini"] * 2
-
-
-def schema(path: Path) -> Any:
-    """Every index with its columns, and every column of each table."""
-    with closing(sqlite3.connect(path)) as connection:
-        parts = connection.execute(
-            """SELECT m.name, i.seqno, i.name, '' FROM sqlite_master m, pragma_index_info(m.name) i
-               WHERE m.type = 'index'
-               UNION ALL
-               SELECT m.name, 0, c.name, c.type || c."notnull" FROM sqlite_master m, pragma_table_info(m.name) c
-               WHERE m.type = 'table'"""
-        )
-        return sorted(parts)
 
 
 def test_requests_are_answered_once_by_their_idempotency_key(yard_of_before: Platform) -> None:

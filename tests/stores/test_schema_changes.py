@@ -1,21 +1,28 @@
 """One list of changes, rendered by SQLite and PostgreSQL: an old store of either becomes what a new one is."""
 
+import json
+import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 import attrs
 import pytest
 
+from kept_files import NEWEST, unpack
 from modelyard.domain.record import sequence_field
 from modelyard.errors import RecordConflict, StoreError, StoreTooNew
 from modelyard.parts.postgres.store import PostgresStore, migrate
 from modelyard.protocols import Store
-from modelyard.stores import Index, Record, schema_changes
-from modelyard.stores.sqlite.migrations import of_change
+from modelyard.stores import RECORDS, Index, Record, columns_of
+from modelyard.stores.history import BEFORE
+from modelyard.stores.schema_changes import CHANGES as CHANGES_OF_THE_CORE
+from modelyard.stores.sqlite.migrations import MIGRATIONS
+from modelyard.stores.sqlite.schema import all_changes
 from modelyard.stores.sqlite.store import SqliteStore
-from modelyard.stores.table_changes import AddColumn, AddIndex, AddTable, DropIndex, Fill, SchemaChange
+from modelyard.stores.table_changes import INITIAL, AddColumn, AddIndex, AddTable, DropIndex, Fill, SchemaChange
 
 
 @attrs.frozen
@@ -48,6 +55,11 @@ class Letter:
     seq: int = sequence_field()
 
 
+@attrs.frozen
+class Elsewhere:
+    id: str
+
+
 OLD = [Record(OldPart, "parts", key=("id",), indexes={"by_place": Index(("place",))})]
 NEW = [
     Record(Part, "parts", key=("id",), indexes={"by_weight": Index((), ("weight",))}),
@@ -57,36 +69,22 @@ NEW = [
 CHANGES = [
     SchemaChange(
         "0002_more",
-        "parts",
         [
-            AddColumn("parts", "name", str, "it's"),
-            AddColumn("parts", "ratio", float, 0.5),
-            AddColumn("parts", "spare", bool, True),
-            AddColumn("parts", "weight", int),
-            AddColumn("parts", "copied", str, ""),
-            Fill("parts", "copied", "coalesce(place, 'nowhere')"),
-            DropIndex("parts", "parts_by_place"),
-            AddIndex("parts", "parts_by_weight", ["weight", "id"], nullable=frozenset({"weight"})),
+            AddColumn(Part, "name", str, "it's"),
+            AddColumn(Part, "ratio", float, 0.5),
+            AddColumn(Part, "spare", bool, True),
+            AddColumn(Part, "weight", int),
+            AddColumn(Part, "copied", str, ""),
+            Fill(Part, "copied", "coalesce(place, 'nowhere')"),
+            DropIndex(Part, "by_place"),
+            AddIndex(Part, "by_weight", ["weight", "id"]),
         ],
     ),
-    SchemaChange(
-        "0003_boxes",
-        "parts",
-        [
-            AddTable("boxes", {"id": str, "room": int}, ["id"], nullable=frozenset({"room"})),
-            AddIndex("boxes", "boxes_unique_room", ["room"], unique=True, nullable=frozenset({"room"})),
-        ],
-    ),
-    SchemaChange(
-        "0004_letters",
-        "parts",
-        [
-            AddTable("letters", {"id": str, "room": int}, ["id"], sequence="seq"),
-            AddIndex("letters", "letters_by_room", ["room", "seq"]),
-        ],
-    ),
-    SchemaChange("0005_of_others", "elsewhere", [AddColumn("elsewhere", "x", str)]),
+    SchemaChange("0003_boxes", [AddTable(Box)]),
+    SchemaChange("0004_letters", [AddTable(Letter), AddIndex(Letter, "by_room", ["room", "seq"])]),
+    SchemaChange("0005_of_others", [AddColumn(Elsewhere, "x", str)]),
 ]
+CHANGES_HERE = ["0002_more", "0003_boxes", "0004_letters"]
 
 
 @attrs.frozen
@@ -102,8 +100,8 @@ class Kind:
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
     if request.param == "sqlite":
         path = tmp_path / "yard.db"
-        new = partial(SqliteStore, path, NEW, migrations=[*map(of_change, CHANGES)])
-        return Kind(partial(SqliteStore, path, OLD, migrations=[]), new)
+        new = partial(SqliteStore, path, NEW, changes=CHANGES)
+        return Kind(partial(SqliteStore, path, OLD, changes=[]), new)
     address = request.getfixturevalue("yard_address")
     return Kind(
         partial(PostgresStore, address, OLD, changes=[]),
@@ -146,7 +144,7 @@ def test_postgresql_migrates_on_request_and_older_servers_refuse_from_then_on(ya
         with pytest.raises(StoreError, match="modelyard migrate"):
             PostgresStore(yard_address, NEW, changes=CHANGES)
         older.transact(lambda tx: tx.add(OldPart("a")))
-        assert migrate(yard_address, NEW, changes=CHANGES) == [change.name for change in CHANGES]
+        assert migrate(yard_address, NEW, changes=CHANGES) == CHANGES_HERE
         with pytest.raises(StoreTooNew, match="restart"):
             older.transact(lambda tx: tx.add(OldPart("b")))
     with pytest.raises(StoreTooNew, match="does not know"):
@@ -157,20 +155,50 @@ def test_postgresql_migrates_on_request_and_older_servers_refuse_from_then_on(ya
 
 def test_a_change_that_fails_changes_nothing(yard_address: str) -> None:
     PostgresStore(yard_address, OLD, changes=[]).close()
-    broken = [CHANGES[0], SchemaChange("0003_broken", "parts", [Fill("parts", "missing", "1")])]
+    broken = [CHANGES[0], SchemaChange("0003_broken", [Fill(Part, "missing", "1")])]
     with pytest.raises(StoreError):
         migrate(yard_address, NEW, changes=broken)
     with closing(PostgresStore(yard_address, OLD, changes=[])) as store:
         store.transact(lambda tx: tx.add(OldPart("a")))
 
 
-IN_FILES = (
-    *("0010_checkpoints_of_completions", "0011_answered_requests", "0012_browser_sessions", "0013_budget_periods"),
-    *("0014_host_keys", "0015_accelerators_of_jobs", "0016_jobs_by_state", "0017_comments_of_scores", "0018_files"),
-    *("0019_annotations", "0020_events_by_month", "0021_ledger_by_month", "0022_responses", "0030_traces"),
-)
-"""Changes that files of users have. A change before the last of them would make those files unreadable."""
+# ---- the list of the core -------------------------------------------------------------------------------------------
+
+DIGESTS = Path(__file__).parent / "fixtures" / "tables.json"
+"""What each table of the core is like, as a digest."""
 
 
-def test_what_files_have_is_not_reordered() -> None:
-    assert tuple(change.name for change in schema_changes.CHANGES)[: len(IN_FILES)] == IN_FILES
+def digest_of(record: Record) -> str:
+    columns = [(name, column.kind.sql, column.nullable) for name, column in columns_of(record).items()]
+    indexes = [(name, index.where, record.order_of(name), index.also) for name, index in record.indexes.items()]
+    layout = (record.sequence, sorted(record.sums), record.months, record.gathered)
+    table = (columns, record.key, sorted(record.unique.items()), sorted(indexes), layout)
+    return sha256(repr(table).encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=[record.table for record in RECORDS])
+def test_a_class_that_changes_has_a_change(record: Record) -> None:
+    """A store has tables as its version made them. Where a class gets a column or an index, add a `SchemaChange` with
+    `AddColumn` or `AddIndex` at the end of `CHANGES`, and then put the digest of the class into the file; where the
+    class is new, a change with `AddTable`.
+    """
+    assert json.loads(DIGESTS.read_text()).get(record.table) == digest_of(record)
+
+
+def test_each_table_is_of_the_first_version_or_added_by_a_change() -> None:
+    table_of = {record.cls: record.table for record in RECORDS}
+    added = {
+        change.name: [table_of.pop(part.of) for part in change.parts if isinstance(part, AddTable)]
+        for change in CHANGES_OF_THE_CORE
+    }
+    assert {*table_of.values()} == {*BEFORE[INITIAL].split(), "processes", "rate_limits"}
+    assert [added.get(name, []) for name in BEFORE if name != INITIAL] == [
+        tables.split() for name, tables in BEFORE.items() if name != INITIAL
+    ]
+
+
+def test_the_changes_from_before_tables_were_recorded_are_those_of_files(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(unpack(NEWEST, tmp_path))) as connection:
+        names = [name for (name,) in connection.execute("SELECT name FROM modelyard_migrations ORDER BY number")]
+    assert names == [*BEFORE]
+    assert [INITIAL, *(change.name for change in all_changes(CHANGES_OF_THE_CORE, MIGRATIONS))][: len(names)] == names

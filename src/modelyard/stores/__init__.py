@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from modelyard.parts.postgres.store import PostgresStore
     from modelyard.stores.columns import columns_of
     from modelyard.stores.memory import MemoryStore
+    from modelyard.stores.schema_changes import CHANGES
     from modelyard.stores.sqlite.migrations import Migration
     from modelyard.stores.sqlite.store import SqliteStore
+    from modelyard.stores.table_changes import AddColumn, AddIndex, AddTable, DropIndex, Fill, SchemaChange
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
@@ -23,19 +25,28 @@ else:
             "stores.columns": ("columns_of",),
             "stores.memory": ("MemoryStore",),
             "parts.postgres.store": ("PostgresStore",),
+            "stores.schema_changes": ("CHANGES",),
             "stores.sqlite.migrations": ("Migration",),
             "stores.sqlite.store": ("SqliteStore",),
+            "stores.table_changes": ("AddColumn", "AddIndex", "AddTable", "DropIndex", "Fill", "SchemaChange"),
         },
     )
 
 __all__ = [
+    "CHANGES",
     "KEY",
     "RECORDS",
+    "AddColumn",
+    "AddIndex",
+    "AddTable",
+    "DropIndex",
+    "Fill",
     "Index",
     "MemoryStore",
     "Migration",
     "PostgresStore",
     "Record",
+    "SchemaChange",
     "SqliteStore",
     "columns_of",
 ]

@@ -50,6 +50,14 @@ class Restorable(Protocol):
         ...
 
 
+class Holding(Protocol):
+    """A store of ours, which may have tables of records that it was not opened with."""
+
+    def other_tables(self) -> Sequence[str]:
+        """Return the names of tables with records that are not declared."""
+        ...
+
+
 Note = Callable[[int], object]
 """Called with how many records were copied, or compared, since the last call."""
 
@@ -79,8 +87,10 @@ def size_of(store: Store, records: Iterable[Record]) -> int:
 def copy_store(source: Store, target: Store, records: Sequence[Record], note: Note) -> None:
     """Copy every record of a store to which no one writes, with its number, and compare the two.
 
-    A copy that was interrupted continues where it ended. Raises `StoreError` if the copy differs from the source.
+    A copy that was interrupted continues where it ended. Raises `StoreError` if the copy differs from the source, or
+    if the source has records that are not among `records`.
     """
+    _refuse_other_records(source)
     for record in records:
         last = _page(target, record, None, 1, descending=True)
         for batch in _batches(source, record, key_of(record, last[0]) if last else None):
@@ -95,6 +105,16 @@ def copy_store(source: Store, target: Store, records: Sequence[Record], note: No
                 f"the copies of {record.table} differ: stop everything that writes to either store,"
                 " remove the target, and copy again"
             )
+
+
+def _refuse_other_records(source: Store) -> None:
+    """Raise `StoreError` for records that a copy would leave out."""
+    others = cast(Holding, source).other_tables()
+    if others:
+        raise StoreError(
+            f"the source has records in the tables {[*others]}, which are not declared: open it with the parts that"
+            " they belong to"
+        )
 
 
 def _page(
@@ -137,6 +157,7 @@ def back_up_to_file(store: Store, records: Sequence[Record], target: str) -> Non
     """
     if os.path.lexists(target):
         raise FileExistsError(f"{target} exists; a backup never replaces a file")
+    _refuse_other_records(store)
     folder, name = os.path.split(os.path.abspath(target))
     with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=folder) as unfinished:
         path = Path(unfinished, name)

@@ -1,11 +1,21 @@
-"""What a change of tables consists of: its parts, which every store that keeps tables renders in its own SQL."""
+"""What a change of tables consists of. Each part names a class, and every store renders it in its own SQL.
 
+A store finds the tables of a class itself: it may have several (`modelyard.stores.sqlite.newest`), and a new column is
+added to each of them.
+
+A part applies to a table that the store had before. A table that it never had is made from its class as it is now, with
+all columns and indexes, so the parts that name this class are left out. Whatever version a store is of, each of its
+tables gets the changes that came after it was made, and `AddTable` needs no columns.
+"""
 
 # ruff: noqa: S608 - the names and the expressions come from this module
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
 import attrs
+
+from modelyard.domain.record import Record
+from modelyard.stores.columns import columns_of
 
 INITIAL = "0001_initial"
 """The name under which the creation of the declared tables is recorded."""
@@ -18,140 +28,144 @@ def sql_literal(value: object) -> str:
     return repr(value).lower()
 
 
+def _only_table(record: Record) -> Sequence[str]:
+    return (record.table,)
+
+
 @attrs.frozen
 class Dialect:
     """How a store writes SQL: its types, its name for a table or an index, and its literals.
 
-    `orders_nulls` is whether an index says where None sorts, as it must where that is not first. `implied` is the
-    column with which every index ends without saying so: the sequence, where it is a table's own key. `sequence` is the
-    type of a sequence. `by_month` returns the statements that partition a table, from its name, the column, the key and
-    the sequence; None where a store keeps a table in one piece.
+    `tables` returns the tables that hold the records of a class, that with the indexes last. `lacking` returns those to
+    which a new column of a class is added. `orders_nulls` is whether an index says where None sorts, as it must where
+    that is not first. `implied` is whether every index ends with the sequence without saying so. `by_month` returns
+    the statements that partition the table of a class by months; None where a store keeps a table in one piece.
     """
 
     types: Mapping[type, str]
     name: Callable[[str], str]
     literal: Callable[[object], str]
+    tables: Callable[[Record], Sequence[str]] = _only_table
+    lacking: Callable[[Record, str], Sequence[str]] = lambda record, column: (record.table,)
     orders_nulls: bool = False
-    implied: str = ""
-    sequence: str = "INTEGER"
-    by_month: Callable[[str, str, Sequence[str], str | None], Iterable[str]] | None = None
-
-
-@attrs.frozen
-class AddColumn:
-    """Add a column of a type that `Dialect.types` has. Without a default it may be None, and is."""
-
-    table: str
-    column: str
-    type: type
-    default: object = None
-
-    def sql(self, dialect: Dialect) -> Iterator[str]:
-        """Yield the statements of the change."""
-        default = "" if self.default is None else f" NOT NULL DEFAULT {dialect.literal(self.default)}"
-        yield f'ALTER TABLE {dialect.name(self.table)} ADD COLUMN "{self.column}" {dialect.types[self.type]}{default}'
+    implied: bool = False
+    by_month: Callable[[Record], Iterable[str]] | None = None
 
 
 @attrs.frozen
 class AddTable:
-    """Add a table; only the columns in `nullable` may be None. `sequence` names the column of a record's sequence."""
+    """Say that this version adds the table of a class.
 
-    table: str
-    columns: Mapping[str, type]
-    key: Sequence[str]
-    nullable: frozenset[str] = frozenset()
-    sequence: str = ""
+    A table that a store never had is made anyway. This makes servers of the version before refuse the store, and a
+    store that is migrated on request wait for the request.
+    """
 
-    def sql(self, dialect: Dialect) -> Iterator[str]:
+    of: type
+
+    def sql(self, record: Record, dialect: Dialect) -> Iterator[str]:
+        """Yield nothing: the table is there."""
+        return iter(())
+
+
+@attrs.frozen
+class AddColumn:
+    """Add a column of a type that `Dialect.types` has, with a default as it is stored ("0" of an amount, "{}" of a
+    mapping). Without a default it may be None, and is.
+    """
+
+    of: type
+    column: str
+    type: type
+    default: object = None
+
+    def sql(self, record: Record, dialect: Dialect) -> Iterator[str]:
         """Yield the statements of the change."""
-        columns = [
-            f'"{name}" {dialect.types[type_]}{"" if name in self.nullable else " NOT NULL"}'
-            for name, type_ in self.columns.items()
-        ]
-        key = ", ".join(f'"{name}"' for name in self.key)
-        strict = "" if dialect.orders_nulls else " STRICT"
-        counted = self.sequence and self.sequence == dialect.implied
-        if self.sequence:
-            columns.append(f'"{self.sequence}" {dialect.sequence}')
-        primary = f'"{self.sequence}"' if counted else key
-        yield f"CREATE TABLE {dialect.name(self.table)} ({', '.join(columns)}, PRIMARY KEY ({primary})){strict}"
-        if counted:
-            yield f'CREATE UNIQUE INDEX "{self.table}_unique_key" ON {dialect.name(self.table)} ({key})'
+        default = "" if self.default is None else f" NOT NULL DEFAULT {dialect.literal(self.default)}"
+        for table in dialect.lacking(record, self.column):
+            yield f'ALTER TABLE {dialect.name(table)} ADD COLUMN "{self.column}" {dialect.types[self.type]}{default}'
 
 
 @attrs.frozen
 class AddIndex:
-    """Add an index. `nullable` are those of its columns that may be None, which sorts first."""
+    """Add an index over columns. The name follows that of the table: "by_state", "unique_id"."""
 
-    table: str
+    of: type
     name: str
     columns: Sequence[str]
     unique: bool = False
-    nullable: frozenset[str] = frozenset()
 
-    def sql(self, dialect: Dialect) -> Iterator[str]:
+    def sql(self, record: Record, dialect: Dialect) -> Iterator[str]:
         """Yield the statements of the change."""
+        nullable = {name for name, column in columns_of(record).items() if column.nullable and dialect.orders_nulls}
         columns = [
-            f'"{name}"{" NULLS FIRST" if dialect.orders_nulls and name in self.nullable else ""}'
+            f'"{name}"{" NULLS FIRST" if name in nullable else ""}'
             for name in self.columns
-            if name != dialect.implied
+            if not (dialect.implied and name == record.sequence)
         ]
-        kind = "UNIQUE INDEX" if self.unique else "INDEX"
-        yield f'CREATE {kind} "{self.name}" ON {dialect.name(self.table)} ({", ".join(columns)})'
+        kind, table = "UNIQUE INDEX" if self.unique else "INDEX", dialect.tables(record)[-1]
+        yield f'CREATE {kind} "{record.table}_{self.name}" ON {dialect.name(table)} ({", ".join(columns)})'
 
 
 @attrs.frozen
 class DropIndex:
-    """Drop an index."""
+    """Drop an index, named as `AddIndex` names it."""
 
-    table: str
+    of: type
     name: str
 
-    def sql(self, dialect: Dialect) -> Iterator[str]:
+    def sql(self, record: Record, dialect: Dialect) -> Iterator[str]:
         """Yield the statements of the change."""
-        yield f"DROP INDEX {dialect.name(self.name)}"
+        yield f"DROP INDEX {dialect.name(f'{record.table}_{self.name}')}"
 
 
 @attrs.frozen
 class Fill:
     """Set a column to an expression over the row, in SQL that every store understands."""
 
-    table: str
+    of: type
     column: str
     expression: str
 
-    def sql(self, dialect: Dialect) -> Iterator[str]:
+    def sql(self, record: Record, dialect: Dialect) -> Iterator[str]:
         """Yield the statements of the change."""
-        yield f'UPDATE {dialect.name(self.table)} SET "{self.column}" = {self.expression}'
+        for table in dialect.tables(record):
+            yield f'UPDATE {dialect.name(table)} SET "{self.column}" = {self.expression}'
 
 
 @attrs.frozen
 class KeepByMonth:
-    """Partition a table by the months in the UUIDv7 of a column, where a store does that (`Dialect.by_month`).
+    """Partition the table of a class by months (`Record.months`), where a store does that (`Dialect.by_month`).
 
-    What is in the table becomes the first partition; `sequence` is the column that numbers its records.
+    What is in the table becomes the first partition.
     """
 
-    table: str
-    column: str
-    key: Sequence[str]
-    sequence: str | None = None
+    of: type
 
-    def sql(self, dialect: Dialect) -> Iterator[str]:
+    def sql(self, record: Record, dialect: Dialect) -> Iterator[str]:
         """Yield the statements of the change."""
-        if dialect.by_month is not None:
-            yield from dialect.by_month(self.table, self.column, self.key, self.sequence)
+        return iter(dialect.by_month(record) if dialect.by_month else ())
 
 
 @attrs.frozen
 class SchemaChange:
-    """A named change of tables. A store for other records, which lacks the table `of`, skips it."""
+    """A named change of tables. That of a part of a platform begins with the part's name: "notes/0001_titles".
+
+    All classes that it names are declared together. A store that is opened without them leaves it for later.
+    """
 
     name: str
-    of: str
-    parts: Sequence[AddColumn | AddTable | AddIndex | DropIndex | Fill | KeepByMonth]
+    parts: Sequence[AddTable | AddColumn | AddIndex | DropIndex | Fill | KeepByMonth]
 
-    def sql(self, dialect: Dialect) -> Iterator[str]:
-        """Yield the statements of the change, in their order."""
+    @property
+    def classes(self) -> frozenset[type]:
+        """The classes that it names."""
+        return frozenset(part.of for part in self.parts)
+
+    def sql(self, records: Mapping[type, Record], had: Container[str], dialect: Dialect) -> Iterator[str]:
+        """Yield the statements for the tables that a store `had`, in their order."""
         for part in self.parts:
-            yield from part.sql(dialect)
+            record = records.get(part.of)
+            if record is None:
+                raise TypeError(f"the change {self.name} names {part.of.__name__}, which is not a declared record")
+            if record.table in had:
+                yield from part.sql(record, dialect)

@@ -148,7 +148,7 @@ def test_a_newer_schema_is_refused_and_a_running_server_notices(yard_address: st
 def test_an_older_schema_is_refused(yard_address: str) -> None:
     PostgresStore(yard_address, RECORDS).close()
     with pytest.raises(StoreError, match="modelyard migrate"):
-        PostgresStore(yard_address, RECORDS, changes=(*CHANGES, SchemaChange("9999_newer", "jobs", [])))
+        PostgresStore(yard_address, RECORDS, changes=(*CHANGES, SchemaChange("9999_newer", [])))
 
 
 def test_what_cannot_be_a_schema_or_a_durability_is_refused(yard_address: str) -> None:

@@ -28,7 +28,7 @@ class Line:
 
 WHOLE = [Record(Line, "lines", ("id",), indexes={"all": Index(()), "by_text": Index(("text",))}, sequence="seq")]
 BY_MONTH = [attrs.evolve(WHOLE[0], months="id")]
-CHANGE = [SchemaChange("0002_by_month", "lines", [KeepByMonth("lines", "id", ["id"], "seq")])]
+CHANGE = [SchemaChange("0002_by_month", [KeepByMonth(Line)])]
 REST = "-7000-8000-000000000000"
 """What follows the time in an id."""
 LONG_AGO = uuid7_from(datetime(2024, 2, 29, tzinfo=UTC)) + REST

@@ -15,8 +15,10 @@ from modelyard.errors import StoreClosed, StoreError
 from modelyard.protocols import Tx
 from modelyard.stores import group_commit, pending_steps
 from modelyard.stores.pending_steps import ThreadCall
+from modelyard.stores.schema_changes import CHANGES
 from modelyard.stores.sqlite import SqliteStore
-from modelyard.stores.sqlite.migrations import MIGRATIONS, set_version
+from modelyard.stores.sqlite.migrations import MIGRATIONS
+from modelyard.stores.sqlite.schema import set_version
 from modelyard.testing import CONTRACT_RECORDS
 from modelyard.testing.contracts.store_values import Counter, Item
 from polling import until
@@ -343,7 +345,7 @@ def test_sync_writes_at_full_only_where_something_waits_for_it(store: SqliteStor
     assert words(seen) == [
         "PRAGMA synchronous=FULL",
         "BEGIN IMMEDIATE",
-        set_version(MIGRATIONS),
+        set_version([*CHANGES, *MIGRATIONS]),
         "COMMIT",
         "BEGIN IMMEDIATE",
         "COMMIT",
@@ -356,7 +358,7 @@ def test_closing_syncs(tmp_path: Path) -> None:
     seen: list[str] = []
     store._writer._connection.set_trace_callback(seen.append)
     store.close()
-    assert set_version(MIGRATIONS) in seen
+    assert set_version([*CHANGES, *MIGRATIONS]) in seen
 
 
 def test_process_durability_never_syncs_a_commit(tmp_path: Path) -> None:

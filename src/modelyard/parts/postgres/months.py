@@ -13,6 +13,7 @@ from typing import Any
 from psycopg import errors as pg
 
 from modelyard.clock import uuid7_from
+from modelyard.domain.record import Record
 from modelyard.parts.postgres.pages import IndexPages, Row, Statement, quoted
 from modelyard.parts.postgres.rows import RecordPlan
 from modelyard.protocols import Month
@@ -145,17 +146,18 @@ _NUMBERS = """
 """
 
 
-def partitioning(table: str, column: str, key: Sequence[str], sequence: str | None) -> Iterator[str]:
-    """Yield the statements that make a table of the search path the first partition of one with the same name.
+def partitioning(record: Record) -> Iterator[str]:
+    """Yield the statements that make the table of a class the first partition of one with its name, in the search path.
 
     Its rows stay where they are; they are read once, to see that they fit. The months that follow get their own.
     """
+    table, sequence = record.table, record.sequence
     numbers = f"{table}_{sequence}_seq"
     yield _PARTITION.format(
         table=table,
-        column=column,
+        column=record.months,
         width=len(table) + 1,
-        key=quoted(key),
+        key=quoted(record.key),
         numbers=_NUMBERS.format(numbers=numbers, sequence=sequence) if sequence else "",
     )
     if sequence:

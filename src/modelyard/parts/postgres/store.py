@@ -17,7 +17,7 @@ from modelyard.parts.postgres.errors import to_store_error
 from modelyard.parts.postgres.notices import Notices
 from modelyard.parts.postgres.pages import Row
 from modelyard.parts.postgres.rows import plans_of
-from modelyard.parts.postgres.schema import COMMITS, migrate_schema, open_schema, versions_of
+from modelyard.parts.postgres.schema import COMMITS, migrate_schema, open_schema, other_tables
 from modelyard.parts.postgres.tx import PostgresTx
 from modelyard.parts.postgres.writer import GroupWriter
 from modelyard.protocols import Month, MonthlyStore, Snapshot, Store, Subscription, Tx
@@ -41,8 +41,9 @@ class PostgresStore:
     `address` is what libpq takes: postgresql://user@host/database, or words; the password may be in it, in ~/.pgpass
     or in PGPASSWORD. `durability` is what an acknowledged record survives: "power", unless the server runs without
     fsync, or only the death of a "process". `patience` is how many seconds a call waits, for others or for the server
-    to come back, before it raises `StoreBusy`. Opening creates the tables in `schema` of an empty database. It raises
-    `StoreBusy` where the server cannot be reached, `StoreTooNew` for tables of a newer version, and `StoreError`.
+    to come back, before it raises `StoreBusy`. Opening creates the tables that `schema` never had; `changes` of others
+    are made by `migrate` only. It raises `StoreBusy` where the server cannot be reached, `StoreTooNew` for tables of a
+    newer version, and `StoreError`.
 
     It uses one connection that writes, up to `readers` that read, and one that listens for notices once something here
     waits. `listen` is the address for that one where `address` is that of a pooler in transaction mode.
@@ -76,8 +77,7 @@ class PostgresStore:
         connector = Connector(address, patience)
         commits, name = f'"{schema}"."{COMMITS}"', str(uuid.uuid4())
         with connector.connect() as connection, _faults_of_the_server():
-            versions = versions_of(changes)
-            open_schema(connection, schema, plans, versions)
+            unchanged = open_schema(connection, schema, plans, changes)
             forget = f"DELETE FROM {commits} WHERE at < now() - interval '{_KEPT_DAYS} days'"  # noqa: S608
             connection.execute(forget)
             connection.execute(f"INSERT INTO {commits} VALUES ($1, 0, now())", (name,))  # noqa: S608
@@ -89,7 +89,7 @@ class PostgresStore:
             self._notices = opened.enter_context(closing(Notices(Connector(listen or address, patience), schema, name)))
             self._readers = opened.enter_context(closing(ReadPool(connector, plans, readers, patience)))
             self._writer = opened.enter_context(
-                closing(GroupWriter(connector, plans, schema, name, len(versions), patience, level, self._notices))
+                closing(GroupWriter(connector, plans, schema, name, unchanged, patience, level, self._notices))
             )
             self._group = GroupCommit(self._writer.run, self._writer.run_one)
             opened.callback(self._group.end_thread)
@@ -151,6 +151,11 @@ class PostgresStore:
     def sync(self) -> None:
         """Bring to the disk what steps of this store that were not durable have written."""
         self.transact(self._touch)
+
+    def other_tables(self) -> Sequence[str]:
+        """Return the names of tables with records that are not declared, such as those of a part that is not open."""
+        self._refuse_misuse()
+        return other_tables(self._readers.rows, self._schema, self._plans)
 
     def backup(self, path: str) -> None:
         """Copy the records of one snapshot to a SQLite file, which `open_platform` opens.

@@ -44,8 +44,9 @@ _SETTINGS = ":settings"
 class GroupWriter:
     """The only connection of a store that writes. Not thread-safe: only the leader of a group uses it.
 
-    `level` is the setting of synchronous_commit with which a durable step commits, if not the server's own. `unsynced`
-    is true while acknowledged records wait for a sync.
+    `unchanged` is the condition, over the table of migrations, that the schema was not migrated since. `level` is the
+    setting of synchronous_commit with which a durable step commits, if not the server's own. `unsynced` is true while
+    acknowledged records wait for a sync.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class GroupWriter:
         plans: Mapping[type, RecordPlan],
         schema: str,
         writer: str,
-        version: int,
+        unchanged: str,
         patience: float,
         level: str | None,
         notices: Notices,
@@ -68,7 +69,7 @@ class GroupWriter:
         self._commits = f'"{schema}"."{COMMITS}"'
         self._count = (
             f"INSERT INTO {self._commits} AS mine (writer, number, at)"
-            f' SELECT $1, $2 / (max(number) = {version})::int, now() FROM "{schema}"."{MIGRATIONS}"'
+            f' SELECT $1, $2 / ({unchanged})::int, now() FROM "{schema}"."{MIGRATIONS}"'
             " ON CONFLICT (writer)"
             " DO UPDATE SET number = excluded.number / (mine.number < excluded.number)::int, at = now()"
             f" RETURNING (SELECT number FROM {self._commits} WHERE writer = '{_SETTINGS}')"

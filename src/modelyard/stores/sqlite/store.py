@@ -14,15 +14,26 @@ from modelyard.domain.record import Record
 from modelyard.errors import StoreClosed, StoreError, UsedAfterFork
 from modelyard.protocols import Clock, Snapshot, Store, Subscription, Tx
 from modelyard.stores.group_commit import GroupCommit
+from modelyard.stores.schema_changes import CHANGES
 from modelyard.stores.sqlite.appearance import SETTINGS_VERSION
 from modelyard.stores.sqlite.connection import SQLITE_VERSION, Readers, back_up, connect, create_file, fetch_value
 from modelyard.stores.sqlite.errors import SqliteError, naming
 from modelyard.stores.sqlite.fair_lock import FairLock
-from modelyard.stores.sqlite.migrations import MIGRATIONS, Migration, migrate, refuse_unfit, set_version, up_to_date
+from modelyard.stores.sqlite.migrations import MIGRATIONS, Migration
 from modelyard.stores.sqlite.notices import NoticeBoard
 from modelyard.stores.sqlite.rows import StatementPlan, plans_of
+from modelyard.stores.sqlite.schema import (
+    Change,
+    all_changes,
+    migrate,
+    other_tables,
+    refuse_unfit,
+    set_version,
+    up_to_date,
+)
 from modelyard.stores.sqlite.tx import SqliteTx
 from modelyard.stores.sqlite.writer import Writer
+from modelyard.stores.table_changes import SchemaChange
 
 T = TypeVar("T")
 
@@ -40,7 +51,8 @@ class SqliteStore:
     `patience` is how many seconds a call waits for another process before it raises `StoreBusy`. `clock` is where
     `Snapshot.time` comes from. Opening creates a
     missing file, migrates an older one, and raises `StoreCorrupt` or `StoreTooNew` for a foreign, damaged or newer one,
-    which it leaves unchanged.
+    which it leaves unchanged. `changes` are those of the tables of `records` since the first version; `migrations` are
+    changes of files that this store alone has.
 
         with contextlib.closing(SqliteStore("yard.db", RECORDS)) as store:
             store.transact(lambda tx: tx.add(model))
@@ -56,6 +68,7 @@ class SqliteStore:
         *,
         patience: float = 10.0,
         clock: Clock | None = None,
+        changes: Sequence[SchemaChange] = CHANGES,
         migrations: Sequence[Migration] = MIGRATIONS,
     ) -> None:
         if durability not in ("power", "process"):
@@ -69,21 +82,23 @@ class SqliteStore:
         self._clock = clock or SystemClock()
         self._forks = process_identity.forks
         self._settings: tuple[bytes | None, int, float] = (None, 0, 0.0)
-        self._touch_sql = set_version(migrations)
+        wanted = all_changes(changes, migrations)
+        self._touch_sql = set_version(wanted)
         self._closing = threading.Lock()
         with naming(self._path), ExitStack() as opened:
-            self._open(opened, plans_of(records), migrations)
+            self._plans = plans_of(records)
+            self._open(opened, self._plans, wanted)
             self._opened = opened.pop_all()
 
-    def _open(self, opened: ExitStack, plans: Mapping[type, StatementPlan], migrations: Sequence[Migration]) -> None:
-        _inspect(self._path, migrations, self._patience)
+    def _open(self, opened: ExitStack, plans: Mapping[type, StatementPlan], changes: Sequence[Change]) -> None:
+        _inspect(self._path, changes, self._patience)
         create_file(self._path)
         turn = f"{os.path.realpath(self._path)}-turn"
         fair_lock = opened.enter_context(closing(FairLock(turn, self._patience)))
         self._board = board = opened.enter_context(closing(NoticeBoard(turn)))
         connection = opened.enter_context(closing(connect(self._path, "rw", busy_seconds=0)))
         fair_lock.enter(lambda: _write_ahead(connection))
-        _migrate(connection, fair_lock, plans, migrations)
+        _migrate(connection, fair_lock, plans, changes)
         self._writer = Writer(connection, plans, self._clock, fair_lock, self.durability == "power", board.post)
         run, run_one = self._writer.run, self._writer.run_one
         self._group = GroupCommit(run, run_one, at_once=(partial(run, wait=False), partial(run_one, wait=False)))
@@ -155,6 +170,12 @@ class SqliteStore:
         """Bring to the disk what steps that were not durable have written."""
         self.transact(self._touch)
 
+    def other_tables(self) -> Sequence[str]:
+        """Return the names of tables with records that are not declared, such as those of a part that is not open."""
+        self._refuse_misuse()
+        with naming(self._path), closing(connect(self._path, "ro", self._patience)) as connection:
+            return other_tables(connection, self._plans.values())
+
     def backup(self, path: str) -> None:
         """Copy the file in its current state. Raises `FileExistsError` or `StoreError`."""
         self.check()
@@ -194,7 +215,7 @@ def _used_after_fork() -> UsedAfterFork:
     return UsedAfterFork("this store was opened before a fork; open it again in the child")
 
 
-def _inspect(path: str, migrations: Sequence[Migration], patience: float) -> None:
+def _inspect(path: str, changes: Sequence[Change], patience: float) -> None:
     """Refuse an unfit file without changing it.
 
     A connection that may write copies a log left by a crash into the file when it closes, so it must not be used if
@@ -202,7 +223,7 @@ def _inspect(path: str, migrations: Sequence[Migration], patience: float) -> Non
     """
     if _size(path) > 0:
         with closing(connect(path, "ro" if _size(f"{path}-wal") > 0 else "rw", patience)) as connection:
-            refuse_unfit(connection, migrations)
+            refuse_unfit(connection, changes)
 
 
 def _size(path: str) -> int:
@@ -216,16 +237,16 @@ def _write_ahead(connection: Any) -> None:
 
 
 def _migrate(
-    connection: Any, fair_lock: FairLock, plans: Mapping[type, StatementPlan], migrations: Sequence[Migration]
+    connection: Any, fair_lock: FairLock, plans: Mapping[type, StatementPlan], changes: Sequence[Change]
 ) -> None:
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA fullfsync=ON")  # on macOS; elsewhere it means nothing
     connection.execute("PRAGMA checkpoint_fullfsync=ON")
-    if fair_lock.enter(lambda: up_to_date(connection, plans.values(), migrations)):
+    if fair_lock.enter(lambda: up_to_date(connection, plans.values(), changes)):
         return  # without the write lock, which a frozen process may hold
     fair_lock.enter(lambda: connection.execute("BEGIN IMMEDIATE"))
     try:
-        migrate(connection, plans.values(), migrations)
+        migrate(connection, plans.values(), changes)
     except BaseException:
         connection.execute("ROLLBACK")
         raise
