@@ -30,7 +30,7 @@ WAITING = {
     "sqlite3",
     "ssl",
     "modelyard.artifacts.folder",
-    "modelyard.parts.scripted.json_schema.instances",
+    "modelyard.backends.json_schema.instances",
     "modelyard.engines.tabular.backend",
     "modelyard.parts.upstream",
     "modelyard.domain.evaluation.run",

@@ -46,11 +46,8 @@ if TYPE_CHECKING:
     from modelyard.domain.promotion import NotWorse
     from modelyard.domain.training import Example, History, Preference, SampledChoice, Trajectory, TrajectoryGroup
     from modelyard.domain.usage import Budget
-    from modelyard.parts.scripted.backend import ScriptedBackend
-    from modelyard.parts.torch.records import Tuning
-    from modelyard.parts.upstream.backend import UpstreamBackend
-    from modelyard.parts.upstream.fallback import Fallback
-    from modelyard.parts.upstream.models import offer
+    from modelyard.parts.doors import top as _parts
+    from modelyard.parts.doors.top import *  # noqa: F403
     from modelyard.platform.evaluations.result import EvaluationResult
     from modelyard.platform.listing import Listing
     from modelyard.platform.platform import Platform
@@ -59,19 +56,70 @@ if TYPE_CHECKING:
     from modelyard.platform.training.rollout import Rollout, gather
     from modelyard.version import __version__
     from modelyard.wsgi import wsgi_app
+
+    __all__ = [
+        "Budget",
+        "BudgetWarning",
+        "Checkpoint",
+        "Choice",
+        "Completion",
+        "CompletionBooked",
+        "CompletionFailed",
+        "CompletionRequest",
+        "Delta",
+        "EchoBackend",
+        "EmbeddedBatch",
+        "EmbeddingRequest",
+        "EmbeddingResult",
+        "EvaluationResult",
+        "Example",
+        "FinishReason",
+        "History",
+        "JobChanged",
+        "JobEventRecorded",
+        "JobHandle",
+        "LeaseTaken",
+        "Listing",
+        "Message",
+        "Model",
+        "NotWorse",
+        "Page",
+        "Platform",
+        "Preference",
+        "Pricing",
+        "Principal",
+        "RequestAnswered",
+        "Role",
+        "Rollout",
+        "Router",
+        "SampledChoice",
+        "Sampling",
+        "Scope",
+        "Settings",
+        "Sort",
+        "Tool",
+        "Trajectory",
+        "TrajectoryGroup",
+        "Unscored",
+        "Usage",
+        "__version__",
+        "asgi_app",
+        "errors",
+        "examples",
+        "field",
+        "gather",
+        "open_platform",
+        "wsgi_app",
+    ]
+    __all__ += _parts.__all__
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "asgi": ("asgi_app",),
             "backends.echo": ("EchoBackend",),
-            "parts.upstream.fallback": ("Fallback",),
             "backends.router": ("Router",),
-            "parts.scripted.backend": ("ScriptedBackend",),
-            "parts.upstream.backend": ("UpstreamBackend",),
-            "parts.upstream.models": ("offer",),
             "compose": ("open_platform",),
-            "parts.torch.records": ("Tuning",),
             "domain.catalogue": ("Pricing",),
             "domain.completion": (
                 "Choice",
@@ -116,63 +164,3 @@ else:
             "wsgi": ("wsgi_app",),
         },
     )
-
-__all__ = [
-    "Budget",
-    "BudgetWarning",
-    "Checkpoint",
-    "Choice",
-    "Completion",
-    "CompletionBooked",
-    "CompletionFailed",
-    "CompletionRequest",
-    "Delta",
-    "EchoBackend",
-    "EmbeddedBatch",
-    "EmbeddingRequest",
-    "EmbeddingResult",
-    "EvaluationResult",
-    "Example",
-    "Fallback",
-    "FinishReason",
-    "History",
-    "JobChanged",
-    "JobEventRecorded",
-    "JobHandle",
-    "LeaseTaken",
-    "Listing",
-    "Message",
-    "Model",
-    "NotWorse",
-    "Page",
-    "Platform",
-    "Preference",
-    "Pricing",
-    "Principal",
-    "RequestAnswered",
-    "Role",
-    "Rollout",
-    "Router",
-    "SampledChoice",
-    "Sampling",
-    "Scope",
-    "ScriptedBackend",
-    "Settings",
-    "Sort",
-    "Tool",
-    "Trajectory",
-    "TrajectoryGroup",
-    "Tuning",
-    "Unscored",
-    "UpstreamBackend",
-    "Usage",
-    "__version__",
-    "asgi_app",
-    "errors",
-    "examples",
-    "field",
-    "gather",
-    "offer",
-    "open_platform",
-    "wsgi_app",
-]

@@ -13,12 +13,12 @@ from modelyard.errors import BodyTooLarge
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.error_responses import log
 from modelyard.http.errors import ClientDisconnected
+from modelyard.http.interface import Interface
+from modelyard.http.interfaces import STANDARD
 from modelyard.http.lifespan import served
 from modelyard.http.message import EVENT_STREAM, Request, Response, seconds_for, too_slow
-from modelyard.http.route import STANDARD, Interface
 from modelyard.http.router import mounted_path
 from modelyard.http.sse_keep_alive import KeepAlive
-from modelyard.parts.dashboard import app as pages
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Authenticator, Executor
 
@@ -66,7 +66,7 @@ def asgi_app(
     the host's to close.
     """
     endpoint = Endpoint(platform, interfaces, authenticator, cors_origins, anonymous)
-    answering = pages.Dashboard(platform, authenticator, api=endpoint) if dashboard else endpoint
+    answering = platform.site(authenticator, api=endpoint) if dashboard else endpoint
     return _application(answering.ahandle, lambda: served(platform, worker, executor))
 
 
@@ -74,7 +74,7 @@ def dashboard_app(
     platform: Platform, authenticator: Authenticator | None = None, reader: Principal | None = None
 ) -> Application:
     """Make an ASGI application of the dashboard alone. The options are those of `Dashboard`."""
-    return _application(pages.Dashboard(platform, authenticator, reader).ahandle, lambda: served(platform, False, None))
+    return _application(platform.site(authenticator, reader).ahandle, lambda: served(platform, False, None))
 
 
 def _application(answer: Answering, living: Callable[[], AbstractAsyncContextManager[None]]) -> Application:

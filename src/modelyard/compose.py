@@ -2,27 +2,23 @@
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import Literal, Never
+from typing import TYPE_CHECKING, Literal, Never
 
 from modelyard.artifacts import address, folder, memory
 from modelyard.backends.echo import EchoBackend
 from modelyard.backends.router import Router
 from modelyard.clock import SystemClock, system_randomness, uuid7_ids
 from modelyard.domain.identity import check_name, host
-from modelyard.domain.schema import RECORDS
+from modelyard.domain.schema import records_of
 from modelyard.engines.tabular import backend as tabular
 from modelyard.engines.tabular import trainer as tabular_training
 from modelyard.engines.tabular.base import tabular_entries
 from modelyard.errors import InvalidInput
 from modelyard.executors import thread
 from modelyard.lazy import deferred
-from modelyard.parts import postgres
-from modelyard.parts.torch import records as base_model
-from modelyard.parts.torch.entries import LocalOffer
-from modelyard.parts.torch.serving import backend as local
-from modelyard.parts.torch.training import trainer as local_training
+from modelyard.part import DefaultEngine, Part, StoreAddress, by_scheme, standard_parts
 from modelyard.platform import job_types
 from modelyard.platform.artifacts import artifacts_folder
 from modelyard.platform.opened_with import Lifetime
@@ -37,15 +33,14 @@ from modelyard.protocols import (
     Ids,
     Observer,
     Randomness,
-    Snapshot,
     Store,
     Trainer,
 )
-from modelyard.stores import sqlite
+from modelyard.stores import schema_changes, sqlite
 from modelyard.stores.memory import MemoryStore
 
-_MOST_BASE_MODELS = 1000
-_ADDRESSES = ("postgresql://", "postgres://")
+if TYPE_CHECKING:
+    from modelyard.stores.table_changes import SchemaChange
 
 
 def open_platform(
@@ -63,6 +58,7 @@ def open_platform(
     randomness: Randomness | None = None,
     observer: Observer | None = None,
     settings: Settings | None = None,
+    parts: Sequence[Part] | None = None,
 ) -> Platform:
     """Open a platform: in memory, in the SQLite file `path` with its artifacts in the folder `<path>-artifacts`, or in
     the PostgreSQL database of an address such as "postgresql://host/yard", with the artifacts that you name.
@@ -73,36 +69,38 @@ def open_platform(
     make a run repeatable; the default ids are made of the other two. `observer` receives typed events, such as
     `CompletionBooked`. Your own `store` or `artifacts` replaces the default; you close it yourself. `artifacts` may
     also be a folder or the address of an object store, such as "s3://bucket/prefix", whose credentials come from its
-    environment variables. Nothing else is read from the environment and no thread is started.
+    environment variables. `parts` are the optional capabilities, by default `modelyard.parts.STANDARD`: a part of
+    your own goes into `parts=[*STANDARD, MINE]`. Nothing else is read from the environment and no thread is started.
 
     Raises `InvalidInput`, `StoreCorrupt`, `StoreTooNew`, `StoreBusy`, `StoreError`, `MissingExtra`.
     """
     check_name(entity, "entity")
     check_name(project, "project")
     clock_in_use, random_bytes = clock or SystemClock(), randomness or system_randomness()
-    opened_store = open_store(path, durability, clock_in_use) if store is None else store
+    parts = standard_parts() if parts is None else tuple(parts)
+    opened_store = open_store(path, durability, clock_in_use, parts) if store is None else store
     try:
-        kept = _open_artifacts(artifacts, path, random_bytes)
+        kept = _open_artifacts(artifacts, path, random_bytes, parts)
     except BaseException:
         if store is None:
             opened_store.close()
         raise
-    base_models = [] if backend is not None or (path is None and store is None) else _kept_base_models(opened_store)
-    offer = LocalOffer(base_models)
-    served_locally, close_networks = _local_backend(offer)
+    older = None if path is None and store is None else opened_store
+    engines = [] if backend is not None else [part.engine(older) for part in parts if part.engine is not None]
     runtime = Runtime(
         store=opened_store,
         artifacts=kept,
-        backend=backend or Router([EchoBackend(), _tabular_backend(), served_locally]),
-        trainers=tuple(trainers) if trainers is not None else _trainers(base_models, offer),
+        backend=backend or Router([EchoBackend(), _tabular_backend(), *(engine.backend for engine in engines)]),
+        trainers=tuple(trainers) if trainers is not None else _trainers(engines),
         clock=clock_in_use,
         ids=ids or (uuid7_ids(randomness=random_bytes) if clock is None else ids_by(clock, random_bytes)),
         randomness=random_bytes,
         observer=observer,
         settings=settings or Settings(),
         project=project,
-        job_types=deferred(lambda: job_types.JOB_TYPES),
-        base_models=base_models if backend is None else None,
+        parts=parts,
+        job_types=deferred(lambda: job_types.job_types_of(parts)),
+        engines=engines,
     )
     close_store: Callable[[], None] = opened_store.close if store is None else opened_store.sync
 
@@ -111,7 +109,8 @@ def open_platform(
             booking.close_requests(runtime)
         runtime.cache.closed = True
         runtime.cache.close_slots()
-        close_networks()
+        for engine in engines:
+            engine.close()
         close_store()
 
     return Platform(runtime, host(entity), Lifetime(close, lambda threads: thread.ThreadExecutor(threads)))
@@ -127,16 +126,27 @@ def ids_by(clock: Clock, randomness: Randomness = os.urandom) -> Ids:
     return uuid7_ids(lambda: int(clock.now().timestamp() * 1000), randomness)
 
 
-def is_address(path: str | os.PathLike[str] | None) -> bool:
+def is_address(path: str | os.PathLike[str] | None, parts: Iterable[Part] | None = None) -> bool:
     """Return whether this is the address of a database, and not the path of a file.
 
     Raises `InvalidInput` for an address of another kind, which would be taken for a file.
     """
-    scheme = re.match(r"[a-z][a-z0-9+.-]*://|postgres(?:ql)?:", path) if isinstance(path, str) else None
-    if scheme is None or scheme[0] in _ADDRESSES:
-        return scheme is not None
+    return isinstance(path, str) and store_address(path, standard_parts() if parts is None else parts) is not None
+
+
+def store_address(path: str, parts: Iterable[Part]) -> StoreAddress | None:
+    """Return how to open the store at an address; None for the path of a file. Raises `InvalidInput`."""
+    known = by_scheme(parts, "stores")
+    scheme = re.match(r"([a-z][a-z0-9+.-]*):(//)?", path)
+    if scheme is None or (scheme[2] is None and scheme[1] not in known):
+        return None
+    if scheme[2] is not None and scheme[1] in known:
+        address: StoreAddress = known[scheme[1]]
+        return address
+    examples = ", ".join(dict.fromkeys(address.example for address in known.values()))
     raise InvalidInput.at(
-        "store", msg=f"no store has addresses that begin with {scheme[0]}; name a file, or postgresql://host/database"
+        "store",
+        msg=f"no store has addresses that begin with {scheme[0]}; name a file{', or ' if examples else ''}{examples}",
     )
 
 
@@ -144,27 +154,38 @@ def open_store(
     path: str | os.PathLike[str] | None,
     durability: Literal["power", "process"] = "power",
     clock: Clock | None = None,
+    parts: Sequence[Part] | None = None,
 ) -> Store:
     """Open the records of a platform: in memory, in a file, or in the database of an address."""
+    parts = standard_parts() if parts is None else parts
+    records = records_of(parts)
     if path is None:
-        return MemoryStore(RECORDS, clock)
-    if is_address(path):
-        return postgres.PostgresStore(str(path), RECORDS, durability=durability)
-    return sqlite.SqliteStore(os.fspath(path), RECORDS, durability=durability, clock=clock)
+        return MemoryStore(records, clock)
+    address = store_address(path, parts) if isinstance(path, str) else None
+    if address is not None:
+        return address.open(str(path), records, changes_of(parts), durability)
+    changes = changes_of(parts)
+    return sqlite.SqliteStore(os.fspath(path), records, durability=durability, clock=clock, changes=changes)
+
+
+def changes_of(parts: Iterable[Part]) -> "Sequence[SchemaChange]":
+    """Return the changes of the tables of the core and of these parts."""
+    return [*schema_changes.CHANGES, *(change for part in parts for change in part.changes())]
 
 
 def _open_artifacts(
     artifacts: ArtifactStore | str | os.PathLike[str] | None,
     path: str | os.PathLike[str] | None,
     randomness: Randomness,
+    parts: Sequence[Part],
 ) -> ArtifactStore:
     if isinstance(artifacts, str | os.PathLike):
-        return address.open_artifacts(os.fspath(artifacts), randomness)
+        return address.open_artifacts(os.fspath(artifacts), randomness, parts)
     if artifacts is not None:
         return artifacts
     if path is None:
         return deferred(lambda: memory.MemoryArtifacts(randomness))
-    if is_address(path):
+    if is_address(path, parts):
         return deferred(_refuse_artifacts)
     return folder.FolderArtifacts(artifacts_folder(path), randomness)
 
@@ -172,7 +193,7 @@ def _open_artifacts(
 def _refuse_artifacts() -> Never:
     raise InvalidInput.at(
         "artifacts",
-        msg="a platform in PostgreSQL needs a place for files that all its machines share: open it with artifacts=, "
+        msg="a platform in a database needs a place for files that all its machines share: open it with artifacts=, "
         "or --artifacts on the command line",
     )
 
@@ -182,33 +203,7 @@ def _tabular_backend() -> Backend:
     return deferred(lambda: tabular.TabularBackend(), entries=cache(tabular_entries))
 
 
-def _kept_base_models(store: Store) -> "list[base_model.BaseModel]":
-    """Return the base models that the store holds."""
-
-    def query(snapshot: Snapshot) -> "list[base_model.BaseModel]":
-        return snapshot.page(base_model.BaseModel, "listed", base_model.OFFER, limit=_MOST_BASE_MODELS)
-
-    return store.read(query)
-
-
-def _local_backend(offer: LocalOffer) -> tuple[Backend, Callable[[], None]]:
-    """Make the backend of base models in local folders, and the function that closes it; torch loads on first use."""
-    made: list[local.LocalBackend] = []
-
-    def make() -> Backend:
-        made.append(local.LocalBackend(offer))
-        return made[0]
-
-    def close() -> None:
-        for backend in made:
-            backend.close()
-
-    return deferred(make, entries=offer.entries), close
-
-
-def _trainers(base_models: "list[base_model.BaseModel]", offer: LocalOffer) -> tuple[Trainer, ...]:
-    """Make the trainers of the tabular models and of base models in local folders."""
-    return (
-        deferred(lambda: tabular_training.TabularTrainer()),
-        deferred(lambda: local_training.LocalTrainer(base_models), methods=offer.methods),
-    )
+def _trainers(engines: Iterable[DefaultEngine]) -> tuple[Trainer, ...]:
+    """Make the trainer of the tabular models, and take those of engines."""
+    tabular_trainer: Trainer = deferred(lambda: tabular_training.TabularTrainer())
+    return (tabular_trainer, *(trainer for engine in engines for trainer in engine.trainers))

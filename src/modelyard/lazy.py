@@ -27,18 +27,37 @@ def lazy_exports(
     """Make the `__getattr__` and `__dir__` of a package whose public names load the module they live in at first use.
 
     `homes` maps modules, as seen from modelyard, to names; a module's own last name stands for the module itself.
+    The public names of parts, if they are there, are added to them, and `__all__` is made of all.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
 
+    def everything() -> dict[str, str]:
+        return home_of | {name: home for home, names in _homes_of_parts(package).items() for name in names}
+
     def load(name: str) -> Any:
-        if name not in home_of:
+        if name == "__all__":
+            return sorted(everything())
+        found = home_of.get(name) or (None if name.startswith("_") else everything().get(name))
+        if found is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        home = import_module(f"modelyard.{home_of[name]}")
+        home = import_module(f"modelyard.{found}")
         value = home if home.__name__.endswith(f".{name}") else getattr(home, name)
         setattr(sys.modules[package], name, value)
         return value
 
-    return load, lambda: sorted({*vars(sys.modules[package]), *home_of})
+    return load, lambda: sorted({*vars(sys.modules[package]), *everything()})
+
+
+def _homes_of_parts(package: str) -> Mapping[str, Sequence[str]]:
+    door = package.removeprefix("modelyard").removeprefix(".") or "top"
+    name = f"modelyard.parts.doors.{door}"
+    try:
+        homes: Mapping[str, Sequence[str]] = import_module(name).HOMES
+    except ModuleNotFoundError as missing:
+        if missing.name is None or not f"{name}.".startswith(f"{missing.name}."):
+            raise
+        return {}
+    return homes
 
 
 class _Deferred:

@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.errors import ClientDisconnected, MalformedRequest
 from modelyard.http.headers import Header
+from modelyard.http.interface import Interface
+from modelyard.http.interfaces import STANDARD
 from modelyard.http.message import Request
-from modelyard.http.route import STANDARD, Interface
 from modelyard.http.router import mounted_path
-from modelyard.parts.dashboard import app as pages
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Authenticator
 
@@ -44,7 +44,7 @@ def wsgi_app(
     `/dashboard`.
     """
     endpoint = Endpoint(platform, interfaces, authenticator, cors_origins)
-    answering = pages.Dashboard(platform, authenticator, api=endpoint) if dashboard else endpoint
+    answering = platform.site(authenticator, api=endpoint) if dashboard else endpoint
 
     def application(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         response = answering.handle(_request(environ))

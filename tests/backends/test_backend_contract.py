@@ -4,11 +4,11 @@ import pytest
 
 from backends import OnLoops
 from modelyard.backends.echo import EchoBackend
+from modelyard.backends.json_schema.instances import forced_call, structured_text
 from modelyard.backends.router import Router
 from modelyard.domain.completion import CompletionRequest, Message, Role, ToolMode
 from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.parts.scripted.backend import Answer, ScriptedBackend, call, on, pause, say, token
-from modelyard.parts.scripted.json_schema.instances import forced_call, structured_text
 from modelyard.protocols import AsyncBackend, Backend
 from modelyard.testing import BackendContract
 

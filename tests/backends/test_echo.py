@@ -15,10 +15,10 @@ from modelyard.domain.catalogue import Feature, Pricing, SamplingParameter
 from modelyard.domain.completion import (
     Choice,
     CompletionRequest,
+    ContentPart,
     Delta,
     FinishReason,
     Message,
-    Part,
     ResponseFormat,
     ResponseType,
     Role,
@@ -93,7 +93,7 @@ def test_the_limit_cuts_at_a_token_with_the_finish_reason_length(streamed: bool)
 
 
 def test_the_last_user_message_is_said_or_else_the_last_message() -> None:
-    driver = (Message(Role.USER, "first"), Message(Role.USER, (Part("text", "sec"), Part("text", "ond"))))
+    driver = (Message(Role.USER, "first"), Message(Role.USER, (ContentPart("text", "sec"), ContentPart("text", "ond"))))
     assert answer("", messages=(*driver, Message(Role.ASSISTANT, "no"))).message.text == "second"
     assert answer("", messages=(Message(Role.SYSTEM, "alone"),)).message.text == "alone"
 

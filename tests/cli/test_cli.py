@@ -17,7 +17,8 @@ from modelyard.domain.identity import anonymous
 from modelyard.errors import JobFailed, StoreError
 from modelyard.executors.isolating import IsolatingExecutor
 from modelyard.executors.subprocess import SubprocessExecutor
-from modelyard.http.route import STANDARD, Interface
+from modelyard.http.interface import Interface
+from modelyard.http.interfaces import STANDARD
 from modelyard.worker import platform_of
 
 
@@ -197,13 +198,13 @@ def test_callers_without_a_key_are_served_on_a_loopback_host_only(
 def test_the_interfaces_that_are_served_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[set[str]] = []
     monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
-    monkeypatch.setattr(serving, "asgi_app", lambda _, interfaces, *__, **___: served.append(set(interfaces)))
+    monkeypatch.setattr(serving, "asgi_app", lambda _, interfaces, *__, **___: served.append({*map(str, interfaces)}))
     for words in ((), ("--interfaces", "inference, base"), ("--interfaces", "base", "--uploads")):
         call("serve", "--store", tmp_path / "yard.db", *words)
-    assert served == [set(STANDARD), {"inference", "base"}, {"base", "uploads"}]
+    assert served == [{*map(str, STANDARD)}, {"inference", "base"}, {"base", "uploads"}]
     refused = call("serve", "--store", tmp_path / "yard.db", "--interfaces", "base,talk", status=2).output
     assert "there is no interface 'talk'" in refused
-    assert all(interface in refused for interface in Interface)
+    assert all(interface.name in refused for interface in Interface)
 
 
 def test_a_served_platform_runs_jobs_in_threads_or_in_processes_or_not_at_all(

@@ -7,7 +7,7 @@ import pytest
 
 from modelyard import Platform, open_platform
 from modelyard.asgi import asgi_app
-from modelyard.http.route import Interface
+from modelyard.http.interface import Interface
 from modelyard.testing.clients.server import asgi_server
 from openapi_check import Checked
 

@@ -13,7 +13,8 @@ import pytest_modelyard
 from modelyard import errors, open_platform, testing
 from modelyard.cli import main
 from modelyard.http.endpoint import Endpoint
-from modelyard.http.route import Interface
+from modelyard.http.interface import Interface
+from modelyard.part import standard_parts
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -72,7 +73,19 @@ def test_every_resource_is_listed_with_its_methods() -> None:
         resources_of = {
             name for name, value in getmembers(type(platform)) if isinstance(value, property | cached_property)
         }
-    opened_with = {"settings", "clock", "randomness", "blocking", "spool", "threads", "observer", "tracing"}
+    resources_of |= {name for part in standard_parts() for name in part.resources} - {"add_base_model", "base_models"}
+    opened_with = {
+        "parts",
+        "job_types",
+        "settings",
+        "clock",
+        "randomness",
+        "blocking",
+        "spool",
+        "threads",
+        "observer",
+        "tracing",
+    }
     assert {path.split(".")[1] for path in resources} == resources_of - opened_with
 
 

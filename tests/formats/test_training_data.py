@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from example_counts import examples
-from modelyard.domain.completion import FinishReason, Message, Part, Role, Tool, ToolCall
+from modelyard.domain.completion import ContentPart, FinishReason, Message, Role, Tool, ToolCall
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.training import Example, History, RolloutError, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.errors import InvalidInput
@@ -28,9 +28,9 @@ OBJECTS = st.dictionaries(TEXT, st.none() | st.booleans() | st.integers(-9, 9) |
 CALLS = st.lists(st.builds(ToolCall, TEXT, TEXT, TEXT), max_size=2).map(tuple)
 IMAGES = st.fixed_dictionaries({"url": TEXT, "detail": st.sampled_from(["auto", "low", "high"])})
 PARTS = (
-    st.builds(Part, st.just("text"), TEXT)
-    | st.builds(Part, st.just("image_url"), data=IMAGES)
-    | st.builds(Part, st.just("input_audio"), data=OBJECTS)
+    st.builds(ContentPart, st.just("text"), TEXT)
+    | st.builds(ContentPart, st.just("image_url"), data=IMAGES)
+    | st.builds(ContentPart, st.just("input_audio"), data=OBJECTS)
 )
 CONTENT = st.none() | TEXT | st.lists(PARTS, max_size=3).map(tuple)
 MESSAGES = st.builds(Message, st.sampled_from(Role), CONTENT, st.none() | TEXT, CALLS, st.none() | TEXT)

@@ -15,7 +15,7 @@ from modelyard.http import headers as headers_module
 from modelyard.http.auth import attribution, is_loopback, secret_in
 from modelyard.http.errors import MalformedRequest
 from modelyard.http.headers import check_singular, headers_of
-from modelyard.http.route import Auth
+from modelyard.http.interface import Auth
 
 KEY = "my_abcdefgh_" + "x" * 43
 

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from each import check_each
+from every_route import routes
 from modelyard.backends import ScriptedBackend
 from modelyard.compose import open_platform
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.errors import BackendError, StorageFull, StoreBusy
-from modelyard.http.endpoint import Endpoint, routes
+from modelyard.http.endpoint import Endpoint
+from modelyard.http.interface import Auth, Interface
 from modelyard.http.message import Request
-from modelyard.http.route import Auth, Interface
 from modelyard.platform.runtime import Settings
 from modelyard.testing import ManualClock
 

@@ -9,20 +9,20 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from each import check_each
+from every_route import routes
 from example_counts import examples
 from modelyard.compose import open_platform
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.usage import LedgerEntry
-from modelyard.http.endpoint import Endpoint, mounted_routes
+from modelyard.http.endpoint import Endpoint
+from modelyard.http.interface import Auth, ErrorFormat
 from modelyard.http.message import Request
-from modelyard.http.route import Auth, Body, ErrorFormat, Interface, Route
+from modelyard.http.route import Body, Route
 
 CHAT = "/inference/v1/chat/completions"
-ROUTES = mounted_routes(Interface)
+ROUTES = routes()
 TAKING_JSON = [
-    route
-    for route in mounted_routes(Interface)
-    if route.body in (Body.CONTROL, Body.CHAT) and route.auth is not Auth.ADDRESS
+    route for route in routes() if route.body in (Body.CONTROL, Body.CHAT) and route.auth is not Auth.ADDRESS
 ]
 TAKING_DATA = [route for route in ROUTES if route.body in (Body.DATA, Body.EXPORT)]
 
@@ -153,9 +153,7 @@ def credentials(route: Route) -> dict[str, str]:
 def refused(answer: Any, error_format: ErrorFormat) -> bool:
     """The answer is a 4xx in the words of its interface."""
     body = answer.json
-    shape = {ErrorFormat.ERROR: "error", ErrorFormat.ERRORS: "errors", ErrorFormat.MESSAGES: "error"}.get(
-        error_format, "detail"
-    )
+    shape = {"error": "error", "errors": "errors", "type": "error"}.get(error_format.name, "detail")
     return 400 <= answer.status < 500 and shape in body
 
 
@@ -180,7 +178,7 @@ def test_a_body_that_is_not_a_json_object_is_refused_and_stores_nothing(
             assert answer.status < 500  # null is as good as no body where none is needed
         else:
             assert refused(answer, route.error_format)
-            usual = 400 if route.error_format in (ErrorFormat.ERROR, ErrorFormat.ERRORS, ErrorFormat.MESSAGES) else 422
+            usual = 400 if route.error_format.name in ("error", "errors", "type") else 422
             hosts_only = {403} if route.path.startswith("/v1/admin/") else set()
             assert answer.status in {usual} | hosts_only
             assert message(answer.json)

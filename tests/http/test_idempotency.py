@@ -11,14 +11,14 @@ from typing import Any
 import attrs
 import pytest
 
+from every_route import routes
 from http_client import Answer, Client
 from modelyard import open_platform
 from modelyard.domain.idempotency import LIFETIME, AnsweredRequest
 from modelyard.domain.models import TrajectoryLog
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.training import Dataset
-from modelyard.http.endpoint import routes
-from modelyard.http.route import Interface
+from modelyard.http.interface import Interface
 from modelyard.platform.platform import Platform
 from modelyard.stores.memory import MemoryStore
 from modelyard.testing import ManualClock

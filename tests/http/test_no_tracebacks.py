@@ -17,7 +17,7 @@ from modelyard import Platform
 from modelyard.asgi import asgi_app
 from modelyard.backends.echo import EchoBackend
 from modelyard.compose import open_platform
-from modelyard.http.route import Interface
+from modelyard.http.interface import Interface
 from modelyard.testing.clients.server import asgi_server
 from modelyard.wsgi import wsgi_app
 

@@ -8,9 +8,9 @@ import attrs
 import pytest
 from jsonschema import Draft202012Validator
 
+from every_route import routes
 from modelyard.formats.chat.request import ChatRequest
 from modelyard.formats.constraints import Length, Matching, Unsupported, Within
-from modelyard.http.endpoint import routes
 from modelyard.http.openapi import Schemas, document
 
 

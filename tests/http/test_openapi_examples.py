@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from every_route import routes
 from http_client import Client
 from modelyard import open_platform
 from modelyard.domain.evaluation.scorer_rules import RULES
-from modelyard.http.endpoint import routes
+from modelyard.http.message import PROTOBUF
 from modelyard.http.openapi import document, examples
-from modelyard.http.route import PROTOBUF
 from modelyard.platform.runtime import Settings
 from openapi_calls import record
 

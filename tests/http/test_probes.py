@@ -7,7 +7,7 @@ import pytest
 
 from modelyard import open_platform
 from modelyard.errors import StoreError
-from modelyard.http.route import Interface
+from modelyard.http.interface import Interface
 
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/health"])

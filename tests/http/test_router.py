@@ -5,11 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.http.endpoint import route_table
+from modelyard.http.error_responses import DETAIL
 from modelyard.http.errors import MethodNotAllowed, UnknownRoute
+from modelyard.http.interface import Auth, Interface
 from modelyard.http.message import Response
-from modelyard.http.not_offered import NOT_OFFERED
-from modelyard.http.route import Auth, ErrorFormat, Interface, Route, RouteCall
+from modelyard.http.route import Route, RouteCall
 from modelyard.http.router import HttpRouter, mounted_path
+from modelyard.part import standard_parts
 
 
 def answer(call: RouteCall) -> Response:
@@ -100,7 +102,7 @@ def test_a_path_that_is_nearly_right_is_not_found(raw: str) -> None:
 def test_below_a_guarded_prefix_even_nothing_asks_who_calls(raw: str) -> None:
     match = TABLE.match(raw)
     assert match.auth is Auth.BEARER
-    assert match.error_format is ErrorFormat.DETAIL
+    assert match.error_format is DETAIL
 
 
 @pytest.mark.parametrize(
@@ -159,7 +161,7 @@ def test_the_path_below_the_mount_point(raw: str | None, path: str, root: str, m
 
 
 def test_what_the_trace_client_may_ask_for_in_vain_is_refused_by_name() -> None:
-    table = route_table(frozenset(Interface))
+    table = route_table(frozenset(Interface), tuple(standard_parts()))
     for path, words in (
         ("/cost/create", "the ledger"),
         ("/objs/prompt/aliases", "aliases"),
@@ -169,5 +171,3 @@ def test_what_the_trace_client_may_ask_for_in_vain_is_refused_by_name() -> None:
     ):
         with pytest.raises(UnknownRoute, match=words):
             table.match(path).route("POST")
-    for first in NOT_OFFERED:
-        assert not table.match("/" + "/".join(first)).routes

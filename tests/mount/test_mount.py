@@ -14,7 +14,8 @@ import pytest
 
 from modelyard.asgi import asgi_app
 from modelyard.compose import open_platform
-from modelyard.http.route import STANDARD, Interface
+from modelyard.http.interface import Interface
+from modelyard.http.interfaces import STANDARD
 from modelyard.wsgi import wsgi_app
 from openapi_check import described
 

@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 import attrs
 
 from modelyard.http.endpoint import Endpoint
+from modelyard.http.interface import Interface
 from modelyard.http.message import Request, Response
-from modelyard.http.route import Interface
 from modelyard.platform.platform import Platform
 from openapi_check import Document, described
 

@@ -19,7 +19,9 @@ from http_client import Answer, Client, client_of
 from modelyard import open_platform
 from modelyard.domain.catalogue import Pricing
 from modelyard.http import openapi
-from modelyard.http.route import PROTOBUF, Auth, Body, Parameter, Route
+from modelyard.http.interface import Auth
+from modelyard.http.message import PROTOBUF
+from modelyard.http.route import Body, Parameter, Route
 from modelyard.platform.platform import Platform
 from modelyard.testing import ManualClock
 from tinker_messages import forward_backward

@@ -10,10 +10,11 @@ from urllib.parse import parse_qs
 from jsonschema import Draft202012Validator
 
 from modelyard.http.endpoint import Endpoint, route_table
+from modelyard.http.interface import Interface
 from modelyard.http.message import Request, Response
 from modelyard.http.openapi import document
-from modelyard.http.route import Interface
 from modelyard.http.router import mounted_path
+from modelyard.part import standard_parts
 
 JSON, JSON_LINES, EVENTS = "application/json", "application/jsonl", "text/event-stream"
 DONE = "[DONE]"
@@ -121,7 +122,7 @@ class Answered:
 @cache
 def described(interfaces: tuple[Interface, ...] = tuple(Interface)) -> Document:
     """The document of the interfaces, as an endpoint shows it."""
-    return Document(document(route_table(frozenset(interfaces)).routes))
+    return Document(document(route_table(frozenset(interfaces), tuple(standard_parts())).routes))
 
 
 # ---- beneath a server ----------------------------------------------------------------------------------------------

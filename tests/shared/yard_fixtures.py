@@ -225,7 +225,7 @@ class Yard:
     def files(self) -> set[str]:
         return set(self.runtime.artifacts.names())
 
-    def new_job(self, lane: str, kind: JobKind = JobKind.SFT, **fields: Any) -> Job:
+    def new_job(self, lane: str, kind: str = JobKind.SFT, **fields: Any) -> Job:
         return Job(self.runtime.ids(), kind, "acme", "p", lane, self.clock.now(), **fields)
 
 

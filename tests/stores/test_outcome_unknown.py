@@ -8,7 +8,8 @@ import pytest
 from modelyard import open_platform
 from modelyard.domain.record import Record
 from modelyard.errors import OutcomeUnknown
-from modelyard.http.error_responses import ErrorFormat, error_status
+from modelyard.http.error_responses import DETAIL, ERROR, REASON, error_status
+from modelyard.http.interface import ErrorFormat
 from modelyard.stores import RECORDS, MemoryStore
 from modelyard.testing import RunTwiceStore
 
@@ -45,7 +46,7 @@ def test_an_idempotency_key_finds_what_may_have_been_stored(store: UnsureStore) 
         assert [job.id for job in platform.jobs.list()] == [again.id]
 
 
-@pytest.mark.parametrize("error_format", list(ErrorFormat))
+@pytest.mark.parametrize("error_format", [DETAIL, ERROR, REASON])
 def test_over_http_it_is_an_error_of_the_server(error_format: ErrorFormat) -> None:
     assert error_status(OutcomeUnknown("lost"), error_format) == 500
 

@@ -1,6 +1,7 @@
 """Artifact stores by their addresses: a folder, or a bucket of an object store."""
 
 import re
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -8,16 +9,15 @@ from urllib.request import url2pathname
 from modelyard.artifacts.folder import FolderArtifacts
 from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.errors import InvalidInput
-from modelyard.parts.objects import store as objects
-from modelyard.parts.objects import stores
+from modelyard.part import Part, by_scheme, standard_parts
 from modelyard.protocols import ArtifactStore, Randomness
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
-_KNOWN = "a folder, file:///folder, memory://, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix"
+_KNOWN = ("a folder", "file:///folder", "memory://")
 
 
-def open_artifacts(address: str, randomness: Randomness) -> ArtifactStore:
-    """Open the artifact store at an address: a folder, `file://`, `memory://`, `s3://`, `gs://` or `az://`.
+def open_artifacts(address: str, randomness: Randomness, parts: Iterable[Part] | None = None) -> ArtifactStore:
+    """Open the artifact store at an address: a folder, `file://`, `memory://`, or one that parts open.
 
     The credentials of an object store come from where its own tools take them: its environment variables, its files or
     the machine. Nothing is asked of it yet. Raises `InvalidInput`, `MissingExtra`, `StoreError`.
@@ -25,15 +25,18 @@ def open_artifacts(address: str, randomness: Randomness) -> ArtifactStore:
     scheme = _SCHEME.match(address)
     if scheme is None:
         return FolderArtifacts(address, randomness)
-    parts = _checked(address)
+    place = _checked(address)
+    schemes = by_scheme(standard_parts() if parts is None else parts, "artifacts")
     match scheme[1].lower():
-        case "file" if not parts.netloc:
-            return FolderArtifacts(url2pathname(parts.path), randomness)
+        case "file" if not place.netloc:
+            return FolderArtifacts(url2pathname(place.path), randomness)
         case "memory":
             return MemoryArtifacts(randomness)
-        case "s3" | "gs" | "az" if parts.netloc:
-            return objects.ObjectArtifacts(stores.bucket_at(address), stores.cache_of(address), randomness=randomness)
-    raise InvalidInput.at("artifacts", msg=f"must be {_KNOWN}")
+        case named if named in schemes and place.netloc:
+            opened: ArtifactStore = schemes[named][1](address, randomness)
+            return opened
+    *first, last = (*_KNOWN, *(example for example, _ in schemes.values()))
+    raise InvalidInput.at("artifacts", msg=f"must be {', '.join(first)} or {last}")
 
 
 def _checked(address: str) -> Any:

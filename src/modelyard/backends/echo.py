@@ -15,6 +15,7 @@ import attrs
 from modelyard.backends import word_embedding
 from modelyard.backends.deltas import one_by_one
 from modelyard.backends.entries import entry_for
+from modelyard.backends.json_schema import instances
 from modelyard.domain import embedding
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.completion import (
@@ -32,7 +33,6 @@ from modelyard.domain.completion import (
 )
 from modelyard.domain.frozen_fast import maker
 from modelyard.domain.logprobs import TokenLogprob
-from modelyard.parts.scripted.json_schema import instances
 from modelyard.protocols import Capabilities, Deltas, ServedModel
 
 _text_delta = maker(Delta)

@@ -1,9 +1,12 @@
 """The command line, a thin layer over the Python API."""
 
+from collections.abc import Iterable
+
 import click
 
 from modelyard.cli.lazy_group import LazyGroup
 from modelyard.lazy import defer_modules
+from modelyard.part import Part, standard_parts
 
 __all__ = ["main"]
 
@@ -11,57 +14,68 @@ defer_modules(__name__, "uvicorn_server")
 
 SECTIONS = {
     "Start": {
-        "quickstart": ("cli.serving:quickstart", "Fine-tune, reinforce and evaluate a small model, in seconds."),
-        "ask": ("cli.asking:ask", "Ask a model for one completion, shown as it is made."),
-        "serve": ("cli.serving:serve", "Serve the platform over HTTP until interrupted."),
-        "ui": ("cli.serving:ui", "Show the dashboard of a store on this machine, to read only."),
-        "work": ("cli.working:work", "Run queued jobs until interrupted."),
+        "quickstart": (
+            "modelyard.cli.serving:quickstart",
+            "Fine-tune, reinforce and evaluate a small model, in seconds.",
+        ),
+        "ask": ("modelyard.cli.asking:ask", "Ask a model for one completion, shown as it is made."),
+        "serve": ("modelyard.cli.serving:serve", "Serve the platform over HTTP until interrupted."),
+        "work": ("modelyard.cli.working:work", "Run queued jobs until interrupted."),
     },
     "Models": {
-        "catalogue": ("cli.asking:catalogue", "List the models that can be asked, and their prices."),
-        "models": ("cli.models:models", "List trainable models, or look at one."),
-        "checkpoints": ("cli.models:checkpoints", "List the checkpoints of a model."),
-        "aliases": ("cli.models:aliases", "List the aliases of a model."),
-        "promote": ("cli.models:promote", "Point an alias at a checkpoint."),
-        "rollback": ("cli.models:rollback", "Point an alias back to where it pointed before."),
-        "base-models": ("parts.torch.commands:base_models", "Manage base models in local folders."),
+        "catalogue": ("modelyard.cli.asking:catalogue", "List the models that can be asked, and their prices."),
+        "models": ("modelyard.cli.models:models", "List trainable models, or look at one."),
+        "checkpoints": ("modelyard.cli.models:checkpoints", "List the checkpoints of a model."),
+        "aliases": ("modelyard.cli.models:aliases", "List the aliases of a model."),
+        "promote": ("modelyard.cli.models:promote", "Point an alias at a checkpoint."),
+        "rollback": ("modelyard.cli.models:rollback", "Point an alias back to where it pointed before."),
     },
     "Work": {
-        "train": ("cli.training:train", "Train a model: sft, rl, dpo, import."),
-        "collect": ("parts.traffic.commands:collect", "Collect stored answers into training data, and train on them."),
-        "evaluate": ("cli.evaluations:evaluate", "Evaluate models, and print their scores."),
-        "runs": ("cli.evaluations:runs", "List, show, compare, report and export evaluation runs."),
-        "annotate": (
-            "parts.annotations.commands:annotate",
-            "Tag a job, a run, a model or a checkpoint, or write a note on it.",
-        ),
-        "jobs": ("cli.jobs:jobs", "Manage jobs: trainings and evaluations."),
+        "train": ("modelyard.cli.training:train", "Train a model: sft, rl, dpo, import."),
+        "evaluate": ("modelyard.cli.evaluations:evaluate", "Evaluate models, and print their scores."),
+        "runs": ("modelyard.cli.evaluations:runs", "List, show, compare, report and export evaluation runs."),
+        "jobs": ("modelyard.cli.jobs:jobs", "Manage jobs: trainings and evaluations."),
     },
     "Who may do what": {
-        "keys": ("cli.keys:keys", "Manage API keys."),
-        "usage": ("cli.usage:usage", "Sum usage and its cost."),
-        "budget": ("cli.usage:budget", "Bound what entities and keys may spend."),
+        "keys": ("modelyard.cli.keys:keys", "Manage API keys."),
+        "usage": ("modelyard.cli.usage:usage", "Sum usage and its cost."),
+        "budget": ("modelyard.cli.usage:budget", "Bound what entities and keys may spend."),
     },
     "Store": {
-        "doctor": ("cli.upkeep:doctor", "Try every part of the platform."),
-        "backup": ("cli.upkeep:backup", "Write a consistent copy while others work on."),
-        "restore": ("cli.upkeep:restore", "Copy a backup back, and check it."),
-        "keep": ("cli.upkeep:keep", "Remove what is older than so many days."),
-        "sweep": ("cli.upkeep:sweep", "Remove files that no record names."),
-        "migrate": ("cli.stores:migrate", "Bring the tables of an older version to this one."),
-        "copy": ("cli.stores:copy", "Copy every record from one store to another."),
+        "doctor": ("modelyard.cli.upkeep:doctor", "Try every part of the platform."),
+        "backup": ("modelyard.cli.upkeep:backup", "Write a consistent copy while others work on."),
+        "restore": ("modelyard.cli.upkeep:restore", "Copy a backup back, and check it."),
+        "keep": ("modelyard.cli.upkeep:keep", "Remove what is older than so many days."),
+        "sweep": ("modelyard.cli.upkeep:sweep", "Remove files that no record names."),
+        "migrate": ("modelyard.cli.stores:migrate", "Bring the tables of an older version to this one."),
+        "copy": ("modelyard.cli.stores:copy", "Copy every record from one store to another."),
     },
 }
 
 
-@click.group(cls=LazyGroup)
-@click.version_option(package_name="modelyard")
-def main() -> None:
-    """Use the model platform from the command line.
+def command_line(parts: Iterable[Part]) -> click.Group:
+    """Make the command line of the core and of these parts.
 
-    The store is ./yard.db unless --store names another one; --factory MODULE:FUNCTION names code that returns your own
-    platform in its place. Names stand for ids everywhere.
+    main = command_line((*STANDARD, NOTES))
     """
+    sections = {title: dict(commands) for title, commands in SECTIONS.items()}
+    children: dict[str, dict[str, str]] = {}
+    for part in parts:
+        for name, command in part.commands.items():
+            group, _, child = name.partition(" ")
+            if child:
+                children.setdefault(group, {})[child] = command.home
+            else:
+                sections.setdefault(command.section, {})[name] = (command.home, command.help)
+    line = LazyGroup("modelyard", sections, children, HELP)
+    return click.version_option(package_name="modelyard")(line)
 
 
-LazyGroup.sections = SECTIONS
+HELP = """Use the model platform from the command line.
+
+The store is ./yard.db unless --store names another one; --factory MODULE:FUNCTION names code that returns your own
+platform in its place. Names stand for ids everywhere.
+"""
+
+
+main: click.Group = command_line(standard_parts())

@@ -9,7 +9,7 @@ import attrs
 import click
 
 from modelyard.cli.lazy_group import Group
-from modelyard.cli.names import ANSWERS, EVALUATIONS, subject_name
+from modelyard.cli.names import EVALUATIONS, subject_name
 from modelyard.cli.terminal import (
     StoreName,
     entity_option,
@@ -20,11 +20,9 @@ from modelyard.cli.terminal import (
     show_values,
     store_option,
 )
-from modelyard.domain.job import JobKind, JobStatus
+from modelyard.domain.job import JobStatus
 from modelyard.domain.job_summary import JobSummary
-from modelyard.domain.training import TrainingEvent, TrainingJob
-from modelyard.parts.annotations.records import AnnotatedKind
-from modelyard.parts.traffic.records import CollectionJob
+from modelyard.domain.training import TrainingEvent
 from modelyard.platform.platform import Platform
 
 SHOWN = ("loss", "reward", "score", "failed")
@@ -81,8 +79,7 @@ def list_jobs(
 
 def _tagged(platform: Platform, tag: str) -> frozenset[str]:
     """Return the ids of the jobs and of the runs that have a tag."""
-    kinds = (AnnotatedKind.JOB, AnnotatedKind.RUN)
-    return frozenset(one.subject for kind in kinds for one in platform.annotations.list(kind=kind, tag=tag))
+    return frozenset().union(*(notes.tagged(tag) for notes in platform.notes()))
 
 
 def _cell(platform: Platform, job: JobSummary, column: str) -> object:
@@ -104,19 +101,19 @@ def show_job(store: StoreName, job: str, as_json: bool) -> None:
     with opened(store) as platform:
         found = _found(platform, job)
         face = _shown(platform, found)
-        words = platform.annotations.get(found.id)
-        fields = {**attrs.asdict(face, value_serializer=_plain), "tags": list(words.tags), "note": words.note}
+        fields = attrs.asdict(face, value_serializer=_plain)
+        for notes in platform.notes():
+            fields |= notes.of(found.id)
     if as_json:
         click.echo(json.dumps(fields, default=str))
     else:
-        show_fields(_flat({**fields, "tags": ", ".join(words.tags)}))
+        show_fields(_flat({name: ", ".join(value) if name == "tags" else value for name, value in fields.items()}))
 
 
-def _shown(platform: Platform, job: JobSummary) -> JobSummary | TrainingJob | CollectionJob:
+def _shown(platform: Platform, job: JobSummary) -> Any:
     """Return what is known of a job of its kind."""
-    if job.kind is JobKind.COLLECT:
-        return platform.traffic.job(job.id).refresh()
-    return job if job.kind in EVALUATIONS | ANSWERS else platform.training.get(job.id)
+    shown = platform.job_types[job.kind].shown
+    return job if shown is None else shown(platform, job.id)
 
 
 def _found(platform: Platform, job: str) -> JobSummary:
@@ -149,10 +146,10 @@ def watch_job(store: StoreName, job: str) -> None:
     """Follow JOB (named as for `jobs show`) until it ends; a worker elsewhere runs it, or else this command does."""
     with opened(store) as platform:
         found = _found(platform, job)
-        if found.kind in ANSWERS:
+        steps = platform.job_types[found.kind].steps
+        if steps is None:
             raise click.ClickException(f"a {found.kind} has no steps to follow; see modelyard jobs show")
-        evaluates = found.kind in EVALUATIONS
-        events = platform.evaluations.events(found.subject) if evaluates else platform.training.job(found.id).events()
+        events = steps(platform, found.id)
         with click.progressbar(length=1, label=job, item_show_func=lambda text: text) as bar:
             for event in events:
                 done, total = _how_far(event, bar.pos)

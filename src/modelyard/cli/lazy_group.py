@@ -21,13 +21,27 @@ class Group(click.Group):
             raise click.ClickException(str(error)) from error
 
 
+def _loaded(home: str) -> click.Command:
+    module, _, name = home.partition(":")
+    command: click.Command = getattr(import_module(module), name)
+    return command
+
+
 class LazyGroup(Group):
     """A group that knows of each command its module, its name there and its line of help, by section.
 
-    `sections` maps titles of the help to the commands below: `{"Serve": {"serve": ("cli.serving:serve", "")}}`.
+    `sections` maps titles of the help to the commands below: `{"Start": {"serve": ("module:function", "")}}`.
     """
 
-    sections: Mapping[str, Mapping[str, tuple[str, str]]] = {}
+    def __init__(
+        self,
+        name: str,
+        sections: Mapping[str, Mapping[str, tuple[str, str]]],
+        children: Mapping[str, Mapping[str, str]],
+        help: str,
+    ) -> None:
+        super().__init__(name, help=help)
+        self.sections, self.children = sections, children
 
     def _known(self) -> Mapping[str, tuple[str, str]]:
         return {name: where for section in self.sections.values() for name, where in section.items()}
@@ -41,8 +55,10 @@ class LazyGroup(Group):
         where = self._known().get(cmd_name)
         if where is None:
             return None
-        module, _, name = where[0].partition(":")
-        command: click.Command = getattr(import_module(f"modelyard.{module}"), name)
+        command = _loaded(where[0])
+        for child, home in self.children.get(cmd_name, {}).items():
+            assert isinstance(command, click.Group)
+            command.add_command(_loaded(home), child)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -20,9 +20,6 @@ SHORTEST = 6
 
 EVALUATIONS = frozenset({JobKind.EVALUATE, JobKind.RESCORE})
 
-ANSWERS = frozenset({JobKind.BATCH, JobKind.COLLECT, JobKind.RESPONSE})
-"""The kinds of jobs that answer requests or collect answers; only their progress can be shown."""
-
 RUN_HELP = "RUN is an id, its last characters, an evaluation whose newest run it is, or EVALUATION@MODEL."
 
 

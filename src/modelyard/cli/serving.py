@@ -1,30 +1,31 @@
-"""Commands that run the quickstart, serve over HTTP, and show the dashboard."""
+"""Commands that run the quickstart and serve over HTTP."""
 
 from pathlib import Path
 
 import click
 
 from modelyard import quickstart as quickstart_job
-from modelyard.asgi import asgi_app, dashboard_app
+from modelyard.asgi import asgi_app
 from modelyard.cli import uvicorn_server
 from modelyard.cli.logs import log_option, log_to_terminal
 from modelyard.cli.terminal import StoreName, named_factory, opened, printable_store, store_option, try_artifacts
-from modelyard.cli.working import executor_of, set_up_torch
+from modelyard.cli.working import executor_of
 from modelyard.domain.identity import anonymous as anonymous_principal
-from modelyard.domain.identity import host as host_principal
 from modelyard.http.auth import is_loopback
-from modelyard.http.route import STANDARD, Interface
+from modelyard.http.interface import Interface
+from modelyard.http.interfaces import STANDARD
 
-_STANDARD = ",".join(STANDARD)
+_STANDARD = ",".join(map(str, STANDARD))
+_KNOWN = {interface.name: interface for interface in Interface}
 
 
 def _interfaces(context: click.Context, option: click.Parameter, given: str) -> tuple[Interface, ...]:
     """Read names of interfaces between commas. Raises `click.BadParameter`, which lists them."""
     names = [name.strip() for name in given.split(",")]
-    unknown = [name for name in names if name not in Interface.__members__.values()]
+    unknown = [name for name in names if name not in _KNOWN]
     if unknown:
-        raise click.BadParameter(f"there is no interface {unknown[0]!r}; there are {', '.join(Interface)}")
-    return tuple(map(Interface, names))
+        raise click.BadParameter(f"there is no interface {unknown[0]!r}; there are {', '.join(_KNOWN)}")
+    return tuple(_KNOWN[name] for name in names)
 
 
 @click.command()
@@ -45,7 +46,7 @@ def quickstart(folder: Path) -> None:
     default=_STANDARD,
     metavar="NAME,...",
     callback=_interfaces,
-    help=f"What to serve, of {', '.join(Interface)}.  [default: {_STANDARD}]",
+    help=f"What to serve, of {', '.join(_KNOWN)}.  [default: {_STANDARD}]",
 )
 @click.option("--uploads", is_flag=True, help="Take training data from the W&B client too.")
 @click.option("--dashboard", is_flag=True, help="Add the pages of the dashboard, at /dashboard.")
@@ -80,8 +81,8 @@ def serve(
                 f"No API key yet; make one: modelyard keys create --store {printable_store(store)} --entity local",
                 err=True,
             )
-        set_up_torch(platform)
-        interfaces += (Interface.UPLOADS,) if uploads else ()
+        platform.prepare()
+        interfaces += (_KNOWN["uploads"],) if uploads else ()
         executor = executor_of(platform, store, 1, isolate)
         working = worker or isolate
         app = asgi_app(
@@ -94,14 +95,3 @@ def serve(
             anonymous=None if anonymous is None else anonymous_principal(anonymous),
         )
         uvicorn_server.run(app, host, port)
-
-
-@click.command()
-@store_option
-@click.option("--port", default=8001, show_default=True, type=click.IntRange(0, 65535))
-def ui(store: StoreName, port: int) -> None:
-    """Show the dashboard of a store on this machine, to read only and without a login, until interrupted."""
-    with opened(store) as platform:
-        log_to_terminal("text")
-        click.echo(f"Look at http://127.0.0.1:{port}/ ; Ctrl-C stops it", err=True)
-        uvicorn_server.run(dashboard_app(platform, reader=host_principal()), "127.0.0.1", port)

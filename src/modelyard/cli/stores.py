@@ -6,8 +6,9 @@ from pathlib import Path
 import click
 
 from modelyard.cli.terminal import StoreName, StoreType, named_factory, printable_store, require_file, store_option
-from modelyard.compose import open_store
-from modelyard.parts import postgres
+from modelyard.compose import changes_of, open_store, store_address
+from modelyard.domain.schema import records_of
+from modelyard.part import standard_parts
 from modelyard.stores import RECORDS, copying
 
 
@@ -22,7 +23,10 @@ def migrate(store: StoreName) -> None:
         open_store(store).close()
         click.echo(f"{store} is up to date")
         return
-    for name in postgres.migrate(store, RECORDS):
+    parts = standard_parts()
+    address = store_address(store, parts)
+    assert address is not None
+    for name in address.migrate(store, records_of(parts), changes_of(parts)):
         click.echo(name)
     click.echo(
         f"{printable_store(store)} is up to date; servers of an older version refuse to write until they restart"

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from modelyard.cli.fine_tuning import import_jobs
 from modelyard.cli.lazy_group import Group
 from modelyard.cli.terminal import C, StoreName, opened, store_option
 from modelyard.domain.job import JobKind
@@ -52,9 +51,6 @@ def train() -> None:
     """Train MODEL ([entity/]project/name, or an id) on DATA, a JSON Lines file or the URL of a dataset."""
 
 
-train.add_command(import_jobs)
-
-
 @train.command()
 @_training
 def sft(**given: Any) -> None:
@@ -77,7 +73,7 @@ def rl(**given: Any) -> None:
 
 
 def _train(
-    kind: JobKind,
+    kind: str,
     store: StoreName,
     model: str,
     data: str,
@@ -92,7 +88,7 @@ def _train(
             platform.models.create(
                 name, project=project or None, entity=entity or None, base_model=base_model, return_existing=True
             )
-        rows = _groups(data) if kind is JobKind.RL else data
+        rows = _groups(data) if kind == JobKind.RL else data
         try:
             job = platform.training.submit(kind, model, rows, dict(options))
         except TypeError as wrong:  # an option that the method lacks, or a value of another type

@@ -1,31 +1,64 @@
 """The command that runs queued jobs, and the executors of served platforms."""
 
-import os
 import signal
 import threading
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import click
 
 from modelyard.cli.logs import log_option, log_to_terminal
-from modelyard.cli.terminal import StoreName, named_artifacts, named_factory, opened, store_option, try_artifacts
+from modelyard.cli.terminal import (
+    StoreName,
+    named_artifacts,
+    named_factory,
+    opened,
+    printable_store,
+    store_option,
+    try_artifacts,
+)
 from modelyard.executors.fork_server import can_fork
 from modelyard.executors.isolating import IsolatingExecutor
 from modelyard.executors.subprocess import SubprocessExecutor
 from modelyard.executors.thread import ThreadExecutor
-from modelyard.parts.clusters.cluster import ClusterExecutor
-from modelyard.parts.clusters.commands import ON_HELP, CheckedCluster, ClusterType, check_cluster_options
+from modelyard.part import JobCluster, by_scheme, standard_parts
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Executor
 
-SLOW_TO_IMPORT = (
-    "modelyard.parts.torch.training.trainer",
-    "transformers.modeling_utils",
-    "modelyard.stores.sqlite.store",
-    "modelyard.platform.training.run",
-)
-"""What training a local model of any architecture imports: seconds of processor time."""
+SLOW_TO_IMPORT = ("modelyard.stores.sqlite.store", "modelyard.platform.training.run")
+"""What every training imports."""
+
+CLUSTERS = by_scheme(standard_parts(), "clusters")
+ON_HELP = f"Run each job in a cluster: {'; '.join(example for example, _ in CLUSTERS.values())}."
+
+
+class ClusterType(click.ParamType):  # type: ignore[type-arg]  # generic since 8.4 alone
+    """The type of `--on`: a cluster, still unchecked."""
+
+    name = "cluster"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> JobCluster:
+        """Return the cluster of an address."""
+        kind = str(value).partition(":")[0]
+        if kind not in CLUSTERS:
+            self.fail(f"{value!r} is none of {'; '.join(example for example, _ in CLUSTERS.values())}", param, ctx)
+        try:
+            cluster: JobCluster = CLUSTERS[kind][1](str(value))
+        except click.BadParameter as error:
+            self.fail(error.message, param, ctx)
+        return cluster
+
+
+def check_cluster_options(store: StoreName | None, isolate: bool) -> None:
+    """Raise `click.UsageError` for options that do not go with a cluster, and for a secret that it would show."""
+    if isolate:
+        raise click.UsageError("--isolate does not go with --on: in a cluster each job has a process of its own")
+    if store is not None and printable_store(store) != str(store):
+        raise click.UsageError(
+            "the cluster would show the password in --store to its users: use a PGPASSFILE in its place, or --factory"
+        )
+
 
 DEFAULT_FACTORY = "modelyard.compose:open_by_addresses"
 
@@ -45,7 +78,7 @@ def work(
     accelerators: int | None,
     memory: int | None,
     isolate: bool,
-    cluster: CheckedCluster | None,
+    cluster: JobCluster | None,
     python: str,
     log: str,
 ) -> None:
@@ -59,12 +92,12 @@ def work(
         platform = stack.enter_context(opened(store))
         try_artifacts(platform)
         log_to_terminal(log)
-        set_up_torch(platform)
+        platform.prepare()
         if cluster is None:
             executor = executor_of(platform, store, concurrency, isolate)
             accelerators = accelerators or 0
         else:
-            executor = ClusterExecutor(cluster, factory or DEFAULT_FACTORY, _arguments(store), python=python)
+            executor = cluster.executor(factory or DEFAULT_FACTORY, _arguments(store), python)
         worker = stack.enter_context(platform.worker(concurrency, executor, accelerators=accelerators, memory=memory))
         does = "waits for jobs" if cluster is None else f"submits jobs to {cluster.name}, where they outlive it"
         click.echo(f"worker {worker.id} {does}; Ctrl-C stops it", err=True)
@@ -74,29 +107,16 @@ def work(
             click.echo("stopping", err=True)
 
 
-def set_up_torch(platform: Platform) -> None:
-    """Set, for libraries that are not loaded yet, how many threads torch uses, and that no model hub is searched.
-
-    Variables that the environment already has stay. Threads that spin while they wait cost a busy machine more than
-    they gain.
-    """
-    models = platform.base_models()
-    if models:
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    if models and all(base.small for base in models):
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-
 def executor_of(platform: Platform, store: StoreName, concurrency: int, isolate: bool) -> Executor:
-    """Make an executor of processes that open the same platform, with torch loaded beforehand if it is needed.
+    """Make an executor of processes that open the same platform, with what loads slowly loaded beforehand.
 
     Unless every job is to be isolated, those alone are that were in a process that died.
     """
     arguments, factory = _arguments(store), named_factory() or DEFAULT_FACTORY
     if not isolate:
         return IsolatingExecutor(ThreadExecutor(concurrency), SubprocessExecutor(factory, arguments))
-    preload = SLOW_TO_IMPORT if platform.base_models() else ()
+    slow = platform.prepare()
+    preload = (*slow, *SLOW_TO_IMPORT) if slow else ()
     return SubprocessExecutor(factory, arguments, preload=preload, fork=bool(preload) and can_fork())
 
 

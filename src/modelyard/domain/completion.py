@@ -42,7 +42,7 @@ class ToolCall:
 
 
 @attrs.frozen
-class Part:
+class ContentPart:
     """One part of a message's content: `type` is "text", or a modality of the model ("image_url", ...) with `data`."""
 
     type: str
@@ -56,7 +56,7 @@ class Message:
     """One message of a conversation. `reasoning` is what a model wrote before its answer, which is not content."""
 
     role: Role
-    content: str | tuple[Part, ...] | None = None
+    content: str | tuple[ContentPart, ...] | None = None
     name: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
@@ -67,7 +67,7 @@ class Message:
         """The content as plain text; parts that are not text are left out."""
         if self.content is None or type(self.content) is str:
             return self.content or ""
-        return "".join(part.text for part in self.content if type(part) is Part)
+        return "".join(part.text for part in self.content if type(part) is ContentPart)
 
 
 @attrs.frozen

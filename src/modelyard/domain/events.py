@@ -9,7 +9,7 @@ from decimal import Decimal
 import attrs
 
 from modelyard.domain.frozen_fast import quick_init
-from modelyard.domain.job import JobKind, JobStatus
+from modelyard.domain.job import JobStatus
 
 CALLER_LEFT = 499
 """The status of a request whose caller left before its end."""
@@ -85,7 +85,7 @@ class JobChanged:
     """The status of a job changed."""
 
     job_id: str
-    kind: JobKind
+    kind: str
     status: JobStatus
 
 

@@ -211,6 +211,12 @@ class BrowserSession:
         return Principal(self.name, self.entity, scope, self.key_id, limits)
 
 
+def require_host(principal: Principal) -> None:
+    """Raise `Forbidden` unless the principal is the host."""
+    if principal.scope.entity is not None:
+        raise Forbidden("only the host may do this")
+
+
 RECORDS = (
     Record(
         BrowserSession,

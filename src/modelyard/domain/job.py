@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
@@ -12,19 +12,15 @@ from modelyard.domain.record import EMPTY, KEY, Index, Record, frozen_mapping, s
 from modelyard.errors import Conflict
 
 
-class JobKind(StrEnum):
-    """What the job does."""
+class JobKind:
+    """The kinds of jobs of the core. A part declares its own, which are strings, too (`modelyard.part.Part`)."""
 
-    SFT = "sft"
-    RL = "rl"
-    DPO = "dpo"
-    LOOP = "loop"
-    EVALUATE = "evaluate"
-    RESCORE = "rescore"
-    RESPONSE = "response"
-    BATCH = "batch"
-    COLLECT = "collect"
-    COMMANDS = "commands"
+    SFT: Final = "sft"
+    RL: Final = "rl"
+    DPO: Final = "dpo"
+    LOOP: Final = "loop"
+    EVALUATE: Final = "evaluate"
+    RESCORE: Final = "rescore"
 
 
 class JobStatus(StrEnum):
@@ -77,7 +73,7 @@ class Needs:
     without other jobs, so that its next death is its own.
     """
 
-    kind: JobKind
+    kind: str
     base_model: str = ""
     alone: bool = False
     accelerators: int = 0
@@ -104,7 +100,7 @@ class Job:
     """
 
     id: str
-    kind: JobKind
+    kind: str
     entity: str
     project: str
     lane: str

@@ -4,7 +4,7 @@ from datetime import datetime
 
 import attrs
 
-from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus
+from modelyard.domain.job import Job, JobProgress, JobStatus
 
 
 @attrs.frozen
@@ -14,7 +14,7 @@ class JobSummary:
     """
 
     id: str
-    kind: JobKind
+    kind: str
     status: JobStatus
     entity: str
     project: str

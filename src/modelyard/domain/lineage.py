@@ -8,7 +8,6 @@ import attrs
 
 from modelyard.domain.evaluation.references import ObjectRef, RefKind
 from modelyard.domain.evaluation.run import EvaluationRun
-from modelyard.domain.job import JobKind
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.record import EMPTY
 
@@ -24,7 +23,7 @@ class TrainedStep:
     step: int
     digest: str | None = None
     job_id: str | None = None
-    kind: JobKind | None = None
+    kind: str | None = None
     data_digest: str | None = None
     data_url: str | None = None
     deleted: bool = False

@@ -1,6 +1,6 @@
 """Every kind of record, for a store to be opened with."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from types import ModuleType
 from typing import Any
@@ -23,13 +23,7 @@ from modelyard.domain.evaluation import objects as versioned
 from modelyard.domain.evaluation import prediction
 from modelyard.domain.evaluation import run as evaluation
 from modelyard.domain.record import Record
-from modelyard.parts.annotations import records as annotation
-from modelyard.parts.batches.files import records as file
-from modelyard.parts.responses import records as response
-from modelyard.parts.tinker import records as run_log
-from modelyard.parts.torch import records as base_model
-from modelyard.parts.traces import records as trace
-from modelyard.parts.uploads import records as upload
+from modelyard.part import Part, standard_parts
 
 
 class _Declarations(Sequence[Record]):
@@ -38,12 +32,12 @@ class _Declarations(Sequence[Record]):
     So a store that looks for a class as far as it must loads nothing of what a platform never uses.
     """
 
-    def __init__(self, *modules: ModuleType) -> None:
-        self._modules = modules
+    def __init__(self, *declared: Callable[[], Iterable[Record]]) -> None:
+        self._declared = declared
 
     def __iter__(self) -> Iterator[Record]:
-        for module in self._modules:
-            yield from module.RECORDS
+        for records in self._declared:
+            yield from records()
 
     def __getitem__(self, at: Any) -> Any:
         if isinstance(at, slice) or at < 0:
@@ -56,27 +50,38 @@ class _Declarations(Sequence[Record]):
         return sum(1 for _ in self)
 
 
-RECORDS: Sequence[Record] = _Declarations(
-    catalogue,
-    completion,
-    identity,
-    usage,
-    process,
-    response,
-    job,
-    worker,
-    upload,
-    file,
-    models,
-    training,
-    retention,
-    alias,
-    evaluation,
-    prediction,
-    versioned,
-    base_model,
-    trace,
-    idempotency,
-    annotation,
-    run_log,
+def _of(module: ModuleType) -> Callable[[], Iterable[Record]]:
+    return lambda: module.RECORDS
+
+
+_CORE = tuple(
+    map(
+        _of,
+        (
+            catalogue,
+            completion,
+            identity,
+            usage,
+            process,
+            job,
+            worker,
+            models,
+            training,
+            retention,
+            alias,
+            evaluation,
+            prediction,
+            versioned,
+            idempotency,
+        ),
+    )
 )
+
+
+def records_of(parts: Iterable[Part]) -> Sequence[Record]:
+    """Return the records of the core and of these parts."""
+    return _Declarations(*_CORE, *(lambda part=part: part.records() for part in parts))
+
+
+RECORDS: Sequence[Record] = _Declarations(*_CORE, lambda: (r for part in standard_parts() for r in part.records()))
+"""The records of the core and of the standard parts."""

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.completion import Choice, FinishReason, Message, Role, Tool
-from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus
+from modelyard.domain.job import Job, JobProgress, JobStatus
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.models import ARTIFACT_NAME
 from modelyard.domain.record import Index, Record, frozen_mapping
@@ -182,7 +182,7 @@ class TrainingJob:
     """
 
     id: str
-    kind: JobKind
+    kind: str
     model_id: str
     entity: str
     project: str

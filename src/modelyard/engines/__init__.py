@@ -7,25 +7,19 @@ from modelyard.lazy import lazy_exports
 if TYPE_CHECKING:
     from modelyard.engines.tabular.backend import TabularBackend
     from modelyard.engines.tabular.trainer import TabularTrainer
-    from modelyard.parts.torch.serving.backend import LocalBackend
-    from modelyard.parts.torch.serving.model_pool import Room
-    from modelyard.parts.torch.training.trainer import LocalTrainer
+    from modelyard.parts.doors import engines as _parts
+    from modelyard.parts.doors.engines import *  # noqa: F403
+
+    __all__ = [
+        "TabularBackend",
+        "TabularTrainer",
+    ]
+    __all__ += _parts.__all__
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "engines.tabular.backend": ("TabularBackend",),
             "engines.tabular.trainer": ("TabularTrainer",),
-            "parts.torch.serving.backend": ("LocalBackend",),
-            "parts.torch.serving.model_pool": ("Room",),
-            "parts.torch.training.trainer": ("LocalTrainer",),
         },
     )
-
-__all__ = [
-    "LocalBackend",
-    "LocalTrainer",
-    "Room",
-    "TabularBackend",
-    "TabularTrainer",
-]

@@ -6,9 +6,8 @@ from typing import Any, Protocol
 from modelyard.domain.completion import Completion, Usage
 from modelyard.flow import CallerDisconnected, Emit, Flow, OnEmit
 from modelyard.formats.chat.sse import event
-from modelyard.http.error_responses import chat_body, error_status, report
+from modelyard.http.error_responses import ERROR, chat_body, error_status, report
 from modelyard.http.message import EVENT_STREAM, STREAMED, Response, deprecation
-from modelyard.http.route import ErrorFormat
 from modelyard.platform.chat.backend_stream import StreamStarted
 from modelyard.protocols import Clock
 
@@ -76,7 +75,7 @@ class AnswerEvents:
 
     def fail(self, failure: Exception) -> None:
         """Add an event that reports a failure; one that is not the caller's fault is logged."""
-        status = error_status(failure, ErrorFormat.ERROR)
+        status = error_status(failure, ERROR)
         if status >= 500:
             report(failure, self._id)
         self._add(self._write_failure(failure, status))

@@ -14,7 +14,8 @@ from modelyard.domain.identity import NAME, Attribution, Principal
 from modelyard.errors import Unauthenticated
 from modelyard.http.errors import MalformedRequest
 from modelyard.http.headers import Headers
-from modelyard.http.route import Auth
+from modelyard.http.interface import Auth
+from modelyard.http.route import Route
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Authenticator
 
@@ -127,10 +128,10 @@ class CallerCache:
         )
         return caller
 
-    def at(self, address: Mapping[str, str]) -> Caller:
-        """Identify the caller by the address of an upload, which holds its own secret. Raises `Forbidden`."""
-        ((part, secret),) = address.items()
-        return self.acting_as(self._platform.uploads.authenticate(part, secret))
+    def at(self, route: Route, address: Mapping[str, str]) -> Caller:
+        """Identify the caller by an address that holds its own secret. Raises `Forbidden`."""
+        assert route.admit is not None
+        return self.acting_as(route.admit(self._platform, address))
 
     def acting_as(self, principal: Principal) -> Caller:
         """Return the caller that is this principal."""

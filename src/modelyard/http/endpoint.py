@@ -1,6 +1,6 @@
 """The whole of HTTP as one function from a request to a response, synchronous and asynchronous.
 
-`Endpoint` is that function, and this module knows the routes of every interface.
+`Endpoint` is that function, and this module knows the routes of the core.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -20,6 +20,8 @@ from modelyard.http.evaluations import jobs as evaluation_jobs
 from modelyard.http.evaluations import object_routes as objects
 from modelyard.http.exchange import ANYONE, HttpExchange, Served
 from modelyard.http.health import routes as health
+from modelyard.http.interface import Interface
+from modelyard.http.interfaces import STANDARD, mounted_by_default
 from modelyard.http.keys import routes as keys
 from modelyard.http.message import (
     STREAMED,
@@ -29,56 +31,48 @@ from modelyard.http.message import (
 from modelyard.http.models import routes as models
 from modelyard.http.openapi import document_route, page_route
 from modelyard.http.response_bodies import offloaded
-from modelyard.http.route import MAX_EXPORT, STANDARD, Body, Interface, Route
+from modelyard.http.route import MAX_EXPORT, Body, Route
 from modelyard.http.router import HttpRouter
 from modelyard.http.training import routes as training
 from modelyard.http.usage import routes as usage
-from modelyard.parts.annotations import routes as annotations
-from modelyard.parts.batches import routes as batches
-from modelyard.parts.batches.files import routes as files
-from modelyard.parts.completions import routes as continued
-from modelyard.parts.embeddings import routes as embeddings
-from modelyard.parts.fine_tuning import routes as fine_tuning
-from modelyard.parts.messages import routes as messages
-from modelyard.parts.responses import routes as responses
-from modelyard.parts.tinker.http import rest_routes, session_routes
-from modelyard.parts.tinker.http import routes as tinker
-from modelyard.parts.traces.http import feedback_routes, object_routes, otlp_routes
-from modelyard.parts.traces.http import routes as traces
-from modelyard.parts.traffic import routes as traffic
-from modelyard.parts.uploads import routes as upload
+from modelyard.part import Part
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Authenticator
 
+CORE: tuple[Route, ...] = (
+    *catalogue.ROUTES,
+    *completion.ROUTES,
+    *stored.ROUTES,
+    *models.ROUTES,
+    *training.ROUTES,
+    *runs.ROUTES,
+    *results.ROUTES,
+    *comparison.ROUTES,
+    *evaluation_jobs.ROUTES,
+    *predictions.ROUTES,
+    *objects.ROUTES,
+    *health.ROUTES,
+    *keys.ROUTES,
+    *usage.ROUTES,
+)
+"""The routes of the core's interfaces."""
 
-def routes() -> tuple[Route, ...]:
-    """Return the routes of all interfaces."""
-    traced = (*traces.ROUTES, *object_routes.ROUTES, *feedback_routes.ROUTES, *otlp_routes.ROUTES)
-    trained = (*traced, *models.ROUTES, *training.ROUTES, *traffic.ROUTES)
-    judged = (*runs.ROUTES, *results.ROUTES, *comparison.ROUTES)
-    judging = (*judged, *evaluation_jobs.ROUTES, *predictions.ROUTES, *objects.ROUTES)
-    chats = (*completion.ROUTES, *stored.ROUTES, *responses.ROUTES, *messages.ROUTES)
-    answering = (*chats, *embeddings.ROUTES)
-    base = (*catalogue.ROUTES, *answering, *trained, *judging, *health.ROUTES)
-    operations = (*keys.ROUTES, *usage.ROUTES, *annotations.ROUTES)
-    tuned = (*fine_tuning.ROUTES, *session_routes.ROUTES, *tinker.ROUTES, *rest_routes.ROUTES)
-    return (*base, *upload.ROUTES, *operations, *files.ROUTES, *continued.ROUTES, *batches.ROUTES, *tuned)
 
-
-def mounted_routes(interfaces: Collection[Interface]) -> list[Route]:
-    """Return the routes of these interfaces. Of two at one place the later is mounted: uploads know the GraphQL of
-    traces, too.
-    """
-    return [*{(route.method, route.path): route for route in routes() if route.interface in interfaces}.values()]
+def mounted_routes(interfaces: Collection[Interface], parts: Iterable[Part]) -> list[Route]:
+    """Return the routes of these interfaces. Of two at one place that of the later part is mounted."""
+    names = {interface.name for interface in interfaces}
+    of_parts = (make() for part in parts for name, make in part.routes.items() if name in names)
+    found = (*CORE, *(route for routes in of_parts for route in routes))
+    return [*{(route.method, route.path): route for route in found if route.interface in interfaces}.values()]
 
 
 @cache
-def route_table(interfaces: frozenset[Interface]) -> HttpRouter:
+def route_table(interfaces: frozenset[Interface], parts: tuple[Part, ...]) -> HttpRouter:
     """Return the table of these interfaces, and of the two routes that describe them.
 
     It is never changed, so that all endpoints of a process may share it: a test opens many.
     """
-    mounted = mounted_routes(interfaces)
+    mounted = mounted_routes(interfaces, parts)
     described = [*mounted, page_route(mounted)]
     return HttpRouter([*described, document_route(described)])
 
@@ -103,8 +97,8 @@ class Endpoint:
         cors_origins: Iterable[str] = (),
         anonymous: Principal | None = None,
     ) -> None:
-        self.table: HttpRouter = route_table(frozenset(interfaces))
-        mounted = {route.interface for route in self.table.routes}
+        named = mounted_by_default(platform.parts) if interfaces is STANDARD else interfaces
+        self.table: HttpRouter = route_table(frozenset(named), tuple(platform.parts))
         settings, callers = platform.settings, CallerCache(platform, authenticator or platform.keys, anonymous)
         name = f"req-{platform.randomness(8).hex()}-"
         self._served = Served(
@@ -123,7 +117,7 @@ class Endpoint:
                 Body.MESSAGE: MAX_EXPORT,
             },
             AllowedOrigins(origins) if (origins := tuple(cors_origins)) else None,
-            platform.metrics.count() if Interface.OPERATIONS in mounted else None,
+            platform.count_requests() if any(route.counted for route in self.table.routes) else None,
             platform.observer is not None,
             map(name.__add__, map(str, count(1))).__next__,
         )

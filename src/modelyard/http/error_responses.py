@@ -3,7 +3,7 @@
 import logging
 import math
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
@@ -14,9 +14,8 @@ from modelyard.errors import Problem
 from modelyard.formats.converter import unstructure
 from modelyard.http import errors as http_errors
 from modelyard.http.headers import Header
-from modelyard.http.message import Response, json_response
-from modelyard.http.route import PROTOBUF, ErrorFormat
-from modelyard.parts.traces.otlp import numbered
+from modelyard.http.interface import ErrorFormat
+from modelyard.http.message import PROTOBUF, Response, json_response
 
 _PLACES = ("body", "query", "path", "header")
 
@@ -37,22 +36,6 @@ class ChatErrorBody:
 
     error: ChatError
     detail: str | None = None
-
-
-@attrs.frozen
-class MessagesError:
-    """What went wrong with an answer in the messages format."""
-
-    type: str
-    message: str
-
-
-@attrs.frozen
-class MessagesErrorBody:
-    """The error body of the messages format; its `type` is "error"."""
-
-    error: MessagesError
-    type: str
 
 
 @attrs.frozen
@@ -94,30 +77,6 @@ class ReasonBody:
     deleted_at: str | None = None
 
 
-@attrs.frozen
-class GraphQLError:
-    """One thing that went wrong."""
-
-    message: str
-    extensions: Mapping[str, str]
-
-
-@attrs.frozen
-class GraphQLErrorsBody:
-    """The error body of uploads: there are no data."""
-
-    errors: tuple[GraphQLError, ...]
-    data: None
-
-
-@attrs.frozen
-class RpcStatus:
-    """The error body of exports of spans: `google.rpc.Status`, whose codes are those of gRPC."""
-
-    code: int
-    message: str
-
-
 def place(problem: Problem) -> str:
     """Write where a problem is: `messages[0].role`; "" for the whole body."""
     steps = problem.loc[1:] if problem.loc and problem.loc[0] in _PLACES else problem.loc
@@ -145,16 +104,6 @@ SENTENCES: Mapping[type[BaseException], str] = {
 EXPECTED = (errors.Overloaded, errors.NoWorker, errors.StoreBusy, errors.StoreClosed)
 """Nothing is broken: the request succeeds later, or on another machine. Logged without a traceback."""
 
-OWN_STATUS: Mapping[ErrorFormat, Mapping[type[BaseException], int]] = {
-    ErrorFormat.ERROR: {errors.InvalidInput: 400},
-    ErrorFormat.DETAIL: {},
-    ErrorFormat.REASON: {errors.Conflict: 400},
-    ErrorFormat.ERRORS: {errors.InvalidInput: 400},
-    ErrorFormat.MESSAGES: {errors.InvalidInput: 400},
-    ErrorFormat.STATUS: {errors.InvalidInput: 400},
-}
-"""Where an interface has another status than the exception's own."""
-
 CHAT_TYPES: Mapping[int, str] = {
     401: "authentication_error",
     402: "insufficient_quota",
@@ -165,10 +114,9 @@ CHAT_TYPES: Mapping[int, str] = {
 
 def error_status(failure: BaseException, error_format: ErrorFormat) -> int:
     """Return the status of an exception: its own, unless the interface has another one for its class or a base."""
-    own = OWN_STATUS[error_format]
     for cls in type(failure).__mro__:
-        if cls in own:
-            return own[cls]
+        if cls in error_format.statuses:
+            return error_format.statuses[cls]
         if "status" in vars(cls):
             break
     return _status(failure)
@@ -186,9 +134,9 @@ def failed(failure: Exception, error_format: ErrorFormat, request_id: str, media
     status = error_status(failure, error_format)
     if status >= 500:
         report(failure, request_id)
-    body = _BODIES[error_format](failure, status)
-    if isinstance(body, RpcStatus) and media is not None and media.lower().startswith(PROTOBUF):
-        return Response(status, [("content-type", PROTOBUF), *_headers(failure)], numbered(body.code, body.message))
+    body = error_format.body(failure, status)
+    if error_format.coded is not None and media is not None and media.lower().startswith(PROTOBUF):
+        return Response(status, [("content-type", PROTOBUF), *_headers(failure)], error_format.coded(body))
     return json_response(body, status, _headers(failure))
 
 
@@ -237,21 +185,23 @@ def _headers(failure: Exception) -> list[Header]:
 # ---- the error formats -------------------------------------------------------------------------------------------
 
 
-def _words(failure: Exception) -> str:
+def error_sentence(failure: Exception) -> str:
+    """Return what a caller may read of a failure."""
     if _status(failure) == errors.ModelyardError.status:
         return INTERNAL
     sentence = next((SENTENCES[cls] for cls in type(failure).__mro__ if cls in SENTENCES), "")
     return sentence or str(failure) or type(failure).__name__
 
 
-def _code(failure: Exception) -> str:
+def error_code(failure: Exception) -> str:
+    """Return the code by which programs know a failure."""
     return failure.code if isinstance(failure, errors.ModelyardError) else errors.ModelyardError.code
 
 
 def chat_body(failure: Exception, status: int) -> Mapping[str, Any]:
     """Return `{"error": {...}}` as JSON data. Every problem is in the message, because clients show nothing else."""
     type_ = CHAT_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    message, param = _words(failure), getattr(failure, "param", None)
+    message, param = error_sentence(failure), getattr(failure, "param", None)
     if isinstance(failure, errors.ModelNotFound):
         param = "model"
     if isinstance(failure, errors.InvalidInput) and failure.problems:
@@ -262,7 +212,7 @@ def chat_body(failure: Exception, status: int) -> Mapping[str, Any]:
         if whole and failure.code not in message:
             message += f" ({failure.code})"  # one client looks for the code in the message
     both = message if isinstance(failure, http_errors.UnknownRoute) else None  # a client of either format may ask
-    data: Mapping[str, Any] = unstructure(ChatErrorBody(ChatError(message, type_, param, _code(failure)), both))
+    data: Mapping[str, Any] = unstructure(ChatErrorBody(ChatError(message, type_, param, error_code(failure)), both))
     return data
 
 
@@ -271,59 +221,22 @@ def _detail_body(failure: Exception, status: int) -> object:
         return ProblemsBody.of(failure.problems)
     if isinstance(failure, http_errors.UnknownRoute):
         return chat_body(failure, status)
-    return DetailBody(_words(failure))
+    return DetailBody(error_sentence(failure))
 
 
 def _reason_body(failure: Exception, status: int) -> ProblemsBody | ReasonBody:
     if isinstance(failure, errors.InvalidInput):
         return ProblemsBody.of(failure.problems)
-    words = _words(failure)
+    words = error_sentence(failure)
     deleted_at = failure.deleted_at.isoformat() if isinstance(failure, errors.ObjectDeleted) else None
-    return ReasonBody(words, _code(failure), words, deleted_at)
+    return ReasonBody(words, error_code(failure), words, deleted_at)
 
 
-def _errors_body(failure: Exception, status: int) -> GraphQLErrorsBody:
-    if isinstance(failure, errors.InvalidInput):
-        messages = [str(problem) for problem in failure.problems]
-    else:
-        messages = [_words(failure)]
-    extensions = {"code": _code(failure)}
-    return GraphQLErrorsBody(tuple(GraphQLError(message, extensions) for message in messages), None)
+ERROR = ErrorFormat("error", chat_body, ChatErrorBody, {errors.InvalidInput: 400})
+"""`{"error": {...}}`, as the chat-completion format has it."""
 
+DETAIL = ErrorFormat("detail", _detail_body, DetailBody | ProblemsBody)
+"""`{"detail": ...}`, as the training interface has it."""
 
-MESSAGES_TYPES: Mapping[int, str] = {
-    401: "authentication_error",
-    402: "billing_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-}
-
-
-def messages_body(failure: Exception, status: int) -> Mapping[str, Any]:
-    """Return `{"type": "error", "error": {...}}` as JSON data. Every problem is in the message."""
-    type_ = MESSAGES_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
-    message = sentence(failure.problems) if isinstance(failure, errors.InvalidInput) else _words(failure)
-    data: Mapping[str, Any] = unstructure(MessagesErrorBody(MessagesError(type_, message), "error"))
-    return data
-
-
-RPC_CODES: Mapping[int, int] = {401: 16, 402: 8, 403: 7, 404: 5, 408: 4, 409: 10, 429: 8, 503: 14}
-"""The codes of gRPC by status, where they are not 3 (invalid) or 13 (internal)."""
-
-
-def _status_body(failure: Exception, status: int) -> RpcStatus:
-    message = sentence(failure.problems) if isinstance(failure, errors.InvalidInput) else _words(failure)
-    return RpcStatus(RPC_CODES.get(status, 13 if status >= 500 else 3), message)
-
-
-_BODIES: Mapping[ErrorFormat, Callable[[Exception, int], object]] = {
-    ErrorFormat.ERROR: chat_body,
-    ErrorFormat.DETAIL: _detail_body,
-    ErrorFormat.REASON: _reason_body,
-    ErrorFormat.ERRORS: _errors_body,
-    ErrorFormat.MESSAGES: messages_body,
-    ErrorFormat.STATUS: _status_body,
-}
+REASON = ErrorFormat("reason", _reason_body, ReasonBody | ProblemsBody, {errors.Conflict: 400})
+"""`{"reason": ...}`, as the evaluation interface has it."""

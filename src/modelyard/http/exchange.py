@@ -22,10 +22,11 @@ from modelyard.http.ended_requests import log as access_log
 from modelyard.http.ended_requests import report_ended
 from modelyard.http.error_responses import failed, report
 from modelyard.http.headers import Header, Headers, check_singular, headers_of
+from modelyard.http.interface import Auth
 from modelyard.http.message import AnyBody, Request, Response, aread, aspool, check_length, check_media, read, spool
 from modelyard.http.query import parse_query
 from modelyard.http.response_bodies import close
-from modelyard.http.route import Auth, Body, PlainHandler, Route, RouteCall
+from modelyard.http.route import Body, PlainHandler, Route, RouteCall
 from modelyard.http.router import HttpRouter, RouteMatch
 from modelyard.platform.artifacts import Spool
 from modelyard.platform.meters import Meters
@@ -253,7 +254,7 @@ class HttpExchange:
     def _find_caller(self) -> Caller:
         callers, auth = self.served.callers, self.match.auth
         if auth is Auth.ADDRESS:
-            return callers.at(self.match.params)
+            return callers.at(next(iter(self.match.routes.values())), self.match.params)
         return callers.find(*credentials(auth, self.headers))
 
     def _reading(self, limit: int) -> ReadBody:

@@ -85,6 +85,9 @@ class Response:
 
 JSON_HEADER = ("content-type", "application/json")
 HTML_HEADER = ("content-type", "text/html; charset=utf-8")
+PROTOBUF = "application/x-protobuf"
+"""The media type of an export, besides JSON."""
+
 EVENT_STREAM = ("content-type", "text/event-stream; charset=utf-8")
 
 

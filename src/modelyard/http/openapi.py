@@ -13,17 +13,10 @@ from modelyard.domain.promotion import ALIAS_PATTERN
 from modelyard.errors import InvalidInput
 from modelyard.formats.constraints import NAME
 from modelyard.http.body_schemas import JsonSchema, Schemas, required_members
-from modelyard.http.error_responses import (
-    ChatErrorBody,
-    DetailBody,
-    GraphQLErrorsBody,
-    MessagesErrorBody,
-    ProblemsBody,
-    ReasonBody,
-    RpcStatus,
-)
-from modelyard.http.message import HTML_HEADER, JSON_HEADER, Response, dump
-from modelyard.http.route import PROTOBUF, Auth, Body, ErrorFormat, Interface, Parameter, Route, RouteCall
+from modelyard.http.interface import Auth
+from modelyard.http.interfaces import BASE
+from modelyard.http.message import HTML_HEADER, JSON_HEADER, PROTOBUF, Response, dump
+from modelyard.http.route import Body, Parameter, Route, RouteCall
 from modelyard.http.router import MAX_SEGMENT
 from modelyard.report.operations import operations_page
 
@@ -36,11 +29,11 @@ VERSION = "0.1.0"
 
 def document_route(routes: Sequence[Route]) -> Route:
     """Make the public route that shows the document of these routes; `?interface=` shows that of one interface."""
-    interfaces = sorted({route.interface.value for route in routes})
+    interfaces = sorted({route.interface.name for route in routes})
 
     @lru_cache(maxsize=16)
     def written(named: str | None, checked: bool, root: str) -> bytes:
-        described = document([route for route in shown if named in (None, route.interface.value)], checked)
+        described = document([route for route in shown if named in (None, route.interface.name)], checked)
         return dump(described | _mounted(root))
 
     def show(call: RouteCall) -> Response:
@@ -51,7 +44,7 @@ def document_route(routes: Sequence[Route]) -> Route:
         return Response(200, [JSON_HEADER], written(named, checked, call.request.root))
 
     query = (Parameter("interface", {"type": "string", "enum": interfaces}, "Show the document of one interface."),)
-    own = Route("GET", PATH, Interface.BASE, Auth.PUBLIC, show, summary="Describe the interfaces.", query=query)
+    own = Route("GET", PATH, BASE, Auth.PUBLIC, show, summary="Describe the interfaces.", query=query)
     shown = [*routes, own]
     return own
 
@@ -66,7 +59,7 @@ def page_route(routes: Sequence[Route]) -> Route:
     def show(call: RouteCall) -> Response:
         return Response(200, [HTML_HEADER], written())
 
-    head = ("GET", PAGE_PATH, Interface.BASE, Auth.PUBLIC, show)
+    head = ("GET", PAGE_PATH, BASE, Auth.PUBLIC, show)
     return Route(*head, summary="Show the operations as a page.", media="text/html")
 
 
@@ -103,14 +96,6 @@ def _mounted(root: str) -> JsonSchema:
 
 # ---- operations --------------------------------------------------------------------------------------------------
 
-_FAILURES: Mapping[ErrorFormat, Any] = {
-    ErrorFormat.ERROR: ChatErrorBody,
-    ErrorFormat.DETAIL: DetailBody | ProblemsBody,
-    ErrorFormat.REASON: ReasonBody | ProblemsBody,
-    ErrorFormat.ERRORS: GraphQLErrorsBody,
-    ErrorFormat.MESSAGES: MessagesErrorBody,
-    ErrorFormat.STATUS: RpcStatus,
-}
 _SECURITY: Mapping[Auth, list[Mapping[str, list[str]]]] = {
     Auth.PUBLIC: [],
     Auth.BEARER: [{"bearer": []}],
@@ -148,7 +133,7 @@ def _operation(route: Route, schemas: Schemas) -> JsonSchema:
     operation: JsonSchema = {
         "operationId": name,
         "summary": route.summary,
-        "tags": [route.interface.value],
+        "tags": [route.interface.name],
         "security": _SECURITY[route.auth],
         "parameters": [
             *_path_parameters(route, example.get("path", {})),
@@ -248,7 +233,7 @@ def _responses(route: Route, schemas: Schemas, example: Mapping[str, Any]) -> Js
         str(status): {"description": route.summary, "content": content} if status != 304 else _NOT_MODIFIED
         for status in route.statuses
     }
-    content = {"application/json": {"schema": schemas.of(_FAILURES[route.error_format])}, **_coded(route)}
+    content = {"application/json": {"schema": schemas.of(route.error_format.described)}, **_coded(route)}
     refusals = {str(status): {"description": _REFUSED[status], "content": content} for status in _refusals(route)}
     return refusals | shown | {"default": {"description": "What went wrong.", "content": content}}
 
@@ -278,8 +263,7 @@ def _refusals(route: Route) -> Sequence[int]:
     changes = route.method in ("POST", "PUT", "PATCH", "DELETE") and not chat
     found = [400, 503, *[401, 403] * (route.auth not in (Auth.PUBLIC, Auth.ADDRESS)), *[404] * named]
     found += [402, 429] * (chat or enqueues) + [409] * changes + [408, 413, 415] * (route.body is not Body.NONE)
-    strict = route.error_format in (ErrorFormat.ERROR, ErrorFormat.MESSAGES, ErrorFormat.STATUS)
-    return sorted(found if strict else [*found, 422])
+    return sorted(found if InvalidInput in route.error_format.statuses else [*found, 422])
 
 
 _NOT_MODIFIED: JsonSchema = {"description": "The client's copy is the newest."}

@@ -11,49 +11,12 @@ from modelyard.domain.identity import Principal
 from modelyard.errors import Forbidden, InvalidInput
 from modelyard.flow import Flow
 from modelyard.http.headers import Headers
+from modelyard.http.interface import Auth, ErrorFormat, Interface
 from modelyard.http.message import Request, Response, parse
 from modelyard.platform.artifacts import Spool
 from modelyard.platform.chat.booked_request import RequestInProgress
 from modelyard.platform.platform import Platform
 from modelyard.threads import TenantThreads
-
-
-class Interface(StrEnum):
-    """The interfaces of the specification, and those for other clients and operations; each can be mounted alone."""
-
-    TRAINING = "training"
-    INFERENCE = "inference"
-    RESPONSES = "responses"
-    EMBEDDINGS = "embeddings"
-    MESSAGES = "messages"
-    BASE = "base"
-    UPLOADS = "uploads"
-    OPERATIONS = "operations"
-    TRACES = "traces"
-    FILES = "files"
-    COMPLETIONS = "completions"
-    BATCHES = "batches"
-    FINE_TUNING = "fine_tuning"
-    TINKER = "tinker"
-
-
-STANDARD = tuple(interface for interface in Interface if interface is not Interface.UPLOADS)
-"""The interfaces that are mounted by default."""
-
-
-class Auth(StrEnum):
-    """How callers identify themselves. Each route accepts exactly one scheme.
-
-    With ADDRESS the path is the credential: its one parameter is a secret, named after what it gives access to. With
-    API_KEY the header `x-api-key` is, or without one that of BEARER. EITHER is BEARER or BASIC, as the header says.
-    """
-
-    PUBLIC = "public"
-    BEARER = "bearer"
-    API_KEY = "api_key"
-    EITHER = "either"
-    BASIC = "basic"
-    ADDRESS = "address"
 
 
 class Body(StrEnum):
@@ -71,40 +34,8 @@ class Body(StrEnum):
     MESSAGE = "message"
 
 
-PROTOBUF = "application/x-protobuf"
-"""The media type of an export, besides JSON."""
-
 MAX_EXPORT = 16 * 2**20
 """Bytes of an export, as it is sent and decompressed."""
-
-
-class ErrorFormat(StrEnum):
-    """The shape of an interface's errors: an object with one of these members. STATUS is `google.rpc.Status`."""
-
-    ERROR = "error"
-    DETAIL = "detail"
-    REASON = "reason"
-    ERRORS = "errors"
-    MESSAGES = "type"
-    STATUS = "code"
-
-
-ERROR_FORMATS = {
-    Interface.TRAINING: ErrorFormat.DETAIL,
-    Interface.INFERENCE: ErrorFormat.ERROR,
-    Interface.RESPONSES: ErrorFormat.ERROR,
-    Interface.EMBEDDINGS: ErrorFormat.ERROR,
-    Interface.MESSAGES: ErrorFormat.MESSAGES,
-    Interface.BASE: ErrorFormat.REASON,
-    Interface.UPLOADS: ErrorFormat.ERRORS,
-    Interface.OPERATIONS: ErrorFormat.DETAIL,
-    Interface.TRACES: ErrorFormat.DETAIL,
-    Interface.FILES: ErrorFormat.ERROR,
-    Interface.COMPLETIONS: ErrorFormat.ERROR,
-    Interface.BATCHES: ErrorFormat.ERROR,
-    Interface.FINE_TUNING: ErrorFormat.ERROR,
-    Interface.TINKER: ErrorFormat.DETAIL,
-}
 
 
 @attrs.frozen
@@ -189,6 +120,8 @@ class Route:
     `error_format` is that of the interface unless given. `headers` are those that only some routes read.
     `read` makes what a call has as its body of the bytes, if they are not kept as a file.
     `links` are the parameters of other paths that members of the response name: `{"model_id": "id"}`.
+    `admit` identifies the caller by the parameters of the path, for `Auth.ADDRESS`. A route that shows what the process
+    has `counted` makes it count.
     """
 
     method: str
@@ -208,12 +141,14 @@ class Route:
     events: type | None = None
     links: Mapping[str, str] = attrs.field(factory=dict)
     read: Callable[[bytes], object] = parse
+    admit: Callable[[Platform, Mapping[str, str]], Principal] | None = None
+    counted: bool = False
     error_format: ErrorFormat = attrs.field()
     is_flow: bool = attrs.field(init=False)
 
     @error_format.default
     def _format_of_interface(self) -> ErrorFormat:
-        return ERROR_FORMATS[self.interface]
+        return self.interface.errors
 
     @is_flow.default
     def _generates(self) -> bool:

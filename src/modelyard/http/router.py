@@ -7,37 +7,17 @@ from urllib.parse import quote, unquote, unquote_to_bytes
 
 import attrs
 
+from modelyard.http.error_responses import REASON
 from modelyard.http.errors import MethodNotAllowed, UnknownRoute
-from modelyard.http.not_offered import UNKNOWN, why_missing
-from modelyard.http.route import Auth, ErrorFormat, Route
+from modelyard.http.interface import Auth, ErrorFormat, Guards, Interface
+from modelyard.http.interfaces import CORE
+from modelyard.http.route import Route
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _UNFIT = re.compile(r"[\x00-\x1f\x7f/]")
 _MALFORMED = re.compile(r"%(?![0-9A-Fa-f]{2})")
 MAX_SEGMENT = 1024
-
-PREFIX_AUTH: Mapping[tuple[str, ...], tuple[Auth, ErrorFormat]] = {
-    ("v1", "chat"): (Auth.BEARER, ErrorFormat.ERROR),
-    ("v1", "embeddings"): (Auth.BEARER, ErrorFormat.ERROR),
-    ("v1", "completions"): (Auth.BEARER, ErrorFormat.ERROR),
-    ("v1", "messages"): (Auth.API_KEY, ErrorFormat.MESSAGES),
-    ("v1", "models"): (Auth.BEARER, ErrorFormat.ERROR),
-    ("v1", "files"): (Auth.BEARER, ErrorFormat.ERROR),
-    ("v1", "responses"): (Auth.BEARER, ErrorFormat.ERROR),
-    ("v1", "batches"): (Auth.BEARER, ErrorFormat.ERROR),
-    ("v1", "fine_tuning"): (Auth.BEARER, ErrorFormat.ERROR),
-    ("v1",): (Auth.BEARER, ErrorFormat.DETAIL),
-    ("inference", "v1"): (Auth.BEARER, ErrorFormat.ERROR),
-    ("api", "v1"): (Auth.API_KEY, ErrorFormat.DETAIL),
-    ("v2",): (Auth.BASIC, ErrorFormat.REASON),
-    ("evaluations",): (Auth.BASIC, ErrorFormat.REASON),
-    ("uploads",): (Auth.PUBLIC, ErrorFormat.ERRORS),
-    ("graphql",): (Auth.PUBLIC, ErrorFormat.ERRORS),
-}
-"""Who may ask for a path that does not exist below a prefix, and the format of the answer. The first that fits counts.
-
-Below those of the interfaces even such a path requires a caller.
-"""
+UNKNOWN = "no route has this path; /openapi.json lists the routes"
 
 _CHAT = "POST /inference/v1/chat/completions"
 
@@ -112,6 +92,10 @@ class HttpRouter:
         self._root = _Node()
         for route in self.routes:
             self._add(route)
+        served = dict.fromkeys([*CORE, *(route.interface for route in self.routes)])
+        self._interfaces: tuple[Interface, ...] = tuple(served)
+        guards = [guard for interface in self._interfaces for guard in interface.guards.items()]
+        self._guards: Guards = dict(sorted(guards, key=lambda guard: -len(guard[0])))
         self.exact: Mapping[str, RouteMatch] = {
             route.path: self._search(route.path) for route in self.routes if "{" not in route.path
         }
@@ -132,10 +116,22 @@ class HttpRouter:
         segments = _decoded(raw_path)
         found = _walk(self._root, segments)
         if found is None:
-            return RouteMatch({}, {}, *_guard(segments), why_missing(segments))
+            return RouteMatch({}, {}, *self._guard(segments), self._why_missing(segments))
         routes, params = found
         anyone = next(iter(routes.values()))
         return RouteMatch(routes, params, anyone.auth, anyone.error_format)
+
+    def _guard(self, segments: Sequence[str | None]) -> tuple[Auth, ErrorFormat]:
+        for prefix, guard in self._guards.items():
+            if tuple(segments[: len(prefix)]) == prefix:
+                return guard
+        return Auth.PUBLIC, REASON
+
+    def _why_missing(self, segments: Sequence[str | None]) -> str:
+        for interface in self._interfaces:
+            if why := interface.missing(segments):
+                return why
+        return UNKNOWN
 
 
 def _child(node: _Node, segment: str) -> _Node:
@@ -197,10 +193,3 @@ def _joined(segments: Sequence[str | None]) -> str | None:
         return None
     tail = "/".join(segment for segment in segments if segment is not None)
     return tail if tail and len(tail) <= MAX_SEGMENT and not _CONTROL.search(tail) else None
-
-
-def _guard(segments: Sequence[str | None]) -> tuple[Auth, ErrorFormat]:
-    for prefix, guard in PREFIX_AUTH.items():
-        if tuple(segments[: len(prefix)]) == prefix:
-            return guard
-    return Auth.PUBLIC, ErrorFormat.REASON

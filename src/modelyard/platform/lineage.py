@@ -1,10 +1,10 @@
 """Where runs, checkpoints and completions come from: walking what records say of each other, on a snapshot."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from heapq import merge
 from itertools import islice
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from modelyard.domain.completion import StoredCompletion
 from modelyard.domain.evaluation.references import ObjectRef, RefKind
@@ -17,7 +17,6 @@ from modelyard.domain.promotion import Alias
 from modelyard.domain.record import EMPTY
 from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import NotFound
-from modelyard.parts.responses.records import ModelResponse
 from modelyard.platform.paging import get_or_none, iter_index
 from modelyard.protocols import Snapshot
 
@@ -146,12 +145,26 @@ def completion_lineage(snapshot: Snapshot, principal: Principal, id: str) -> Com
     return _lineage_of(snapshot, principal, booked, kept)
 
 
-def response_lineage(snapshot: Snapshot, principal: Principal, response: ModelResponse) -> CompletionLineage:
-    """Return the lineage of a response that is stored and may be read. Raises `NotFound` where it has no answer yet."""
-    booked = get_or_none(snapshot, LedgerEntry, response.completion_id)
+class KeptAnswer(Protocol):
+    """A stored answer, which names the checkpoint that made it, and its prices."""
+
+    @property
+    def checkpoint_id(self) -> str | None:
+        """The id of the checkpoint, if one answered."""
+        ...
+
+    @property
+    def price(self) -> Mapping[str, str]:
+        """The prices at the time, as `Pricing.texts`."""
+        ...
+
+
+def kept_lineage(snapshot: Snapshot, principal: Principal, completion_id: str, kept: KeptAnswer) -> CompletionLineage:
+    """Return the lineage of a stored answer that may be read. Raises `NotFound` if nothing was booked for it."""
+    booked = get_or_none(snapshot, LedgerEntry, completion_id)
     if booked is None:
-        raise NotFound("answered response", response.id)
-    return _lineage_of(snapshot, principal, booked, response)
+        raise NotFound("booked completion", completion_id)
+    return _lineage_of(snapshot, principal, booked, kept)
 
 
 def answered_lineage(snapshot: Snapshot, principal: Principal, id: str) -> CompletionLineage | None:
@@ -165,7 +178,7 @@ def answered_lineage(snapshot: Snapshot, principal: Principal, id: str) -> Compl
 
 
 def _lineage_of(
-    snapshot: Snapshot, principal: Principal, booked: LedgerEntry, kept: StoredCompletion | ModelResponse | None
+    snapshot: Snapshot, principal: Principal, booked: LedgerEntry, kept: KeptAnswer | None
 ) -> CompletionLineage:
     return CompletionLineage(
         booked.id,
@@ -182,7 +195,7 @@ def _lineage_of(
 
 
 def _answering(
-    snapshot: Snapshot, principal: Principal, kept: StoredCompletion | ModelResponse | None, booked: LedgerEntry
+    snapshot: Snapshot, principal: Principal, kept: KeptAnswer | None, booked: LedgerEntry
 ) -> CheckpointLineage | None:
     """Return the lineage of the checkpoint that answered, if one did, it exists and the principal may see its model.
 

@@ -1,15 +1,20 @@
 """What a platform was opened with, as its users may read it, and whether it is open."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 
 from modelyard import process_identity
 from modelyard.errors import StoreClosed, UsedAfterFork
+from modelyard.part import Part
 from modelyard.platform.chat.booked_request import Tracing
 from modelyard.platform.runtime import Runtime, Settings
 from modelyard.protocols import Clock, Executor, Observer, Randomness
 from modelyard.threads import Threads
+
+if TYPE_CHECKING:
+    from modelyard.platform.jobs.job_type import JobTypes
 
 
 class OpenedWith:
@@ -21,6 +26,17 @@ class OpenedWith:
     def settings(self) -> Settings:
         """The settings in force."""
         return self._runtime.settings
+
+    @property
+    def parts(self) -> "Sequence[Part]":
+        """The optional parts that it was opened with."""
+        return self._runtime.parts
+
+    @property
+    def job_types(self) -> "JobTypes":
+        """The kinds of jobs that it knows."""
+        types: JobTypes = self._runtime.job_types
+        return types
 
     @property
     def clock(self) -> Clock:
@@ -49,7 +65,7 @@ class OpenedWith:
 
     @property
     def tracing(self) -> Tracing | None:
-        """What traces its requests, if `modelyard.parts.metrics.otel` does."""
+        """What traces its requests, if `modelyard.otel` does."""
         tracing: Tracing | None = self._runtime.cache.tracing
         return tracing
 

@@ -2,28 +2,13 @@
 
 import os
 from collections.abc import Callable
-from operator import attrgetter
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from modelyard import process_identity
 from modelyard.domain import resources
-from modelyard.domain.catalogue import CatalogueEntry, Pricing
-from modelyard.domain.identity import Principal, check_name
-from modelyard.errors import Forbidden
-from modelyard.parts.annotations import service as annotations_service
-from modelyard.parts.batches import service as batch_service
-from modelyard.parts.batches.files import service as file_service
-from modelyard.parts.completions import service as completions_service
-from modelyard.parts.embeddings import service as embedding
-from modelyard.parts.fine_tuning import service as fine_tuning_service
-from modelyard.parts.metrics import service as metrics_service
-from modelyard.parts.responses import service as response_service
-from modelyard.parts.tinker import service as training_runs_service
-from modelyard.parts.torch import records as base_model_domain
-from modelyard.parts.torch import service as base_model
-from modelyard.parts.traces import service as traces_service
-from modelyard.parts.traffic import service as traffic_service
-from modelyard.parts.uploads import service as uploads
+from modelyard.domain.identity import Principal, check_name, require_host
+from modelyard.errors import InvalidInput
+from modelyard.part import Notes, Site
 from modelyard.platform.artifacts import Spool, artifacts_folder
 from modelyard.platform.catalogue.service import Catalogue
 from modelyard.platform.chat.booked_request import Tracing
@@ -33,7 +18,7 @@ from modelyard.platform.jobs import service as jobs
 from modelyard.platform.jobs import worker as worker_service
 from modelyard.platform.keys import service as identity
 from modelyard.platform.keys import sessions as browser
-from modelyard.platform.listing import Listing, short_listing
+from modelyard.platform.meters import Meters
 from modelyard.platform.models import service as model
 from modelyard.platform.opened_with import Lifetime, OpenedWith
 from modelyard.platform.operations import erasure, event_retention, ledger_retention, run_retention
@@ -45,16 +30,19 @@ from modelyard.platform.usage import service as usage_service
 from modelyard.protocols import Authenticator, Executor
 from modelyard.threads import in_new_thread
 
+if TYPE_CHECKING:
+    from modelyard.parts.resources import StandardResources
+else:
+    StandardResources = object
+
 R = TypeVar("R")
-_id = attrgetter("id")
 
 
-class Platform(OpenedWith):
+class Platform(OpenedWith, StandardResources):
     """A model platform in one object, made by `open_platform`.
 
-    Its resources are `catalogue`, `chat`, `responses`, `completions`, `embeddings`, `models`, `training`,
-    `training_runs`, `traffic`, `evaluations`, `jobs`, `annotations`, `keys`, `usage`, `uploads`, `files`, `batches`,
-    `fine_tuning` and `health`. It is a context manager, synchronous and asynchronous; leaving it closes what
+    Its resources are `catalogue`, `chat`, `models`, `training`, `evaluations`, `jobs`, `keys`, `usage` and `health`,
+    and those of its parts. It is a context manager, synchronous and asynchronous; leaving it closes what
     `open_platform` opened.
     """
 
@@ -79,21 +67,6 @@ class Platform(OpenedWith):
         return self._chat
 
     @property
-    def responses(self) -> "response_service.Responses":
-        """Responses, which the platform keeps."""
-        return self._resource(response_service.Responses)
-
-    @property
-    def embeddings(self) -> "embedding.Embeddings":
-        """Vectors of texts."""
-        return self._resource(embedding.Embeddings)
-
-    @property
-    def completions(self) -> "completions_service.Completions":
-        """Prompts that are continued without a chat template, and tokens."""
-        return self._resource(completions_service.Completions)
-
-    @property
     def models(self) -> "model.Models":
         """Trainable models and their checkpoints."""
         return self._resource(model.Models)
@@ -102,11 +75,6 @@ class Platform(OpenedWith):
     def training(self) -> "training_service.Training":
         """Training jobs."""
         return self._resource(training_service.Training)
-
-    @property
-    def training_runs(self) -> "training_runs_service.TrainingRuns":
-        """Models that clients train command by command."""
-        return self._resource(training_runs_service.TrainingRuns)
 
     @property
     def evaluations(self) -> "evaluation.Evaluations":
@@ -119,21 +87,6 @@ class Platform(OpenedWith):
         return self._resource(jobs.Jobs)
 
     @property
-    def annotations(self) -> "annotations_service.Annotations":
-        """Tags and notes on jobs, runs, models and checkpoints."""
-        return self._resource(annotations_service.Annotations)
-
-    @property
-    def traces(self) -> "traces_service.Traces":
-        """Calls that programs trace."""
-        return self._resource(traces_service.Traces)
-
-    @property
-    def traffic(self) -> "traffic_service.Traffic":
-        """Training data from what was asked and answered."""
-        return self._resource(traffic_service.Traffic)
-
-    @property
     def keys(self) -> "identity.Keys":
         """API keys."""
         return self._resource(identity.Keys)
@@ -144,40 +97,36 @@ class Platform(OpenedWith):
         return self._resource(usage_service.Ledger)
 
     @property
-    def uploads(self) -> "uploads.Uploads":
-        """Training data that clients upload in several calls."""
-        return self._resource(uploads.Uploads)
-
-    @property
-    def files(self) -> "file_service.Files":
-        """Files that clients keep for later."""
-        return self._resource(file_service.Files)
-
-    @property
-    def batches(self) -> "batch_service.Batches":
-        """Files of requests that a job answers."""
-        return self._resource(batch_service.Batches)
-
-    @property
-    def fine_tuning(self) -> "fine_tuning_service.FineTuning":
-        """Training jobs in the words of fine-tuning services."""
-        return self._resource(fine_tuning_service.FineTuning)
-
-    @property
     def health(self) -> "health_service.Health":
         """The health checks."""
         return self._resource(health_service.Health)
 
-    @property
-    def metrics(self) -> "metrics_service.Metrics":
-        """Figures for Prometheus. Only the host may use it."""
-        return self._resource(metrics_service.Metrics)
+    if not TYPE_CHECKING:  # what parts add, which `StandardResources` declares for type checkers
+
+        def __getattr__(self, name: str) -> Any:
+            if not name.startswith("_"):
+                for part in self._runtime.parts:
+                    if name in part.resources:
+                        return self._resource(part.resources[name]())
+            raise AttributeError(f"a platform has no {name!r}, and none of its parts brings one")
+
+    def part(self, resource: "Callable[[Runtime, Principal], R]") -> R:
+        """Return what a part adds, by its class: `platform.part(Notes)`."""
+        return self._resource(resource)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *(name for part in self._runtime.parts for name in part.resources)})
 
     def _resource(self, kind: Callable[[Runtime, Principal], R]) -> R:
         self._life.check()
         return kind(self._runtime, self._principal)
 
     # ---- what it reports
+
+    def count_requests(self) -> Meters:
+        """Count requests, tokens, cost and times in this process, from now on. Only the host may call this."""
+        self._require_host()
+        return self._runtime.cache.count()
 
     def trace_with(self, tracing: Tracing | None) -> None:
         """Trace requests and completions, or no longer. Only the host may call this."""
@@ -195,7 +144,25 @@ class Platform(OpenedWith):
         self._require_host()
         return Spool(self._runtime.artifacts, self._runtime.require_room)
 
+    def notes(self) -> list[Notes]:
+        """Return what people have noted on jobs, runs, models and checkpoints, of each part that keeps notes."""
+        self._life.check()
+        return [part.notes(self) for part in self._runtime.parts if part.notes is not None]
+
     # ---- views, workers, upkeep
+
+    def site(
+        self, authenticator: Authenticator | None = None, reader: Principal | None = None, *, api: Site | None = None
+    ) -> Site:
+        """Make the pages for people, next to an API (`modelyard.asgi.asgi_app(dashboard=True)`).
+
+        Raises `InvalidInput` if no part of the platform has any.
+        """
+        self._require_host()
+        for part in self._runtime.parts:
+            if part.site is not None:
+                return part.site(self)(self, authenticator, reader, api)
+        raise InvalidInput.at("dashboard", msg="this platform was opened without a part that has pages")
 
     def acting_as(self, principal: Principal) -> "Platform":
         """Return the platform as another principal sees it. Only the host may call this."""
@@ -224,35 +191,6 @@ class Platform(OpenedWith):
         capacity = resources.Capacity(accelerators, memory)
         executor = executor or self._life.executor(concurrency)
         return worker_service.Worker(self._runtime, executor, concurrency, capacity)
-
-    def add_base_model(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        id: str,
-        name: str | None = None,
-        pricing: Pricing = Pricing(),  # noqa: B008 - frozen
-        tuning: "base_model_domain.Tuning | None" = None,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> CatalogueEntry:
-        """Offer the causal language model in the folder `path`, in the transformers format, and train on it.
-
-        Every file is checked and its digest stored, which reads all weights once: `progress` is called with the bytes
-        read and the total. `tuning` sets what training changes, by default an adapter. Other processes offer the model
-        when they next open the platform. Adding the same folder again changes nothing.
-
-        Raises `InvalidInput` naming the file at fault, `Conflict` for an id that is taken, `MissingExtra`.
-        """
-        self._require_host()
-        chosen = tuning or base_model_domain.Tuning.LORA
-        return base_model.add_base_model(
-            self._runtime, path, id, name=name, pricing=pricing, tuning=chosen, progress=progress
-        )
-
-    def base_models(self) -> "Listing[base_model_domain.BaseModel]":
-        """List the base models in local folders by id."""
-        self._require_host()
-        return short_listing(lambda: sorted(self._runtime.base_models or (), key=_id), _id, None)
 
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Write a consistent copy, the store to `path` and artifacts next to it, while others continue to work.
@@ -309,6 +247,11 @@ class Platform(OpenedWith):
         self._require_host()
         return sweep_service.collect_orphans(self._runtime, grace)
 
+    def prepare(self) -> tuple[str, ...]:
+        """Set up libraries that are not loaded yet for serving and training; return the modules that load slowly."""
+        self._require_host()
+        return tuple(module for engine in self._runtime.engines for module in engine.prepare())
+
     def sync(self) -> None:
         """Make everything that was acknowledged as durable as the store promises."""
         self._life.check()
@@ -324,8 +267,7 @@ class Platform(OpenedWith):
 
     def _require_host(self) -> None:
         self._life.check()
-        if self._principal.scope.entity is not None:
-            raise Forbidden("only the host may do this")
+        require_host(self._principal)
 
     def __enter__(self) -> Self:
         self._life.check()

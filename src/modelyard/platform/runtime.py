@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import attrs
 
-from modelyard.domain import job
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.record import Record
-from modelyard.domain.schema import RECORDS
+from modelyard.domain.schema import records_of
 from modelyard.domain.usage import Admission, Budget, LedgerEntry
 from modelyard.errors import StorageFull, StoreClosed, StoreError
 from modelyard.lazy import log
-from modelyard.parts.torch import records as base_model
+from modelyard.part import DefaultEngine, Part, TrainedRecord, standard_parts
 from modelyard.platform.liveness import LivenessMonitor
 from modelyard.platform.meters import Meters
 from modelyard.protocols import (
@@ -31,6 +30,7 @@ from modelyard.protocols import (
 from modelyard.threads import TenantThreads, Threads
 
 if TYPE_CHECKING:
+    from modelyard.domain.job import Job
     from modelyard.platform.chat.booked_request import Tracing
 
 S = TypeVar("S")
@@ -179,12 +179,10 @@ class Runtime:
 
     `job_types` are the kinds of jobs: the `JobTypes` of `platform.jobs.job_type`, which are above this.
 
-    `records` are the declarations of all records.
+    `parts` are the optional parts, and `records` the declarations of all records, theirs too.
 
     `project` is meant where none is named.
 
-    `base_models` are those that the default backend and trainers share with the platform, which may add to them; None
-    where the host brought its own.
     """
 
     store: Store
@@ -197,16 +195,26 @@ class Runtime:
     observer: Observer | None
     settings: Settings
     project: str = "default"
-    records: Sequence[Record] = attrs.field(default=RECORDS, eq=False, repr=False)
-    job_types: "Mapping[job.JobKind, Any]" = attrs.field(factory=dict, eq=False, repr=False)
-    base_models: "list[base_model.BaseModel] | None" = attrs.field(default=None, eq=False, repr=False)
+    parts: Sequence[Part] = attrs.field(factory=standard_parts, eq=False, repr=False)
+    records: Sequence[Record] = attrs.field(init=False, eq=False, repr=False)
+    job_types: "Mapping[str, Any]" = attrs.field(factory=dict, eq=False, repr=False)
+    engines: Sequence[DefaultEngine] = attrs.field(default=(), eq=False, repr=False)
     liveness: LivenessMonitor = attrs.field(factory=LivenessMonitor, eq=False, repr=False)
     cache: ProcessCache = attrs.field(factory=ProcessCache, eq=False, repr=False)
     threads: Threads = attrs.field(factory=Threads, eq=False, repr=False)
 
+    @records.default
+    def _records_of_parts(self) -> Sequence[Record]:
+        return records_of(self.parts)
+
     def store_threads(self, entity: str) -> TenantThreads | None:
         """Return where an event loop calls the store for an entity; None for a store that never blocks."""
         return self.threads.store.of(entity) if self.store.blocking else None
+
+    def trained_records(self, job: "Job", loose: list[str]) -> "Sequence[TrainedRecord]":
+        """Return what parts have prepared for the end of a training job; their artifacts are added to `loose`."""
+        prepared = (part.trained(self, job, loose) for part in self.parts)
+        return [one for one in prepared if one is not None]
 
     def require_room(self) -> None:
         """Raise `StorageFull` if new work would take the space that running jobs need."""

@@ -9,20 +9,9 @@ from modelyard.errors import MissingExtra
 from modelyard.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from modelyard.parts.torch.tiny_model import build_tiny_model
-    from modelyard.parts.upstream.fake_vllm.misbehaviour import (
-        Abort,
-        Break,
-        CutConnection,
-        FallSilent,
-        Garble,
-        Gate,
-        Hold,
-        Refuse,
-    )
-    from modelyard.parts.upstream.fake_vllm.server import LOAD_ADAPTER, FakeVllm
+    from modelyard.parts.doors import testing as _parts
+    from modelyard.parts.doors.testing import *  # noqa: F403
     from modelyard.testing.cassette.cassette import use_cassette
-    from modelyard.testing.cassette.server_recording import record
     from modelyard.testing.clients.httpx import HttpxTransport
     from modelyard.testing.clients.httpx2 import Httpx2Transport
     from modelyard.testing.clients.openai import async_openai_client, openai_client
@@ -46,12 +35,52 @@ if TYPE_CHECKING:
     from modelyard.testing.faults.kinds import Cut, Disconnect, Killed, Malformed, Slow, TakenOver, Timeout
     from modelyard.testing.intercept.interception import intercept
     from modelyard.testing.network_guard import LeftLoopback, LoopbackGuard
+
+    __all__ = [
+        "CONTRACT_RECORDS",
+        "ArtifactStoreContract",
+        "AuthenticatorContract",
+        "BackendContract",
+        "Cut",
+        "Disconnect",
+        "DomainStore",
+        "EmbedderContract",
+        "ExecutorContract",
+        "Faults",
+        "Httpx2Transport",
+        "HttpxTransport",
+        "Killed",
+        "LeftDomain",
+        "LeftLoopback",
+        "LoopbackGuard",
+        "Malformed",
+        "ManualClock",
+        "RunTwiceStore",
+        "Slow",
+        "StepTrainerContract",
+        "StoreContract",
+        "StoreMachine",
+        "TakenOver",
+        "Timeout",
+        "TrainerContract",
+        "Trials",
+        "TrialsElsewhere",
+        "TrialsHere",
+        "async_openai_client",
+        "backend_client",
+        "intercept",
+        "machine_over",
+        "openai_client",
+        "served",
+        "strategies",
+        "use_cassette",
+    ]
+    __all__ += _parts.__all__
 else:
     _load, __dir__ = lazy_exports(
         __name__,
         {
             "testing.cassette.cassette": ("use_cassette",),
-            "testing.cassette.server_recording": ("record",),
             "testing.clients.httpx": ("HttpxTransport",),
             "testing.clients.httpx2": ("Httpx2Transport",),
             "testing.clients.openai": ("async_openai_client", "openai_client"),
@@ -72,22 +101,10 @@ else:
             "testing.contracts.store_values": ("CONTRACT_RECORDS",),
             "testing.contracts.strategies": ("strategies",),
             "testing.contracts.trainer": ("TrainerContract",),
-            "parts.upstream.fake_vllm.misbehaviour": (
-                "Abort",
-                "Break",
-                "CutConnection",
-                "FallSilent",
-                "Garble",
-                "Gate",
-                "Hold",
-                "Refuse",
-            ),
-            "parts.upstream.fake_vllm.server": ("LOAD_ADAPTER", "FakeVllm"),
             "testing.faults.faults": ("Faults",),
             "testing.faults.kinds": ("Cut", "Disconnect", "Killed", "Malformed", "Slow", "TakenOver", "Timeout"),
             "testing.intercept.interception": ("intercept",),
             "testing.network_guard": ("LeftLoopback", "LoopbackGuard"),
-            "parts.torch.tiny_model": ("build_tiny_model",),
         },
     )
 
@@ -99,58 +116,6 @@ else:
                 raise
             raise MissingExtra("hypothesis", "contracts") from error
 
-
-__all__ = [
-    "CONTRACT_RECORDS",
-    "LOAD_ADAPTER",
-    "Abort",
-    "ArtifactStoreContract",
-    "AuthenticatorContract",
-    "BackendContract",
-    "Break",
-    "Cut",
-    "CutConnection",
-    "Disconnect",
-    "DomainStore",
-    "EmbedderContract",
-    "ExecutorContract",
-    "FakeVllm",
-    "FallSilent",
-    "Faults",
-    "Garble",
-    "Gate",
-    "Hold",
-    "Httpx2Transport",
-    "HttpxTransport",
-    "Killed",
-    "LeftDomain",
-    "LeftLoopback",
-    "LoopbackGuard",
-    "Malformed",
-    "ManualClock",
-    "Refuse",
-    "RunTwiceStore",
-    "Slow",
-    "StepTrainerContract",
-    "StoreContract",
-    "StoreMachine",
-    "TakenOver",
-    "Timeout",
-    "TrainerContract",
-    "Trials",
-    "TrialsElsewhere",
-    "TrialsHere",
-    "async_openai_client",
-    "backend_client",
-    "build_tiny_model",
-    "intercept",
-    "machine_over",
-    "openai_client",
-    "record",
-    "served",
-    "strategies",
-    "use_cassette",
-]
 
 if "pytest" in sys.modules:
     # So that a law that is broken shows by which values, as in a test of one's own.

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from modelyard.domain.completion import (
     SAMPLING_PARAMETERS,
     CompletionRequest,
+    ContentPart,
     Message,
-    Part,
     ResponseFormat,
     ResponseType,
     Role,
@@ -96,9 +96,9 @@ def test_tools_are_chosen_as_requested() -> None:
 
 
 def test_parts_have_the_formats_shape_from_wherever_they_came() -> None:
-    by_wire = Part("image_url", data={"url": "data:,", "detail": "auto"})
-    by_hand = Part("image_url", data={"image_url": {"url": "data:,"}})
-    message = Message(Role.USER, (Part("text", "look"), by_wire, by_hand))
+    by_wire = ContentPart("image_url", data={"url": "data:,", "detail": "auto"})
+    by_hand = ContentPart("image_url", data={"image_url": {"url": "data:,"}})
+    message = Message(Role.USER, (ContentPart("text", "look"), by_wire, by_hand))
     (reported,) = request_object(CompletionRequest("m", (message,)), "m", None, ())["messages"]
     assert reported["content"] == [
         {"type": "text", "text": "look"},
@@ -113,7 +113,7 @@ messages = st.lists(
         st.builds(Message, st.just(Role.ASSISTANT), st.text()),
         st.just(Message(Role.ASSISTANT, None, tool_calls=(ToolCall("c1", "look_up", '{"a": 1}'),))),
         st.just(Message(Role.TOOL, "found", tool_call_id="c1")),
-        st.just(Message(Role.USER, (Part("text", "a"), Part("text", "b")))),
+        st.just(Message(Role.USER, (ContentPart("text", "a"), ContentPart("text", "b")))),
     ),
     min_size=1,
     max_size=4,

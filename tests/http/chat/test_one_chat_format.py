@@ -15,8 +15,8 @@ from modelyard import Message, Platform, Role, Tool, open_platform
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.completion import (
     CompletionRequest,
+    ContentPart,
     Delta,
-    Part,
     ResponseFormat,
     ResponseType,
     ToolCall,
@@ -212,7 +212,7 @@ VALUED: Mapping[str, Any] = {
     "model": "echo",
     "messages": (
         {"role": Role.SYSTEM, "content": "be brief"},
-        Message(Role.USER, (Part("text", "look"), Part("text", "here")), name="ann"),
+        Message(Role.USER, (ContentPart("text", "look"), ContentPart("text", "here")), name="ann"),
         Message(Role.ASSISTANT, None, tool_calls=(ToolCall("c1", "look_up", "{}"),)),
         Message(Role.TOOL, "found", tool_call_id="c1"),
         Message(Role.USER, "and?"),

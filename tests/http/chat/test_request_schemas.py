@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from modelyard.domain.completion import (
+    ContentPart,
     Message,
-    Part,
     ResponseFormat,
     ResponseType,
     Role,
@@ -170,19 +170,19 @@ def test_all_kinds_of_messages_and_parts() -> None:
     )
     assert requested.request.messages == (
         Message(Role.SYSTEM, "s"),
-        Message(Role.DEVELOPER, (Part("text", "d"),), "n"),
+        Message(Role.DEVELOPER, (ContentPart("text", "d"),), "n"),
         Message(
             Role.USER,
             (
-                Part("text", "t"),
-                Part("image_url", data={"url": "data:,x", "detail": "auto"}),
-                Part("input_audio", data={"data": "x"}),
+                ContentPart("text", "t"),
+                ContentPart("image_url", data={"url": "data:,x", "detail": "auto"}),
+                ContentPart("input_audio", data={"data": "x"}),
             ),
         ),
         Message(Role.ASSISTANT, None, tool_calls=(ToolCall("c1", "look_up", "{}"),)),
         Message(Role.ASSISTANT, None, tool_calls=(ToolCall("c1", "look_up", "{}"),)),
         Message(Role.TOOL, "r", tool_call_id="c1"),
-        Message(Role.ASSISTANT, (Part("text", "no"),)),
+        Message(Role.ASSISTANT, (ContentPart("text", "no"),)),
     )
 
 

@@ -11,9 +11,10 @@ import pytest
 
 from modelyard.compose import open_platform
 from modelyard.http import endpoint as endpoint_module
-from modelyard.http.endpoint import Endpoint, routes
+from modelyard.http.endpoint import Endpoint
+from modelyard.http.interface import Auth, Interface
 from modelyard.http.message import Request, Response, json_response
-from modelyard.http.route import Auth, Body, Interface, Route, RouteCall
+from modelyard.http.route import Body, Route, RouteCall
 from modelyard.platform.runtime import Settings
 
 PATH = "/v1/data"
@@ -32,7 +33,7 @@ def keep(call: RouteCall) -> Response:
 @pytest.fixture(autouse=True)
 def data_route(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     own = Route("POST", PATH, Interface.TRAINING, Auth.BEARER, keep, body=Body.DATA)
-    monkeypatch.setattr(endpoint_module, "routes", lambda: (*routes(), own))
+    monkeypatch.setattr(endpoint_module, "CORE", (*endpoint_module.CORE, own))
     endpoint_module.route_table.cache_clear()
     yield
     endpoint_module.route_table.cache_clear()

@@ -13,9 +13,10 @@ from click.testing import CliRunner
 from fake_kubernetes import FakeKubernetes
 from modelyard import Platform, open_platform
 from modelyard.cli import main
+from modelyard.cli.working import ClusterType
 from modelyard.domain.job import JobKind, Needs
 from modelyard.parts.clusters import kubernetes
-from modelyard.parts.clusters.commands import ClusterType
+from modelyard.parts.clusters.addresses import NamedCluster
 from modelyard.parts.clusters.ray_jobs import RayJobs
 from modelyard.parts.clusters.slurm import SlurmJobs
 
@@ -108,7 +109,9 @@ def test_a_worker_gives_the_accelerators_that_its_command_names_and_one_of_a_clu
 
 def test_what_a_ray_job_takes_is_in_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     def taken(named: str) -> Any:
-        cluster = ClusterType().convert(named, None, None)
+        found = ClusterType().convert(named, None, None)
+        assert isinstance(found, NamedCluster)
+        cluster = found.cluster
         assert isinstance(cluster, RayJobs)
         return cluster.name, cluster._options(Needs(JobKind.SFT))
 

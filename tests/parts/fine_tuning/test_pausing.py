@@ -70,7 +70,7 @@ def test_a_loop_is_paused_with_the_job_of_its_round() -> None:
         job = tuned(platform, TASK, method="reinforcement", hyperparameters=options, grader=GRADER)
         platform.worker().run_until_idle()
         assert platform.fine_tuning.get(job).pausing == "paused"
-        rounds = [one for one in platform.training.list() if one.kind is JobKind.RL]
+        rounds = [one for one in platform.training.list() if one.kind == JobKind.RL]
         assert [(one.status, one.waiting_for) for one in rounds] == [("queued", "its resumption: it is paused")]
         unobserved()
         platform.fine_tuning.resume(job)

@@ -8,7 +8,7 @@ import pytest
 from modelyard import Platform, Pricing, UpstreamBackend, offer, open_platform
 from modelyard.asgi import asgi_app
 from modelyard.errors import BackendError, InvalidInput, UnsupportedParameter
-from modelyard.http.route import Interface
+from modelyard.http.interface import Interface
 from modelyard.testing.clients.server import asgi_server
 
 MODEL = offer("tabular-mini", context_length=1000, pricing=Pricing())

@@ -22,10 +22,10 @@ from modelyard.domain.catalogue import CatalogueEntry, Pricing, Quantization
 from modelyard.domain.completion import (
     Completion,
     CompletionRequest,
+    ContentPart,
     Delta,
     FinishReason,
     Message,
-    Part,
     ResponseFormat,
     ResponseType,
     Role,
@@ -1031,7 +1031,7 @@ def test_kept_completions_of_other_projects_and_tenants_are_not_seen() -> None:
 def test_parts_that_are_not_text_take_part_in_a_kept_request() -> None:
     backend = says("x", modalities=("text", "image"))
     of = chat(backend)
-    parts = (Part("text", "see"), Part("image_url", data={"image_url": {"url": "u"}}))
+    parts = (ContentPart("text", "see"), ContentPart("image_url", data={"image_url": {"url": "u"}}))
     of.complete(model="m", messages=[Message(Role.USER, parts)], store=True)
     (kept,) = of.list()
     assert kept.request["messages"][0]["content"][1]["data"] == {"url": "u", "detail": "auto"}

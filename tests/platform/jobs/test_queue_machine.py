@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from modelyard.domain.job import Claim, Gain, Job, JobEvent, JobKind, JobProgress, NewEvent, QueueState
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import Conflict, LeaseLost
-from modelyard.platform.job_types import JOB_TYPES
+from modelyard.platform.job_types import job_types_of
 from modelyard.platform.jobs.claims import (
     Claimant,
     claim,
@@ -39,6 +39,9 @@ from modelyard.protocols import Tx
 from modelyard.stores.memory import MemoryStore
 from modelyard.testing.clock import ManualClock
 from modelyard.testing.contracts.run_twice_store import RunTwiceStore
+
+JOB_TYPES = job_types_of(())
+
 
 LANES = ("a", "b")
 

@@ -17,7 +17,7 @@ from modelyard.domain.worker import WorkerProcess, WorkerRecord
 from modelyard.errors import StoreBusy, TrainingError
 from modelyard.executors.inline import InlineExecutor
 from modelyard.executors.thread import ThreadExecutor
-from modelyard.platform.job_types import JOB_TYPES
+from modelyard.platform.job_types import job_types_of
 from modelyard.platform.jobs.announced import alive
 from modelyard.platform.jobs.claims import ready_needs
 from modelyard.platform.jobs.queue import enqueue
@@ -27,6 +27,9 @@ from modelyard.platform.liveness import LivenessMonitor
 from modelyard.protocols import SavedState, Started, Step, Store, Trained, Tx
 from modelyard.stores.memory import MemoryStore
 from polling import until
+
+JOB_TYPES = job_types_of(())
+
 
 T = TypeVar("T")
 

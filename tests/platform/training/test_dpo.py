@@ -54,7 +54,7 @@ def test_a_job_learns_to_prefer_the_chosen_answers(platform: Platform) -> None:
     assert found[-1]["loss"] < found[0]["loss"]
     assert found[-1]["accuracy"] == 1.0
     assert found[-1]["chosen_reward"] > found[-1]["rejected_reward"]
-    assert job.refresh().kind is JobKind.DPO
+    assert job.refresh().kind == JobKind.DPO
     assert (job.result().step, job.result().metrics["accuracy"]) == (1, 1.0)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from modelyard import open_platform
 from modelyard.backends.echo import EchoBackend
-from modelyard.domain.completion import Message, Part, Role, Tool, ToolCall
+from modelyard.domain.completion import ContentPart, Message, Role, Tool, ToolCall
 from modelyard.parts.scripted.backend import ScriptedBackend, call, reasoning, say
 from modelyard.platform.keys.service import SECRET_BYTES, secret_of
 from modelyard.testing.cassette.cassette import use_cassette
@@ -87,7 +87,7 @@ def test_no_part_of_a_conversation_brings_a_secret_into_a_cassette(tmp_path: Pat
     ]
     conversation = [
         Message(Role.SYSTEM, f"key: {CANARY}"),
-        Message(Role.USER, (Part("text", f"it is {CANARY}"),), name="me"),
+        Message(Role.USER, (ContentPart("text", f"it is {CANARY}"),), name="me"),
         Message(Role.ASSISTANT, "ok", tool_calls=(ToolCall("c", "save", f'{{"key": "{CANARY}"}}'),)),
         Message(Role.TOOL, f"saved {CANARY}", tool_call_id="c"),
     ]

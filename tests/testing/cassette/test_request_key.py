@@ -16,10 +16,10 @@ from example_counts import examples
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.completion import (
     CompletionRequest,
+    ContentPart,
     Delta,
     FinishReason,
     Message,
-    Part,
     ResponseFormat,
     ResponseType,
     Role,
@@ -57,7 +57,7 @@ def tuples(of: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
 
 
 calls = st.builds(ToolCall, texts, texts, texts)
-parts = st.builds(Part, texts, texts, mappings)
+parts = st.builds(ContentPart, texts, texts, mappings)
 messages = st.builds(
     Message,
     st.sampled_from(Role),

@@ -16,8 +16,8 @@ from modelyard import Platform, open_platform
 from modelyard.domain.catalogue import CatalogueEntry, Quantization
 from modelyard.domain.completion import Delta, FinishReason
 from modelyard.http.endpoint import Endpoint
+from modelyard.http.interface import Interface
 from modelyard.http.message import Response
-from modelyard.http.route import Interface
 from modelyard.protocols import Capabilities
 from modelyard.testing import Httpx2Transport, HttpxTransport, served
 

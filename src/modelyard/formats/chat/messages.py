@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import attrs
 
-from modelyard.domain.completion import Message, Part, Role, Tool, ToolCall
+from modelyard.domain.completion import ContentPart, Message, Role, Tool, ToolCall
 from modelyard.errors import InvalidInput
 from modelyard.formats.chat.plain_fast import plain_messages
 from modelyard.formats.constraints import Length
@@ -162,19 +162,19 @@ def _read_calls(calls: tuple[MessageToolCall, ...]) -> tuple[ToolCall, ...]:
     return tuple([ToolCall(call.id, call.function.name, call.function.arguments) for call in calls])
 
 
-def read_content(content: str | tuple[InputPart | RefusalPart, ...] | None) -> str | tuple[Part, ...] | None:
+def read_content(content: str | tuple[InputPart | RefusalPart, ...] | None) -> str | tuple[ContentPart, ...] | None:
     """Return the content that was described."""
     return tuple([_read_part(part) for part in content]) if isinstance(content, tuple) else content
 
 
-def _read_part(part: InputPart | RefusalPart) -> Part:
+def _read_part(part: InputPart | RefusalPart) -> ContentPart:
     if isinstance(part, TextPart):
-        return Part("text", part.text)
+        return ContentPart("text", part.text)
     if isinstance(part, RefusalPart):
-        return Part("text", part.refusal)
+        return ContentPart("text", part.refusal)
     if isinstance(part, ImagePart):
-        return Part(part.type, data=attrs.asdict(part.image_url))
-    return Part(part.type, data=getattr(part, part.type))
+        return ContentPart(part.type, data=attrs.asdict(part.image_url))
+    return ContentPart(part.type, data=getattr(part, part.type))
 
 
 # ---- written -----------------------------------------------------------------------------------------------------
@@ -194,11 +194,11 @@ def message_object(message: Message) -> dict[str, Any]:
     return written
 
 
-def _content_json(content: str | tuple[Part, ...] | None) -> Any:
+def _content_json(content: str | tuple[ContentPart, ...] | None) -> Any:
     return [part_object(part) for part in content] if isinstance(content, tuple) else content
 
 
-def part_object(part: Part) -> Mapping[str, Any]:
+def part_object(part: ContentPart) -> Mapping[str, Any]:
     """Return the JSON of a part. Its data are a member of its type's name, whether they come with that name or not."""
     if part.type == "text":
         return {"type": part.type, "text": part.text}

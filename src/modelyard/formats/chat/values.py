@@ -5,7 +5,15 @@ from json import JSONEncoder
 from math import isfinite
 from typing import Any
 
-from modelyard.domain.completion import CompletionRequest, Message, Part, ResponseFormat, Tool, ToolCall, ToolChoice
+from modelyard.domain.completion import (
+    CompletionRequest,
+    ContentPart,
+    Message,
+    ResponseFormat,
+    Tool,
+    ToolCall,
+    ToolChoice,
+)
 from modelyard.errors import InvalidInput
 from modelyard.formats.chat.bounds import is_unicode
 from modelyard.formats.chat.messages import message_object, part_object, tool_call_object
@@ -64,7 +72,7 @@ def _json_value(value: object) -> Any:
 
 _WRITERS: Mapping[type, Callable[[Any], Any]] = {
     Message: message_object,
-    Part: part_object,
+    ContentPart: part_object,
     ToolCall: tool_call_object,
     Tool: tool_object,
     ToolChoice: tool_choice_json,

@@ -11,9 +11,12 @@ from modelyard.http.catalogue.schemas import (
     ListedModel,
     ModelList,
 )
+from modelyard.http.error_responses import ERROR
 from modelyard.http.headers import Header
+from modelyard.http.interface import Auth, Interface
+from modelyard.http.interfaces import BASE, INFERENCE, TRAINING
 from modelyard.http.message import JSON_HEADER, Response, dump, json_response
-from modelyard.http.route import Auth, ErrorFormat, Interface, Route, RouteCall
+from modelyard.http.route import Route, RouteCall
 from modelyard.platform.platform import Platform
 
 PATH = "/inference/analysis/partner/models"
@@ -82,7 +85,7 @@ def _model_routes(base: str, interface: Interface) -> tuple[Route, ...]:
             list_models,
             response=ModelList,
             summary="List the models that the caller may use.",
-            error_format=ErrorFormat.ERROR,
+            error_format=ERROR,
         ),
         Route(
             "GET",
@@ -92,7 +95,7 @@ def _model_routes(base: str, interface: Interface) -> tuple[Route, ...]:
             show_model,
             response=ListedModel,
             summary="Show one model that the caller may use.",
-            error_format=ErrorFormat.ERROR,
+            error_format=ERROR,
         ),
     )
 
@@ -101,13 +104,13 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         PATH,
-        Interface.BASE,
+        BASE,
         Auth.PUBLIC,
         show_catalogue,
         response=CatalogueBody,
         statuses=(200, 304),
         summary="List every model of the catalogue.",
     ),
-    *_model_routes("/v1", Interface.TRAINING),
-    *_model_routes("/inference/v1", Interface.INFERENCE),
+    *_model_routes("/v1", TRAINING),
+    *_model_routes("/inference/v1", INFERENCE),
 )

@@ -10,8 +10,11 @@ from modelyard.formats.chat.response import ChatCompletion, completion_json
 from modelyard.formats.chat.stream import ChatCompletionChunk, Chunks
 from modelyard.http.answer_stream import AnswerEvents, stream_answer
 from modelyard.http.auth import attribution
+from modelyard.http.error_responses import ERROR
+from modelyard.http.interface import Auth, Interface
+from modelyard.http.interfaces import INFERENCE, TRAINING
 from modelyard.http.message import JSON_HEADER, Response, deprecation, parse
-from modelyard.http.route import Auth, Body, ErrorFormat, Interface, Route, RouteCall
+from modelyard.http.route import Body, Route, RouteCall
 from modelyard.platform.chat.backend_stream import StreamStarted
 
 LONG = 1000
@@ -80,13 +83,13 @@ def _routes(path: str, interface: Interface, training: bool) -> tuple[Route, ...
             response=ChatCompletion,
             events=ChatCompletionChunk,
             summary="Create a chat completion.",
-            error_format=ErrorFormat.ERROR,
+            error_format=ERROR,
         )
         for end in ("", "/")
     )
 
 
 ROUTES: tuple[Route, ...] = (
-    *_routes("/inference/v1/chat/completions", Interface.INFERENCE, training=False),
-    *_routes("/v1/chat/completions", Interface.TRAINING, training=True),
+    *_routes("/inference/v1/chat/completions", INFERENCE, training=False),
+    *_routes("/v1/chat/completions", TRAINING, training=True),
 )

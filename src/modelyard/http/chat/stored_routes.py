@@ -9,9 +9,12 @@ from modelyard.domain.completion import Completion, StoredCompletion
 from modelyard.formats.chat.response import ChatCompletion, completion_json
 from modelyard.formats.converter import structure
 from modelyard.formats.json import dumps, loads
+from modelyard.http.error_responses import ERROR
+from modelyard.http.interface import Auth, Interface
+from modelyard.http.interfaces import INFERENCE, TRAINING
 from modelyard.http.listing import NAMESPACE, PAGING, requested_page
 from modelyard.http.message import JSON_HEADER, Response
-from modelyard.http.route import Auth, ErrorFormat, Interface, Parameter, Route, RouteCall
+from modelyard.http.route import Parameter, Route, RouteCall
 
 
 @attrs.frozen(kw_only=True)
@@ -79,7 +82,7 @@ def _routes(base: str, interface: Interface) -> tuple[Route, ...]:
         response=StoredChatCompletionPage,
         summary="List the completions that were stored.",
         query=(*PAGING, *NAMESPACE, *_FILTERS),
-        error_format=ErrorFormat.ERROR,
+        error_format=ERROR,
     )
     one = Route(
         "GET",
@@ -89,12 +92,12 @@ def _routes(base: str, interface: Interface) -> tuple[Route, ...]:
         show_stored,
         response=StoredChatCompletion,
         summary="Show a completion that was stored.",
-        error_format=ErrorFormat.ERROR,
+        error_format=ERROR,
     )
     return listing, one
 
 
 ROUTES: tuple[Route, ...] = (
-    *_routes("/v1", Interface.TRAINING),
-    *_routes("/inference/v1", Interface.INFERENCE),
+    *_routes("/v1", TRAINING),
+    *_routes("/inference/v1", INFERENCE),
 )

@@ -24,8 +24,10 @@ from modelyard.http.evaluations.route import (
     namespace_of,
 )
 from modelyard.http.idempotency import IDEMPOTENCY_KEY, idempotency_key
+from modelyard.http.interface import Auth
+from modelyard.http.interfaces import BASE
 from modelyard.http.message import Response, answering, json_response, problems_at
-from modelyard.http.route import Auth, Body, Interface, Route, RouteCall, documented_route
+from modelyard.http.route import Body, Route, RouteCall, documented_route
 
 _NAME = r"(?!\.+(?:/|$))[A-Za-z0-9._-]{1,128}"
 _place = Matching(rf"{_NAME}/{_NAME}", "must be <entity>/<project>")
@@ -246,7 +248,7 @@ def _namespace(call: RouteCall, project_id: str) -> NamespaceArguments:
     return {"entity": entity, "project": project}
 
 
-_route = partial(documented_route, Interface.BASE, Auth.BASIC, "POST", body=Body.CONTROL)
+_route = partial(documented_route, BASE, Auth.BASIC, "POST", body=Body.CONTROL)
 _job_route = partial(_route, headers=(IDEMPOTENCY_KEY,))
 
 

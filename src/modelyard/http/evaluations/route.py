@@ -14,10 +14,12 @@ from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import Length
 from modelyard.formats.converter import structure
 from modelyard.http.idempotency import IDEMPOTENCY_KEY, creating
+from modelyard.http.interface import Auth
+from modelyard.http.interfaces import BASE
 from modelyard.http.message import Response, json_response
 from modelyard.http.query import MAX_VALUES, MAX_WHOLE, Query
 from modelyard.http.response_bodies import json_lines
-from modelyard.http.route import Auth, Handler, Interface, Parameter, Route, RouteCall, documented_route
+from modelyard.http.route import Handler, Parameter, Route, RouteCall, documented_route
 from modelyard.platform.evaluations.predictions import Predictions, Scores
 from modelyard.platform.evaluations.runs import Runs
 from modelyard.platform.evaluations.service import Evaluations
@@ -176,7 +178,7 @@ class ListingQuery(Query):
 
 def evaluation_route(method: str, path: str, handler: Handler, **more: Any) -> Route:
     """Declare a route of this interface below a namespace, described as `documented_route` does."""
-    return documented_route(Interface.BASE, Auth.BASIC, method, NAMESPACE + path, handler, **more)
+    return documented_route(BASE, Auth.BASIC, method, NAMESPACE + path, handler, **more)
 
 
 def creation_route(path: str, create: Callable[[RouteCall], T], show: Callable[[T], object], **more: Any) -> Route:

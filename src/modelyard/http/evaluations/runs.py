@@ -8,7 +8,6 @@ import attrs
 
 from modelyard.domain.evaluation.references import EVALUATION_KINDS, MODEL_KINDS
 from modelyard.domain.evaluation.run import MAX_REASON, EvaluationRun, RunState
-from modelyard.domain.job import JobKind
 from modelyard.formats.constraints import Length
 from modelyard.http.body_schemas import EvaluationRef, ModelRef
 from modelyard.http.evaluations.route import (
@@ -106,7 +105,7 @@ class TrainedStepObject:
     step: int
     digest: str | None
     job_id: str | None
-    kind: JobKind | None
+    kind: str | None
     data_digest: str | None
     data_url: str | None
     deleted: bool

@@ -1,14 +1,14 @@
-"""The routes that check the platform (specification 4.3), the public probes of load balancers and containers, and the
-figures that Prometheus reads.
-"""
+"""The routes that check the platform (specification 4.3), and the public probes of load balancers and containers."""
 
 from functools import partial
 
 import attrs
 
 from modelyard.flow import Flow
+from modelyard.http.interface import Auth
+from modelyard.http.interfaces import BASE, TRAINING
 from modelyard.http.message import Response, json_response
-from modelyard.http.route import Auth, Interface, Route, RouteCall, documented_route
+from modelyard.http.route import Route, RouteCall, documented_route
 from modelyard.platform.operations.health import SystemCheck
 
 
@@ -43,22 +43,13 @@ def system_check(call: RouteCall) -> Response:
     return json_response(attrs.asdict(check), 200 if check.success else 503)
 
 
-METRICS = "text/plain; version=0.0.4; charset=utf-8"
-"""The text format of Prometheus, which every version of it reads."""
-
-
-def show_metrics(call: RouteCall) -> Response:
-    """Show the metrics of the process that answers, in the text format of Prometheus."""
-    return Response(200, [("content-type", METRICS)], call.platform.metrics.text().encode())
-
-
-_probe = partial(documented_route, Interface.BASE, Auth.PUBLIC, "GET", response=HealthBody)
+_probe = partial(documented_route, BASE, Auth.PUBLIC, "GET", response=HealthBody)
 
 ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "/v1/health",
-        Interface.TRAINING,
+        TRAINING,
         Auth.BEARER,
         health,
         response=HealthBody,
@@ -67,7 +58,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "/v1/system-check",
-        Interface.TRAINING,
+        TRAINING,
         Auth.BEARER,
         system_check,
         response=SystemCheck,
@@ -77,5 +68,4 @@ ROUTES: tuple[Route, ...] = (
     _probe("/livez", live),
     _probe("/readyz", ready, statuses=(200, 503)),
     _probe("/health", ready, statuses=(200, 503)),
-    documented_route(Interface.OPERATIONS, Auth.BEARER, "GET", "/metrics", show_metrics, media="text/plain"),
 )

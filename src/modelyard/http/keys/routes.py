@@ -4,10 +4,12 @@ from datetime import timedelta
 from functools import partial
 
 from modelyard.formats.converter import structure
+from modelyard.http.interface import Auth
+from modelyard.http.interfaces import OPERATIONS
 from modelyard.http.keys.schemas import KeyCreate, KeyCreated, KeyObject, KeyPage, key_object
 from modelyard.http.listing import PAGING, listed_page
 from modelyard.http.message import Response, json_response, problems_at
-from modelyard.http.route import Auth, Body, Interface, Parameter, Route, RouteCall, documented_route
+from modelyard.http.route import Body, Parameter, Route, RouteCall, documented_route
 
 KEYS = "/v1/admin/keys"
 KEY = f"{KEYS}/{{key_id}}"
@@ -52,7 +54,7 @@ def revoke_key(call: RouteCall) -> Response:
     return json_response(key_object(call.platform.keys.revoke(call.params["key_id"])))
 
 
-_route = partial(documented_route, Interface.OPERATIONS, Auth.BEARER)
+_route = partial(documented_route, OPERATIONS, Auth.BEARER)
 
 ROUTES: tuple[Route, ...] = (
     _route("POST", KEYS, create_key, body=Body.CONTROL, request=KeyCreate, response=KeyCreated),

@@ -9,6 +9,8 @@ from modelyard.domain.promotion import Promotion, check_alias
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.converter import structure
 from modelyard.http.idempotency import IDEMPOTENCY_KEY, creating
+from modelyard.http.interface import Auth
+from modelyard.http.interfaces import TRAINING
 from modelyard.http.listing import NAMESPACE, PAGING, requested_page
 from modelyard.http.message import Response, json_response, problems_at
 from modelyard.http.models.schemas import (
@@ -33,7 +35,7 @@ from modelyard.http.models.schemas import (
     promotion_request,
 )
 from modelyard.http.response_bodies import download
-from modelyard.http.route import Auth, Body, Interface, Route, RouteCall, documented_route
+from modelyard.http.route import Body, Route, RouteCall, documented_route
 from modelyard.http.trajectory_body import groups_body
 
 MODELS = "/v1/preview/models"
@@ -181,7 +183,7 @@ def list_promotions(call: RouteCall) -> Response:
     return json_response(PromotionPage.of(page))
 
 
-_route = partial(documented_route, Interface.TRAINING, Auth.BEARER)
+_route = partial(documented_route, TRAINING, Auth.BEARER)
 _creation = partial(_route, "POST", headers=(IDEMPOTENCY_KEY,))
 _ID = {"model_id": "id"}
 

@@ -12,9 +12,11 @@ from modelyard.errors import InvalidInput
 from modelyard.formats.training_data import read_dataset
 from modelyard.http.body_schemas import NeedsBody, resources_of
 from modelyard.http.idempotency import IDEMPOTENCY_KEY, creating, idempotency_key
+from modelyard.http.interface import Auth
+from modelyard.http.interfaces import TRAINING
 from modelyard.http.listing import NAMESPACE, PAGING, requested_page
 from modelyard.http.message import Response, json_response, problems_at
-from modelyard.http.route import Auth, Body, Interface, Parameter, Route, RouteCall, documented_route
+from modelyard.http.route import Body, Parameter, Route, RouteCall, documented_route
 from modelyard.http.training.schemas import (
     DatasetObject,
     DPOJobCreate,
@@ -79,7 +81,7 @@ def create_loop(call: RouteCall) -> Response:
     return json_response(job_object(job.refresh()))
 
 
-def _create_on_dataset(call: RouteCall, kind: JobKind, body: SFTJobCreate | DPOJobCreate) -> Response:
+def _create_on_dataset(call: RouteCall, kind: str, body: SFTJobCreate | DPOJobCreate) -> Response:
     key, url = idempotency_key(call), "training_data_url"
     with problems_at("body", "config", data=url, training_data_url=url, model="model_id"):
         if "://" not in body.training_data_url:
@@ -89,7 +91,7 @@ def _create_on_dataset(call: RouteCall, kind: JobKind, body: SFTJobCreate | DPOJ
 
 def _create(
     call: RouteCall,
-    kind: JobKind,
+    kind: str,
     model_id: str,
     data: str | StoredArtifact,
     options: OptionsBody | None,
@@ -185,7 +187,7 @@ _JOB_FILTERS = (
 )
 
 
-_route = partial(documented_route, Interface.TRAINING, Auth.BEARER)
+_route = partial(documented_route, TRAINING, Auth.BEARER)
 _IDS = {"training_job_id": "id", "model_id": "model_id"}
 _job_route = partial(_route, "POST", response=TrainingJobObject, headers=(IDEMPOTENCY_KEY,), links=_IDS)
 

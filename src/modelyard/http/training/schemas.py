@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_type_hints
 
 import attrs
 
-from modelyard.domain.job import JobKind, JobStatus
+from modelyard.domain.job import JobStatus
 from modelyard.domain.training_config import DPOOptions, LoopOptions, RLOptions, SFTOptions
 from modelyard.errors import InvalidInput, Problem, nearest
 from modelyard.formats.constraints import ID, Length, Within
@@ -232,7 +232,7 @@ class TrainingJobObject:
 
     id: str
     object: Literal["training_job"]
-    kind: JobKind
+    kind: str
     model_id: str
     status: JobStatus
     created_at: datetime

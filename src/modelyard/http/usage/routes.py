@@ -4,9 +4,11 @@ from functools import partial
 
 from modelyard.errors import NotFound
 from modelyard.formats.converter import structure
+from modelyard.http.interface import Auth
+from modelyard.http.interfaces import OPERATIONS
 from modelyard.http.listing import PAGING, listed_page
 from modelyard.http.message import Response, json_response, problems_at
-from modelyard.http.route import Auth, Body, Interface, Parameter, Route, RouteCall, documented_route
+from modelyard.http.route import Body, Parameter, Route, RouteCall, documented_route
 from modelyard.http.usage.schemas import BudgetCreate, BudgetObject, BudgetPage, BudgetRemoved, budget_object
 from modelyard.platform.usage.booking import budget_id
 
@@ -58,7 +60,7 @@ def remove_budget(call: RouteCall) -> Response:
     return json_response(BudgetRemoved(budget_id(entity, key_id), True))
 
 
-_route = partial(documented_route, Interface.OPERATIONS, Auth.BEARER)
+_route = partial(documented_route, OPERATIONS, Auth.BEARER)
 
 ROUTES: tuple[Route, ...] = (
     _route("GET", BUDGETS, list_budgets, query=(_OF_ENTITY, *PAGING[:2]), response=BudgetPage),

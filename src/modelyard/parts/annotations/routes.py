@@ -8,9 +8,11 @@ import attrs
 from modelyard.errors import InvalidInput
 from modelyard.formats.constraints import Length
 from modelyard.formats.converter import structure
+from modelyard.http.interface import Auth
+from modelyard.http.interfaces import OPERATIONS
 from modelyard.http.listing import NAMESPACE, PAGING, page_class, requested_page
 from modelyard.http.message import Response, answering, json_response, problems_at
-from modelyard.http.route import Auth, Body, Interface, Parameter, Route, RouteCall, documented_route
+from modelyard.http.route import Body, Parameter, Route, RouteCall, documented_route
 from modelyard.parts.annotations.records import MAX_NOTE, MAX_TAGS, AnnotatedKind
 
 ANNOTATIONS = "/v1/annotations"
@@ -80,7 +82,7 @@ def set_annotation(call: RouteCall) -> Response:
     return json_response(annotation_object(changed))
 
 
-_route = partial(documented_route, Interface.OPERATIONS, Auth.BEARER)
+_route = partial(documented_route, OPERATIONS, Auth.BEARER)
 
 ROUTES: tuple[Route, ...] = (
     _route("GET", ANNOTATIONS, list_annotations, query=_FILTERS, response=AnnotationPage),

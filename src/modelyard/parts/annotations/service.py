@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import Any
 
 import attrs
 
@@ -150,3 +151,20 @@ class Annotations:
         if checkpoint is None:
             raise NotFound("Checkpoint", name)
         return AnnotatedKind.CHECKPOINT, checkpoint
+
+
+class JobNotes:
+    """The tags and notes that jobs are shown with, and found by."""
+
+    def __init__(self, annotations: Annotations) -> None:
+        self._annotations = annotations
+
+    def tagged(self, tag: str) -> frozenset[str]:
+        """Return the ids of the jobs and of the runs that have a tag."""
+        kinds = (AnnotatedKind.JOB, AnnotatedKind.RUN)
+        return frozenset(one.subject for kind in kinds for one in self._annotations.list(kind=kind, tag=tag))
+
+    def of(self, subject: str) -> Mapping[str, Any]:
+        """Return the tags and the note of a job."""
+        words = self._annotations.get(subject)
+        return {"tags": list(words.tags), "note": words.note}

@@ -13,6 +13,9 @@ from modelyard.domain.record import frozen_mapping
 STARTED, ENDED, FAILED = "batch_started", "batch_ended", "batch_failed"
 """The types of the events of a batch."""
 
+BATCH_JOB = "batch"
+"""The kind of the jobs of this part."""
+
 WINDOW = timedelta(hours=24)
 """How long a batch may take from its creation; what is not answered then has expired."""
 

@@ -5,9 +5,11 @@ from functools import partial
 from modelyard.formats.converter import structure_exactly
 from modelyard.http.auth import attribution
 from modelyard.http.idempotency import IDEMPOTENCY_KEY, idempotency_key
+from modelyard.http.interface import Auth
 from modelyard.http.listing import NEWEST_FIRST, requested_page
 from modelyard.http.message import Response, json_response, problems_at
-from modelyard.http.route import Auth, Body, Interface, Route, RouteCall, documented_route
+from modelyard.http.route import Body, Route, RouteCall, documented_route
+from modelyard.parts.batches.interface import BATCHES
 from modelyard.parts.batches.schemas import BatchCreate, BatchObject, BatchPage, batch_object
 
 BASES = ("/v1", "/inference/v1")
@@ -48,7 +50,7 @@ def cancel_batch(call: RouteCall) -> Response:
     return json_response(batch_object(call.platform.batches.cancel(call.params["batch_id"])))
 
 
-_route = partial(documented_route, Interface.BATCHES, Auth.BEARER, response=BatchObject)
+_route = partial(documented_route, BATCHES, Auth.BEARER, response=BatchObject)
 _ID = {"batch_id": "id"}
 
 
@@ -58,9 +60,7 @@ def _routes(base: str) -> tuple[Route, ...]:
         _route(
             "POST", batches, create_batch, body=Body.CONTROL, request=BatchCreate, headers=(IDEMPOTENCY_KEY,), links=_ID
         ),
-        documented_route(
-            Interface.BATCHES, Auth.BEARER, "GET", batches, list_batches, query=NEWEST_FIRST, response=BatchPage
-        ),
+        documented_route(BATCHES, Auth.BEARER, "GET", batches, list_batches, query=NEWEST_FIRST, response=BatchPage),
         _route("GET", f"{batches}/{{batch_id}}", show_batch, links=_ID),
         _route("POST", f"{batches}/{{batch_id}}/cancel", cancel_batch),
     )

@@ -7,14 +7,14 @@ from functools import partial
 from modelyard.domain.canonical import digest
 from modelyard.domain.idempotency import check_idempotency_key
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import Job, JobKind, JobProgress
+from modelyard.domain.job import Job, JobProgress
 from modelyard.domain.paging import Order
 from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.parts.batches.endpoints import ENDPOINTS
 from modelyard.parts.batches.files.records import StoredFile
 from modelyard.parts.batches.files.service import LEAST_LIFE, MOST_LIFE, Files
-from modelyard.parts.batches.records import BATCH_FILES, BatchJob
+from modelyard.parts.batches.records import BATCH_FILES, BATCH_JOB, BatchJob
 from modelyard.platform.jobs import announced
 from modelyard.platform.jobs.claims import requester_spec
 from modelyard.platform.jobs.queue import announce, enqueue
@@ -76,7 +76,7 @@ class Batches:
             "files": {kind: self._runtime.ids() for kind in BATCH_FILES},
         }
         batch_id, now = self._runtime.ids(), self._runtime.clock.now()
-        requested = Job(batch_id, JobKind.BATCH, entity, project, batch_id, now, spec, idempotency_key=key)
+        requested = Job(batch_id, BATCH_JOB, entity, project, batch_id, now, spec, idempotency_key=key)
         most = self._runtime.settings.max_queued_jobs
 
         def step(tx: Tx) -> tuple[Job, BatchJob]:
@@ -120,7 +120,7 @@ class Batches:
         return job
 
     def _sees(self, job: Job) -> bool:
-        return job.kind is JobKind.BATCH and self._principal.scope.covers(job.entity, job.project)
+        return job.kind == BATCH_JOB and self._principal.scope.covers(job.entity, job.project)
 
     def _place(self, index: str, batch_id: str, snapshot: Snapshot) -> Cursor:
         return cursor_at(Job, index, self._found(snapshot, batch_id))

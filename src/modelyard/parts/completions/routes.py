@@ -10,14 +10,16 @@ from modelyard.errors import InvalidInput
 from modelyard.flow import Call, Flow
 from modelyard.http.answer_stream import AnswerEvents, stream_answer
 from modelyard.http.auth import attribution
+from modelyard.http.interface import Auth
 from modelyard.http.message import JSON_HEADER, Response, deprecation
-from modelyard.http.route import Auth, Body, Handler, Interface, Route, RouteCall, documented_route
+from modelyard.http.route import Body, Handler, Route, RouteCall, documented_route
 from modelyard.parts.completions import at_once
 from modelyard.parts.completions.formats import generate as generate_format
 from modelyard.parts.completions.formats import request as request_format
 from modelyard.parts.completions.formats import response as response_format
 from modelyard.parts.completions.formats import stream as stream_format
 from modelyard.parts.completions.formats import tokens as tokens_format
+from modelyard.parts.completions.interface import COMPLETIONS
 from modelyard.platform.chat.backend_stream import CompletionResult, StreamStarted
 
 
@@ -143,7 +145,7 @@ def _detokenized(call: RouteCall) -> bytes:
 
 def _route(path: str, handler: Handler, **more: Any) -> tuple[Route, ...]:
     """Return the route with and without a slash at its end: a redirect would lose bodies and keys."""
-    make = partial(documented_route, Interface.COMPLETIONS, Auth.BEARER, "POST", handler=handler, body=Body.CHAT)
+    make = partial(documented_route, COMPLETIONS, Auth.BEARER, "POST", handler=handler, body=Body.CHAT)
     return tuple(make(path=path + end, **more) for end in ("", "/"))
 
 

@@ -7,7 +7,7 @@ from modelyard.domain.identity import Principal
 from modelyard.errors import ModelyardError
 from modelyard.http.message import EVENT_STREAM, Request, Response, aread, read
 from modelyard.parts.dashboard.exchange import HEADERS, Api, DashboardParts, PageExchange
-from modelyard.parts.dashboard.routes import found
+from modelyard.parts.dashboard.routes import PageTable
 from modelyard.parts.dashboard.view import PREFIX
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Authenticator
@@ -41,7 +41,8 @@ class Dashboard:
         reader: Principal | None = None,
         api: Api | None = None,
     ) -> None:
-        self._shared = DashboardParts(platform, platform.sessions(authenticator), reader, found, api)
+        find, sessions = PageTable(platform.parts).find, platform.sessions(authenticator)
+        self._shared = DashboardParts(platform, sessions, reader, find, api)
         self._platform, self._api, self._followers = platform, api, 0
 
     def handle(self, request: Request) -> Response:

@@ -1,36 +1,26 @@
 """Every page and action of the dashboard, and what answers it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from modelyard.parts.annotations import pages as annotations
+from modelyard.part import Part
 from modelyard.parts.dashboard.pages import catalogue, home, jobs, keys, lineage, models, rows, runs, usage
 from modelyard.parts.dashboard.view import Handler
-from modelyard.parts.tinker import pages as tinker
-from modelyard.parts.traces import pages as traces
 
 ROUTES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
     ("GET", ("",), home.home),
     ("GET", ("jobs",), jobs.listed),
     ("GET", ("jobs", "{job}"), jobs.job),
     ("POST", ("jobs", "{job}", "cancel"), jobs.cancel),
-    ("POST", ("jobs", "{job}", "annotate"), annotations.annotate),
     ("GET", ("models",), models.listed),
     ("GET", ("models", "{model}"), models.model),
     ("GET", ("models", "{model}", "{step}"), lineage.checkpoint),
     ("GET", ("models", "{model}", "{step}", "{file}"), models.download),
     ("POST", ("models", "{model}", "promote"), models.promote),
     ("POST", ("models", "{model}", "rollback"), models.roll_back),
-    ("POST", ("models", "{model}", "annotate"), annotations.annotate),
-    ("POST", ("models", "{model}", "{step}", "annotate"), annotations.annotate),
     ("GET", ("runs",), runs.listed),
     ("GET", ("runs", "{run}"), runs.run),
     ("GET", ("runs", "{run}", "rows"), rows.rows),
-    ("POST", ("runs", "{run}", "annotate"), annotations.annotate),
     ("GET", ("compare",), runs.compared),
-    ("GET", ("tinker",), tinker.listed),
-    ("GET", ("tinker", "{run}"), tinker.run),
-    ("GET", ("traces",), traces.listed),
-    ("GET", ("traces", "{entity}", "{project}", "{call}"), traces.call),
     ("GET", ("usage",), usage.usage),
     ("GET", ("keys",), keys.listed),
     ("POST", ("keys",), keys.create),
@@ -43,13 +33,20 @@ ROUTES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
 """Every page and action: its method, its path below the prefix, and what answers it."""
 
 
-def found(method: str, path: tuple[str, ...]) -> tuple[Handler | None, Mapping[str, str]]:
-    """Return what answers a request, None for nothing, and the values of the names in the path."""
-    for other, pattern, handler in ROUTES:
-        params = _matches(pattern, path)
-        if other == method and params is not None:
-            return handler, params
-    return None, {}
+class PageTable:
+    """Finds what answers a request: the dashboard's own pages, and those of parts."""
+
+    def __init__(self, parts: Iterable[Part]) -> None:
+        added = [(page.method, page.path, page.answer) for part in parts for page in part.pages()]
+        self._routes = (*ROUTES, *added)
+
+    def find(self, method: str, path: tuple[str, ...]) -> tuple[Handler | None, Mapping[str, str]]:
+        """Return what answers a request, None for nothing, and the values of the names in the path."""
+        for other, pattern, handler in self._routes:
+            params = _matches(pattern, path)
+            if other == method and params is not None:
+                return handler, params
+        return None, {}
 
 
 def _matches(pattern: tuple[str, ...], path: tuple[str, ...]) -> Mapping[str, str] | None:

@@ -25,8 +25,10 @@ NAVIGATION = (
     ("Jobs", "jobs"),
     ("Models", "models"),
     ("Runs", "runs"),
-    ("Tinker", "tinker"),
-    ("Traces", "traces"),
+)
+"""What the navigation begins with; after it come the labelled pages of parts."""
+
+NAVIGATION_END = (
     ("Usage", "usage"),
     ("Keys", "keys"),
     ("Catalogue", "catalogue"),
@@ -275,6 +277,8 @@ def framed(view: View, page: HtmlPage) -> Html:
 
 
 def _header(view: View) -> Html:
+    pages = (page for part in view.platform.parts for page in part.pages())
+    of_parts = sorted((page.label, "/".join(page.path)) for page in pages if page.label)
     links = (
         tag(
             "a",
@@ -282,7 +286,7 @@ def _header(view: View) -> Html:
             href=view.url(path),
             aria_current="page" if path == _OF.get(view.section, view.section) else None,
         )
-        for label, path in NAVIGATION
+        for label, path in (*NAVIGATION, *of_parts, *NAVIGATION_END)
     )
     who = tag("span", view.principal.name, kind="quiet")
     leave = view.action("Log out", "logout") if view.token else tag("span", "read-only", kind="chip")

@@ -4,9 +4,11 @@ from functools import partial
 
 from modelyard.flow import Call, Flow
 from modelyard.http.auth import attribution
+from modelyard.http.interface import Auth
 from modelyard.http.message import JSON_HEADER, Response
-from modelyard.http.route import Auth, Body, Interface, Route, RouteCall
+from modelyard.http.route import Body, Route, RouteCall
 from modelyard.parts.embeddings import formats as shape
+from modelyard.parts.embeddings.interface import EMBEDDINGS
 
 LONG = 2**14
 """Numbers from which an answer is written off the event loop."""
@@ -33,7 +35,7 @@ def _routes(path: str) -> tuple[Route, ...]:
         Route(
             "POST",
             path + end,
-            Interface.EMBEDDINGS,
+            EMBEDDINGS,
             Auth.BEARER,
             create,
             body=Body.CHAT,

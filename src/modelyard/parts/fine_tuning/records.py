@@ -12,7 +12,7 @@ from modelyard.domain.training import TrainingJob
 REQUEST = "fine_tuning"
 """The member of a job's spec that keeps what was requested in the words of a fine-tuning service."""
 
-METHOD_KINDS: Mapping[str, JobKind] = {
+METHOD_KINDS: Mapping[str, str] = {
     "supervised": JobKind.SFT,
     "dpo": JobKind.DPO,
     "reinforcement": JobKind.LOOP,

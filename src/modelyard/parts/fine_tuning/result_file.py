@@ -61,7 +61,7 @@ class ResultFile:
     def add(self, tx: Tx, now: datetime) -> Mapping[str, Any]:
         """Record the file. Returns what the job's result says of it."""
         tx.add(attrs.evolve(self.file, created_at=now))
-        return {"file": self.file.id, "tokens": self.trained_tokens}
+        return {RESULTS: {"file": self.file.id, "tokens": self.trained_tokens}}
 
 
 class _Table:
@@ -70,7 +70,7 @@ class _Table:
     def __init__(self, runtime: Runtime, job: Job) -> None:
         self.tokens = 0
         self._runtime, self._job = runtime, job
-        self._columns = _ROUNDS if job.kind is JobKind.LOOP else _BATCHED
+        self._columns = _ROUNDS if job.kind == JobKind.LOOP else _BATCHED
 
     def lines(self) -> Iterator[bytes]:
         yield _line(["step", *self._columns])

@@ -5,9 +5,11 @@ from functools import partial
 from modelyard.formats.converter import structure_exactly
 from modelyard.http.auth import attribution
 from modelyard.http.idempotency import IDEMPOTENCY_KEY, idempotency_key
+from modelyard.http.interface import Auth
 from modelyard.http.listing import NEWEST_FIRST, PAGING, listed_page, requested_page
 from modelyard.http.message import Response, json_response, problems_at
-from modelyard.http.route import Auth, Body, Interface, Parameter, Route, RouteCall, documented_route
+from modelyard.http.route import Body, Parameter, Route, RouteCall, documented_route
+from modelyard.parts.fine_tuning.interface import FINE_TUNING
 from modelyard.parts.fine_tuning.schemas import (
     FineTuningCheckpointPage,
     FineTuningCreate,
@@ -95,7 +97,7 @@ def delete_model(call: RouteCall) -> Response:
     return json_response(TunedModelDeleted(call.params["id"], "model", True))
 
 
-_route = partial(documented_route, Interface.FINE_TUNING, Auth.BEARER)
+_route = partial(documented_route, FINE_TUNING, Auth.BEARER)
 _METADATA = Parameter("metadata[key]", description="Only those with this value of the metadata's `key`.")
 _ID = {"fine_tuning_job_id": "id"}
 

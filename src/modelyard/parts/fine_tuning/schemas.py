@@ -165,7 +165,7 @@ def _seconds(time: datetime | None) -> int | None:
 def job_object(found: FineTuningJob) -> FineTuningJobObject:
     """Return a job as it is shown."""
     job, asked = found.job, found.requested
-    method = asked.get("method") or _METHOD_OF.get(job.kind, JobKind.RL.value)
+    method: str = asked.get("method") or _METHOD_OF.get(job.kind, JobKind.RL)
     given = dict(asked.get("hyperparameters", {}))
     grader = {"grader": asked["grader"]} if asked.get("grader") is not None else {}
     fault = FineTuningFault("training_failed", job.error_message or "", None) if job.status == "failed" else None

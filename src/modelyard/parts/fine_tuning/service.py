@@ -86,11 +86,11 @@ class FineTuning:
         given = hyperparameters.checked(request.method, request.hyperparameters)
         model = self._model(request, *named_place(self._runtime, self._principal, entity, project))
         kind = METHOD_KINDS[request.method]
-        trained_by = JobKind.RL if kind is JobKind.LOOP else kind
+        trained_by = JobKind.RL if kind == JobKind.LOOP else kind
         require_offered(self._runtime, model.base_model, trained_by)
         if require_worker:
             announced.require_worker(self._runtime)
-        make = self._loop if kind is JobKind.LOOP else self._batched
+        make = self._loop if kind == JobKind.LOOP else self._batched
         job = make(request, model, given, key)
         return self.get(job.id)
 

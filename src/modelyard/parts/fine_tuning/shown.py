@@ -44,7 +44,7 @@ def full_name(model: Model) -> str:
 
 def jobs_of(snapshot: Snapshot, job: Job) -> set[str]:
     """Return the ids of the jobs that made the checkpoints of a job: itself, or those of a loop's rounds."""
-    if job.kind is not JobKind.LOOP:
+    if job.kind != JobKind.LOOP:
         return {job.id}
     found = iter_index(snapshot, Job, "of_lane", job.subject)
     return {other.id for other in found if other.spec.get("loop_id") == job.id}

@@ -3,9 +3,10 @@
 from modelyard.flow import Flow
 from modelyard.http.answer_stream import AnswerEvents, stream_answer
 from modelyard.http.auth import attribution
-from modelyard.http.error_responses import messages_body
+from modelyard.http.interface import Auth
 from modelyard.http.message import JSON_HEADER, Response, deprecation, json_response
-from modelyard.http.route import Auth, Body, Interface, Route, RouteCall
+from modelyard.http.route import Body, Route, RouteCall
+from modelyard.parts.messages.errors import messages_body
 from modelyard.parts.messages.formats.answer import (
     AnsweredMessages,
     CountedTokens,
@@ -15,6 +16,7 @@ from modelyard.parts.messages.formats.answer import (
     named_event,
 )
 from modelyard.parts.messages.formats.request import CountedMessages, MessagesBody, read_counted, read_messages_request
+from modelyard.parts.messages.interface import MESSAGES
 from modelyard.platform.chat.backend_stream import StreamStarted
 
 
@@ -49,7 +51,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "POST",
         "/v1/messages",
-        Interface.MESSAGES,
+        MESSAGES,
         Auth.API_KEY,
         create,
         body=Body.CHAT,
@@ -61,7 +63,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "POST",
         "/v1/messages/count_tokens",
-        Interface.MESSAGES,
+        MESSAGES,
         Auth.API_KEY,
         count,
         body=Body.CHAT,

@@ -7,7 +7,7 @@ import attrs
 
 from modelyard.domain.canonical import digest
 from modelyard.domain.identity import Attribution, Principal
-from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus, NewEvent
+from modelyard.domain.job import Job, JobProgress, JobStatus, NewEvent
 from modelyard.errors import BackendError
 from modelyard.flow import iterate
 from modelyard.formats.json import dumps, loads
@@ -15,7 +15,7 @@ from modelyard.parts.responses.conversation import Conversation, find_response, 
 from modelyard.parts.responses.follow import ATTEMPT
 from modelyard.parts.responses.formats.request import ParsedResponse, read_response_request
 from modelyard.parts.responses.pipeline import ResponsePipeline, end_response
-from modelyard.parts.responses.records import RUNNING, ModelResponse, ResponseStatus
+from modelyard.parts.responses.records import RESPONSE_JOB, RUNNING, ModelResponse, ResponseStatus
 from modelyard.platform.jobs.claims import (
     ClaimedJob,
     fenced,
@@ -54,7 +54,7 @@ def queue_response(
     }
     job = Job(
         runtime.ids(),
-        JobKind.RESPONSE,
+        RESPONSE_JOB,
         attribution.entity,
         attribution.project,
         response.id,

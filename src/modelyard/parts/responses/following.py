@@ -1,9 +1,9 @@
 """The events of a response in the background, as the body of an answer."""
 
 from modelyard.flow import CallerDisconnected, Emit, Flow, OnEmit
-from modelyard.http.error_responses import chat_body, error_status, report
+from modelyard.http.error_responses import ERROR, chat_body, error_status, report
 from modelyard.http.message import EVENT_STREAM, STREAMED, Response
-from modelyard.http.route import ErrorFormat, RouteCall
+from modelyard.http.route import RouteCall
 from modelyard.parts.responses.formats.replay import MOST_EVENTS
 from modelyard.parts.responses.formats.stream import ResponseEvent
 
@@ -41,7 +41,7 @@ class _Body:
         return item if item is not None else self.take() or None
 
     def fail(self, failure: Exception, response_id: str) -> None:
-        status = error_status(failure, ErrorFormat.ERROR)
+        status = error_status(failure, ERROR)
         if status >= 500:
             report(failure, response_id)
         error = chat_body(failure, status)["error"]

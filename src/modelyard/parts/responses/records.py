@@ -9,6 +9,9 @@ import attrs
 
 from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping, sequence_field
 
+RESPONSE_JOB = "response"
+"""The kind of the jobs of this part."""
+
 
 class ResponseStatus(StrEnum):
     """Where a response stands. One in the background is first queued."""

@@ -10,13 +10,15 @@ from modelyard.http.answer_stream import AnswerEvents, stream_answer
 from modelyard.http.auth import attribution
 from modelyard.http.error_responses import chat_body
 from modelyard.http.idempotency import IDEMPOTENCY_KEY, idempotency_key
+from modelyard.http.interface import Auth
 from modelyard.http.message import Response, deprecation, json_response
-from modelyard.http.route import Auth, Body, Interface, Route, RouteCall
+from modelyard.http.route import Body, Route, RouteCall
 from modelyard.parts.responses.following import followed
 from modelyard.parts.responses.formats.replay import MOST_EVENTS
 from modelyard.parts.responses.formats.request import ResponseRequest, read_response_request
 from modelyard.parts.responses.formats.response import DeletedResponse, ResponseObject, response_object
 from modelyard.parts.responses.formats.stream import ResponseEvent, ResponseStreamEvent
+from modelyard.parts.responses.interface import RESPONSES
 from modelyard.parts.responses.schemas import AFTER, INCLUDE, PAGING, STREAM, ResponseItemPage, item_page
 
 
@@ -90,7 +92,7 @@ def list_input(call: RouteCall) -> Response:
 
 
 def _routes(base: str) -> tuple[Route, ...]:
-    route = partial(Route, interface=Interface.RESPONSES, auth=Auth.BEARER)
+    route = partial(Route, interface=RESPONSES, auth=Auth.BEARER)
     one = f"{base}/responses/{{response_id}}"
     creating = partial(
         route,

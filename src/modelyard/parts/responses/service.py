@@ -26,7 +26,7 @@ from modelyard.platform import paging
 from modelyard.platform.chat.booked_request import RequestInProgress
 from modelyard.platform.chat.streams import AnswerStream, AsyncAnswerStream
 from modelyard.platform.jobs.queue import announce, request_cancel
-from modelyard.platform.lineage import response_lineage
+from modelyard.platform.lineage import kept_lineage
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
@@ -143,7 +143,7 @@ class Responses:
 
         def query(snapshot: Snapshot) -> CompletionLineage:
             response = find_response(self._runtime, snapshot, self._principal, response_id)
-            return response_lineage(snapshot, self._principal, response)
+            return kept_lineage(snapshot, self._principal, response.completion_id, response)
 
         return self._runtime.store.read(query)
 

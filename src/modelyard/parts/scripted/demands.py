@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
+from modelyard.backends.json_schema.schemas import Document
+from modelyard.backends.json_schema.validation import fits
 from modelyard.domain.completion import (
     CompletionRequest,
     Delta,
@@ -12,8 +14,6 @@ from modelyard.domain.completion import (
     ToolMode,
 )
 from modelyard.errors import InvalidInput, NoAnswerPrepared
-from modelyard.parts.scripted.json_schema.schemas import Document
-from modelyard.parts.scripted.json_schema.validation import fits
 from modelyard.parts.scripted.parts import Item
 
 CUT = {FinishReason.LENGTH, FinishReason.CONTENT_FILTER}

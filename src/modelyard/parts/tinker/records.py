@@ -13,6 +13,9 @@ import attrs
 from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping, sequence_field
 from modelyard.parts.batches.files.records import FOR_EVER
 
+COMMANDS_JOB = "commands"
+"""The kind of the jobs of this part."""
+
 SCHEME = "tinker://"
 """How the path of a run's weights begins."""
 

@@ -11,7 +11,7 @@ import attrs
 
 from modelyard.domain.canonical import digest
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import Job, JobKind
+from modelyard.domain.job import Job
 from modelyard.domain.models import Model
 from modelyard.domain.record import EMPTY
 from modelyard.domain.training_run import AdapterConfig
@@ -30,6 +30,7 @@ from modelyard.parts.tinker.command_log import (
 from modelyard.parts.tinker.held_run import step_trainer
 from modelyard.parts.tinker.payloads import keep_bytes, kept_bytes
 from modelyard.parts.tinker.records import (
+    COMMANDS_JOB,
     RUN,
     CommandKind,
     RunCommand,
@@ -155,7 +156,7 @@ class TrainingRuns:
             place = (session.entity, session.project)
             model = Model(model_id, *place, f"run-{session_id}-{number}", base_model, now)
             create(tx, model, checkpoint_id, False)
-            head = (job_id, JobKind.COMMANDS, *place, model_id, now, {**spec, RUN_ID: run_id, "model_id": model_id})
+            head = (job_id, COMMANDS_JOB, *place, model_id, now, {**spec, RUN_ID: run_id, "model_id": model_id})
             named = (run_id, session_id, *place, model_id, base_model, adapter, job_id, now)
             tx.add(TrainingRun(*named, metadata=metadata or {}))
             tx.add(attrs.evolve(first, run_id=run_id, entity=session.entity))
@@ -213,7 +214,7 @@ class TrainingRuns:
 
     def tokenizer_of(self, base_model: str) -> str | None:
         """Return the folder of a base model on this machine, which has its tokenizer; None for another base model."""
-        return next((one.path for one in self._runtime.base_models or () if one.id == base_model), None)
+        return next(filter(None, (engine.folder_of(base_model) for engine in self._runtime.engines)), None)
 
     # ---- commands
 

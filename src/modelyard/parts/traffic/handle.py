@@ -4,11 +4,11 @@ from contextlib import nullcontext
 from functools import partial
 
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus
+from modelyard.domain.job import Job, JobProgress, JobStatus
 from modelyard.domain.training import Dataset, DatasetName
 from modelyard.errors import NotFound
 from modelyard.parts.traffic.collected import Collected
-from modelyard.parts.traffic.records import CollectedDataset, CollectionJob
+from modelyard.parts.traffic.records import COLLECT_JOB, CollectedDataset, CollectionJob
 from modelyard.platform.jobs.service import cancel_found
 from modelyard.platform.jobs.waiting import wait_for_success
 from modelyard.platform.paging import get_or_none
@@ -80,7 +80,7 @@ class CollectionHandle:
 
 def is_visible(principal: Principal, job: Job) -> bool:
     """Return whether a job is a collection in the principal's scope."""
-    return job.kind is JobKind.COLLECT and principal.scope.covers(job.entity, job.project)
+    return job.kind == COLLECT_JOB and principal.scope.covers(job.entity, job.project)
 
 
 def found_collection(snapshot: Snapshot, principal: Principal, job_id: str) -> Job:

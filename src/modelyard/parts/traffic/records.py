@@ -13,6 +13,10 @@ STARTED, ENDED, FAILED = "collection_started", "collection_ended", "collection_f
 """The types of the events of a collection."""
 
 
+COLLECT_JOB = "collect"
+"""The kind of the jobs of this part."""
+
+
 @attrs.frozen
 class CollectedDataset:
     """A dataset that was collected: training names it by its `url`."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.completion import Message, Part, Tool, ToolCall
+from modelyard.domain.completion import ContentPart, Message, Tool, ToolCall
 from modelyard.errors import InvalidInput, nearest
 from modelyard.formats.json import dumps, loads
 
@@ -55,7 +55,7 @@ class TextRedaction:
         """Return the tool with its description and its schema redacted."""
         return attrs.evolve(tool, description=self.text(tool.description), parameters=self._value(tool.parameters))
 
-    def _part(self, part: Part) -> Part:
+    def _part(self, part: ContentPart) -> ContentPart:
         return attrs.evolve(part, text=self.text(part.text))
 
     def _call(self, call: ToolCall) -> ToolCall:

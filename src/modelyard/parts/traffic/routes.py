@@ -11,9 +11,11 @@ from modelyard.domain.job import JobStatus
 from modelyard.formats.constraints import NAME, Length, Within
 from modelyard.formats.converter import structure_exactly
 from modelyard.http.idempotency import IDEMPOTENCY_KEY, idempotency_key
+from modelyard.http.interface import Auth
+from modelyard.http.interfaces import TRAINING
 from modelyard.http.listing import NEWEST_FIRST, PageObject, page_class, requested_page
 from modelyard.http.message import Response, json_response, problems_at
-from modelyard.http.route import Auth, Body, Interface, Route, RouteCall, documented_route
+from modelyard.http.route import Body, Route, RouteCall, documented_route
 from modelyard.parts.traffic.records import CollectedDataset, CollectionJob
 
 _LAST_SECOND = 253402300799
@@ -120,13 +122,13 @@ TrafficDatasetPage: type[PageObject] = page_class(
 )
 
 PATH = "/v1/preview/traffic-datasets"
-_route = partial(documented_route, Interface.TRAINING, Auth.BEARER, response=TrafficDataset)
+_route = partial(documented_route, TRAINING, Auth.BEARER, response=TrafficDataset)
 _ID = {"collection_id": "id"}
 
 ROUTES: tuple[Route, ...] = (
     _route("POST", PATH, collect, body=Body.CONTROL, request=TrafficCollect, headers=(IDEMPOTENCY_KEY,), links=_ID),
     documented_route(
-        Interface.TRAINING, Auth.BEARER, "GET", PATH, list_collections, query=NEWEST_FIRST, response=TrafficDatasetPage
+        TRAINING, Auth.BEARER, "GET", PATH, list_collections, query=NEWEST_FIRST, response=TrafficDatasetPage
     ),
     _route("GET", f"{PATH}/{{collection_id}}", show_collection, links=_ID),
     _route("POST", f"{PATH}/{{collection_id}}/cancel", cancel_collection),

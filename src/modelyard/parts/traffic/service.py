@@ -7,7 +7,7 @@ from typing import Unpack
 from modelyard.domain.canonical import digest
 from modelyard.domain.idempotency import check_idempotency_key
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import Job, JobKind
+from modelyard.domain.job import Job
 from modelyard.domain.models import Model
 from modelyard.domain.paging import Order
 from modelyard.domain.training import DatasetName
@@ -16,7 +16,7 @@ from modelyard.parts.traffic.collected import Collected, TrainedRow
 from modelyard.parts.traffic.collector import Collector
 from modelyard.parts.traffic.handle import CollectionHandle, found_collection, is_visible, shown_collection
 from modelyard.parts.traffic.kept_rows import KeptRows
-from modelyard.parts.traffic.records import CollectionJob
+from modelyard.parts.traffic.records import COLLECT_JOB, CollectionJob
 from modelyard.parts.traffic.request import CollectOptions, CollectRequest
 from modelyard.parts.traffic.traffic_row import TrafficRow
 from modelyard.platform.checkpoints.lookup import named_model
@@ -94,7 +94,7 @@ class Traffic:
         spec = {**asked, "request": digest(asked), "asker": requester_spec(self._runtime, self._principal)}
         job_id, now = self._runtime.ids(), self._runtime.clock.now()
         most, place = self._runtime.settings.max_queued_jobs, (request.entity, request.project)
-        requested = Job(job_id, JobKind.COLLECT, *place, job_id, now, spec, idempotency_key=key)
+        requested = Job(job_id, COLLECT_JOB, *place, job_id, now, spec, idempotency_key=key)
         job = self._runtime.store.transact(lambda tx: enqueue(tx, requested, most))
         if job.id == job_id:
             announce(self._runtime, job)

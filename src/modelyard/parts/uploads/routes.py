@@ -4,20 +4,25 @@ The unmodified client uploads an artifact of one JSON Lines file with it, which 
 operations, two addresses to put files at, and the stream of a run, which is not kept.
 """
 
+from collections.abc import Mapping
 from functools import partial
 
+from modelyard.domain.identity import Principal
 from modelyard.formats.converter import structure
+from modelyard.http.interface import Auth
 from modelyard.http.message import Response, json_response
-from modelyard.http.route import Auth, Body, Interface, Route, RouteCall, documented_route
+from modelyard.http.route import Body, Route, RouteCall, documented_route
 from modelyard.parts.uploads import graphql_request as graphql
 from modelyard.parts.uploads.graphql import FILE, MANIFEST, OPERATIONS
 from modelyard.parts.uploads.graphql_request import GraphQLAnswer, GraphQLRequest
+from modelyard.parts.uploads.interface import UPLOADS
 from modelyard.parts.uploads.schemas import (
     Manifest,
     Received,
     RunStream,
     StreamAnswer,
 )
+from modelyard.platform.platform import Platform
 
 
 def perform(call: RouteCall) -> Response:
@@ -45,13 +50,20 @@ def take_stream(call: RouteCall) -> Response:
     return json_response(StreamAnswer(None, {}))
 
 
-_route = partial(documented_route, Interface.UPLOADS)
+def _owner(platform: Platform, address: Mapping[str, str]) -> Principal:
+    """Identify the caller by the address of an upload, which holds its own secret. Raises `Forbidden`."""
+    ((part, secret),) = address.items()
+    return platform.uploads.authenticate(part, secret)
+
+
+_route = partial(documented_route, UPLOADS)
+_secret_route = partial(_route, Auth.ADDRESS, "PUT", response=Received, admit=_owner)
 
 
 ROUTES: tuple[Route, ...] = (
     _route(Auth.BASIC, "POST", "/graphql", perform, body=Body.CONTROL, request=GraphQLRequest, response=GraphQLAnswer),
-    _route(Auth.ADDRESS, "PUT", FILE, put_file, body=Body.DATA, response=Received),
-    _route(Auth.ADDRESS, "PUT", MANIFEST, put_manifest, body=Body.CONTROL, request=Manifest, response=Received),
+    _secret_route(FILE, put_file, body=Body.DATA),
+    _secret_route(MANIFEST, put_manifest, body=Body.CONTROL, request=Manifest),
     _route(
         Auth.BASIC,
         "POST",

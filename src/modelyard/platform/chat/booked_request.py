@@ -50,7 +50,7 @@ class CompletionSpan(Protocol):
 
 
 class Tracing(Protocol):
-    """Traces requests and completions (`modelyard.parts.metrics.otel`)."""
+    """Traces requests and completions (`modelyard.otel`)."""
 
     def request_began(self, method: str, headers: Mapping[str, str]) -> Any:
         """Return the span of an HTTP request, which continues the trace that its headers name."""

@@ -10,8 +10,8 @@ from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import (
     ANSWER_EXTRAS,
     CompletionRequest,
+    ContentPart,
     Message,
-    Part,
     ResponseType,
     Sampling,
     ToolMode,
@@ -115,11 +115,11 @@ def _images(messages: Sequence[Message]) -> int:
     return sum(modality_of(part) == "image" for message in messages for part in _parts(message))
 
 
-def _parts(message: Message) -> Sequence[Part]:
+def _parts(message: Message) -> Sequence[ContentPart]:
     return message.content if type(message.content) is tuple else ()
 
 
-def modality_of(part: Part) -> str:
+def modality_of(part: ContentPart) -> str:
     """Return the modality of a part: "image" for `image_url`, "audio" for `input_audio`, and so on."""
     return part.type.removeprefix("input_").removesuffix("_url")
 

@@ -105,7 +105,7 @@ class _Attempt:
         callables.on_totals(self.totals)
 
     def _model(self) -> ModelUnderTest | None:
-        if self.claimed.job.kind is JobKind.RESCORE:
+        if self.claimed.job.kind == JobKind.RESCORE:
             return None
         if self.spec["model"] is not None:
             options = self.spec["options"]

@@ -52,14 +52,14 @@ class JobRows:
 
     def items(self, left: RemainingRows) -> Iterator[WorkItem]:
         """Read the remaining rows, one at a time."""
-        if self.job.kind is JobKind.RESCORE:
+        if self.job.kind == JobKind.RESCORE:
             return self._copied(left)
         return self._read(left)
 
     def keys(self, snapshot: Snapshot, first: int) -> Iterator[RowKey]:
         """Yield the key of every row from the number `first` on."""
         (shard, shards), trials = self.shard, self.job.spec.get("trials", 1)
-        if self.job.kind is JobKind.RESCORE:
+        if self.job.kind == JobKind.RESCORE:
             sources = iter_index(snapshot, Prediction, "by_run", self.job.spec["source"])
             return islice(starmap(_key_of_copy, enumerate(sources)), shard + shards * first, None, shards)
         keys = (divmod(number, trials) for number in range(first, self.job.spec["total"]))

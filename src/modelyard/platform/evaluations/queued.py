@@ -74,7 +74,7 @@ def queue_rescore(
 # ---- under a key
 
 
-def _keyed(runtime: Runtime, kind: JobKind, namespace: Namespace, key: str | None, *arguments: object) -> Job | None:
+def _keyed(runtime: Runtime, kind: str, namespace: Namespace, key: str | None, *arguments: object) -> Job | None:
     """Return what identifies a request under an idempotency key, as a job without a run; None where there is no key.
 
     The arguments count as they were passed: what they name may have changed when the request is sent again. Raises

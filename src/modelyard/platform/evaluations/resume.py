@@ -63,7 +63,7 @@ def callables_for(job: Job, model: ModelFunction | None, scorers: Sequence[Named
 
 
 def _needs_model(job: Job) -> bool:
-    return job.kind is JobKind.EVALUATE and job.spec["model"] is None
+    return job.kind == JobKind.EVALUATE and job.spec["model"] is None
 
 
 # ---- by which job

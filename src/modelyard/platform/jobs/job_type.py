@@ -1,10 +1,11 @@
 """What the queue has to know of one kind of job."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import Any
 
 import attrs
 
-from modelyard.domain.job import Job, JobKind
+from modelyard.domain.job import Job
 from modelyard.platform.jobs.claims import ClaimedJob
 from modelyard.platform.runtime import Runtime, Settings
 from modelyard.protocols import Tx
@@ -49,10 +50,11 @@ class JobType:
     `shares_files` with others that need them. `found_by_lane` lets the id of the lane name the lane's last job.
     `can_run` is whether a platform has what jobs with a base model need; a worker leaves the others in the queue. A job
     that has recorded nothing for the seconds of `longest_pause` hangs. `tidy` ends what nobody needs any more: the
-    processes that look after others call it once a lease.
+    processes that look after others call it once a lease. `shown` returns what a platform shows of a job by its id, or
+    is None for its summary alone. `steps` returns its events as they come, or is None if it has no steps to follow.
     """
 
-    kind: JobKind
+    kind: str
     run: Callable[[ClaimedJob], Generator[None, None, None]]
     succeeded: str
     failed: str
@@ -64,7 +66,19 @@ class JobType:
     can_run: Callable[[Runtime, str], bool] = _always
     longest_pause: Callable[[Settings], float] = _longest_step
     tidy: Callable[[Runtime], None] = _nothing_else
+    shown: Callable[[Any, str], object] | None = None
+    steps: Callable[[Any, str], Iterable[Any]] | None = None
 
 
-JobTypes = Mapping[JobKind, JobType]
+def answers(runtime: Runtime, base_model: str) -> bool:
+    """Return whether the platform has a backend for the base model, if the job needs one."""
+    return not base_model or any(entry.id == base_model for entry in runtime.backend.entries())
+
+
+def longest_row(settings: Settings) -> float:
+    """Return the seconds after which a job that answers or evaluates hangs."""
+    return settings.longest_row
+
+
+JobTypes = Mapping[str, JobType]
 """Every kind of job that a platform knows."""

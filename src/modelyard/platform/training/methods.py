@@ -27,7 +27,7 @@ class Method:
     A trainer knows the method by the value of its `kind`. `options` are the keywords of a request.
     """
 
-    kind: JobKind
+    kind: str
     config: type[TrainingConfig]
     options: type
     rows: RowFormat[Any]
@@ -47,7 +47,7 @@ class JobRequest:
 TRAINING_KINDS = frozenset({JobKind.SFT, JobKind.RL, JobKind.DPO, JobKind.LOOP})
 """The kinds of jobs that train a model: by a method, or in rounds."""
 
-METHODS: Mapping[JobKind, Method] = {
+METHODS: Mapping[str, Method] = {
     method.kind: method
     for method in (
         Method(JobKind.SFT, SFTConfig, SFTOptions, EXAMPLES),

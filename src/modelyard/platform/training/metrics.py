@@ -147,7 +147,7 @@ def metric_order(names: Iterable[str]) -> list[str]:
 
 def job_plot(runtime: Runtime, job: TrainingJob, title: str) -> Plot:
     """Plot every metric that a job has recorded with its steps, the reward first."""
-    return _plot(title, runtime, [("", [job.id])], "round" if job.kind is JobKind.LOOP else "optimizer step")
+    return _plot(title, runtime, [("", [job.id])], "round" if job.kind == JobKind.LOOP else "optimizer step")
 
 
 def model_plot(runtime: Runtime, models: Sequence[Model]) -> Plot:

@@ -24,7 +24,6 @@ from modelyard.domain.training_config import LoopConfig, RLConfig
 from modelyard.errors import BudgetExceeded, TrainingError
 from modelyard.formats.jsonl import read_rows
 from modelyard.formats.training_data import GROUPS
-from modelyard.parts.fine_tuning.result_file import RESULTS, ResultFile
 from modelyard.platform.evaluations.rows import build_specs
 from modelyard.platform.evaluations.scorers import NamedScorer, build_scorer
 from modelyard.platform.jobs.claims import ClaimedJob, fenced, latest_job, requester_principal, require_claim
@@ -289,11 +288,12 @@ class _Loop:
             best = job.result.get("best") or {"step": job.result.get("last")}
             held_out = {"best_held_out": best["score"]} if "score" in best else {}
             metrics = {**job.result.get("metrics", {}), **held_out}
-            written = {} if results is None else {RESULTS: results.add(tx, now)}
-            ended = attrs.evolve(job, result={**job.result, "step": best["step"], "metrics": metrics, **written})
-            return succeed(tx, types, ended, event_id, now)
+            result = {**job.result, "step": best["step"], "metrics": metrics}
+            for record in added:
+                result |= record.add(tx, now)
+            return succeed(tx, types, attrs.evolve(job, result=result), event_id, now)
 
-        results = ResultFile.of(self.runtime, self.claimed.job, self.claimed.loose)
+        added = self.runtime.trained_records(self.claimed.job, self.claimed.loose)
         ended = self.runtime.store.transact(step)
         if ended.status is JobStatus.SUCCEEDED:
             self.claimed.loose.clear()

@@ -18,7 +18,6 @@ from modelyard.domain.training import GRADIENT_STEP, TRAINING_STARTED, Dataset
 from modelyard.domain.training_config import BatchedConfig
 from modelyard.domain.usage import Budget
 from modelyard.errors import BudgetExceeded, RecordNotFound, TrainingError
-from modelyard.parts.fine_tuning.result_file import RESULTS, ResultFile
 from modelyard.platform.checkpoints.retention import enforce
 from modelyard.platform.jobs.claims import ClaimedJob, require_claim
 from modelyard.platform.jobs.queue import announce, cancel, fail, save_resume, succeed
@@ -131,7 +130,7 @@ class _Run:
         validated = () if held_out is None else TrainingRows(artifacts, held_out["artifact"], method.rows.read)
         context = attrs.evolve(self._context, held_out=validated)
         with trainer_border():
-            return iter(trainer.train(method.kind.value, config, rows, context))
+            return iter(trainer.train(method.kind, config, rows, context))
 
     def store(self, item: TrainItem) -> None:
         """Store what the trainer yielded. Raises `TrainingError` when it breaks the laws of trainers."""
@@ -188,7 +187,7 @@ class _Run:
 
     def _store_checkpoint(self, item: Trained) -> None:
         metrics, files = _finite(item.metrics, "the result"), self._put(item.files)
-        results = ResultFile.of(self.runtime, self.start.job, self._loose)
+        added = self.runtime.trained_records(self.start.job, self._loose)
         checkpoint_id, event_id, entry_id = self.runtime.ids(), self.runtime.ids(), self.runtime.ids()
         now = self.runtime.clock.now()
         types, warnings = self.runtime.job_types, list[Budget]()
@@ -202,10 +201,10 @@ class _Run:
             tx.add(checkpoint)
             tx.replace(attrs.evolve(model, last_step=checkpoint.step))
             result = {**job.result, "checkpoint_id": checkpoint.id, "step": checkpoint.step, "metrics": metrics}
-            result |= {} if results is None else {RESULTS: results.add(tx, now)}
-            return succeed(tx, types, attrs.evolve(job, result=result), event_id, now), enforce(
-                tx, self.runtime.records, model, now
-            )
+            for record in added:
+                result |= record.add(tx, now)
+            ended = succeed(tx, types, attrs.evolve(job, result=result), event_id, now)
+            return ended, enforce(tx, self.runtime.records, model, now)
 
         self.claimed.job, gone = self.runtime.store.transact(step)
         self.ended = True

@@ -156,7 +156,7 @@ class Training:
 
     def submit(
         self,
-        kind: JobKind,
+        kind: str,
         model: Model | str,
         data: Iterable[Any] | StoredArtifact | str | os.PathLike[str],
         options: Mapping[str, Any] = EMPTY,
@@ -332,8 +332,8 @@ class Training:
         return cursor_at(Job, index, found_job(snapshot, self._principal, job_id))
 
 
-def _check_options(kind: JobKind, keywords: type, options: Mapping[str, Any]) -> None:
+def _check_options(kind: str, keywords: type, options: Mapping[str, Any]) -> None:
     known = get_type_hints(keywords)
     for name in options:
         if name not in known:
-            raise TypeError(f"{kind.value}() has no option {name!r}{nearest(name, known)}")
+            raise TypeError(f"{kind}() has no option {name!r}{nearest(name, known)}")

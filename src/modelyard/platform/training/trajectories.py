@@ -66,7 +66,7 @@ def _shown(kept: Mapping[str, Any]) -> ShownTrajectory:
 
 def to_keep(runtime: Runtime, job: Job) -> Mapping[str, Any]:
     """Return what is added to the result of a job that begins; nothing where that was done, or there is nothing."""
-    if job.kind is not JobKind.RL or KEPT in job.result:
+    if job.kind != JobKind.RL or KEPT in job.result:
         return {}
     try:
         with runtime.artifacts.open(job.spec["artifact"], job.spec["digest"]) as file:

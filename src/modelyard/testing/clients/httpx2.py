@@ -5,8 +5,9 @@ from typing import Any
 
 import httpx2
 
+from modelyard.http.interface import Interface
+from modelyard.http.interfaces import STANDARD
 from modelyard.http.message import Response
-from modelyard.http.route import STANDARD, Interface
 from modelyard.platform.platform import Platform
 from modelyard.testing.clients.in_process import AsyncPieces, InProcess, Pieces
 

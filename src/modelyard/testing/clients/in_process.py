@@ -8,9 +8,10 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, It
 from typing import Any, Protocol
 
 from modelyard.http.endpoint import Endpoint
+from modelyard.http.interface import Interface
+from modelyard.http.interfaces import STANDARD
 from modelyard.http.message import Request, Response
 from modelyard.http.response_bodies import close
-from modelyard.http.route import STANDARD, Interface
 from modelyard.platform.platform import Platform
 
 BrokenOff = Callable[[str], Exception]

@@ -5,7 +5,8 @@ from itertools import count
 from typing import Any
 
 from modelyard.domain.job import Claim, Job, JobProgress, Needs
-from modelyard.platform.job_types import JOB_TYPES
+from modelyard.part import standard_parts
+from modelyard.platform.job_types import job_types_of
 from modelyard.platform.jobs.attempts import adopt
 from modelyard.platform.jobs.expired_claims import expire
 from modelyard.platform.paging import iter_index
@@ -80,7 +81,7 @@ class FaultyTrainer:
     def _take_away(self, seed: int) -> None:
         store, event_id, now = self._store(), self._ids(), self._plan.clock.now()
         held = store.read(lambda snapshot: _held(snapshot, seed))
-        store.transact(lambda tx: expire(tx, JOB_TYPES, held, event_id, now, MOST_CRASHES))
+        store.transact(lambda tx: expire(tx, job_types_of(standard_parts()), held, event_id, now, MOST_CRASHES))
 
 
 def _held(snapshot: Snapshot, seed: int) -> JobProgress:

@@ -10,7 +10,7 @@ import pytest
 
 from http_client import Client
 from modelyard import Pricing, open_platform
-from modelyard.http.route import Interface
+from modelyard.http.interface import Interface
 
 PATHS = ["/v1/embeddings", "/v1/embeddings/", "/inference/v1/embeddings", "/inference/v1/embeddings/"]
 

@@ -13,9 +13,9 @@ from http_client import Answer, Client, client_of
 from modelyard import Pricing, ScriptedBackend, open_platform
 from modelyard.asgi import asgi_app
 from modelyard.backends import UpstreamBackend, call, offer, reasoning, say
-from modelyard.domain.completion import Message, Part, Role, ToolCall, ToolMode
+from modelyard.domain.completion import ContentPart, Message, Role, ToolCall, ToolMode
 from modelyard.errors import BackendError
-from modelyard.http.route import Interface
+from modelyard.http.interface import Interface
 from modelyard.parts.messages.formats.request import read_messages_request
 from modelyard.testing.clients.server import asgi_server
 
@@ -313,12 +313,12 @@ def test_documents_and_the_images_of_tools_become_messages() -> None:
         {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "look", "input": {}}]},
         {"role": "user", "content": [{"type": "text", "text": "so?"}, result]},
     ]
-    image = Part("image_url", data={"url": "data:image/png;base64,aGk=", "detail": "auto"})
+    image = ContentPart("image_url", data={"url": "data:image/png;base64,aGk=", "detail": "auto"})
     assert read_messages_request({"model": "m", "max_tokens": 9, "messages": turns}).messages == (
         Message(Role.USER, "T\n\na b\n\nsum it up"),
         Message(Role.ASSISTANT, None, tool_calls=(ToolCall("t1", "look", "{}"),)),
         Message(Role.TOOL, "seen: c\n\n", tool_call_id="t1"),
-        Message(Role.USER, (image, Part("text", "so?"))),
+        Message(Role.USER, (image, ContentPart("text", "so?"))),
     )
 
 
@@ -375,10 +375,10 @@ def test_a_conversation_with_tools_and_images_becomes_messages() -> None:
         "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": {"type": "object"}}},
     }
     request = read_messages_request(body)
-    image = Part("image_url", data={"url": "data:image/png;base64,aGk=", "detail": "auto"})
+    image = ContentPart("image_url", data={"url": "data:image/png;base64,aGk=", "detail": "auto"})
     assert request.messages == (
         Message(Role.SYSTEM, "be kind"),
-        Message(Role.USER, (Part("text", "see"), image)),
+        Message(Role.USER, (ContentPart("text", "see"), image)),
         Message(Role.ASSISTANT, "I look", tool_calls=(ToolCall("t1", "look", '{"x":1}'),), reasoning="hm"),
         Message(Role.TOOL, "Error: no", tool_call_id="t1"),
         Message(Role.TOOL, "", tool_call_id="t2"),

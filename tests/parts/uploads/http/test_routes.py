@@ -25,8 +25,8 @@ from modelyard.domain.identity import Scope
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.training import Dataset
 from modelyard.http.endpoint import Endpoint
+from modelyard.http.interface import Auth, Interface
 from modelyard.http.message import Request
-from modelyard.http.route import Auth, Interface
 from modelyard.parts.uploads.records import Upload
 from modelyard.parts.uploads.service import LIFE
 from modelyard.platform.runtime import Settings

@@ -13,10 +13,11 @@ from modelyard.errors import InvalidInput
 from modelyard.formats.multipart import FormPart, boundary_of, read_form
 from modelyard.http.auth import attribution
 from modelyard.http.idempotency import IDEMPOTENCY_KEY, idempotency_key
+from modelyard.http.interface import Auth
 from modelyard.http.listing import NEWEST_FIRST, requested_page
 from modelyard.http.message import JSON_HEADER, Response, dump, json_response, problems_at
 from modelyard.http.response_bodies import download
-from modelyard.http.route import Auth, Body, Interface, Parameter, Route, RouteCall, documented_route
+from modelyard.http.route import Body, Parameter, Route, RouteCall, documented_route
 from modelyard.parts.batches.files.records import StoredFile
 from modelyard.parts.batches.files.schemas import (
     FileDeleted,
@@ -26,6 +27,7 @@ from modelyard.parts.batches.files.schemas import (
     file_deleted,
     file_object,
 )
+from modelyard.parts.batches.interface import FILES
 from modelyard.platform.idempotency import answer_once
 from modelyard.platform.platform import Platform
 from modelyard.protocols import StoredArtifact
@@ -142,7 +144,7 @@ def delete_file(call: RouteCall) -> Response:
     return json_response(file_deleted(call.platform.files.delete(call.params["file_id"])))
 
 
-_route = partial(documented_route, Interface.FILES, Auth.BEARER)
+_route = partial(documented_route, FILES, Auth.BEARER)
 _PURPOSE = Parameter("purpose", description="Only files of this purpose.")
 _ID = {"file_id": "id"}
 

@@ -10,6 +10,7 @@ from modelyard.domain.training import STEPS, TrainingJob
 from modelyard.errors import NotFound
 from modelyard.parts.annotations.pages import annotated, badges, notes
 from modelyard.parts.annotations.records import AnnotatedKind, Annotation
+from modelyard.parts.batches.records import BATCH_JOB
 from modelyard.parts.dashboard.view import (
     HtmlPage,
     Redirect,
@@ -22,6 +23,9 @@ from modelyard.parts.dashboard.view import (
     status_chip,
     when,
 )
+from modelyard.parts.responses.records import RESPONSE_JOB
+from modelyard.parts.tinker.records import COMMANDS_JOB
+from modelyard.parts.traffic.records import COLLECT_JOB
 from modelyard.platform.training.methods import TRAINING_KINDS
 from modelyard.platform.training.metrics import MetricRow, metric_order
 from modelyard.platform.training.trajectories import ShownTrajectory, TrajectorySummary
@@ -107,9 +111,9 @@ def _name(view: View, job: JobSummary) -> Html:
 
 def subject(view: View, job: JobSummary) -> Html:
     """Return a link to what a job works on."""
-    if job.kind in (JobKind.BATCH, JobKind.COLLECT, JobKind.RESPONSE):
+    if job.kind in (BATCH_JOB, COLLECT_JOB, RESPONSE_JOB):
         return short_id(job.subject)
-    if job.kind not in (*TRAINING_KINDS, JobKind.COMMANDS):
+    if job.kind not in (*TRAINING_KINDS, COMMANDS_JOB):
         return view.link(joined(["run ", short_id(job.subject)]), "runs", job.subject)
     try:
         model = view.platform.models.get(job.subject)
@@ -151,15 +155,15 @@ def _left(job: TrainingJob, view: View) -> str:
 def job(view: View) -> HtmlPage:
     """Show one job: its curves, how it stands, its configuration and its events."""
     found = view.platform.jobs.get(view.params["job"])
-    if found.kind is JobKind.COLLECT:
+    if found.kind == COLLECT_JOB:
         return HtmlPage("Collection", _summary(view, found, _collected(view, found.id)), live=found.ended_at is None)
     if found.kind not in TRAINING_KINDS:
-        driven = found.kind is JobKind.COMMANDS
+        driven = found.kind == COMMANDS_JOB
         to = ("tinker", view.platform.training_runs.of_job(found.id).id) if driven else ("runs", found.subject)
         content = joined([_summary(view, found, []), tag("p", view.link("To the run", *to))])
         return HtmlPage(f"{found.kind} job", content, live=found.ended_at is None)
     training = view.platform.training.get(found.id)
-    rows, loop = view.platform.training.job(found.id).metrics(POINTS), found.kind is JobKind.LOOP
+    rows, loop = view.platform.training.job(found.id).metrics(POINTS), found.kind == JobKind.LOOP
     content = joined(
         [
             _summary(view, found, _training_facts(view, training)),
@@ -224,7 +228,7 @@ def _summary(view: View, job: JobSummary, more: Iterable[tuple[str, object]]) ->
 
 def _training_facts(view: View, job: TrainingJob) -> list[tuple[str, object]]:
     checkpoint = NONE if job.step is None else view.link(f"step {job.step}", "models", job.model_id)
-    pairs: list[tuple[str, object]] = [("best checkpoint" if job.kind is JobKind.LOOP else "checkpoint", checkpoint)]
+    pairs: list[tuple[str, object]] = [("best checkpoint" if job.kind == JobKind.LOOP else "checkpoint", checkpoint)]
     if job.loop_id is not None:
         pairs.append(("round of", view.link(joined(["loop ", short_id(job.loop_id)]), "jobs", job.loop_id)))
     if job.status is JobStatus.RUNNING:

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import attrs
 
-from modelyard.domain.completion import Message, Part, Role, ToolCall
+from modelyard.domain.completion import ContentPart, Message, Role, ToolCall
 from modelyard.formats.constraints import Length, Matching, Only
 from modelyard.formats.json import dumps
 
@@ -200,9 +200,9 @@ def _written(block: object) -> str:
     return block.text if isinstance(block, TextBlock) else ""
 
 
-def _part(block: object) -> Part:
+def _part(block: object) -> ContentPart:
     if not isinstance(block, ImageBlock):
-        return Part("text", _written(block))
+        return ContentPart("text", _written(block))
     source = block.source
     url = source.url if isinstance(source, UrlSource) else f"data:{source.media_type};base64,{source.data}"
-    return Part("image_url", data={"url": url, "detail": "auto"})
+    return ContentPart("image_url", data={"url": url, "detail": "auto"})

@@ -5,7 +5,7 @@ from typing import Any, Literal, cast
 
 import attrs
 
-from modelyard.domain.completion import Message, Part, Role, ToolCall
+from modelyard.domain.completion import ContentPart, Message, Role, ToolCall
 from modelyard.errors import InvalidInput, Problem, nearest
 from modelyard.formats.constraints import Length, Unsupported
 from modelyard.formats.converter import either, structure
@@ -235,14 +235,14 @@ def messages_of(items: Iterable[ResponseItem]) -> tuple[Message, ...]:
     return tuple(messages)
 
 
-def _content(item: MessageItem) -> str | tuple[Part, ...]:
+def _content(item: MessageItem) -> str | tuple[ContentPart, ...]:
     parts = _parts(item.content)
     if type(parts) is tuple and item.role == "assistant" and all(part.type == "text" for part in parts):
         return "".join(part.text for part in parts)
     return parts
 
 
-def _parts(content: str | Sequence[ItemContent]) -> str | tuple[Part, ...]:
+def _parts(content: str | Sequence[ItemContent]) -> str | tuple[ContentPart, ...]:
     """Return the parts; a single text as the string that it is."""
     if isinstance(content, str):
         return content
@@ -250,14 +250,14 @@ def _parts(content: str | Sequence[ItemContent]) -> str | tuple[Part, ...]:
     return parts[0].text if len(parts) == 1 and parts[0].type == "text" else parts
 
 
-def _part(content: ItemContent) -> Part:
+def _part(content: ItemContent) -> ContentPart:
     if isinstance(content, InputText | OutputText):
-        return Part("text", content.text)
+        return ContentPart("text", content.text)
     if isinstance(content, OutputRefusal):
-        return Part("text", content.refusal)
+        return ContentPart("text", content.refusal)
     if isinstance(content, InputImage):
-        return Part("image_url", data={"url": content.image_url, "detail": content.detail})
+        return ContentPart("image_url", data={"url": content.image_url, "detail": content.detail})
     if isinstance(content, InputFile):
         data = {"file_data": content.file_data, "filename": content.filename}
-        return Part("file", data={name: value for name, value in data.items() if value is not None})
-    return Part("input_audio", data=content.input_audio)
+        return ContentPart("file", data={name: value for name, value in data.items() if value is not None})
+    return ContentPart("input_audio", data=content.input_audio)

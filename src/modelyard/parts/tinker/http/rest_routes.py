@@ -7,8 +7,9 @@ import attrs
 
 from modelyard.errors import InvalidInput
 from modelyard.formats.converter import structure
+from modelyard.http.interface import Auth
 from modelyard.http.message import Response, json_response
-from modelyard.http.route import Auth, Body, Interface, Parameter, Route, RouteCall, documented_route
+from modelyard.http.route import Body, Parameter, Route, RouteCall, documented_route
 from modelyard.parts.tinker.http.schemas import (
     Expiry,
     Offsets,
@@ -19,6 +20,7 @@ from modelyard.parts.tinker.http.schemas import (
     WeightsList,
     WeightsNamed,
 )
+from modelyard.parts.tinker.interface import TINKER
 from modelyard.parts.tinker.records import SCHEME, TrainingRun, WeightsKind
 from modelyard.parts.tinker.service import TrainingRuns
 from modelyard.parts.tinker.sessions import ListedPart
@@ -131,7 +133,7 @@ def _path(call: RouteCall) -> str:
 
 # ---- the table ---------------------------------------------------------------------------------------------------
 
-_route = partial(documented_route, Interface.TINKER, Auth.API_KEY)
+_route = partial(documented_route, TINKER, Auth.API_KEY)
 BASE = "/api/v1"
 _RUN = f"{BASE}/training_runs/{{run_id}}"
 _WEIGHTS = f"{_RUN}/checkpoints/{{kind}}/{{name}}"

@@ -12,8 +12,9 @@ from modelyard.flow import Call, Flow
 from modelyard.formats.converter import structure
 from modelyard.http.error_responses import sentence
 from modelyard.http.errors import Gone, UnsupportedMedia
-from modelyard.http.message import Response, json_response
-from modelyard.http.route import MAX_EXPORT, PROTOBUF, Auth, Body, Interface, Route, RouteCall, documented_route
+from modelyard.http.interface import Auth
+from modelyard.http.message import PROTOBUF, Response, json_response
+from modelyard.http.route import MAX_EXPORT, Body, Route, RouteCall, documented_route
 from modelyard.parts.tinker.command_log import Future
 from modelyard.parts.tinker.formats.forward_backward import read_head, read_rows
 from modelyard.parts.tinker.formats.sampling import SampleBody, sample_message, sample_request
@@ -40,6 +41,7 @@ from modelyard.parts.tinker.http.schemas import (
     SamplerNamed,
     ShownSampler,
 )
+from modelyard.parts.tinker.interface import TINKER
 from modelyard.parts.tinker.records import SAMPLER, CommandKind, FutureStatus
 from modelyard.parts.tinker.samplers import Answer
 from modelyard.parts.tinker.service import TrainingRuns
@@ -250,7 +252,7 @@ def _answer(runs: TrainingRuns, found: Future) -> Response:
 
 # ---- the table ---------------------------------------------------------------------------------------------------
 
-_route = partial(documented_route, Interface.TINKER, Auth.API_KEY)
+_route = partial(documented_route, TINKER, Auth.API_KEY)
 _post = partial(_route, "POST", body=Body.CONTROL)
 _command = partial(_post, response=Promise)
 BASE = "/api/v1"

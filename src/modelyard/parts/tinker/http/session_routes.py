@@ -7,8 +7,9 @@ import attrs
 from modelyard.errors import InvalidInput
 from modelyard.formats.converter import structure
 from modelyard.http.errors import Gone
+from modelyard.http.interface import Auth
 from modelyard.http.message import Response, json_response
-from modelyard.http.route import Auth, Body, Interface, Route, RouteCall, documented_route
+from modelyard.http.route import Body, Route, RouteCall, documented_route
 from modelyard.parts.tinker.http.rest_routes import OFFSETS, SCOPE, listed_part, runs_of, whole
 from modelyard.parts.tinker.http.schemas import (
     ChangingFlags,
@@ -27,6 +28,7 @@ from modelyard.parts.tinker.http.schemas import (
     SupportedModel,
     TelemetryAnswer,
 )
+from modelyard.parts.tinker.interface import TINKER
 
 
 def show_flags(call: RouteCall) -> Response:
@@ -117,7 +119,7 @@ def finish_session(call: RouteCall) -> Response:
 
 # ---- the table ---------------------------------------------------------------------------------------------------
 
-_route = partial(documented_route, Interface.TINKER, Auth.API_KEY)
+_route = partial(documented_route, TINKER, Auth.API_KEY)
 _post = partial(_route, "POST", body=Body.CONTROL)
 BASE = "/api/v1"
 _SESSION = f"{BASE}/sessions/{{session_id}}"

@@ -9,9 +9,10 @@ from modelyard.domain.evaluation.objects import ObjectVersion
 from modelyard.errors import BodyTooLarge, InvalidInput, NotFound
 from modelyard.formats.converter import structure
 from modelyard.formats.multipart import boundary_of, read_form
+from modelyard.http.interface import Auth
 from modelyard.http.message import Response, json_response, problems_at
 from modelyard.http.response_bodies import download
-from modelyard.http.route import Auth, Body, Interface, Route, RouteCall, documented_route
+from modelyard.http.route import Body, Route, RouteCall, documented_route
 from modelyard.parts.traces.call_query import sort_key
 from modelyard.parts.traces.http.documents import DocumentField, time_text
 from modelyard.parts.traces.http.object_schemas import (
@@ -44,6 +45,7 @@ from modelyard.parts.traces.http.object_schemas import (
     TableUpdateRequest,
 )
 from modelyard.parts.traces.http.requests import MAX_BODY, body_of, control_route, data_route, place_of
+from modelyard.parts.traces.interface import TRACES
 from modelyard.parts.traces.objects import PublishedObjects, classes_of, is_op, value_of
 from modelyard.parts.traces.tables import TableRow
 
@@ -277,7 +279,7 @@ ROUTES: tuple[Route, ...] = (
     control_route("/table/query", query_table, TableQueryRequest, TableRows),
     control_route("/table/query_stats", count_rows, TableCountRequest, TableCount),
     documented_route(
-        Interface.TRACES,
+        TRACES,
         Auth.BASIC,
         "POST",
         "/file/create",

@@ -10,11 +10,14 @@ import attrs
 from modelyard.errors import BodyTooLarge, InvalidInput
 from modelyard.http.auth import attribution
 from modelyard.http.errors import UnsupportedMedia
-from modelyard.http.message import Response, json_response
-from modelyard.http.route import MAX_EXPORT, PROTOBUF, Auth, Body, ErrorFormat, Interface, Route, RouteCall
+from modelyard.http.interface import Auth
+from modelyard.http.message import PROTOBUF, Response, json_response
+from modelyard.http.route import MAX_EXPORT, Body, Route, RouteCall
 from modelyard.http.route import documented_route as declared
 from modelyard.parts.traces.http.requests import place_of
+from modelyard.parts.traces.http.rpc_status import STATUS
 from modelyard.parts.traces.http.spans import MAX_SPANS, RejectedSpan, call_of, spans_in
+from modelyard.parts.traces.interface import TRACES
 from modelyard.parts.traces.otlp import numbered, read_json, read_protobuf, within
 from modelyard.parts.traces.records import TracedCall
 
@@ -94,7 +97,7 @@ def export(call: RouteCall) -> Response:
 
 ROUTES: tuple[Route, ...] = tuple(
     declared(
-        Interface.TRACES,
+        TRACES,
         Auth.EITHER,
         "POST",
         path,
@@ -102,7 +105,7 @@ ROUTES: tuple[Route, ...] = tuple(
         body=Body.EXPORT,
         request=ExportRequest,
         response=ExportAnswer,
-        error_format=ErrorFormat.STATUS,
+        error_format=STATUS,
     )
     for path in ("/v1/traces", "/agents/otel/v1/traces")
 )

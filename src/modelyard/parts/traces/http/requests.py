@@ -7,7 +7,9 @@ from modelyard.domain.identity import check_name
 from modelyard.errors import BodyTooLarge
 from modelyard.formats.converter import structure
 from modelyard.formats.json import loads
-from modelyard.http.route import Auth, Body, Handler, Interface, Route, RouteCall, documented_route
+from modelyard.http.interface import Auth
+from modelyard.http.route import Body, Handler, Route, RouteCall, documented_route
+from modelyard.parts.traces.interface import TRACES
 
 T = TypeVar("T")
 
@@ -40,7 +42,7 @@ def place_of(call: RouteCall, project_id: str) -> PlaceArguments:
     return {"entity": check_name(entity, "entity"), "project": check_name(project, "project")}
 
 
-_route = partial(documented_route, Interface.TRACES, Auth.BASIC)
+_route = partial(documented_route, TRACES, Auth.BASIC)
 
 
 def data_route(path: str, handler: Handler, request: type, response: type, **more: Any) -> Route:

@@ -6,9 +6,10 @@ import attrs
 
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.converter import structure
+from modelyard.http.interface import Auth
 from modelyard.http.message import Response, json_response, problems_at
 from modelyard.http.response_bodies import json_lines
-from modelyard.http.route import Auth, Body, Interface, Route, RouteCall, documented_route
+from modelyard.http.route import Body, Route, RouteCall, documented_route
 from modelyard.parts.traces.http.documents import call_document, with_columns, with_feedback
 from modelyard.parts.traces.http.queries import call_query
 from modelyard.parts.traces.http.requests import body_of, control_route, data_route, place_of
@@ -33,6 +34,7 @@ from modelyard.parts.traces.http.schemas import (
     ended,
     started,
 )
+from modelyard.parts.traces.interface import TRACES
 from modelyard.parts.traces.records import CallEnd, TracedCall
 from modelyard.parts.uploads import graphql_request as graphql
 from modelyard.parts.uploads.graphql_request import ACCOUNT, GraphQLAnswer, GraphQLRequest
@@ -180,9 +182,9 @@ def count_calls(call: RouteCall) -> Response:
 _PROJECT = "/v2/{entity}/{project}"
 
 ROUTES: tuple[Route, ...] = (
-    documented_route(Interface.TRACES, Auth.BASIC, "GET", "/server_info", show_server, response=ServerInfo),
+    documented_route(TRACES, Auth.BASIC, "GET", "/server_info", show_server, response=ServerInfo),
     documented_route(
-        Interface.TRACES,
+        TRACES,
         Auth.BASIC,
         "POST",
         "/graphql",

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.completion import CompletionRequest, Message, Part, Role
+from modelyard.domain.completion import CompletionRequest, ContentPart, Message, Role
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -121,5 +121,5 @@ def marked(request: CompletionRequest, mark: str) -> CompletionRequest:
 
 def _with_mark(message: Message, mark: str) -> Message:
     if isinstance(message.content, tuple):
-        return attrs.evolve(message, content=(Part("text", f"{mark} "), *message.content))
+        return attrs.evolve(message, content=(ContentPart("text", f"{mark} "), *message.content))
     return attrs.evolve(message, content=f"{mark} {message.content or ''}")

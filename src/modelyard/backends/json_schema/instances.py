@@ -10,11 +10,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from modelyard.backends.json_schema.schemas import Document, Loc, Schema, is_number, listed
+from modelyard.backends.json_schema.validation import fits
 from modelyard.domain import safe_regex
 from modelyard.domain.completion import CompletionRequest, ResponseType, Tool, ToolCall, ToolMode
 from modelyard.errors import InvalidInput
-from modelyard.parts.scripted.json_schema.schemas import Document, Loc, Schema, is_number, listed
-from modelyard.parts.scripted.json_schema.validation import fits
 
 DEPTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
 MAX_ITEMS = 1000

@@ -34,9 +34,9 @@ def test_a_base_model_is_listed_priced_and_can_be_trained(base_folder: Path) -> 
 def test_it_is_offered_again_when_the_store_is_opened_again(base_folder: Path, tmp_path: Path) -> None:
     with open_platform(tmp_path / "yard.db") as yard:
         entry = yard.add_base_model(base_folder, id="tiny", tuning=Tuning.FULL, pricing=Pricing(prompt=Decimal("0.1")))
-        (kept,) = yard._runtime.base_models or []
+        (kept,) = yard._runtime.engines[0].base_models or []
     with open_platform(tmp_path / "yard.db") as yard:
-        assert yard._runtime.base_models == [kept]
+        assert yard._runtime.engines[0].base_models == [kept]
         assert kept.tuning is Tuning.FULL
         assert entry in yard.catalogue.list()
         assert (
@@ -56,7 +56,7 @@ def test_the_same_folder_again_changes_nothing_and_another_is_a_conflict(base_fo
         (base_folder / "tokenizer.json").write_text("{} ")
         with pytest.raises(Conflict):
             yard.add_base_model(base_folder, id="tiny")
-        assert len(yard._runtime.base_models or []) == 1
+        assert len(yard._runtime.engines[0].base_models or []) == 1
 
 
 def test_an_id_that_another_process_has_kept_meanwhile_is_a_conflict(base_folder: Path, tmp_path: Path) -> None:
@@ -97,5 +97,5 @@ def test_only_the_host_may_add_one(base_folder: Path) -> None:
 def test_a_record_can_be_read_from_the_store_as_it_was_written(base_folder: Path, tmp_path: Path) -> None:
     with open_platform(tmp_path / "yard.db") as yard:
         yard.add_base_model(base_folder, id="tiny")
-        (kept,) = yard._runtime.base_models or []
+        (kept,) = yard._runtime.engines[0].base_models or []
         assert yard._runtime.store.read(lambda snapshot: snapshot.get(BaseModel, "tiny")) == kept

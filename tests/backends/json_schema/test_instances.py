@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modelyard.backends.json_schema.instances import FORMATS, forced_call, smallest_instance, structured_text
+from modelyard.backends.json_schema.schemas import MAX_HOPS
 from modelyard.domain.completion import (
     CompletionRequest,
     Message,
@@ -22,8 +24,6 @@ from modelyard.domain.completion import (
     ToolMode,
 )
 from modelyard.errors import InvalidInput
-from modelyard.parts.scripted.json_schema.instances import FORMATS, forced_call, smallest_instance, structured_text
-from modelyard.parts.scripted.json_schema.schemas import MAX_HOPS
 
 PERSON = {
     "type": "object",

@@ -1,0 +1,42 @@
+"""The interfaces of the core, and those that are mounted by default."""
+
+from collections.abc import Iterable, Sequence
+
+from modelyard.http.error_responses import DETAIL, ERROR, REASON
+from modelyard.http.interface import Auth, Interface
+from modelyard.lazy import deferred
+from modelyard.part import Part, standard_parts
+
+TRAINING = Interface(
+    "training",
+    DETAIL,
+    {
+        ("v1",): (Auth.BEARER, DETAIL),
+        ("v1", "chat"): (Auth.BEARER, ERROR),
+        ("v1", "models"): (Auth.BEARER, ERROR),
+    },
+)
+INFERENCE = Interface("inference", ERROR, {("inference", "v1"): (Auth.BEARER, ERROR)})
+BASE = Interface("base", REASON, {("v2",): (Auth.BASIC, REASON), ("evaluations",): (Auth.BASIC, REASON)})
+OPERATIONS = Interface("operations", DETAIL)
+
+CORE = (TRAINING, INFERENCE, BASE, OPERATIONS)
+
+
+def interfaces_of(parts: Iterable[Part]) -> tuple[Interface, ...]:
+    """Return the interfaces of the core and of these parts."""
+    return (*CORE, *(interface for part in parts for interface in part.interfaces()))
+
+
+def every_interface() -> tuple[Interface, ...]:
+    """Return the interfaces of the core and of the standard parts."""
+    return interfaces_of(standard_parts())
+
+
+def mounted_by_default(parts: Iterable[Part]) -> tuple[Interface, ...]:
+    """Return the interfaces that are mounted unless some are named."""
+    return tuple(interface for interface in interfaces_of(parts) if interface.standard)
+
+
+STANDARD: Sequence[Interface] = deferred(lambda: mounted_by_default(standard_parts()))
+"""The interfaces that are mounted by default; for a platform with parts of its own, those of its parts, too."""

@@ -1,0 +1,193 @@
+"""What one optional capability adds to a platform, as one value (docs/how-to/write-a-part.md)."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import attrs
+
+from modelyard.domain.record import EMPTY
+
+if TYPE_CHECKING:
+    from modelyard.domain.identity import Principal
+    from modelyard.domain.job import Job
+    from modelyard.domain.record import Record
+    from modelyard.http.interface import Interface
+    from modelyard.http.message import Request, Response
+    from modelyard.http.route import Route
+    from modelyard.platform.jobs.job_type import JobType
+    from modelyard.platform.platform import Platform
+    from modelyard.platform.runtime import Runtime
+    from modelyard.protocols import ArtifactStore, Backend, Executor, Randomness, Store, Trainer, Tx
+    from modelyard.stores.table_changes import SchemaChange
+
+    Resource = Callable[[Runtime, Principal], Any]
+    Routes = Callable[[], Sequence[Route]]
+    OpenStore = Callable[[str, Sequence[Record], Sequence[SchemaChange], Literal["power", "process"]], Store]
+    OpenArtifacts = Callable[[str, Randomness], ArtifactStore]
+
+
+@attrs.frozen
+class Command:
+    """A command of the command line: the section of its help, "module:function", and its line there.
+
+    Under a name of two words, such as "train import", it belongs to the group of the first, and has no section.
+    """
+
+    section: str
+    home: str
+    help: str
+
+
+@attrs.frozen
+class StoreAddress:
+    """How to open the store at an address, and to `migrate` its tables; `example` is an address."""
+
+    example: str
+    open: "OpenStore"
+    migrate: "Callable[[str, Sequence[Record], Sequence[SchemaChange]], Sequence[str]]"
+
+
+@attrs.frozen
+class DashboardPage:
+    """A page or an action of the dashboard: a method, a path with names in braces, and what answers it.
+
+    `answer` takes a `modelyard.parts.dashboard.view.View` and returns a page or where to go. A page with a `label` is
+    in the navigation.
+    """
+
+    method: str
+    path: tuple[str, ...]
+    answer: Callable[[Any], Any]
+    label: str = ""
+
+
+class DefaultEngine(Protocol):
+    """What answers and trains by default: a backend and trainers that share what they have loaded."""
+
+    @property
+    def backend(self) -> "Backend":
+        """Answers."""
+        ...
+
+    @property
+    def trainers(self) -> "Sequence[Trainer]":
+        """Train."""
+        ...
+
+    def folder_of(self, base_model: str) -> str | None:
+        """Return the folder of a base model, if it has one."""
+        ...
+
+    def prepare(self) -> Sequence[str]:
+        """Set up what must be set before anything is loaded; return the modules that jobs load slowly."""
+        ...
+
+    def close(self) -> None:
+        """Release what was loaded."""
+        ...
+
+
+class JobCluster(Protocol):
+    """A cluster that jobs can run in."""
+
+    @property
+    def name(self) -> str:
+        """Its name for people."""
+        ...
+
+    def check(self) -> None:
+        """Raise `ClusterError` if it is not there, or refuses."""
+        ...
+
+    def executor(self, factory: str, arguments: Sequence[str], python: str) -> "Executor":
+        """Return what runs jobs there: `factory` and its `arguments` open the platform, with this `python`."""
+        ...
+
+
+class Notes(Protocol):
+    """What people have noted on jobs, runs, models and checkpoints."""
+
+    def tagged(self, tag: str) -> frozenset[str]:
+        """Return the ids of the jobs and runs that have a tag."""
+        ...
+
+    def of(self, subject: str) -> Mapping[str, Any]:
+        """Return what is noted on a subject, to be shown with it."""
+        ...
+
+
+class Site(Protocol):
+    """Pages for people, next to an API."""
+
+    def handle(self, request: "Request") -> "Response":
+        """Answer."""
+        ...
+
+    async def ahandle(self, request: "Request") -> "Response":
+        """Answer, on an event loop that is never blocked."""
+        ...
+
+
+class TrainedRecord(Protocol):
+    """What a part has prepared for the end of a training job."""
+
+    def add(self, tx: "Tx", now: Any) -> Mapping[str, Any]:
+        """Record it in the transaction that ends the job. Returns members of the job's result."""
+        ...
+
+
+def _no_trained_record(runtime: "Runtime", job: "Job", loose: list[str]) -> "TrainedRecord | None":
+    return None
+
+
+@attrs.frozen(eq=False)
+class Part:
+    """What one optional capability adds to a platform. Nothing of it is loaded before it is used.
+
+    `records` are the classes that it stores, and `changes` those of their tables (their names begin with the name of
+    the part and a slash). `resources` are attributes of the platform: functions that return a class, or any function of
+    a runtime and a principal. `job_types` are its kinds of jobs, each loaded by the first job of the kind.
+
+    `interfaces` are those that it brings, and `routes` are its routes by the name of their interface. `site` makes the
+    pages for people, `pages` are added to them, and `commands` to the command line. `notes` reads what people have
+    noted on jobs.
+
+    `engine` is what answers and trains by default, besides the echo and the tabular models; it gets the store, or None
+    if that is new. `stores`, `artifacts` and `clusters` open what has an address with this scheme, as in "s3"; each
+    comes with an example. `trained` prepares what is recorded at the end of a training job; the names of
+    its artifacts are added to the list that it gets.
+    """
+
+    name: str
+    records: "Callable[[], Sequence[Record]]" = tuple
+    changes: "Callable[[], Sequence[SchemaChange]]" = tuple
+    resources: "Mapping[str, Callable[[], Resource]]" = EMPTY
+    job_types: "Mapping[str, Callable[[], JobType]]" = EMPTY
+    interfaces: "Callable[[], Sequence[Interface]]" = tuple
+    routes: "Mapping[str, Routes]" = EMPTY
+    pages: Callable[[], Sequence[DashboardPage]] = tuple
+    commands: Mapping[str, Command] = EMPTY
+    engine: "Callable[[Store | None], DefaultEngine] | None" = None
+    stores: Mapping[str, StoreAddress] = EMPTY
+    artifacts: "Mapping[str, tuple[str, OpenArtifacts]]" = EMPTY
+    clusters: "Mapping[str, tuple[str, Callable[[str], JobCluster]]]" = EMPTY
+    site: "Callable[[Platform], Callable[..., Site]] | None" = None
+    notes: "Callable[[Platform], Notes] | None" = None
+    trained: "Callable[[Runtime, Job, list[str]], TrainedRecord | None]" = _no_trained_record
+
+
+def standard_parts() -> Sequence[Part]:
+    """Return the parts that ship with this library: none if their folder was deleted."""
+    try:
+        found: Sequence[Part] = import_module("modelyard.parts").STANDARD
+    except ModuleNotFoundError as missing:
+        if missing.name != "modelyard.parts":
+            raise
+        return ()
+    return found
+
+
+def by_scheme(parts: Iterable[Part], kind: str) -> Mapping[str, Any]:
+    """Return what opens each scheme of an address, of the `kind` "stores" or "artifacts", with an example."""
+    return {scheme: opener for part in parts for scheme, opener in getattr(part, kind).items()}

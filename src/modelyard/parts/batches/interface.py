@@ -1,0 +1,7 @@
+"""The interface of this part."""
+
+from modelyard.http.error_responses import ERROR
+from modelyard.http.interface import Auth, Interface
+
+FILES = Interface("files", ERROR, {("v1", "files"): (Auth.BEARER, ERROR)})
+BATCHES = Interface("batches", ERROR, {("v1", "batches"): (Auth.BEARER, ERROR)})

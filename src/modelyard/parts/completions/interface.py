@@ -1,0 +1,6 @@
+"""The interface of this part."""
+
+from modelyard.http.error_responses import ERROR
+from modelyard.http.interface import Auth, Interface
+
+COMPLETIONS = Interface("completions", ERROR, {("v1", "completions"): (Auth.BEARER, ERROR)})

@@ -1,0 +1,1 @@
+"""Public names of parts, as the public modules of the core have them: `modelyard.backends.UpstreamBackend`."""

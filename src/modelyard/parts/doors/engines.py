@@ -1,0 +1,20 @@
+"""Names of parts in `modelyard.engines`."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from modelyard.parts.torch.serving.backend import LocalBackend
+    from modelyard.parts.torch.serving.model_pool import Room
+    from modelyard.parts.torch.training.trainer import LocalTrainer
+
+HOMES = {
+    "parts.torch.serving.backend": ("LocalBackend",),
+    "parts.torch.serving.model_pool": ("Room",),
+    "parts.torch.training.trainer": ("LocalTrainer",),
+}
+
+__all__: list[str] = [
+    "LocalBackend",
+    "LocalTrainer",
+    "Room",
+]

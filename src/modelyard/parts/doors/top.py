@@ -1,0 +1,26 @@
+"""Names of parts in `modelyard`."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from modelyard.parts.scripted.backend import ScriptedBackend
+    from modelyard.parts.torch.records import Tuning
+    from modelyard.parts.upstream.backend import UpstreamBackend
+    from modelyard.parts.upstream.fallback import Fallback
+    from modelyard.parts.upstream.models import offer
+
+HOMES = {
+    "parts.upstream.fallback": ("Fallback",),
+    "parts.scripted.backend": ("ScriptedBackend",),
+    "parts.upstream.backend": ("UpstreamBackend",),
+    "parts.upstream.models": ("offer",),
+    "parts.torch.records": ("Tuning",),
+}
+
+__all__: list[str] = [
+    "Fallback",
+    "ScriptedBackend",
+    "Tuning",
+    "UpstreamBackend",
+    "offer",
+]

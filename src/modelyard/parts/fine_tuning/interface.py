@@ -1,0 +1,6 @@
+"""The interface of this part."""
+
+from modelyard.http.error_responses import ERROR
+from modelyard.http.interface import Auth, Interface
+
+FINE_TUNING = Interface("fine_tuning", ERROR, {("v1", "fine_tuning"): (Auth.BEARER, ERROR)})

@@ -1,0 +1,6 @@
+"""The interface of this part."""
+
+from modelyard.http.interface import Auth, Interface
+from modelyard.parts.messages import errors
+
+MESSAGES = Interface("messages", errors.MESSAGES, {("v1", "messages"): (Auth.API_KEY, errors.MESSAGES)})

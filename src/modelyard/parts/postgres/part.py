@@ -1,0 +1,33 @@
+"""Records in PostgreSQL, for many machines."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from modelyard.part import Part, StoreAddress
+
+if TYPE_CHECKING:
+    from modelyard.domain.record import Record
+    from modelyard.parts.postgres.store import PostgresStore
+    from modelyard.stores.table_changes import SchemaChange
+
+
+def _open(
+    address: str,
+    records: "Sequence[Record]",
+    changes: "Sequence[SchemaChange]",
+    durability: Literal["power", "process"],
+) -> "PostgresStore":
+    from modelyard.parts.postgres.store import PostgresStore
+
+    return PostgresStore(address, records, changes=changes, durability=durability)
+
+
+def _migrate(address: str, records: "Sequence[Record]", changes: "Sequence[SchemaChange]") -> Sequence[str]:
+    from modelyard.parts.postgres.store import migrate
+
+    return migrate(address, records, changes=changes)
+
+
+_DATABASE = StoreAddress("postgresql://host/database", _open, _migrate)
+
+PART = Part("postgres", stores={"postgresql": _DATABASE, "postgres": _DATABASE})

@@ -1,0 +1,49 @@
+"""What the standard parts add to a platform, for type checkers."""
+
+from modelyard.parts.annotations.service import Annotations
+from modelyard.parts.batches.files.service import Files
+from modelyard.parts.batches.service import Batches
+from modelyard.parts.completions.service import Completions
+from modelyard.parts.embeddings.service import Embeddings
+from modelyard.parts.fine_tuning.service import FineTuning
+from modelyard.parts.metrics.service import Metrics
+from modelyard.parts.responses.service import Responses
+from modelyard.parts.tinker.service import TrainingRuns
+from modelyard.parts.torch.service import AddBaseModel, ListBaseModels
+from modelyard.parts.traces.service import Traces
+from modelyard.parts.traffic.service import Traffic
+from modelyard.parts.uploads.service import Uploads
+
+
+class StandardResources:
+    """The attributes that a platform has from its standard parts."""
+
+    responses: Responses
+    """Responses, which the platform keeps."""
+    embeddings: Embeddings
+    """Vectors of texts."""
+    completions: Completions
+    """Prompts that are continued without a chat template, and tokens."""
+    training_runs: TrainingRuns
+    """Models that clients train command by command."""
+    annotations: Annotations
+    """Tags and notes on jobs, runs, models and checkpoints."""
+    traces: Traces
+    """Calls that programs trace."""
+    traffic: Traffic
+    """Training data from what was asked and answered."""
+    uploads: Uploads
+    """Training data that clients upload in several calls."""
+    files: Files
+    """Files that clients keep for later."""
+    batches: Batches
+    """Files of requests that a job answers."""
+    fine_tuning: FineTuning
+    """Training jobs in the words of fine-tuning services."""
+    metrics: Metrics
+    """Figures for Prometheus. Only the host may use it."""
+
+    add_base_model: AddBaseModel
+    """Offer a causal language model in a local folder, and train on it."""
+    base_models: ListBaseModels
+    """List the base models in local folders."""

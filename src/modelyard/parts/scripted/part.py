@@ -1,0 +1,5 @@
+"""Answers that are written as rules."""
+
+from modelyard.part import Part
+
+PART = Part("scripted")

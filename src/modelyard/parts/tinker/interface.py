@@ -1,0 +1,7 @@
+"""The interface of this part."""
+
+from modelyard.http.error_responses import DETAIL
+from modelyard.http.interface import Auth, Interface
+from modelyard.parts.tinker.http.not_offered import why_missing
+
+TINKER = Interface("tinker", DETAIL, {("api", "v1"): (Auth.API_KEY, DETAIL)}, why_missing)

@@ -1,0 +1,7 @@
+"""The interface of this part."""
+
+from modelyard.http.error_responses import DETAIL
+from modelyard.http.interface import Interface
+from modelyard.parts.traces.http.not_offered import why_missing
+
+TRACES = Interface("traces", DETAIL, missing=why_missing)
