@@ -82,6 +82,18 @@ def test_files_are_neither_long_nor_short() -> None:
     assert short == set(SHORT)
 
 
+def test_what_is_there_for_speed_alone_says_what_it_earns() -> None:
+    """The first line of such a file says so, and the table of docs/explanation/speed.md names it."""
+    table = (ROOT / "docs" / "explanation" / "speed.md").read_text(encoding="utf-8")
+    marked = {name: path for name, path in sources() if name.endswith("_fast.py") or "fast" in Path(name).parts[:-1]}
+    assert marked
+    for name, path in marked.items():
+        first = (ast.get_docstring(tree_of(path)) or "").partition("\n")[0]
+        assert re.search(r"without .*( % more|twice|thrice)", first), name
+        folder = name.rpartition("/")[0] + "/" if "fast" in Path(name).parts[:-1] else name
+        assert f"`{folder}`" in table, name
+
+
 def test_no_pass_of_a_possessive_group_can_fail_midway() -> None:
     """Python before 3.11.5 goes on at the wrong place after it: `json_stream` says how its groups avoid that."""
     group = re.compile(r"(?<!\()\)(?:[*+?]|\{[\d,]*\})\+|\(\?>")

@@ -4,9 +4,7 @@ import asyncio
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, MutableMapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from itertools import takewhile
 from typing import Any, Self, cast
-from weakref import ReferenceType, ref
 
 from modelyard.domain.identity import Principal
 from modelyard.errors import BodyTooLarge
@@ -15,6 +13,7 @@ from modelyard.http.error_responses import log
 from modelyard.http.errors import ClientDisconnected
 from modelyard.http.interface import Interface
 from modelyard.http.interfaces import STANDARD
+from modelyard.http.late_look_fast import BegunRequests
 from modelyard.http.lifespan import served
 from modelyard.http.message import EVENT_STREAM, Request, Response, seconds_for, too_slow
 from modelyard.http.router import mounted_path
@@ -182,49 +181,6 @@ async def _close_connection(receive: Receive, send: Send) -> None:
         transport.abort()
         while (await receive())["type"] != "http.disconnect":
             pass
-
-
-_TURNS = 4
-"""Turns of its event loop after which a request is looked at: a booking that shares a commit ends within these, also
-behind a server that begins the requests of one turn one after the other."""
-
-
-class BegunRequests:
-    """The requests that an event loop has begun, and neither answered nor looked at in its last turns.
-
-    Most are answered within a few turns. So what the others need is set up later, at one look at all of them.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop: ReferenceType[asyncio.AbstractEventLoop] = ref(loop)  # an application may outlive its event loops
-        self.receivers: dict[RequestReceiver, int] = {}
-        """With the turn at which each is looked at: the first of them is due first."""
-        self._turn = 0
-        self._looks: bool = False
-
-    def add(self, receiver: "RequestReceiver") -> None:
-        """Look at it some turns later, unless it was removed until then."""
-        self.receivers[receiver] = self._turn + _TURNS
-        if not self._looks:
-            self._look_at_next_turn()
-
-    def _look_at_next_turn(self) -> None:
-        loop = self.loop()
-        assert loop is not None
-        self._looks = True
-        loop.call_soon(self._look)
-
-    def _look(self) -> None:
-        self._turn += 1
-        for receiver in [*takewhile(self._is_due, self.receivers)]:
-            del self.receivers[receiver]
-            receiver.look()
-        self._looks = False
-        if self.receivers:
-            self._look_at_next_turn()
-
-    def _is_due(self, receiver: "RequestReceiver") -> bool:
-        return self.receivers[receiver] <= self._turn
 
 
 class RequestReceiver:

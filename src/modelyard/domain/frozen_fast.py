@@ -1,4 +1,4 @@
-"""Make and copy frozen values: 29 % of the instructions of a completion over HTTP; without it, attrs does both.
+"""Make and copy frozen values: without it, attrs does, and a completion over HTTP takes 41 % more instructions.
 
 Without it, `quick_init` and `maker` return the class as it is, and what is marked with `copies` calls `attrs.evolve`.
 """

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation import aggregate as aggregating
 from modelyard.domain.evaluation import compare as comparing
-from modelyard.domain.evaluation import number_rows
+from modelyard.domain.evaluation import number_rows_fast
 from modelyard.domain.evaluation.aggregate import aggregate, aggregate_means
 from modelyard.domain.evaluation.compare import compare
 from modelyard.domain.evaluation.comparison import Comparison
@@ -62,11 +62,11 @@ def test_the_short_way_comes_to_the_same_as_the_general_one(
 ) -> None:
     options: Any = {"cluster_by": "number"} if clustered else {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(number_rows, "_PAGE", page)
-        patch.setattr(number_rows, "MANY", many)
-        patch.setattr(number_rows, "_FEW", 1)
+        patch.setattr(number_rows_fast, "_PAGE", page)
+        patch.setattr(number_rows_fast, "MANY", many)
+        patch.setattr(number_rows_fast, "_FEW", 1)
         short = [compared(baseline, candidate, keep=keep, **options) for keep in (0, 1, 100)]
-        patch.setattr(number_rows, "_number_rows", lambda *page: None)
+        patch.setattr(number_rows_fast, "_number_rows", lambda *page: None)
         general = [compared(baseline, candidate, keep=keep, **options) for keep in (0, 1, 100)]
     assert [repr((one, one.metrics)) for one in short] == [repr((one, one.metrics)) for one in general]
     assert [one.rows for one in short] == [len(baseline.keys() & candidate.keys())] * 3
@@ -78,7 +78,7 @@ def test_rows_with_one_number_take_the_short_way(monkeypatch: pytest.MonkeyPatch
     run: dict[int, Any] = {number: [(None, [(SCORERS[0], number / 7)])] for number in range(500)}
     run[250] = [("failed", [])]
     assert compared(run, run).rows == 500
-    assert len(taken) < 2 + number_rows._FEW + 1  # the ends of the page, and those around the row that failed
+    assert len(taken) < 2 + number_rows_fast._FEW + 1  # the ends of the page, and those around the row that failed
 
 
 def test_a_row_that_one_run_lacks_leaves_the_others_on_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_one_odd_value_among_many_counts_as_it_does_alone(odd: Any, monkeypatch:
     other = {**run, among: [(None, [(SCORERS[0], odd)])]}
     run[among] = [(None, [(SCORERS[0], 2.0**60)])]
     short = compared(run, other)
-    monkeypatch.setattr(number_rows, "_number_rows", lambda *page: None)
+    monkeypatch.setattr(number_rows_fast, "_number_rows", lambda *page: None)
     assert repr(compared(run, other).metrics) == repr(short.metrics)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from example_counts import examples
 from modelyard import Platform, open_platform
-from modelyard.domain.evaluation import number_rows
+from modelyard.domain.evaluation import number_rows_fast
 from modelyard.domain.evaluation.compare import compare, compare_pages
 from modelyard.domain.evaluation.metrics import ScoredPrediction, rows
 from modelyard.domain.evaluation.prediction import Prediction, PredictionView, Score, ScoreView
@@ -133,7 +133,7 @@ def test_runs_compare_page_by_page_as_their_records_do(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(service, "BATCH", size)
-        patch.setattr(number_rows, "MANY", many)
+        patch.setattr(number_rows_fast, "MANY", many)
         runs = [StoredRun(platform._runtime, add_run(platform, trials)) for trials in (one, other)]
         found = compare_pages(runs[0].pages(), runs[1].pages())
     whole = compare(runs[0].full(), runs[1].full())

@@ -31,7 +31,7 @@ from modelyard.domain.evaluation.metrics import (
     is_lower_better,
     metric_names,
 )
-from modelyard.domain.evaluation.number_rows import NumberPairs, ScorePage, pages, paired_rows, row_blocks
+from modelyard.domain.evaluation.number_rows_fast import NumberPairs, ScorePage, pages, paired_rows, row_blocks
 from modelyard.domain.evaluation.running_totals import NSmallest
 from modelyard.domain.evaluation.statistics import Distribution, Paired
 from modelyard.domain.evaluation.summary import ReportKeywords, ReportOptions

@@ -1,4 +1,4 @@
-"""Read plain requests: 30 % of the instructions of a completion over HTTP; without it, `request` reads them.
+"""Read plain requests: without it, `request` reads them, and a completion over HTTP takes 43 % more instructions.
 
 Most requests are a model, messages of a role and a string, and a few numbers and flags. Reading them here costs a
 fraction of structuring them, and loads neither the converter nor the classes of `modelyard.formats.chat.request`.

@@ -24,6 +24,7 @@ from modelyard.domain.logprobs import token_bytes
 from modelyard.errors import BackendError, InvalidInput
 from modelyard.platform.chat.delta_checks import validate_delta
 from modelyard.platform.chat.stop_strings import StopStringBuffer
+from modelyard.platform.chat.texts_fast import count_texts
 
 _choice, _message = maker(Choice), maker(Message)
 
@@ -103,20 +104,8 @@ class ResponseAssembler:
         choice = self.choices[0]
         if not choice.takes_texts:
             return 0
-        left, room, count = choice.limit - choice.tokens, MAX_TEXT - choice.length, 0
-        for delta in deltas:
-            if type(delta) is not Delta or delta.finish_reason is not None or delta.tool_call is not None:
-                break
-            index, text, tokens = delta.index, delta.text, delta.tokens
-            if type(index) is not int or index or delta.usage is not None or delta.stop_string is not None:
-                break
-            if delta.logprobs or delta.token_ids or delta.prompt_logprobs or delta.reasoning:
-                break
-            if type(text) is not str or type(tokens) is not int or not (text.isascii() and 0 <= tokens <= left):
-                break
-            left, room, count = left - tokens, room - len(text), count + 1
-            if room < 0:
-                return 0
+        left, room = choice.limit - choice.tokens, MAX_TEXT - choice.length
+        count, left, room = count_texts(deltas, left, room)
         choice.tokens, choice.length = choice.limit - left, MAX_TEXT - room
         taken = deltas[:count]
         choice.deltas += taken

@@ -1,4 +1,4 @@
-"""Answer at once what a backend gives at once: see the table in docs/explanation/speed.md; all works without it.
+"""Answer at once what comes at once: without it, a completion over HTTP takes 21 % more instructions.
 
 A completion of a backend that never waits, which gives all of a plain answer as its first delta, needs nothing of what
 assembles, cuts and shows an answer in parts. Where a budget applies, such an answer is admitted and booked in one

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.evaluation.metrics import FullScoredPrediction
-from modelyard.domain.evaluation.number_rows import ScorePage, pages
+from modelyard.domain.evaluation.number_rows_fast import ScorePage, pages
 from modelyard.domain.evaluation.prediction import Prediction, Score
 from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.errors import InvalidInput

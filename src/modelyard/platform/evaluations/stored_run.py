@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import attrs
 
 from modelyard.domain.evaluation.metrics import FullScoredPrediction, ScoredPrediction
-from modelyard.domain.evaluation.number_rows import ScorePage
+from modelyard.domain.evaluation.number_rows_fast import ScorePage
 from modelyard.domain.evaluation.prediction import Prediction, PredictionView, Score, ScoreView
 from modelyard.domain.evaluation.references import same_scheme
 from modelyard.platform.listing import BATCH, Cursor

@@ -1,4 +1,4 @@
-"""Learn all positions of a step at once: half of a training step's CPU; without it, `learning` does the same.
+"""Learn all positions of a step at once: without it, `learning` does the same, in twice the CPU.
 
 Every number is the same as there, bit for bit: sums are taken in the same order or rounded exactly, and exponentials
 and logarithms are the interpreter's.

@@ -1,4 +1,4 @@
-"""Find the weights that are active, in columns: a part of half a step's CPU; without it, `learning` does the same."""
+"""Find active weights in columns: without the folder, a training step takes twice the CPU."""
 
 from array import array
 from collections.abc import Iterable, Sequence

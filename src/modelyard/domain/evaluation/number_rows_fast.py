@@ -1,4 +1,7 @@
-"""Rows of a run as columns: those with one trial and one number each, as most have, are compared many at once."""
+"""Compare rows of one trial and one number 128 at a time: without it, a comparison takes thrice the CPU.
+
+The rows of a run are read as columns, and what is another kind of row is compared by itself.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count, groupby, islice
