@@ -1,4 +1,4 @@
-"""What may be deleted: each folder is one optional capability, and the core works without it."""
+"""Parts that may be deleted: each folder is one optional capability, and the core works without it."""
 
 from modelyard.lazy import defer_modules
 
