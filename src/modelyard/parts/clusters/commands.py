@@ -1,4 +1,4 @@
-"""What `modelyard work --on` names: a cluster, and what its jobs take."""
+"""The cluster that `modelyard work --on` names, and the resources that its jobs take."""
 
 import json
 import os
@@ -36,20 +36,17 @@ def check_cluster_options(store: StoreName | None, isolate: bool) -> None:
 
 
 class CheckedCluster(Cluster, Protocol):
-    """A cluster that can say whether it is there."""
+    """A cluster that can be checked before it is used."""
 
     def check(self) -> None:
-        """Raise `ClusterError` where it is not, or refuses."""
+        """Raise `ClusterError` if the cluster does not answer, or refuses."""
         ...
 
 
 class ClusterType(click.ParamType):  # type: ignore[type-arg]  # generic since 8.4 alone
-    """The type of `--on`."""
-
     name = "cluster"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> CheckedCluster:
-        """Return the cluster, still unchecked."""
         kind, _, rest = str(value).partition(":")
         if kind == "ray" and rest.startswith("//"):
             return self._ray(value)
