@@ -30,7 +30,6 @@ class TrainingFiles:
             yield from read_rows(file)
 
     def copied(self, kind: JobKind, file_id: str, at: str) -> tuple[StoredArtifact, int]:
-        """Keep the rows of a file for a supervised or a DPO job, and count them. Raises as `rows`."""
         with self._open(file_id, at) as file, located(at):
             if kind is JobKind.SFT:
                 return store_rows(self._runtime.artifacts, EXAMPLES, read_supervised(file))
