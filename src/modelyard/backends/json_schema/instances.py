@@ -43,7 +43,6 @@ def _chosen_tool(request: CompletionRequest) -> tuple[int, Tool]:
 
 
 def structured_text(request: CompletionRequest) -> str | None:
-    """Return text that satisfies the response format, or None for free text. Raises `InvalidInput`."""
     wanted = request.response_format
     if wanted.type is ResponseType.TEXT:
         return None
@@ -58,7 +57,6 @@ def structured_text(request: CompletionRequest) -> str | None:
 
 
 def smallest_instance(schema: Any, *loc: str | int) -> Any:
-    """Return a small JSON value that is valid under `schema`. Raises `InvalidInput` at `loc` and below."""
     document = Document(schema, loc)
     for depth in DEPTHS:
         builder = _Builder(document, depth)
@@ -71,7 +69,7 @@ def smallest_instance(schema: Any, *loc: str | int) -> Any:
 
 
 class _Builder:
-    """Builds instances of at most `depth` levels; `cut` is true once that limit was in the way."""
+    """Builds instances of at most `depth` levels; `cut` is true once that limit has stopped one."""
 
     def __init__(self, document: Document, depth: int) -> None:
         self.document, self.depth, self.cut = document, depth, False
@@ -90,7 +88,6 @@ class _Builder:
         raise failure
 
     def builders(self, flat: Schema) -> Iterator[Callable[[Schema, Loc, int], Any]]:
-        """Yield the methods to try, in order."""
         if "enum" in flat:
             yield from (lambda flat, loc, level, value=value: value for value in flat["enum"])
             return
@@ -179,7 +176,7 @@ def _member_names(flat: Schema) -> list[str]:
 
 
 def _candidates(flat: Schema) -> list[float]:
-    """Return numbers worth trying: 0, those at and next to each bound, between two bounds, and multiples near them."""
+    """Return numbers worth trying: 0, numbers at, next to and between bounds, and multiples near them."""
     bounds = [flat[keyword] for keyword in _BOUNDS if keyword in flat]
     numbers = [0, *bounds]
     for bound in bounds:

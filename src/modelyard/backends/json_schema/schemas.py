@@ -1,6 +1,6 @@
 """JSON schemas as data: keywords, references, and the flat schemas that result from choosing among their branches.
 
-Keywords without influence on validity are skipped; those that cannot be decided here are refused by name. References
+Keywords without influence on validity are skipped; keywords that cannot be decided here are refused by name. References
 stay inside the document, and the work is bounded for any schema.
 """
 
@@ -38,12 +38,10 @@ def is_number(value: Any) -> bool:
 
 
 def is_list(value: Any) -> bool:
-    """Return whether this is a JSON array."""
     return isinstance(value, list | tuple)
 
 
 def listed(types: str | Sequence[str]) -> Sequence[str]:
-    """Return the value of the keyword `type` as a list."""
     return [types] if isinstance(types, str) else types
 
 
@@ -114,7 +112,7 @@ class Document:
             raise InvalidInput.at(*self.loc, msg="takes too much work to satisfy; use a simpler schema")
 
     def node(self, schema: Any, loc: Loc, hops: int = 0) -> Schema:
-        """Return the schema as a mapping whose known keywords are well-formed, after `hops` nested branches.
+        """Return the schema as a mapping with well-formed known keywords, after `hops` nested branches.
 
         Raises `InvalidInput`.
         """
@@ -133,7 +131,6 @@ class Document:
         return schema
 
     def target(self, ref: str, loc: Loc) -> Any:
-        """Resolve a reference within the document. Raises `InvalidInput`."""
         if ref != "#" and not ref.startswith("#/"):
             raise InvalidInput.at(*loc, "$ref", msg=f"{ref!r} points outside this schema; only '#/...' is followed")
         found = self.root
@@ -144,7 +141,6 @@ class Document:
         return found
 
     def pattern(self, text: str, loc: Loc) -> safe_regex.Node:
-        """Parse a pattern. Raises `InvalidInput`."""
         self.spend(len(text))
         try:
             return safe_regex.parse(text)

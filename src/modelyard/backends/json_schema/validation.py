@@ -8,7 +8,7 @@ from modelyard.domain import safe_regex
 
 
 def fits(document: Document, value: Any, schema: Any, loc: Loc, hops: int = 0) -> bool:
-    """Return whether the value is valid under the schema. Raises `InvalidInput` for what cannot be decided."""
+    """Return whether the value is valid under the schema. Raises `InvalidInput` if that cannot be decided."""
     node = document.node(schema, loc, hops)
     here = (loc, hops + 1)
     tests = (_ANY, _BY_KIND.get(kind_of(value), {}))

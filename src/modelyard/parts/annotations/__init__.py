@@ -1,4 +1,4 @@
-"""`platform.annotations`: tags and notes."""
+"""`platform.annotations`: tags and notes on jobs, runs, models and checkpoints."""
 
 from modelyard.lazy import defer_modules
 

@@ -34,7 +34,7 @@ def annotate(
 
 
 def _subject(platform: Platform, text: str) -> str:
-    """Return what a subject is called in Python: runs have names here that stand for their ids."""
+    """Return the name of a subject in Python: in commands, a run has a name that stands for its id."""
     try:
         return platform.annotations.get(text).subject
     except NotFound:

@@ -14,13 +14,12 @@ SHOWN_NOTE = 80
 
 
 def annotated(view: View, kind: AnnotatedKind, text: str) -> frozenset[str]:
-    """Return the ids of what has a text in its tags or its note, of the newest that are annotated of a kind."""
+    """Return the ids of the newest annotated subjects of a kind that have the text in a tag or the note."""
     found = islice(view.platform.annotations.list(kind=kind, order="desc"), SEARCHED)
     return frozenset(one.subject for one in found if one.has(text))
 
 
 def badges(view: View, one: Annotation | None, section: str) -> Html:
-    """Return the tags, each a link to what else has it, and the beginning of the note."""
     if one is None:
         return Html("")
     note = one.note if len(one.note) <= SHOWN_NOTE else f"{one.note[:SHOWN_NOTE]}…"
@@ -32,7 +31,7 @@ def _tags(view: View, one: Annotation, section: str) -> Html:
 
 
 def notes(view: View, subject: str, section: str, *path: object) -> Html:
-    """Return the tags and the note of a subject, and the form that changes them; its page is at `path`."""
+    """Return the tags and the note of a subject, with the form to change them. `path` is the subject's page."""
     one = view.platform.annotations.get(subject)
     shown = joined([tag("p", _tags(view, one, section)) if one.tags else "", tag("pre", one.note) if one.note else ""])
     if not view.token:
@@ -46,7 +45,6 @@ def notes(view: View, subject: str, section: str, *path: object) -> Html:
 
 
 def annotate(view: View) -> Redirect:
-    """Replace the tags and the note of a job, a run, a model or a checkpoint."""
     section, subject = next(iter(view.params.items()))
     path: tuple[object, ...] = (f"{section}s", subject)
     if "step" in view.params:

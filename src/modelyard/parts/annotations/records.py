@@ -23,7 +23,7 @@ _TAG = re.compile(TAG_PATTERN)
 
 
 class AnnotatedKind(StrEnum):
-    """What can be annotated. The job of an evaluation stands for its run."""
+    """The kinds of subjects that can be annotated. The job of an evaluation stands for its run."""
 
     JOB = "job"
     RUN = "run"
@@ -35,7 +35,7 @@ class AnnotatedKind(StrEnum):
 class Annotation:
     """The tags, sorted, and the note of a job, a run, a model or a checkpoint; `subject` is its id.
 
-    What never was annotated has neither, and no `updated_at`.
+    A subject that never was annotated has neither, and no `updated_at`.
     """
 
     subject: str
@@ -48,7 +48,7 @@ class Annotation:
 
     @property
     def id(self) -> str:
-        """The id by which a listing continues: that of the subject."""
+        """The id of the subject, by which a listing continues."""
         return self.subject
 
     def has(self, text: str) -> bool:
@@ -58,7 +58,7 @@ class Annotation:
 
 
 def checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
-    """Return each tag once, sorted. Raises `InvalidInput` naming every one that cannot be a tag."""
+    """Return each tag once, sorted. Raises `InvalidInput` naming every string that cannot be a tag."""
     if isinstance(tags, str):
         raise InvalidInput.at("tags", msg="must be several strings, not one: write [tag]")
     given = list(tags)
@@ -76,7 +76,7 @@ def checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
 
 
 def checked_note(note: str) -> str:
-    """Return the note. Raises `InvalidInput` for one that is too long or that no store can keep."""
+    """Return the note. Raises `InvalidInput` if it is too long, or if no store can keep it."""
     if not isinstance(note, str) or len(note) > MAX_NOTE or "\0" in note or _is_lone(note):
         raise InvalidInput.at("note", msg=f"must be a text of at most {MAX_NOTE} characters, without NUL")
     return note

@@ -49,9 +49,9 @@ class Annotations:
         return self._runtime.store.read(partial(self._found, subject))
 
     def of(self, ids: Iterable[str]) -> Mapping[str, Annotation]:
-        """Return what is annotated of these jobs, runs, models or checkpoints, by their ids, which are not looked up.
+        """Return the annotations of these jobs, runs, models or checkpoints, by id. The ids are not looked up.
 
-        An evaluation's job has no annotation of its own.
+        An evaluation's job has no annotation: its run has it.
         """
 
         def found(snapshot: Snapshot) -> Mapping[str, Annotation]:
@@ -73,12 +73,12 @@ class Annotations:
         )
 
     def add_tags(self, subject: str, *tags: str) -> Annotation:
-        """Add tags to those that there are. Raises `InvalidInput`, `NotFound`."""
+        """Add tags to the present ones. Raises `InvalidInput`, `NotFound`."""
         new = checked_tags(tags)
         return self._change(subject, lambda old: attrs.evolve(old, tags=checked_tags((*old.tags, *new))))
 
     def remove_tags(self, subject: str, *tags: str) -> Annotation:
-        """Remove tags; one that is not there changes nothing. Raises `NotFound`."""
+        """Remove tags; a missing tag changes nothing. Raises `NotFound`."""
         return self._change(
             subject, lambda old: attrs.evolve(old, tags=tuple(one for one in old.tags if one not in tags))
         )
@@ -93,8 +93,10 @@ class Annotations:
         entity: str | None = None,
         order: Order = "asc",
     ) -> Listing[Annotation]:
-        """List what is annotated of one kind, in the order of its ids, thus of creation: all, what has a tag, or what
-        has a text in its tags or its note. Raises `Forbidden`, `InvalidInput`.
+        """List the annotations of one kind, in the order of their ids, thus of creation.
+
+        `tag` keeps subjects with this tag, `text` subjects with this text in a tag or the note. Raises `Forbidden`,
+        `InvalidInput`.
         """
         if kind not in [*AnnotatedKind]:
             raise InvalidInput.at("kind", msg=f"must be one of {', '.join(AnnotatedKind)}")

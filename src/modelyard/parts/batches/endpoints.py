@@ -1,4 +1,4 @@
-"""What a line of a batch may ask for: a row for each address."""
+"""The requests that a line of a batch may make: a row for each address."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -30,7 +30,7 @@ WHOLE = "must be false: a batch answers whole"
 
 @attrs.frozen
 class Asked:
-    """The body of one line, and in whose name it is answered."""
+    """The body of one line, and for whom it is answered."""
 
     runtime: Runtime
     principal: Principal
@@ -40,7 +40,7 @@ class Asked:
 
 @attrs.frozen
 class LineAnswer:
-    """The answer to one line: its id, and its body as the interface of the address would send it."""
+    """The answer to one line: its id, and its body in the format of its address."""
 
     id: str
     body: bytes

@@ -1,4 +1,4 @@
-"""What becomes of a batch in the transaction that ends it, however it ends: what it has written becomes its files."""
+"""The end of a batch: in the transaction that ends it, however it ends, the parts that it has written become files."""
 
 from datetime import timedelta
 
@@ -12,7 +12,7 @@ from modelyard.protocols import Tx
 
 
 def end_batch(tx: Tx, job: Job) -> None:
-    """Make files of the parts that a batch has written, which own them from then on."""
+    """Make files of the parts that a batch has written. The files own the parts from then on."""
     assert job.ended_at is not None
     life, made = job.spec["output_life"], {}
     for kind in BATCH_FILES:
@@ -37,5 +37,5 @@ def end_batch(tx: Tx, job: Job) -> None:
 
 
 def keeps_files(runtime: Runtime, job: Job) -> bool:
-    """Return that what a batch has written is not removed with its job."""
+    """Return True: the parts that a batch has written are not removed with its job."""
     return True

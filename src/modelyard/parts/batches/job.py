@@ -1,7 +1,7 @@
 """The work of a batch: its lines are checked, then answered several at a time, and written in their order.
 
-What is written is the job's saved state: parts of its files, and the number of lines that they answer. So a batch that
-was killed continues after the last part, and a batch that ends in any way keeps what it has (`platform.batches.ends`).
+The job's saved state is what it has written: parts of its files, and the number of lines that they answer. So a batch
+that was killed continues after the last part, and a batch that ends in any way keeps its parts (`ends`).
 """
 
 import threading
@@ -68,7 +68,7 @@ End = Callable[[Tx, JobTypes, Job, str, datetime], Job]
 
 
 def run_batch(claimed: ClaimedJob) -> Turns:
-    """Do the work of a batch. Yields after each write, and while it waits."""
+    """Answer the lines of a batch. Yields after each write, and while it waits."""
     batch = _Batch(claimed)
     try:
         yield from batch.turns()
@@ -96,7 +96,6 @@ class _Batch:
     # ---- the turns
 
     def turns(self) -> Turns:
-        """Do what is left."""
         if self.claimed.progress.total is None:
             with self._input() as file:
                 count, problems = problems_in(file, self.spec["endpoint"])
@@ -124,7 +123,6 @@ class _Batch:
         return unanswered and self.runtime.clock.now() >= self.expires_at
 
     def _input(self) -> BinaryIO:
-        """Open the input file. Raises `NotFound` if it was deleted."""
         file_id = self.spec["input_file_id"]
         file = self.runtime.store.read(lambda snapshot: get_or_none(snapshot, StoredFile, file_id))
         if file is None:
@@ -132,7 +130,6 @@ class _Batch:
         return open_joined(self.runtime.artifacts, file.parts)
 
     def _left(self, file: BinaryIO) -> Iterator[Line]:
-        """Yield the lines that are not answered yet."""
         return islice(read_lines(file, self.spec["endpoint"]), self.claimed.job.resume_step, None)
 
     def _answer_all(self, lines: Iterator[Line]) -> Turns:
@@ -171,7 +168,6 @@ class _Batch:
             yield
 
     def _take_rest(self, waiting: deque[Future[ResultLine]]) -> None:
-        """Take the answers to the lines that were begun, up to the first that was not answered."""
         for future in waiting:
             if future.cancelled() or future.exception() is not None:
                 return
@@ -185,7 +181,7 @@ class _Batch:
     # ---- one line, in a thread
 
     def _answer(self, line: Line) -> ResultLine:
-        """Answer a line. What fails is its answer, but for a budget that is used up and a fault of the store."""
+        """Answer a line. A failure is its answer, except a used up budget and a fault of the store."""
         name, pauses = f"batch_req_{self.runtime.ids()}", Retries(RETRIES, self.runtime.clock).pauses()
         asked = Asked(self.runtime, self.principal, self.attribution, line.body)
         while True:
@@ -223,7 +219,6 @@ class _Batch:
         self._save(files, done + len(self.answered))
 
     def _write_expired(self) -> None:
-        """Write that the rest was not answered in time."""
         files, total = self.claimed.job.resume, self.claimed.progress.total or 0
         with self._input() as file:
             rest = (expired_line(f"batch_req_{self.runtime.ids()}", line) for line in self._left(file))
@@ -250,7 +245,6 @@ class _Batch:
         self._end(partial(_failing, message), result)
 
     def _end(self, end: End, result: Mapping[str, Any] = EMPTY) -> None:
-        """End the batch, as cancelled if that was requested. Raises `LeaseLost`."""
         event_id, now, types = self.runtime.ids(), self.runtime.clock.now(), self.runtime.job_types
 
         def step(tx: Tx) -> Job:

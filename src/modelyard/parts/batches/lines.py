@@ -1,4 +1,4 @@
-"""The lines of a batch: reading and checking those that ask, writing those that answer."""
+"""The lines of a batch: reading and checking requests, writing answers."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ class Line:
 
 @attrs.frozen
 class ResultLine:
-    """What became of a request, as the line of a file; `ok` says of which."""
+    """The outcome of a request, as a line of a file; `ok` says of which file."""
 
     line: bytes
     ok: bool
@@ -38,7 +38,7 @@ class ResultLine:
 
 
 def read_lines(file: BinaryIO, endpoint: str) -> Iterator[Line]:
-    """Yield the requests of a file. Raises `InvalidInput` where one is not what `problems_in` wants."""
+    """Yield the requests of a file. Raises `InvalidInput` at a line that `problems_in` would report."""
     for number, text in _texts(file):
         yield _line(number, text, endpoint)
 
@@ -102,12 +102,10 @@ def _line(number: int, text: bytes, endpoint: str) -> Line:
 
 
 def answer_line(id: str, line: Line, answered: LineAnswer) -> ResultLine:
-    """Write that a request was answered."""
     return ResultLine(_response(id, line, 200, answered.id, answered.body), True)
 
 
 def failure_line(id: str, line: Line, failure: Exception) -> ResultLine:
-    """Write that a request was refused, or failed."""
     status = failure.status if isinstance(failure, ModelyardError) else SERVER_ERROR
     if isinstance(failure, InvalidInput):
         status = 400
@@ -123,7 +121,6 @@ def failure_line(id: str, line: Line, failure: Exception) -> ResultLine:
 
 
 def expired_line(id: str, line: Line) -> bytes:
-    """Write that a request was not answered in time."""
     error = {"code": "batch_expired", "message": "this request could not be answered before the batch expired"}
     return dumps({"id": id, "custom_id": line.custom_id, "response": None, "error": error}) + b"\n"
 

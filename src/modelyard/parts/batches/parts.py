@@ -1,4 +1,4 @@
-"""What a batch has written so far, as artifacts that its job names: parts of its files, which grow together."""
+"""The parts of its files that a batch has written: artifacts that its job names. Many small parts are joined."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ Parts = Mapping[str, Any]
 
 
 class PartWriter:
-    """Adds lines to parts. `loose` are the artifacts that no record names; `replaced` those that none will."""
+    """Adds lines to parts. `loose` are the artifacts that no record names, `replaced` those that none will name."""
 
     def __init__(self, artifacts: ArtifactStore, loose: list[str]) -> None:
         self._artifacts, self._loose = artifacts, loose
@@ -46,7 +46,6 @@ class PartWriter:
         self.remove_loose()
 
     def remove_loose(self) -> None:
-        """Remove the artifacts that no record names."""
         for name in tuple(self._loose):
             self._remove(name)
 

@@ -29,7 +29,7 @@ EXPIRED = "expired"
 
 
 class BatchStatus(StrEnum):
-    """Where a batch stands, in the words of the chat format's clients."""
+    """The states of a batch, in the words of the chat format's clients."""
 
     VALIDATING = "validating"
     IN_PROGRESS = "in_progress"
@@ -42,7 +42,7 @@ class BatchStatus(StrEnum):
 
 @attrs.frozen
 class BatchProblem:
-    """What is wrong with a batch, at a line of its input file, from 1, where it concerns one."""
+    """A problem of a batch; if it concerns a line of the input file, at this line, from 1."""
 
     code: str
     message: str
@@ -54,8 +54,8 @@ class BatchProblem:
 class BatchJob:
     """A batch as it is read. Of its `total` lines so many are `completed`, and so many `failed`.
 
-    `total` is 0 until its input file was checked. `output_file_id` and `error_file_id` are known when it has ended,
-    and None where it has written no such lines.
+    `total` is 0 until its input file was checked. `output_file_id` and `error_file_id` are known when it has ended, and
+    None if it has written no such lines.
     """
 
     id: str
@@ -78,7 +78,6 @@ class BatchJob:
 
     @classmethod
     def of(cls, job: Job, progress: JobProgress) -> "BatchJob":
-        """Return the batch that a job is."""
         counts = job.result.get("counts") or counts_of(job.resume)
         return cls(
             id=job.id,
@@ -119,7 +118,6 @@ def _status(job: Job, progress: JobProgress) -> BatchStatus:
 
 
 def _problems(job: Job) -> tuple[BatchProblem, ...]:
-    """Return what is wrong with the lines, or else why the batch has failed."""
     if job.status is not JobStatus.FAILED or job.result.get(EXPIRED):
         return ()
     found = tuple(BatchProblem(**problem) for problem in job.result.get("problems", ()))

@@ -26,7 +26,7 @@ class BatchCreate:
 
 @attrs.frozen
 class BatchFault:
-    """What is wrong with a batch, or with a line of its input file."""
+    """A problem of a batch, or with a line of its input file."""
 
     code: str
     line: int | None
@@ -36,7 +36,7 @@ class BatchFault:
 
 @attrs.frozen
 class BatchFaults:
-    """What is wrong with a batch."""
+    """The problems of a batch."""
 
     object: Literal["list"]
     data: tuple[BatchFault, ...]
@@ -82,7 +82,6 @@ def _seconds(time: datetime | None) -> int | None:
 
 
 def batch_object(batch: BatchJob) -> BatchObject:
-    """Return a batch as it is shown."""
     ended = _seconds(batch.ended_at)
 
     def at(*statuses: BatchStatus) -> int | None:

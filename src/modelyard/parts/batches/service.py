@@ -51,7 +51,7 @@ class Batches:
 
         `endpoint` is the `url` of all lines. The files that it writes stay until they are deleted, or for
         `output_expires_after`, from an hour to 30 days. The same request under one `idempotency_key` is one batch. With
-        `require_worker`, raises `NoWorker` where no worker is alive. Raises `InvalidInput`, `NotFound`, `Forbidden`,
+        `require_worker`, raises `NoWorker` if no worker is alive. Raises `InvalidInput`, `NotFound`, `Forbidden`,
         `RateLimited`, `Conflict`.
         """
         key = check_idempotency_key(idempotency_key)
@@ -109,7 +109,7 @@ class Batches:
         return index_listing(self._runtime, Job, index, *where, place=place, order=order, keep=self._sees, shown=_shown)
 
     def cancel(self, batch_id: str) -> BatchJob:
-        """End a batch, and keep what it has answered. One that has ended stays as it is. Raises `NotFound`."""
+        """End a batch, and keep what it has answered. A batch that has ended stays as it is. Raises `NotFound`."""
         find = partial(self._found, batch_id=batch_id)
         return cancel_found(self._runtime, self._principal, find, lambda tx, job: _shown(tx, [job])[0])
 
@@ -127,7 +127,7 @@ class Batches:
 
 
 def _shown(snapshot: Snapshot, jobs: Sequence[Job]) -> Sequence[BatchJob]:
-    """Return batches as they are shown; one that was read just before its entity was erased looks untouched."""
+    """Return batches with their progress. If its entity was erased meanwhile, a batch is shown as before."""
 
     def progress(job: Job) -> JobProgress:
         return get_or_none(snapshot, JobProgress, job.id) or JobProgress(job.id, job.created_at)

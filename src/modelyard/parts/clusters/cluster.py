@@ -1,4 +1,4 @@
-"""Jobs in a cluster: what all clusters share. A `Cluster` is what is different: how to start, list and stop."""
+"""Jobs in a cluster. `ClusterExecutor` serves all clusters; each `Cluster` starts, lists and stops processes."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
@@ -18,9 +18,9 @@ BETWEEN_LOOKS = 0.1
 
 
 class Cluster(Protocol):
-    """Starts processes on machines of its own, now or when there is room. Ids are strings without a space.
+    """Starts processes on other machines, now or when there is room. Ids are strings without a space.
 
-    Each function makes one request, however many ids it is given, and raises `ClusterError` where the cluster does not
+    Each function makes one request, however many ids it is given, and raises `ClusterError` if the cluster does not
     answer, or refuses. A second process for one job does no harm, so a request may be sent again.
     """
 
@@ -32,8 +32,8 @@ class Cluster(Protocol):
     def start(self, name: str, command: Sequence[str], needs: Needs) -> str:
         """Have the command run. Returns the id under which the cluster knows it.
 
-        `name` is new, and fits a DNS label. A cluster whose ids are chosen by the caller uses it as the id; it must not
-        start a second process for it.
+        `name` is new, and fits a DNS label. If a caller may choose the ids of the cluster, `name` is the id, and the
+        cluster must not start a second process for it.
         """
         ...
 
@@ -42,28 +42,28 @@ class Cluster(Protocol):
         ...
 
     def stop(self, id: str) -> None:
-        """Take it out of the queue, or end it: politely first, where the cluster can. Idempotent for any string."""
+        """Take it out of the queue, or end it: politely first, if the cluster can. Idempotent for any string."""
         ...
 
     def output(self, id: str) -> str:
-        """Return the last of what it has written, "" where that is not kept."""
+        """Return the last of what it has written, "" if that is not kept."""
         ...
 
 
 class ClusterExecutor:
     """Runs each job in a cluster, as `PYTHON -m modelyard.worker FACTORY JOB_ID:ATTEMPT [ARGUMENT...]`.
 
-    `factory` and `arguments` are those of `SubprocessExecutor`; the machines of the cluster must have them, and reach
-    the same store and artifacts. Jobs outlive this process when it is closed with `leave`; their handles are enough to
-    find them again. The cluster is asked for its list at most every `interval` seconds, once for all jobs. While it
-    does not answer, jobs are taken to be as they were last seen: a job that runs keeps its own lease. One that the
-    cluster does not list for `patience` seconds has ended.
+    `factory` and `arguments` are as for `SubprocessExecutor`; the machines of the cluster must have them, and reach the
+    same store and artifacts. Jobs outlive this process when it is closed with `leave`; their handles are enough to find
+    them again. The cluster is asked for its list at most every `interval` seconds, once for all jobs. While it does not
+    answer, jobs are taken to be as they were last seen: a job that runs keeps its own lease. A job that the cluster
+    does not list for `patience` seconds has ended.
 
         executor = ClusterExecutor(RayJobs("http://127.0.0.1:8265"), "my_yard:platform")
         with platform.worker(concurrency=100, executor=executor):
             ...
 
-    Raises `InvalidInput` where `factory` names no function.
+    Raises `InvalidInput` if `factory` names no function.
     """
 
     isolates = True
@@ -92,7 +92,7 @@ class ClusterExecutor:
         self._answers = True
 
     def submit(self, claim: Claim, run: Callable[[Claim], None], needs: Needs) -> str:
-        """Submit the job. It is submitted again where no answer has come. Raises `ClusterError`."""
+        """Submit the job. It is submitted again if no answer has come. Raises `ClusterError`."""
         name, command = f"modelyard-{uuid4().hex}", [*self._before, claim.address, *self._after]
         try:
             job = self._cluster.start(name, command, needs)
@@ -110,12 +110,12 @@ class ClusterExecutor:
         return {handle: self._state(handle, job) for handle, job in jobs.items()}
 
     def _id(self, handle: str) -> str:
-        """Return the cluster's id for a handle; "" for that of another cluster, or none."""
+        """Return the cluster's id for a handle; "" if the handle belongs to another cluster, or to none."""
         name, _, job = handle.rpartition(" ")
         return job if name == self._cluster.name else ""
 
     def _ask(self, ids: Collection[str]) -> None:
-        """Read the list, unless that was done just now."""
+        """Read the cluster's list, unless it was read just now."""
         now = self._clock.monotonic()
         fresh = self._asked is not None and now - self._asked < self._interval
         if not ids or (fresh and self._seen.keys() >= set(ids)):
@@ -133,7 +133,7 @@ class ClusterExecutor:
                 self._seen[job] = _Seen(state, now)
 
     def _unlisted(self, id: str, now: float) -> ExecutorState | None:
-        """Return the end of a job that the cluster does not list, or None as long as it may still come to do so."""
+        """Return the end of a job that the cluster does not list, or None while the cluster may still list it."""
         seen = self._seen.get(id)
         if seen is not None and id not in self._stopped and now - seen.when < self._patience:
             return None
@@ -159,7 +159,6 @@ class ClusterExecutor:
         return self._with_output(state, id)
 
     def _with_output(self, state: ExecutorState, id: str) -> ExecutorState:
-        """Return how a job ended, with its last output where that is not a normal end."""
         if not isinstance(state, Ended) or not state.fault:
             return state
         try:
@@ -169,7 +168,7 @@ class ClusterExecutor:
             return state
 
     def cancel(self, handle: str) -> None:
-        """Stop the job. Where the cluster does not answer, that is logged; the worker cancels it again."""
+        """Stop the job. If the cluster does not answer, that is logged; the worker cancels it again."""
         job = self._id(handle)
         if not job or job in self._stopped:
             return
@@ -181,7 +180,7 @@ class ClusterExecutor:
             self._stopped.add(job)
 
     def reattach(self, handle: str, alive: bool) -> bool:
-        """Return whether it is a job of this executor, or one in this cluster of a worker that is gone."""
+        """Return whether the job is this executor's, or runs in this cluster and its worker is gone."""
         return handle in self._mine or (bool(self._id(handle)) and not alive)
 
     def close(self, leave: bool = False) -> None:
@@ -199,8 +198,6 @@ class ClusterExecutor:
 
 @attrs.frozen
 class _Seen:
-    """The state of a job, and when the cluster has listed it."""
-
     state: ExecutorState
     when: float
 

@@ -20,18 +20,15 @@ SHOWN = 500
 
 @attrs.frozen
 class ClusterAnswer:
-    """What a server answers: its status and its body."""
-
     status: int
     body: bytes
 
     @property
     def text(self) -> str:
-        """The body as a string."""
         return self.body.decode("utf-8", "replace")
 
     def json(self) -> Any:
-        """Return the value that the body is. Raises `ClusterError` where it is none."""
+        """Return the value of the body. Raises `ClusterError` if the body is not JSON."""
         try:
             return json.loads(self.body)
         except ValueError as error:

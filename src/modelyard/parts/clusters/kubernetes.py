@@ -33,12 +33,12 @@ Manifest = Mapping[str, Any]
 
 
 class KubernetesJobs:
-    """The Kubernetes cluster whose server is at `address`; jobs are made in `namespace`.
+    """The Kubernetes cluster with its server at `address`; jobs are made in `namespace`.
 
     `template` returns a manifest of a `batch/v1` Job for a job with certain needs: its image, resources, volumes,
     secrets. Its first container gets the command, and as limits the memory and the accelerators, counted as
-    `accelerator`, that a request has named. The name of a Job is its id, so that a request that is sent again
-    makes no second one. It never restarts its pod (`backoffLimit` 0): the platform claims the job again.
+    `accelerator`, that a request has named. The name of a Job is its id, so that a request that is sent again makes no
+    second one. It never restarts its pod (`backoffLimit` 0): the platform claims the job again.
 
     `token` returns the bearer token of now, and `certificates` verify the server. The account must be allowed to
     create, list and delete jobs, and to list pods and read their logs. Raises `InvalidInput`.
@@ -62,7 +62,9 @@ class KubernetesJobs:
 
     @classmethod
     def here(cls, template: Callable[[Needs], Manifest]) -> Self:
-        """In a pod, return its cluster, by its account and in its namespace; elsewhere that of `kubectl proxy`."""
+        """Return the cluster of this pod, with its account and namespace; outside a pod, the cluster of `kubectl
+        proxy`.
+        """
         if not (ACCOUNT / "token").exists():
             return cls(PROXY, "default", template)
         certificates = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
@@ -75,7 +77,7 @@ class KubernetesJobs:
         return f"{self._http.name}/{self._namespace}"
 
     def check(self) -> None:
-        """Raise `ClusterError` where there is no Kubernetes, or the account may not list jobs."""
+        """Raise `ClusterError` if there is no Kubernetes, or the account may not list jobs."""
         self._http.request("GET", f"{self._jobs}?limit=1")
 
     def start(self, name: str, command: Sequence[str], needs: Needs) -> str:
@@ -85,7 +87,7 @@ class KubernetesJobs:
         return name
 
     def states(self, ids: Collection[str]) -> Mapping[str, ExecutorState]:
-        """Return the states of Jobs, from one list; the pods are listed too where one of these has failed."""
+        """Return the states of Jobs, from one list. If one of these has failed, the pods are listed too."""
         listed = self._http.request("GET", f"{self._jobs}?labelSelector={SELECTED}").json()["items"]
         jobs = {job["metadata"]["name"]: job for job in listed if job["metadata"]["name"] in ids}
         failed = [job for job in jobs.values() if _condition(job) == "Failed"]
@@ -108,7 +110,6 @@ class KubernetesJobs:
 
 
 def _limits(needs: Needs, accelerator: str) -> Mapping[str, Any]:
-    """Return the accelerators and the memory that a request has named, as limits of a container."""
     named = {accelerator: f"{needs.accelerators}", "memory": f"{needs.memory}Gi"}
     return {word: amount for word, amount in named.items() if amount not in ("0", "0Gi")}
 
@@ -116,9 +117,9 @@ def _limits(needs: Needs, accelerator: str) -> Mapping[str, Any]:
 def manifest(
     template: Manifest, name: str, command: Sequence[str], limits: Mapping[str, Any] = MappingProxyType({})
 ) -> Manifest:
-    """Return the Job to make; its first container gets these limits besides its own.
+    """Return the Job to make; its first container gets these limits in addition to its own.
 
-    Raises `InvalidInput` for a template without a container.
+    Raises `InvalidInput` if the template has no container.
     """
     spec = template.get("spec", {})
     pod = spec.get("template", {})
@@ -148,7 +149,7 @@ def manifest(
 
 
 def _limited(resources: Mapping[str, Any], limits: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return resources with these limits; a request of the same resource must not be more, so it is the same."""
+    """Add limits to resources. A request must not exceed its limit, so it becomes the same."""
     requests = {**resources.get("requests", {}), **limits}
     return {**resources, "requests": requests, "limits": {**resources.get("limits", {}), **limits}}
 
@@ -158,7 +159,6 @@ def _labelled(metadata: Mapping[str, Any], **more: str) -> Mapping[str, Any]:
 
 
 def _condition(job: Mapping[str, Any]) -> str:
-    """Return the condition with which a Job has ended, "" while it has not."""
     for condition in job.get("status", {}).get("conditions") or ():
         if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
             return str(condition["type"])
@@ -173,7 +173,7 @@ def _state(job: Mapping[str, Any], pod: Mapping[str, Any] | None) -> ExecutorSta
 
 
 def _failure(pod: Mapping[str, Any] | None) -> Ended:
-    """Return how a pod has ended, as far as it is still there: one that is not was lost with its node, or evicted."""
+    """Return how a pod has ended. A pod that is not there was lost with its node, or evicted."""
     if pod is None:
         return Ended("its pod is gone", preempted=True)
     status = pod.get("status", {})
@@ -190,7 +190,7 @@ def _failure(pod: Mapping[str, Any] | None) -> Ended:
 
 
 def _read(file: Path) -> str:
-    """Return the token of now: it is replaced while the pod runs."""
+    """Read the token: it is replaced while the pod runs."""
     try:
         return file.read_text(encoding="utf-8").strip()
     except OSError as error:

@@ -21,18 +21,17 @@ GIBIBYTE = 2**30
 
 
 def one_processor(needs: Needs) -> Mapping[str, Any]:
-    """Return the options of a Ray job that takes one processor. One that takes nothing runs on the head node."""
+    """Return the options of a Ray job that takes one processor. A job that takes nothing runs on the head node."""
     return {"entrypoint_num_cpus": 1}
 
 
 def _amounts(needs: Needs) -> Mapping[str, Any]:
-    """Return the accelerators and the memory that a request has named, in Ray's words."""
     named = {"entrypoint_num_gpus": needs.accelerators, "entrypoint_memory": needs.memory * GIBIBYTE}
     return {word: amount for word, amount in named.items() if amount}
 
 
 class RayJobs:
-    """The Ray cluster whose dashboard is at `address`, such as http://127.0.0.1:8265.
+    """The Ray cluster with its dashboard at `address`, such as http://127.0.0.1:8265.
 
     `options` returns what a job with certain needs takes, in Ray's own words: members of the request that submits it,
     such as `entrypoint_num_cpus`, `entrypoint_resources`, `runtime_env`. The accelerators (Ray's GPUs) and the memory
@@ -54,11 +53,11 @@ class RayJobs:
 
     @property
     def name(self) -> str:
-        """The dashboard's address."""
+        """The address of the dashboard."""
         return self._http.name
 
     def check(self) -> None:
-        """Raise `ClusterError` where there is no Ray, or it refuses the token."""
+        """Raise `ClusterError` if there is no Ray, or it refuses the token."""
         self._http.request("GET", JOBS)
 
     def start(self, name: str, command: Sequence[str], needs: Needs) -> str:
@@ -89,7 +88,7 @@ class RayJobs:
 
 
 def _state(job: Mapping[str, Any]) -> ExecutorState:
-    """Return the state of a job. One without an exit status was lost with its node."""
+    """Return the state of a job. A job without an exit status was lost with its node."""
     status, exit_status = job["status"], job["driver_exit_code"]
     if status == "PENDING":
         return Waiting()

@@ -47,20 +47,19 @@ def no_options(needs: Needs) -> Sequence[str]:
 
 
 def _amounts(needs: Needs) -> Sequence[str]:
-    """Return the accelerators and the memory that a request has named, as options of sbatch."""
     gpus = [f"--gpus={needs.accelerators}"] if needs.accelerators else []
     return [*gpus, f"--mem={needs.memory}G"] if needs.memory else gpus
 
 
 class SlurmJobs:
-    """The Slurm cluster whose commands are installed here; all jobs go to `partition`, or to the default one.
+    """The Slurm cluster of the commands that are installed here; all jobs go to `partition`, or to the default one.
 
     `options` returns further options of sbatch for a job with certain needs, such as ("--time=4:00:00",). The
-    accelerators (--gpus) and the memory (--mem) that a request has named are added.
-    Outputs are written into the folder `logs`, which the nodes share with this machine.
+    accelerators (--gpus) and the memory (--mem) that a request has named are added. Outputs are written into the folder
+    `logs`, which the nodes share with this machine.
 
-    A job that is cancelled or preempted, or reaches its time limit, gets SIGTERM first, `notice` seconds before a
-    time limit, and is then returned to the queue with its saved state.
+    A job that is cancelled or preempted, or reaches its time limit, gets SIGTERM first, `notice` seconds before a time
+    limit, and is then returned to the queue with its saved state.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class SlurmJobs:
         return "slurm"
 
     def check(self) -> None:
-        """Raise `ClusterError` for a missing command, no answer, or a partition that there is not."""
+        """Raise `ClusterError` for a missing command, no answer, or an unknown partition."""
         found = _run("sinfo", "--noheader", "--format=%R", *self._partition)
         if self._partition and not found.split():
             known = ", ".join(sorted(set(_run("sinfo", "--noheader", "--format=%R").split())))
@@ -97,7 +96,7 @@ class SlurmJobs:
         return answer.strip().partition(";")[0]
 
     def states(self, ids: Collection[str]) -> Mapping[str, ExecutorState]:
-        """Return the states of jobs, from the list of this user's: those that have ended stay in it for minutes."""
+        """Return the states of jobs, from the list of this user's jobs. Ended jobs stay in it for minutes."""
         listed = _run(
             "squeue",
             f"--user={getpass.getuser()}",
@@ -115,7 +114,7 @@ class SlurmJobs:
         _run("scancel", "--quiet", id)
 
     def output(self, id: str) -> str:
-        """Return the end of its output, where this machine sees the file."""
+        """Return the end of its output, if this machine sees the file."""
         try:
             with (self._logs / f"slurm-{id}.out").open("rb") as file:
                 file.seek(max(0, file.seek(0, 2) - END_OF_LOG))
@@ -125,7 +124,6 @@ class SlurmJobs:
 
 
 def _run(*command: str, input: str | None = None) -> str:
-    """Run a command of Slurm's and return what it writes."""
     try:
         done = subprocess.run(  # noqa: S603 - the words are the host's and ours; no shell reads them
             command,

@@ -23,7 +23,6 @@ class AtOnce:
     waits: ClassVar[bool] = True
 
     def perform(self, driver: Driver[Any]) -> list[Any]:
-        """Return the results of the flows, one after the other."""
         return [run(flow) for flow in self.flows]
 
     async def aperform(self, driver: AsyncDriver[Any]) -> list[Any]:

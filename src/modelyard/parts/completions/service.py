@@ -49,7 +49,7 @@ class Completions:
     answer.text, answer.choices[0].token_ids
 
     The parameters are those of `PromptOptions`; `logprobs` is how many alternatives each token is returned with, and
-    `max_tokens` is 16 unless it is given. Usage is recorded as that of a chat completion.
+    `max_tokens` is 16 unless it is given. Usage is recorded as for a chat completion.
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
@@ -82,7 +82,7 @@ class Completions:
     ) -> tuple[int, ...]:
         """Return the tokens of a prompt, or of the messages of a chat as the model's template writes them.
 
-        Raises `InvalidInput`, `ModelNotFound`, `Forbidden`, and `UnsupportedParameter` for a model whose backend has no
+        Raises `InvalidInput`, `ModelNotFound`, `Forbidden`, and `UnsupportedParameter` if the model's backend has no
         tokenizer.
         """
         if (prompt is None) is (messages is None):
@@ -121,7 +121,6 @@ class Completions:
         return self._plan(model).served.entry.context_length
 
     def _able(self, model: str, method: str) -> CompletionPlan:
-        """Return how a model is served. Raises `UnsupportedParameter` where its backend lacks a method."""
         plan = self._plan(model)
         if not hasattr(plan.backend, method):
             knows = "does not say what each token stands for" if hasattr(plan.backend, "tokens") else "has no tokenizer"

@@ -1,4 +1,4 @@
-"""What a page is made from, and what it becomes: the caller's view of the platform, links, forms, the frame."""
+"""From the request for a page to its HTML: the caller's view of the platform, links, forms, the frame."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -46,7 +46,7 @@ _LIVE = frozenset({"running"})
 
 @attrs.frozen
 class HtmlPage:
-    """A page: its title and content. One that is `live` is sent again whenever it has changed."""
+    """A page: its title and content. A `live` page is sent again whenever it has changed."""
 
     title: str
     content: Html
@@ -56,8 +56,6 @@ class HtmlPage:
 
 @attrs.frozen
 class Redirect:
-    """The answer to an action: look at another page."""
-
     to: str
 
 
@@ -75,14 +73,12 @@ class Kept:
         self._lock = Lock()
 
     def get(self, key: object) -> Html | None:
-        """Return the part of this key, None where it is not kept."""
         with self._lock:
             if (part := self._parts.get(key)) is not None:
                 self._parts.move_to_end(key)
             return part
 
     def __call__(self, key: object, make: Callable[[], Html]) -> Html:
-        """Return the part of this key; make it where it is not kept."""
         with self._lock:
             making = self._making.setdefault(key, _Making())
         with making.lock:
@@ -129,17 +125,15 @@ class View:
         return self.principal.scope.entity is None
 
     def url(self, *segments: object, **query: object) -> str:
-        """Return the address of a page."""
         path = "/".join(quote(str(segment), safe="") for segment in segments)
         given = {name: value for name, value in query.items() if value not in (None, "")}
         return f"{quote(self.root)}/{PREFIX}/{path}" + (f"?{urlencode(given)}" if given else "")
 
     def link(self, shown: object, *segments: object, **query: object) -> Html:
-        """Return a link to a page."""
         return tag("a", shown, href=self.url(*segments, **query))
 
     def part(self, key: object, trials: Callable[[], int], make: Callable[[], Html], before: Html = NOTHING) -> Html:
-        """Return a part that is kept. One that reads too many trials is left out at first; `before` is in its place."""
+        """Return a kept part. A part that reads too many trials is left out at first; `before` takes its place."""
         if self.kept.get(key) is None and (link := self.later(trials)):
             return joined([before, link])
         return self.kept(key, make)
@@ -157,7 +151,7 @@ class View:
         return tag("p", f"There is more, from {count_text(count)} trials. ", link, role="status", data_load=reading)
 
     def action(self, label: str, *segments: object, kind: str = "", confirm: str = "", **fields: object) -> Html:
-        """Return a button that changes something; nothing for a reader who may not."""
+        """Return a button that changes something; nothing if the reader may not."""
         if not self.token:
             return Html("")
         hidden = [tag("input", type="hidden", name=name, value=value) for name, value in fields.items()]
@@ -165,7 +159,6 @@ class View:
         return self.form_to(*segments, content=[*hidden, question])
 
     def form_to(self, *segments: object, content: Iterable[object]) -> Html:
-        """Return a form that is posted to an address of ours."""
         token = tag("input", type="hidden", name="token", value=self.token)
         return tag("form", token, *content, method="post", action=self.url(*segments))
 
@@ -178,27 +171,23 @@ Handler = Callable[[View], HtmlPage | Redirect | Iterator[bytes]]
 
 
 def status_chip(status: str) -> Html:
-    """Return the highlighted word of a status."""
     kind = "better" if status in _GOOD else "worse" if status in _BAD else "live" if status in _LIVE else ""
     return chip(status, kind)
 
 
 def verdict_chip(verdict: object) -> Html:
-    """Return what a promotion's requirement found."""
     if not verdict:
         return tag("span", "no requirement", kind="quiet")
     return chip("not worse", "better")
 
 
 def when(at: datetime | None) -> Html:
-    """Return a time, which the script shows as one of the reader's time zone."""
     if at is None:
         return html(NONE)
     return tag("time", f"{at:%Y-%m-%d %H:%M:%S} UTC", datetime=at.isoformat())
 
 
 def lasted(start: datetime | None, end: datetime | None) -> str:
-    """Return how long something took."""
     return NONE if start is None or end is None else duration((end - start).total_seconds())
 
 
@@ -234,24 +223,20 @@ def money(amount: Decimal) -> str:
 
 
 def whole_number(text: str, name: str) -> int:
-    """Return the number that a form or an address has. Raises `InvalidInput`."""
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
         raise InvalidInput.at(name, msg="must be a whole number of at most 9 digits")
     return int(text)
 
 
 def short_id(id: str) -> Html:
-    """Return the end of an id; a pointer shows all of it."""
     return shortened(id_text(id), id)
 
 
 def bar(part: float, whole: float, label: str) -> Html:
-    """Return a bar that is filled as far as `part` is of `whole`."""
     return joined([tag("progress", value=min(part, whole), max=whole or 1, aria_label=label), tag("small", label)])
 
 
 def empty(text: str, *command: str) -> Html:
-    """Return what a page without content says, and the commands that fill it."""
     return tag("div", tag("p", text), *(tag("pre", tag("code", line)) for line in command), kind="empty")
 
 
@@ -259,7 +244,6 @@ def empty(text: str, *command: str) -> Html:
 
 
 def framed(view: View, page: HtmlPage) -> Html:
-    """Return the whole page."""
     head = joined(
         [
             tag("meta", charset="utf-8"),

@@ -1,4 +1,4 @@
-"""`platform.embeddings`: vectors of texts."""
+"""`platform.embeddings`: vectors that stand for texts."""
 
 from modelyard.lazy import defer_modules
 

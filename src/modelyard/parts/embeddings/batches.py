@@ -33,7 +33,7 @@ def as_streaming(backend: Any, size: int) -> Backend | AsyncBackend:
 
 
 class BatchCollector:
-    """Takes batches until there is a vector for each of `count` inputs. `produced` is whether any came."""
+    """Takes batches until there is a vector for each of `count` inputs. `produced` says whether any came."""
 
     def __init__(self, inputs: Sequence[EmbeddingInput], size: int, limits: Sequence[int]) -> None:
         self._count, self._size, self._limits = len(inputs), size, limits
@@ -43,11 +43,10 @@ class BatchCollector:
 
     @property
     def complete(self) -> bool:
-        """Whether all vectors are there."""
         return len(self.vectors) == self._count
 
     def take(self, batch: Any) -> bool:
-        """Add a batch, and return True, so that there is a pause after it. Raises `BackendError`."""
+        """Add a batch; return True, so that the caller pauses after it. Raises `BackendError`."""
         if type(batch) is not EmbeddedBatch or not batch.vectors:
             raise BackendError(f"the backend gave a {type(batch).__name__} instead of embeddings")
         first, last = len(self.vectors), len(self.vectors) + len(batch.vectors)
@@ -59,7 +58,7 @@ class BatchCollector:
         return True
 
     def _count_tokens(self, tokens: Any, most: int) -> None:
-        """Add the tokens of some inputs, which are never more than those that were reserved for them."""
+        """Add the tokens of some inputs, at most as many as were reserved for them."""
         if tokens is None:
             self.estimated = True
             tokens = most // 4 + 1  # bytes a token

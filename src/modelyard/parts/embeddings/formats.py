@@ -37,7 +37,6 @@ EmbeddedInput = str | tuple[str, ...] | tuple[int, ...] | tuple[tuple[int, ...],
 
 
 def read_inputs(value: Any) -> tuple[EmbeddingInput, ...]:
-    """Read the inputs of a request. Raises `InvalidInput`, located below the value."""
     if isinstance(value, str):
         return (_text(value),)
     if type(value) is not list:
@@ -129,14 +128,11 @@ PARAMETERS = frozenset(field.name for field in attrs.fields(EmbeddingsBody))
 
 @attrs.frozen
 class ParsedEmbeddings:
-    """A request, and whether its answer is to be in base64."""
-
     request: EmbeddingRequest
     in_base64: bool
 
 
 def read_embeddings(body: object, *loc: str | int) -> ParsedEmbeddings:
-    """Read the JSON of a request. Raises `InvalidInput` naming every problem and every unknown parameter."""
     parsed = structure(EmbeddingsBody, body, *loc)
     assert isinstance(body, dict)
     unknown = [name for name in body if name not in PARAMETERS]
@@ -187,7 +183,6 @@ def embeddings_request(request: EmbeddingRequest, name: str, dimensions: int | N
 
 
 def read_answer(value: Any, count: int) -> EmbeddedBatch:
-    """Read a server's answer to so many inputs, whichever way it writes numbers. Raises `InvalidInput`."""
     answer = fields.mapping(value)
     found = fields.required(lambda data: fields.each(_numbered_vector, data), answer, "data")
     if sorted(at for at, _ in found) != list(range(count)):

@@ -30,7 +30,7 @@ _SHOWN = 20
 class EmbeddingPipeline(BookedRequest):
     """Answers one request, and records its usage on `attribution`. It is measured as completions are.
 
-    A caller who leaves meanwhile pays for what was embedded.
+    A caller that leaves meanwhile pays for the embedded part.
     """
 
     operation: ClassVar[str] = "embeddings"
@@ -96,7 +96,7 @@ class EmbeddingPipeline(BookedRequest):
     # ---- before the backend embeds
 
     def _collector(self, capabilities: Capabilities) -> BatchCollector:
-        """Check the number of dimensions, and find how many tokens the inputs have at most."""
+        """Check the number of dimensions, and count the most tokens that the inputs can have."""
         size, asked, entry = capabilities.embedding_size, self.request.dimensions, self.served.entry
         if asked is not None and asked > size:
             raise InvalidInput.at("dimensions", msg=f"must be at most {size} for {entry.id}")
@@ -116,7 +116,7 @@ class EmbeddingPipeline(BookedRequest):
     # ---- while it embeds
 
     def _embed(self, plan: CompletionPlan, collected: BatchCollector) -> Flow[None]:
-        """Read the backend's batches, and give way to others after each."""
+        """Read the backend's batches, and let others run after each."""
         streaming = as_streaming(plan.backend, self.most)
         self.stream = stream = yield Open(streaming, self.request, self.served)  # type: ignore[arg-type]
         more = True
@@ -137,7 +137,7 @@ class EmbeddingPipeline(BookedRequest):
     # ---- when it has embedded
 
     def remainder(self) -> CompletionBooking | None:
-        """Return what records what was embedded so far, and releases what was reserved."""
+        """Return the booking that records what was embedded so far, and releases what was reserved."""
         usage = None
         if self.collected is not None and self.collected.vectors:
             usage = Usage(self.collected.tokens, estimated=self.collected.estimated)
@@ -145,20 +145,18 @@ class EmbeddingPipeline(BookedRequest):
 
 
 def embedding_models(runtime: Runtime) -> list[str]:
-    """Return the ids of the catalogue's models that make embeddings."""
     entries = runtime.store.read(lambda snapshot: [record.entry() for record in registered(snapshot)])
     listed = {**offered(runtime), **{entry.id: entry for entry in entries}}
     return sorted(name for name, entry in listed.items() if EMBEDDINGS in entry.output_modalities)
 
 
 def _capabilities(plan: CompletionPlan) -> Capabilities:
-    """Return what the backend can do with the model; nothing where it has no method for embeddings."""
+    """Return what the backend can do with the model; nothing if it has no method for embeddings."""
     if not hasattr(plan.backend, "embed") and not hasattr(plan.backend, "aembed"):
         return Capabilities()
     return plan.backend.capabilities(plan.served.base_model)
 
 
 def _named(models: Iterable[str]) -> str:
-    """Return the words that name models."""
     shown = [*models][:_SHOWN]
     return f"these do: {', '.join(shown)}" if shown else "no model of this platform does"

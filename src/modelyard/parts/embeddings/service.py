@@ -1,4 +1,4 @@
-"""`platform.embeddings`: vectors of texts, whose dot products say how alike they are."""
+"""`platform.embeddings`: vectors of texts; their dot products say how alike the texts are."""
 
 from collections.abc import Sequence
 
@@ -39,8 +39,8 @@ class Embeddings:
     ) -> EmbeddingResult:
         """Return one vector for each input: up to 2,048, with 300,000 tokens in all.
 
-        `dimensions` is how many numbers a vector shall have, where the model can make fewer than its own number. Raises
-        as `EmbeddingPipeline.flow` does.
+        `dimensions` is how many numbers a vector shall have, if the model can make fewer than its own number. Raises as
+        `EmbeddingPipeline.flow` does.
         """
         return run(self._flow(self._read(model, input, dimensions, user), self._principal.attribution(entity, project)))
 
@@ -73,7 +73,7 @@ class Embeddings:
 
 
 def _listed(given: object) -> object:
-    """Return lists in the place of other sequences, as JSON has them."""
+    """Convert other sequences to lists, as JSON has them."""
     if isinstance(given, str | bytes) or not isinstance(given, Sequence):
         return given
     return [_listed(one) for one in given]

@@ -1,9 +1,9 @@
 """Lines of training files as fine-tuning services take them, read as the rows of our own methods.
 
-A line of supervised training is `{"messages": [...], "tools": [...]}`. One of preferences is
-`{"input": {"messages": [...], "tools": [...]}, "preferred_output": [...], "non_preferred_output": [...]}`, each output
-one assistant message; or a row with `chosen` and `rejected`, as we write them. What is not supported and would change
-the training is refused.
+A line of supervised training is `{"messages": [...], "tools": [...]}`. One of preferences is `{"input": {"messages":
+[...], "tools": [...]}, "preferred_output": [...], "non_preferred_output": [...]}`, each output one assistant message;
+or a row with `chosen` and `rejected`, as we write them. A line is refused if it has a member that is not supported and
+would change the training.
 """
 
 from collections.abc import Callable, Iterator, Mapping

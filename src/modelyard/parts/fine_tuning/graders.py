@@ -26,7 +26,6 @@ _WHY_NOT: Mapping[str, str] = {
 
 
 def reward_of(grader: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return the scorer, as data, that a grader is. Raises `InvalidInput` naming what is not supported of it."""
     if not isinstance(grader, Mapping):
         raise InvalidInput.at("grader", msg="is required with the method 'reinforcement'", type="missing")
     if grader.get("type") != "multi":
@@ -41,7 +40,6 @@ def reward_of(grader: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def _named(name: str, grader: Any) -> Mapping[str, Any]:
-    """Return one of several graders. Raises `InvalidInput` at its name."""
     if not isinstance(grader, Mapping):
         raise InvalidInput.at("grader", "graders", name, msg="must be a grader")
     try:
@@ -66,7 +64,6 @@ def _scorer(grader: Mapping[str, Any], known: tuple[str, ...]) -> Mapping[str, A
 
 
 def _combined(scorers: Mapping[str, Mapping[str, Any]], formula: str) -> Mapping[str, Any]:
-    """Return a combined scorer. Raises `InvalidInput` at the parameters of a grader."""
     scorer = {"type": "combined", "scorers": scorers, "formula": formula}
     try:
         rule_of(scorer)

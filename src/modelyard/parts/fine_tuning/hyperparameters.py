@@ -1,4 +1,4 @@
-"""What the hyperparameters of fine-tuning services mean here: options of our methods."""
+"""The hyperparameters of fine-tuning services, as options of our methods."""
 
 import math
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ _DEFAULT_RATE = {
 
 
 def checked(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the hyperparameters that were given, without those that are "auto". Raises `InvalidInput`."""
+    """Return the hyperparameters that were given, without the "auto" ones. Raises `InvalidInput`."""
     found = {}
     for name, value in given.items():
         if value in (None, "auto") or (name == "reasoning_effort" and value == "default"):
@@ -45,7 +45,6 @@ def checked(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def options_of(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a supervised or a DPO job, with every default that is ours."""
     options: dict[str, Any] = {
         "epochs": given.get("n_epochs", AUTO_EPOCHS[method]),
         "learning_rate": _rate(method, given),
@@ -54,7 +53,6 @@ def options_of(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def loop_options_of(given: Mapping[str, Any], tasks: int) -> dict[str, Any]:
-    """Return the options of a loop on so many tasks."""
     per_round = min(given.get("batch_size", AUTO_TASKS), tasks)
     rounds = math.ceil(given.get("n_epochs", AUTO_EPOCHS["reinforcement"]) * tasks / per_round)
     samples = round(LoopConfig().samples * given.get("compute_multiplier", 1))
@@ -68,7 +66,6 @@ def loop_options_of(given: Mapping[str, Any], tasks: int) -> dict[str, Any]:
 
 
 def effective(method: str, config: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the hyperparameters in force, as services show them."""
     return {
         "n_epochs": given.get("n_epochs", AUTO_EPOCHS[method]),
         "batch_size": config.get("tasks_per_round") if method == "reinforcement" else config["batch_size"],

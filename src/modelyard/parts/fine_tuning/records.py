@@ -24,10 +24,10 @@ METHOD_KINDS: Mapping[str, str] = {
 class FineTuningJob:
     """A training job with the names of its models.
 
-    `base_model` is what it was asked to train, `fine_tuned_model` the name of the checkpoint that it made: chat with
-    it, or train it further. `requested` has `training_file`, `validation_file`, `method`, `hyperparameters`, `seed` and
+    `base_model` is the model that it trains, `fine_tuned_model` the name of the checkpoint that it made: chat with it,
+    or train it further. `requested` has `training_file`, `validation_file`, `method`, `hyperparameters`, `seed` and
     `metadata`; it is empty for a job that was requested as a training job. `result_files` are the ids of the files that
-    a job has written which has succeeded: its metrics step by step; `trained_tokens` is how many tokens it trained on.
+    a job that succeeded has written: its metrics step by step; `trained_tokens` is how many tokens it trained on.
     `pausing` says that it is paused, or stops at its next step.
     """
 
@@ -47,7 +47,7 @@ class FineTuningJob:
 
 @attrs.frozen
 class FineTuningRequest:
-    """What is asked of a fine-tuning service.
+    """A request to a fine-tuning service.
 
     `model` is a base model, or the name of a trained one, which is trained further. `method` is "supervised", "dpo" or
     "reinforcement". `hyperparameters` are `n_epochs`, `batch_size`, `learning_rate_multiplier`, with "dpo" `beta`, and

@@ -30,7 +30,6 @@ class FineTuningMethod:
     reinforcement: Mapping[str, Any] | None = None
 
     def chosen(self) -> Mapping[str, Any]:
-        """Return the member of its type. Raises `InvalidInput` for members that are not supported."""
         known = {"hyperparameters", "grader"} if self.type == "reinforcement" else {"hyperparameters"}
         members = {"supervised": self.supervised, "dpo": self.dpo, "reinforcement": self.reinforcement}
         for name, value in members.items():
@@ -61,7 +60,6 @@ class FineTuningCreate:
 
 
 def requested(body: FineTuningCreate) -> FineTuningRequest:
-    """Return what a body asks for. Raises `InvalidInput`."""
     chosen: Mapping[str, Any] = {} if body.method is None else body.method.chosen()
     given = chosen.get("hyperparameters")
     if body.hyperparameters is not None:
@@ -163,7 +161,6 @@ def _seconds(time: datetime | None) -> int | None:
 
 
 def job_object(found: FineTuningJob) -> FineTuningJobObject:
-    """Return a job as it is shown."""
     job, asked = found.job, found.requested
     method: str = asked.get("method") or _METHOD_OF.get(job.kind, JobKind.RL)
     given = dict(asked.get("hyperparameters", {}))
@@ -202,7 +199,6 @@ _SENTENCES: Mapping[str, str] = {
 
 
 def event_object(event: JobEvent) -> FineTuningEventObject:
-    """Return an event as it is shown."""
     data, failed = dict(event.data), event.type == TRAINING_FAILED
     if event.step:
         data["step"] = event.step
@@ -224,7 +220,6 @@ def event_object(event: JobEvent) -> FineTuningEventObject:
 
 
 def checkpoint_object(checkpoint: Checkpoint, job_id: str, model: str) -> FineTuningCheckpointObject:
-    """Return a checkpoint of a job as it is shown."""
     metrics = {"step": float(checkpoint.step), **checkpoint.metrics}
     if "loss" in metrics:
         metrics["train_loss"] = metrics["loss"]

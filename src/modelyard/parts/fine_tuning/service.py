@@ -53,10 +53,10 @@ NAME_PARTS = 5
 
 
 class FineTuning:
-    """The training jobs that a principal may see, but those of a loop's rounds.
+    """The training jobs that a principal may see, except those of a loop's rounds.
 
-    file = platform.files.create("train.jsonl", open("train.jsonl", "rb"), purpose="fine-tune")
-    job = platform.fine_tuning.create(FineTuningRequest("tabular-mini", file.id))
+    file = platform.files.create("train.jsonl", open("train.jsonl", "rb"), purpose="fine-tune") job =
+    platform.fine_tuning.create(FineTuningRequest("tabular-mini", file.id))
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
@@ -77,7 +77,7 @@ class FineTuning:
         """Queue a job that trains a new model, or a trained one further, on an uploaded file.
 
         The file is checked now, and the job has its own copy. The same request under one `idempotency_key` is one job.
-        With `require_worker`, raises `NoWorker` where no worker is alive. Raises as `training.sft` does.
+        With `require_worker`, raises `NoWorker` if no worker is alive. Raises as `training.sft` does.
         """
         key = check_idempotency_key(idempotency_key)
         self._runtime.require_room()
@@ -129,7 +129,7 @@ class FineTuning:
         return self.create(request, project=project, entity=entity, idempotency_key=idempotency_key)
 
     def _model(self, request: FineTuningRequest, entity: str, project: str) -> Model:
-        """Return the model to train: a new one, which is not stored yet, or the one that is named."""
+        """Return the model to train: a new one, which is not stored yet, or the named one."""
         named = ModelName.parse(request.model)
         if named is None:
             if request.model not in Models(self._runtime, self._principal).trainable():
@@ -150,7 +150,6 @@ class FineTuning:
         return model
 
     def _batched(self, request: FineTuningRequest, model: Model, given: Mapping[str, Any], key: str | None) -> Job:
-        """Queue a supervised or a DPO job, which has its own copy of the files."""
         method, artifacts = METHODS[METHOD_KINDS[request.method]], self._runtime.artifacts
         config = method.config.resolve(hyperparameters.options_of(request.method, given))
         with ExitStack() as undone:
@@ -169,7 +168,6 @@ class FineTuning:
             return self._add(request, given, model, config, job)
 
     def _loop(self, request: FineTuningRequest, model: Model, given: Mapping[str, Any], key: str | None) -> Job:
-        """Queue a loop, whose reward is the grader."""
         reward = reward_of(request.grader)
         count = sum(1 for _ in self._files.rows(request.training_file, "training_file"))
         if not count:
@@ -186,7 +184,7 @@ class FineTuning:
     def _add(
         self, request: FineTuningRequest, given: Mapping[str, Any], model: Model, config: TrainingConfig, job: Job
     ) -> Job:
-        """Queue a job, with its model where that is new; or find the one that an equal request has made."""
+        """Queue a job, with its model if that is new; or find the job that an equal request has made."""
         seed = job.spec["seed"] if request.seed is None else request.seed
         requested = {
             "training_file": request.training_file,
@@ -282,18 +280,18 @@ class FineTuning:
     def pause(self, job_id: str) -> FineTuningJob:
         """Stop a job until it is resumed: at once while it waits, at its next step while it runs. Idempotent.
 
-        Raises `NotFound`, `Conflict` for one that has ended.
+        Raises `NotFound`, `Conflict` if the job has ended.
         """
         return self.get(pause_job(self._runtime, self._principal, job_id).id)
 
     def resume(self, job_id: str) -> FineTuningJob:
-        """Continue a job that is paused, or as a new job one that a budget has ended. Raises as `training.resume`."""
+        """Continue a paused job, or continue as a new job what a budget has ended. Raises as `training.resume`."""
         return self.get(resume_job(self._runtime, self._principal, job_id).id)
 
     def delete_model(self, name: str) -> None:
         """Delete a trained model by name: with `:step<N>` that checkpoint, else all of it.
 
-        Raises `NotFound`, `Forbidden`, and `Conflict` where an alias, a job or the catalogue needs it.
+        Raises `NotFound`, `Forbidden`, and `Conflict` if an alias, a job or the catalogue needs it.
         """
         models, named = Models(self._runtime, self._principal), ModelName.parse(name)
         if named is None or named.alias is not None:

@@ -1,4 +1,4 @@
-"""What is shown of a training job in the words of fine-tuning services, and how its model is named."""
+"""Training jobs in the words of fine-tuning services, and the names of their models."""
 
 import re
 from typing import Literal
@@ -19,7 +19,6 @@ MAX_SUFFIX, MAX_BASE, TAIL = 64, 40, 8
 
 
 def as_fine_tuning(snapshot: Snapshot, job: Job, face: TrainingJob) -> FineTuningJob:
-    """Return a training job with what was requested and the names of its models."""
     model = get_or_none(snapshot, Model, job.subject)
     done = job.status is JobStatus.SUCCEEDED and face.step is not None and model is not None
     tuned = f"{full_name(model)}:step{face.step}" if done and model is not None else None
@@ -38,7 +37,6 @@ def _pausing(snapshot: Snapshot, job: Job) -> Literal["pausing", "paused"] | Non
 
 
 def full_name(model: Model) -> str:
-    """Return the name of a model, with its entity and project."""
     return f"{model.entity}/{model.project}/{model.name}"
 
 
@@ -51,7 +49,7 @@ def jobs_of(snapshot: Snapshot, job: Job) -> set[str]:
 
 
 def name_of_model(base_model: str, suffix: str | None, model_id: str) -> str:
-    """Return the name of a new model. Raises `InvalidInput` for a suffix that cannot be a part of it."""
+    """Return the name of a new model. Raises `InvalidInput` if the suffix cannot be a part of it."""
     if suffix is not None and not (NAME.fullmatch(suffix) and len(suffix) <= MAX_SUFFIX):
         raise InvalidInput.at("suffix", msg=f"must be 1 to {MAX_SUFFIX} characters of A-Z a-z 0-9 . _ -")
     base = re.sub(r"[^A-Za-z0-9._-]", "-", base_model.rpartition("/")[2])[:MAX_BASE]

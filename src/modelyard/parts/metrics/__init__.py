@@ -1,4 +1,4 @@
-"""`platform.metrics`: what this process has counted, and where the queue and the store stand."""
+"""`platform.metrics`: the counts of this process, and the state of the queue and the store."""
 
 from modelyard.lazy import defer_modules
 

@@ -22,7 +22,6 @@ class MetricFamily:
 
 
 def exposition(families: Iterable[MetricFamily]) -> str:
-    """Write families, each with at least its help and type."""
     return "".join(line + "\n" for family in families for line in _lines(family))
 
 

@@ -3,9 +3,9 @@
     from modelyard.parts.metrics.otel import instrument
     instrument(platform)
 
-A request's span continues the trace of its `traceparent`. Below it is the span of the completion, whose trace continues
-in the servers that `UpstreamBackend` asks, and below that the span in which its usage is recorded. No prompt and no
-answer is in any of them. Needs the extra `otel`; what exports them is the host's to set up, as OpenTelemetry describes.
+A request's span continues the trace of its `traceparent`. Below it is the span of the completion, and below that the
+span in which its usage is recorded. Servers that `UpstreamBackend` asks continue the trace. No prompt and no answer is
+in any span. Needs the extra `otel`; the host sets up what exports the spans, as OpenTelemetry describes.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ PROVIDER = "modelyard"
 def instrument(platform: Platform, tracer_provider: Any = None, meter_provider: Any = None) -> None:
     """Trace and measure all requests and completions of a platform from now on.
 
-    The providers are by default those that the process has set for all. Only the host may call this.
+    By default, the providers of the process are used. Only the host may call this.
     """
     platform.trace_with(OpenTelemetry(tracer_provider, meter_provider))
 
@@ -78,7 +78,7 @@ class OpenTelemetry:
         self.http.record(seconds, {**known, "http.route": route} if route else known)
 
     def begin(self, completion: BookedRequest) -> "TracedCompletion":
-        """Return the span of a completion, below that of the request that asked for it."""
+        """Return the span of a completion, below the span of its HTTP request."""
         given, client = completion.given, completion.client
         parent = None if client is None or client.span is None else trace.set_span_in_context(client.span)
         attributes: dict[str, Any] = {
@@ -95,7 +95,7 @@ class OpenTelemetry:
 
 @attrs.define(eq=False)
 class TracedCompletion:
-    """The span of one completion, and that in which its usage is recorded."""
+    """The span of one completion, and the span in which its usage is recorded."""
 
     telemetry: OpenTelemetry
     completion: BookedRequest
@@ -109,14 +109,13 @@ class TracedCompletion:
         return attrs.evolve(served, headers=headers)
 
     def record(self) -> None:
-        """Begin the span of recording the usage, unless it has begun."""
         if self.recording is not None:
             return
         inside = trace.set_span_in_context(self.span)
         self.recording = self.telemetry.tracer.start_span("record usage", inside, SpanKind.INTERNAL)
 
     def end(self) -> None:
-        """End both, with what the completion has become."""
+        """End both spans, with the outcome of the completion."""
         if self.recording is not None:
             self.recording.end()
         completion, failure = self.completion, self.completion.failure
@@ -140,7 +139,7 @@ class TracedCompletion:
         }
 
     def _measure(self) -> None:
-        """Add to the histograms. The names of models that there are not would be without end, and are left out."""
+        """Add to the histograms. Names of unknown models are left out: there is no end of them."""
         completion, telemetry = self.completion, self.telemetry
         plan = completion.plan
         known: dict[str, Any] = {"gen_ai.operation.name": completion.operation, "gen_ai.provider.name": PROVIDER}

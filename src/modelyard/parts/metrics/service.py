@@ -18,10 +18,9 @@ Samples = Iterator[tuple[Mapping[str, object], float | TimeHistogram]]
 
 
 class Metrics:
-    """What the host can measure of a platform. Only the host may use it: the figures are of all entities.
+    """The figures of a platform. Only the host may use them: they are of all entities.
 
-    platform.metrics.count()    # from now on
-    print(platform.metrics.text())
+    platform.metrics.count() # from now on print(platform.metrics.text())
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
@@ -45,7 +44,6 @@ class Metrics:
         return counted + exposition(self._shared())
 
     def _shared(self) -> list[MetricFamily]:
-        """Return what all processes share: the store, the artifacts, the queue and the workers."""
         runtime, clock = self._runtime, self._runtime.clock
         began = clock.monotonic()
         try:

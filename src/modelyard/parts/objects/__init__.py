@@ -1,4 +1,4 @@
-"""Artifacts in an object store: S3, Google Cloud Storage, Azure, or what speaks like one of them.
+"""Artifacts in an object store: S3, Google Cloud Storage, Azure, or a server that speaks like one of them.
 
 store         `ObjectArtifacts`, the artifact store itself
 cache         the folder of local copies, of bounded size

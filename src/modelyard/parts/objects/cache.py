@@ -1,7 +1,7 @@
 """Local copies of artifacts. Names are never used twice and bytes never change, so a copy is right or not there.
 
-Several processes of one user may share a folder: who adds a copy counts the bytes and drops what was used least
-recently. A file that is open stays readable, because its descriptor outlives its name.
+Several processes of one user may share a folder: the process that adds a copy counts the bytes and drops the copies
+that were used least recently. A file that is open stays readable, because its descriptor outlives its name.
 """
 
 import hashlib
@@ -43,7 +43,8 @@ class LocalCache:
         return file
 
     def add(self, name: str, fetch: Callable[[], Iterator[bytes]], digest: str | None) -> BinaryIO:
-        """Copy what `fetch` yields, and open the copy. Raises `StorageFull`, and `ArtifactMissing` for other bytes.
+        """Copy what `fetch` yields, and open the copy. Raises `StorageFull`, and `ArtifactMissing` if the bytes are
+        others.
 
         While another caller copies the same, this one gets a file without a name.
         """
@@ -60,7 +61,6 @@ class LocalCache:
         return file
 
     def drop(self, name: str) -> None:
-        """Remove a copy, if there is one."""
         self._folder.remove(name)
 
     def _unnamed(self, chunks: Iterator[bytes]) -> tuple[BinaryIO, str]:
@@ -96,7 +96,6 @@ class LocalCache:
         return sum(size for _, size, _ in self._copies())
 
     def _copies(self) -> Iterator[tuple[float, int, str]]:
-        """Yield the time of the last use, the size and the name of every copy."""
         with os.scandir(self._path) as found:
             for one in found:
                 with suppress(FileNotFoundError):

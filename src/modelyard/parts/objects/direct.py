@@ -1,4 +1,4 @@
-"""Uploads that do not pass this process, and those that were never finished.
+"""Uploads that do not pass this process, and uploads that were never finished.
 
 S3 takes an artifact in parts. obstore signs whole objects only, so botocore signs the addresses of parts, lists and
 completes them. Google Cloud Storage and Azure get one address for the whole, in a folder `uploading` from which
@@ -50,17 +50,16 @@ class DirectUploads(Protocol):
     """The uploads of one object store."""
 
     def begin(self, name: str, size: int) -> DirectUpload | None:
-        """Begin an upload, or return None where there are no addresses for so many bytes."""
+        """Begin an upload, or return None if there are no addresses for so many bytes."""
 
     def finish(self, upload: DirectUpload) -> None:
         """Give the object its name. Raises `Conflict`, `ArtifactMissing`."""
 
     def remove_unfinished(self, seconds: float, name: str = "") -> int:
-        """Remove the uploads that began so many seconds ago, of one name or of all. Returns how many."""
+        """Remove the uploads that began so many seconds ago, of one name or of all. Returns their number."""
 
 
 def direct_uploads(store: Any, place: str) -> DirectUploads:
-    """Return the uploads of a store of obstore."""
     if isinstance(store, S3Store):
         return _InParts(store, place)
     return _Whole(store, place, isinstance(store, GCSStore | AzureStore))
@@ -106,7 +105,6 @@ class _InParts:
         return removed
 
     def _unfinished(self, seconds: float, prefix: str) -> Iterator[tuple[str, str]]:
-        """Yield key and id of the uploads that began so many seconds ago."""
         pages = self._client.get_paginator("list_multipart_uploads")
         try:
             for page in pages.paginate(Bucket=self._bucket, Prefix=prefix):
@@ -139,7 +137,7 @@ class _InParts:
 
 
 def _s3_client(store: Any) -> Any:
-    """Make a client with what the store was given; the rest comes from where botocore looks for it, as for obstore."""
+    """Make a client with the options of the store; botocore looks for the rest where obstore does."""
     given = store.config
     provider = store.credential_provider
     keys = provider() if provider is not None else given
@@ -163,7 +161,7 @@ def _s3_client(store: Any) -> Any:
 
 
 class _Whole:
-    """Uploads of whole objects, for which a store that `signs` has one address."""
+    """Uploads of whole objects, each with one address if the store `signs`."""
 
     def __init__(self, store: Any, place: str, signs: bool) -> None:
         self._store, self._border, self._signs = store, Border(place), signs
@@ -207,7 +205,6 @@ class _Whole:
 
 
 def check_size(upload: DirectUpload, size: int) -> None:
-    """Raise `Conflict` unless the bytes that came are as many as were announced."""
     if size != upload.size:
         raise Conflict(
             f"{size} of the {upload.size} bytes of this upload have come; put each part of {upload.part_size} bytes at "

@@ -1,4 +1,4 @@
-"""The errors of an object store as errors that state what to do, without a word of what it sent: it may quote keys."""
+"""The errors of an object store, as errors that say what to do. They repeat nothing that it sent: it may quote keys."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -60,21 +60,20 @@ def to_store_error(fault: BaseException, place: str) -> StoreError:
 
 
 def _code_of(text: str) -> str:
-    """Return the code and the status of the response in brackets, as far as it has any."""
+    """Return the code and the status in brackets, as far as the response has them."""
     found = (one.search(text) for one in (_CODE, _STATUS))
     words = [next(filter(None, match.groups())) for match in found if match]
     return f" ({', '.join(words)})" if words else ""
 
 
 class Border:
-    """Calls into obstore, whose faults become errors of modelyard. `place` names the bucket."""
+    """Converts the faults of obstore to errors of modelyard. `place` names the bucket."""
 
     def __init__(self, place: str) -> None:
         self._place = place
 
     @contextmanager
     def crossed(self, name: str) -> Iterator[None]:
-        """Convert the faults of a block that reads or writes an artifact. Raises `ArtifactMissing`, `StoreError`."""
         try:
             yield
         except (BaseError, OSError) as fault:
@@ -87,6 +86,5 @@ class Border:
             raise StoreError(f"the endpoint of the object store of {self._place} is malformed; correct it") from None
 
     def ask(self, name: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Call a function of obstore. Raises `ArtifactMissing`, `StoreError`."""
         with self.crossed(name):
             return call(*arguments, **options)

@@ -10,25 +10,22 @@ READ_AHEAD = 4 * 2**20
 
 
 class RangedFile(io.RawIOBase):
-    """Bytes that `fetch(start, length)` returns. It raises `ArtifactMissing` when they are gone meanwhile."""
+    """Bytes that `fetch(start, length)` returns. It raises `ArtifactMissing` if they are gone meanwhile."""
 
     def __init__(self, size: int, fetch: Callable[[int, int], bytes]) -> None:
         self._size, self._fetch, self._place = size, fetch, 0
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Return True."""
         return True
 
     def tell(self) -> int:
-        """Return the place of the next byte that is read."""
         return self._place
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to a place, which may lie after the end. Raises ValueError for one before the start."""
+        """Move to a place, which may lie after the end. Raises ValueError for a place before the start."""
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._place, os.SEEK_END: self._size}[whence]
         if base + offset < 0:
             raise ValueError(f"there is nothing {-base - offset} bytes before the start")
@@ -36,7 +33,6 @@ class RangedFile(io.RawIOBase):
         return self._place
 
     def readinto(self, buffer: Any) -> int:
-        """Fetch as many bytes as the buffer takes. Returns how many there were."""
         length = min(len(buffer), self._size - self._place)
         if length <= 0:
             return 0
@@ -45,7 +41,6 @@ class RangedFile(io.RawIOBase):
         return length
 
     def readall(self) -> bytes:
-        """Fetch the rest."""
         rest = bytearray(max(0, self._size - self._place))
         done = 0
         while done < len(rest):

@@ -57,9 +57,9 @@ class ObjectArtifacts:
     # ---- writing
 
     def put(self, chunks: Iterable[bytes]) -> StoredArtifact:
-        """Upload the bytes of `chunks`, in parts where there are many, while the next are made.
+        """Upload the bytes of `chunks`, in parts if there are many, while the next are made.
 
-        Raises `StorageFull`, `StoreError`, and what `chunks` raises; then nothing remains of them.
+        Raises `StorageFull`, `StoreError`, and what `chunks` raises; then nothing remains of the bytes.
         """
         name = self._new_name()
         size, digest = 0, hashlib.sha256()
@@ -101,7 +101,7 @@ class ObjectArtifacts:
     # ---- reading
 
     def open(self, name: str, digest: str | None = None) -> BinaryIO:
-        """Open a local copy, or the object itself where it is too large for one. Raises `ArtifactMissing`."""
+        """Open a local copy, or the object itself if it is too large for a copy. Raises `ArtifactMissing`."""
         if not NAME.fullmatch(name):
             raise missing(name)
         copy = self._cache.open(name, digest)
@@ -126,7 +126,7 @@ class ObjectArtifacts:
         return ranged(size, partial(self._range, name))
 
     def _compare(self, name: str, chunks: Iterator[bytes], digest: str) -> None:
-        """Read all bytes once, without a copy. Raises `ArtifactMissing` for others than those of the digest."""
+        """Read all bytes once, without a copy. Raises `ArtifactMissing` if they are not those of the digest."""
         summed = hashlib.sha256()
         for chunk in chunks:
             summed.update(chunk)
@@ -134,7 +134,7 @@ class ObjectArtifacts:
             raise altered(name)
 
     def _chunks(self, name: str, found: Any = None) -> Iterator[bytes]:
-        """Yield the bytes of an object. Raises `ArtifactMissing`, `StoreError`, also for an answer that ends early."""
+        """Yield the bytes of an object. Raises `ArtifactMissing`, `StoreError`, also if the answer ends early."""
         found = found or self._ask(name, obstore.get, name)
         rest = found.meta["size"]
         with self._border.crossed(name):
@@ -149,7 +149,6 @@ class ObjectArtifacts:
         return found
 
     def _size(self, name: str) -> int:
-        """Return the size of an object in bytes. Raises `ArtifactMissing`, `StoreError`."""
         try:
             size: int = self._ask(name, obstore.head, name)["size"]
         except ArtifactMissing:

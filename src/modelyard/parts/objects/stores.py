@@ -1,4 +1,4 @@
-"""Buckets of object stores by their addresses, and where the local copies of each lie."""
+"""Buckets of object stores by their addresses, and the folder of local copies of each."""
 
 import hashlib
 import os

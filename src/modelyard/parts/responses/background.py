@@ -80,7 +80,6 @@ def queue_response(
 
 
 def cancel_response(runtime: Runtime, principal: Principal, response: ModelResponse) -> ModelResponse:
-    """Cancel a response in the background, at once. One that has ended stays as it is."""
     event_id, now = runtime.ids(), runtime.clock.now()
 
     def step(tx: Tx) -> tuple[Job | None, ModelResponse]:
@@ -103,7 +102,7 @@ def cancel_response(runtime: Runtime, principal: Principal, response: ModelRespo
 def respond(claimed: ClaimedJob) -> Generator[None, None, None]:
     """Do the work of a response in the background. Yields after each write, and as its answer comes.
 
-    What an attempt that is given back has produced is booked, as it is of a caller who leaves.
+    If an attempt is given back, what it has produced is booked, as if a caller had left.
     """
     runtime = claimed.runtime
     response = runtime.store.read(lambda snapshot: get_or_none(snapshot, ModelResponse, claimed.job.spec[RESPONSE]))
@@ -146,7 +145,7 @@ def _answer(claimed: ClaimedJob, response: ModelResponse) -> Generator[None, Non
 
 
 def _look(claimed: ClaimedJob, response: ModelResponse, pipeline: ResponsePipeline) -> JobProgress:
-    """Store what is answered so far, for those who follow it. Returns the job's progress. Raises `LeaseLost`."""
+    """Store what is answered so far, for its followers. Returns the job's progress. Raises `LeaseLost`."""
     runtime, token = claimed.runtime, claimed.claim
     written = attrs.evolve(response, status=ResponseStatus.IN_PROGRESS, output=pipeline.so_far)
 
@@ -160,7 +159,7 @@ def _look(claimed: ClaimedJob, response: ModelResponse, pipeline: ResponsePipeli
 
 
 def _end(claimed: ClaimedJob) -> None:
-    """End the job with its response; it is cancelled where that was requested, or the response was deleted."""
+    """End the job with its response; it is cancelled if that was requested, or if the response was deleted."""
     runtime = claimed.runtime
     event_id, now, types = runtime.ids(), runtime.clock.now(), runtime.job_types
 

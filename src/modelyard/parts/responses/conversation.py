@@ -1,4 +1,4 @@
-"""The messages that a response answers: those of the responses before it, and those of its own input."""
+"""The messages that a response answers: its own input after the messages of the responses before it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -22,7 +22,6 @@ REMOVED_AT_ONCE = 4
 
 
 def find_response(runtime: Runtime, snapshot: Snapshot, principal: Principal, id: str) -> ModelResponse:
-    """Return a response that is stored and may be seen. Raises `NotFound`."""
     found = get_or_none(snapshot, ModelResponse, id)
     if found is None or not principal.scope.covers(found.entity, found.project) or is_expired(runtime, found):
         raise NotFound("response", id)
@@ -30,31 +29,29 @@ def find_response(runtime: Runtime, snapshot: Snapshot, principal: Principal, id
 
 
 def is_expired(runtime: Runtime, response: ModelResponse) -> bool:
-    """Return whether a response is older than responses are kept."""
     kept = timedelta(days=runtime.settings.response_days)
     return response.ended and response.created_at + kept <= runtime.clock.now()
 
 
 def remove_expired(runtime: Runtime, tx: Tx, entity: str) -> None:
-    """Remove the oldest responses of an entity, a few at a time, where they have expired."""
+    """Remove a few of the oldest responses of an entity, if they have expired."""
     for old in tx.page(ModelResponse, "by_entity", entity, limit=REMOVED_AT_ONCE):
         if is_expired(runtime, old):
             tx.remove(ModelResponse, old.id)
 
 
 class Conversation:
-    """What one principal's requests refer to, as one snapshot of the store has it."""
+    """The responses and items that a principal's requests refer to, in one snapshot of the store."""
 
     def __init__(self, runtime: Runtime, snapshot: Snapshot, principal: Principal) -> None:
         self._runtime, self._snapshot, self._principal = runtime, snapshot, principal
 
     def of_request(self, parsed: ParsedResponse) -> tuple[Message, ...]:
-        """Return the messages of a request, its instructions first. Raises `InvalidInput`."""
         before = [] if parsed.previous_id is None else self._before(parsed.previous_id)
         return with_instructions(parsed, messages_of([*before, *self._resolved(parsed.items)]))
 
     def of_response(self, response: ModelResponse) -> tuple[Message, ...]:
-        """Return the messages of a response, its answer last. Raises `InvalidInput` where one before it is gone."""
+        """Return the messages of a response, its answer last. Raises `InvalidInput` if an earlier response is gone."""
         return messages_of(self._items(response.previous_id, [response]))
 
     def _before(self, id: str) -> list[ResponseItem]:
@@ -105,7 +102,6 @@ class Conversation:
 
 
 def with_instructions(parsed: ParsedResponse, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Return the messages after the instructions of a request."""
     return messages if parsed.instructions is None else (Message(Role.SYSTEM, parsed.instructions), *messages)
 
 

@@ -22,8 +22,8 @@ ATTEMPT = "attempt"
 def follow(runtime: Runtime, principal: Principal, response_id: str, after: int = -1) -> Flow[None]:
     """Emit lists of the events of a response in the background that are numbered above `after`, until it has ended.
 
-    A caller who leaves changes nothing. Raises `NotFound`, also when the response is deleted meanwhile, and
-    `InvalidInput` for one that was not requested in the background.
+    A caller that leaves changes nothing. Raises `NotFound`, also when the response is deleted meanwhile, and
+    `InvalidInput` if it was not requested in the background.
     """
     replay, seconds = Replay(after), runtime.settings.poll
 

@@ -11,7 +11,7 @@ from modelyard.parts.responses.formats.stream import ResponseEvent
 def followed(call: RouteCall, response_id: str, after: int) -> Flow[None]:
     """Emit the events that are numbered above `after`, as they come. A client that leaves does not cancel the response.
 
-    What fails before the first is raised; what fails later ends the stream with an event that reports it.
+    An error before the first event is raised; a later error ends the stream with an event that reports it.
     """
     body = _Body()
     yield OnEmit(body.on_emit)

@@ -1,4 +1,4 @@
-"""One response: a chat completion whose answer becomes items and events, and is kept in the booking's transaction."""
+"""One response: a chat completion. Its answer becomes items and events, and is kept in the booking's transaction."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -39,8 +39,8 @@ _PLACES: Mapping[str, tuple[str, ...]] = {
 class ResponsePipeline(CompletionPipeline):
     """Answers one request for a response. A stream emits its `StreamStarted`, and then lists of its events.
 
-    `response` is what is answered: first as it begins, at the end as it has ended. `queued` is one that was requested
-    in the background, whose record there is already.
+    `response` is what is answered: first as it begins, at the end as it has ended. `queued` is a response that was
+    requested in the background, and is already stored.
     """
 
     def __init__(
@@ -94,7 +94,6 @@ class ResponsePipeline(CompletionPipeline):
 
     @property
     def so_far(self) -> tuple[Mapping[str, Any], ...]:
-        """The items of a streamed answer as they are now."""
         return self._events.so_far()
 
     def check(self) -> None:
@@ -123,7 +122,7 @@ class ResponsePipeline(CompletionPipeline):
             raise _placed(error) from None
 
     def _truncate(self) -> bool:
-        """Leave out as many of the oldest messages as must be, never instructions. Returns whether the rest fits."""
+        """Leave out as many of the oldest messages as needed, never instructions. Returns whether the rest fits."""
         messages = self.given.messages
         starts = [at for at, message in enumerate(messages) if at and message.role is Role.USER]
         low, high = 0, len(starts)
@@ -177,7 +176,6 @@ class ResponsePipeline(CompletionPipeline):
         remove_expired(self.runtime, tx, self.response.entity)
 
     def _ended(self, completion: Completion) -> None:
-        """Note the response as it has ended."""
         (choice,), served = completion.choices, self.served
         reason = reason_of(choice.finish_reason)
         if self.given.streamed:
@@ -206,7 +204,6 @@ def end_response(ended: ModelResponse, tx: Tx) -> None:
 
 
 def _placed(error: InvalidInput) -> InvalidInput:
-    """Return an error of a completion with the places of a response."""
     problems = []
     for problem in error.problems:
         name, rest = (problem.loc or ("",))[0], problem.loc[1:]

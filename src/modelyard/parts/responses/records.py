@@ -14,7 +14,7 @@ RESPONSE_JOB = "response"
 
 
 class ResponseStatus(StrEnum):
-    """Where a response stands. One in the background is first queued."""
+    """The states of a response. A response in the background is first queued."""
 
     QUEUED = "queued"
     IN_PROGRESS = "in_progress"
@@ -31,12 +31,12 @@ RUNNING = (ResponseStatus.QUEUED, ResponseStatus.IN_PROGRESS)
 class ModelResponse:
     """The answer of a model to a list of items, as a list of items.
 
-    `input` and `output` are items as JSON data, each with an `id`; `input` has those of this request only, and
+    `input` and `output` are items as JSON data, each with an `id`; `input` has the items of this request only, and
     `previous_id` names the response that it continues ("" for none). `parameters` is what else was requested, as JSON
-    data. `reason` is why it is incomplete. `error` has a `code` and a `message` where it failed. `usage` is empty until
-    it has ended. `completion_id` is that of the ledger entry. `price` holds the prices in force, in USD as decimal
-    text. `checkpoint_id` is the checkpoint of a trained model that answered. `job_id` is the job of one that is
-    answered in the background.
+    data. `reason` is why it is incomplete. `error` has a `code` and a `message` if it failed. `usage` is empty until it
+    has ended. `completion_id` is the id of the ledger entry. `price` holds the prices in force, in USD as decimal text.
+    `checkpoint_id` is the checkpoint of a trained model that answered. `job_id` is the job of a response in the
+    background.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""What clients of responses receive besides responses and events: pages of items."""
+"""The pages of items that clients of responses receive."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -26,7 +26,7 @@ INCLUDE = Parameter("include", {"type": "array", "items": {"type": "string"}}, "
 
 @attrs.frozen
 class ResponseItemPage:
-    """Some items of a response's input. `after` = `last_id` asks for the next; both ids are "" where there are none."""
+    """Some items of a response's input. `after` = `last_id` asks for the next; both ids are "" if there are none."""
 
     object: Literal["list"]
     data: tuple[Mapping[str, Any], ...]

@@ -48,7 +48,7 @@ class Responses:
     # ---- answer
 
     def create(self, *, idempotency_key: str | None = None, **options: Unpack[ResponseOptions]) -> ModelResponse:
-        """Return the whole response; with `background` one that is queued, which a worker answers.
+        """Return the whole response; with `background` a queued response, which a worker answers.
 
         `idempotency_key` names a request in the background: sent again with it, it is the same response. Raises as
         `CompletionPipeline.flow` does.
@@ -70,7 +70,7 @@ class Responses:
     def follow(self, response_id: str, *, starting_after: int = -1) -> "ResponseStream":
         """Stream the events of a response in the background as a worker answers it, or again when it has ended.
 
-        `starting_after` continues after the event of that number. Raises as `platform.responses.follow.follow` does.
+        `starting_after` continues after the event of that number. Raises as `parts.responses.follow.follow` does.
         """
         return ResponseStream(iterate(self._followed(response_id, starting_after)))
 
@@ -126,7 +126,7 @@ class Responses:
     def messages(self, response_id: str) -> tuple[Message, ...]:
         """Return the conversation of a stored response as messages, its answer last and without instructions.
 
-        Raises `NotFound`, `InvalidInput` where a response before it is gone.
+        Raises `NotFound`, `InvalidInput` if an earlier response is gone.
         """
 
         def query(snapshot: Snapshot) -> tuple[Message, ...]:
@@ -138,7 +138,7 @@ class Responses:
     def lineage(self, response_id: str) -> CompletionLineage:
         """Return what answered a stored response, and at what price: its row of the ledger, and its checkpoint.
 
-        Raises `NotFound`, also for one that has no answer yet.
+        Raises `NotFound`, also if it has no answer yet.
         """
 
         def query(snapshot: Snapshot) -> CompletionLineage:
@@ -162,7 +162,7 @@ class Responses:
     ) -> Listing[ModelResponse]:
         """List the stored responses of an entity or one project. Raises `Forbidden`.
 
-        `model`, as it was named in the request, and `metadata` keep those that have them.
+        `model`, as the request named it, and `metadata` keep the responses that have them.
         """
         entity = self._principal.entity if entity is None else entity
         self._principal.require(entity, project)
@@ -186,7 +186,7 @@ class Responses:
         return is_expired(self._runtime, response)
 
     def delete(self, response_id: str) -> None:
-        """Delete a stored response; one that is answered in the background is cancelled. Raises `NotFound`.
+        """Delete a stored response; a response in the background is cancelled. Raises `NotFound`.
 
         Responses that continue it can no longer be continued.
         """
@@ -204,9 +204,9 @@ class Responses:
             announce(self._runtime, job)
 
     def cancel(self, response_id: str) -> ModelResponse:
-        """Cancel a response that is answered in the background. One that has ended stays as it is.
+        """Cancel a response that is answered in the background. A response that has ended stays as it is.
 
-        Raises `NotFound`, and `InvalidInput` for one that was not requested in the background.
+        Raises `NotFound`, and `InvalidInput` if it was not requested in the background.
         """
         response = self.get(response_id)
         if not response.job_id:
@@ -215,7 +215,7 @@ class Responses:
 
 
 class ResponseStream(AnswerStream[ResponseEvent]):
-    """The events of a response; the last has the whole of it. Closing the stream early stops the work."""
+    """The events of a response; the last has the whole response. Closing the stream early stops the work."""
 
 
 class AsyncResponseStream(AsyncAnswerStream[ResponseEvent]):

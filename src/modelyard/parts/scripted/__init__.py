@@ -1,1 +1,1 @@
-"""A backend whose answers are written as rules."""
+"""A backend with answers that are written as rules."""

@@ -143,7 +143,7 @@ def _deltas(answer: Iterable[Any]) -> Iterator[Item]:
 
 
 def _finished(choice: Choice, request: CompletionRequest) -> Iterable[Delta]:
-    """Return a choice with tokens of its own as one delta; stream the message of one without, word by word."""
+    """Return a choice with tokens as one delta; stream the message of a choice without tokens, word by word."""
     message, tokens = choice.message, len(choice.logprobs or choice.token_ids)
     if not tokens:
         return echo.stream_message(message, request, choice.finish_reason)
@@ -172,7 +172,7 @@ def usage_of(answer: Answer) -> Usage | None:
 
 
 def may_report(answer: Answer) -> bool:
-    """Return whether only the answer shows what usage it reports: that of a function, and deltas still to be made."""
+    """Return whether the usage is known only from the answer: of a function, and of deltas still to be made."""
     return _is_function(answer) or isinstance(answer, Iterator)
 
 
@@ -205,7 +205,6 @@ def _forced_tool(request: CompletionRequest) -> str | None:
 
 
 def json_text(value: object) -> str:
-    """Return the JSON text of a structured value. Raises `NoAnswerPrepared` if it has none."""
     try:
         return json.dumps(value, allow_nan=False, default=_plain)
     except (TypeError, ValueError) as error:

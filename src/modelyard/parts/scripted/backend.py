@@ -1,4 +1,4 @@
-"""A backend that answers with what a test has written down for it."""
+"""A backend with the answers that a test has written down for it."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 
@@ -34,7 +34,7 @@ class ScriptedBackend:
     `.answer(...)` the answers. Pauses sleep on `clock`; without a clock they take no time. `requests` are the requests
     so far, oldest first. Raises `NoAnswerPrepared` if no rule matches, if the list is used up, and for an answer that
     the request rules out: not valid under its schema, or without the call that its tool choice demands. `unchecked`
-    gives such an answer all the same. Embeddings are those of `EchoBackend`.
+    gives such an answer nevertheless. Embeddings are made by `EchoBackend`.
 
     >>> backend = ScriptedBackend([on("refund").answer(call("look_up", order=17)), on(tool="look_up").answer("Paid.")])
     >>> backend.requests, backend.texts, backend.unused
@@ -56,7 +56,7 @@ class ScriptedBackend:
 
     @property
     def blocking(self) -> bool:
-        """Whether pauses take time."""
+        """Whether pauses take real time."""
         return self._clock is not None
 
     @property
@@ -66,7 +66,7 @@ class ScriptedBackend:
 
     @property
     def answered(self) -> list[Rule]:
-        """The rule that answered, for each request that one did, oldest first. A list or a function is one rule."""
+        """The rule that answered, for each answered request, oldest first. A list or a function is one rule."""
         return list(self._rules.answered)
 
     @property
@@ -85,7 +85,7 @@ class ScriptedBackend:
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int:
         """Count the words of all messages, or return what the next answer reports itself.
 
-        What the answer of a function and deltas that are still to be made report comes with the stream.
+        If a function answers, or deltas are still to be made, the usage that they report comes with the stream.
         """
         answer = self._rules.upcoming(request)
         reported = None if answer is None else usage_of(answer)
@@ -108,7 +108,7 @@ class ScriptedBackend:
                 await self._clock.asleep(item.seconds)
 
     def embed(self, request: "embedding.EmbeddingRequest", model: ServedModel) -> "Iterator[embedding.EmbeddedBatch]":
-        """Embed as `EchoBackend` does: no rule is needed for it. Raises `ContextLengthExceeded`."""
+        """Embed as `EchoBackend` does: no rule is needed. Raises `ContextLengthExceeded`."""
         return word_embedding.embedded(request, model, echo.CERTAIN.embedding_size, echo.count)
 
     def _items(self, request: CompletionRequest) -> Iterator[Item]:

@@ -1,4 +1,4 @@
-"""What a request demands of its answer, and whether a script's answer meets it: a server would not send another."""
+"""The demands of a request on its answer, and whether a script's answer meets them: a server would not send another."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -21,14 +21,14 @@ CUT = {FinishReason.LENGTH, FinishReason.CONTENT_FILTER}
 
 
 def checked(answer: Iterable[Item], request: CompletionRequest) -> Iterable[Item]:
-    """Return the answer. Raises `NoAnswerPrepared` if it is whole and not what the request demands."""
+    """Return the answer. Raises `NoAnswerPrepared` if it is whole and does not meet the demands."""
     if request.response_format.type is ResponseType.TEXT and request.tool_choice.mode is ToolMode.AUTO:
         return answer
     return _checked(answer, request)
 
 
 def _checked(answer: Iterable[Item], request: CompletionRequest) -> Iterator[Item]:
-    """Hold the answer back until it is known. One that breaks off is passed on as far as it came."""
+    """Hold the answer back until it is known. An answer that breaks off is passed on as far as it came."""
     held: list[Item] = []
     broken: Exception | None = None
     try:
@@ -56,7 +56,7 @@ def _refuse(why: str | None, text: str) -> None:
 
 
 def _unmet(text: str, names: list[str], request: CompletionRequest) -> str | None:
-    """Return what is not as demanded. An answer of tool calls alone need not be in the format of the text."""
+    """Return the demand that is not met. An answer of tool calls alone need not be in the format of the text."""
     called = [name for name in names if name]
     choice = request.tool_choice
     if choice.mode is ToolMode.REQUIRED and (not called or choice.name not in (None, *called)):

@@ -30,7 +30,7 @@ class Called:
 
 @attrs.frozen
 class Token:
-    """A string that is one token, with its log-probability and those of its alternatives."""
+    """A string that is one token, with its log-probability and its alternatives'."""
 
     text: str
     logprob: float
@@ -39,7 +39,7 @@ class Token:
 
 @attrs.frozen
 class Reasoning:
-    """What the model writes before its answer, in one piece of the stream."""
+    """The text that the model writes before its answer, in one piece of the stream."""
 
     text: str
 
@@ -49,8 +49,6 @@ Part = str | Reasoning | Called | Token | Pause | Exception
 
 @attrs.frozen
 class Parts:
-    """Parts in the order in which they happen, the finish reason, and the reported usage."""
-
     parts: tuple[Part, ...]
     finish: FinishReason | None = None
     usage: Usage | None = None
@@ -75,11 +73,9 @@ class _Piece:
     is_reasoning: bool = False
 
     def first(self, count: float) -> "_Piece":
-        """Return the piece with at most this many tokens."""
         return self if len(self.tokens) <= count else attrs.evolve(self, tokens=self.tokens[: int(count)])
 
     def delta(self, request: CompletionRequest) -> Delta:
-        """Return the delta with the details that the request asks for."""
         text = "" if self.call else "".join(self.tokens)
         return Delta(
             "" if self.is_reasoning else text,
@@ -155,5 +151,5 @@ def _entry(text: str, logprob: float) -> TokenLogprob:
 
 
 def unusable(message: str) -> InvalidInput:
-    """Return the error for what a script cannot answer with: a fault of the test, which no client should try again."""
+    """Return the error for an answer that a script cannot give: a fault of the test, not to be tried again."""
     return NoAnswerPrepared.at("messages", msg=message)

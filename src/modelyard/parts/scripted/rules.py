@@ -46,7 +46,7 @@ class Rule:
         return attrs.evolve(self, answers=tuple(kept))
 
     def unmet(self, request: CompletionRequest) -> Iterator[str]:
-        """Yield one sentence for each condition that the request does not meet; nothing if the rule matches."""
+        """Yield a sentence for each condition that the request does not meet; nothing if the rule matches."""
         return filter(None, (_CONDITIONS[name](self.conditions, request) for name in self.conditions))
 
     def __repr__(self) -> str:
@@ -115,12 +115,10 @@ class RuleBook:
 
     @property
     def unused(self) -> list[Rule]:
-        """The rules that have answered nothing."""
         with self._lock:
             return [rule for rule in self._rules if rule not in self.answered]
 
     def next(self, request: CompletionRequest) -> Answer:
-        """Return the answer to this request. Raises `NoAnswerPrepared`, also if a list is used up."""
         rule = self._rule_for(request)
         with self._lock:
             left = self._left[rule]
@@ -217,7 +215,6 @@ def _fits(wanted: Wanted, text: str, compare: Callable[[str, str], bool]) -> boo
 
 
 def _tool_of(request: CompletionRequest) -> str:
-    """Return the name of the tool whose result the last message is."""
     last: Message = request.messages[-1]
     for message in reversed(request.messages):
         for call in message.tool_calls:

@@ -1,4 +1,4 @@
-"""Scripts in JSON, which people and programs share that do not write Python."""
+"""Scripts in JSON, for people and programs that do not write Python."""
 
 import os
 from collections.abc import Mapping

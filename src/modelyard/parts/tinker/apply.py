@@ -1,4 +1,4 @@
-"""The commands of a run: what each kind does to the weights, and to the records in the transaction that records it."""
+"""The commands of a run: what each kind does to the weights, and to the records in its transaction."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
@@ -41,10 +41,10 @@ def _nothing(tx: Tx, job: Job, now: datetime) -> list[str]:
 
 @attrs.frozen
 class Applied:
-    """The outcome of a command: its answer, and what is to be recorded with it.
+    """The outcome of a command: its answer, and the records to write with it.
 
-    `metrics` are those of an optimizer step, `tokens` is how many to book, `saved` is the state to resume the run from.
-    The `last` command ends the run.
+    `metrics` are an optimizer step's, `tokens` is how many to book, `saved` is the state to resume the run from. The
+    `last` command ends the run.
     """
 
     result: Mapping[str, Any] = EMPTY
@@ -106,7 +106,6 @@ class Applier:
         return Applied(result, saved=self.put(state.state()))
 
     def _files(self, snapshot: Snapshot, command: RunCommand) -> Files:
-        """Return the files of weights that the command names. Raises `NotFound`, `InvalidInput`."""
         arguments, now = command.arguments, self.runtime.clock.now()
         weights, projects = get_or_none(snapshot, RunWeights, arguments["weights"]), arguments["projects"]
         seen = weights is not None and weights.entity == self.run.entity and weights.expires_at > now

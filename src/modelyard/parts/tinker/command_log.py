@@ -50,12 +50,10 @@ class Future:
 
     @property
     def pending(self) -> bool:
-        """Whether there is no answer yet."""
         return self.status is FutureStatus.PENDING
 
 
 def found_session(snapshot: Snapshot, principal: Principal, session_id: str) -> RunSession:
-    """Return the session of this id. Raises `NotFound`."""
     session = get_or_none(snapshot, RunSession, session_id)
     if session is None or not principal.scope.covers(session.entity, session.project):
         raise NotFound("Session", session_id)
@@ -63,7 +61,6 @@ def found_session(snapshot: Snapshot, principal: Principal, session_id: str) -> 
 
 
 def found_run(snapshot: Snapshot, principal: Principal, run_id: str) -> TrainingRun:
-    """Return the run of this id. Raises `NotFound`."""
     run = get_or_none(snapshot, TrainingRun, run_id)
     if run is None or not principal.scope.covers(run.entity, run.project):
         raise NotFound("Training run", run_id)
@@ -76,8 +73,8 @@ def found_run(snapshot: Snapshot, principal: Principal, run_id: str) -> Training
 def add_command(tx: Tx, run: TrainingRun, command: RunCommand) -> bool:
     """Add a command to the log, for a worker to apply in its turn. Returns whether it is new.
 
-    The same command may be sent again, and changes nothing. Raises `InvalidInput` where another has its number or its
-    answer is no longer kept, and `RateLimited` for one that is too far ahead.
+    The same command may be sent again, and changes nothing. Raises `InvalidInput` if another command has its number, or
+    if its answer is no longer kept, and `RateLimited` if it is too far ahead.
     """
     known = get_or_none(tx, RunCommand, run.id, command.number)
     if known is not None:
@@ -97,7 +94,7 @@ def add_command(tx: Tx, run: TrainingRun, command: RunCommand) -> bool:
 
 
 def remove_old(tx: Tx, run: TrainingRun, now: datetime) -> Sequence[str]:
-    """Remove the oldest commands of a run whose answers were kept for long enough. Returns their artifacts."""
+    """Remove the oldest commands of a run, if their answers were kept for long enough. Returns their artifacts."""
     names: list[str] = []
     for old in tx.page(RunCommand, "by_run", run.id, limit=_REMOVED_AT_ONCE):
         if old.number > saved_at(tx, run) or old.ended_at is None or old.ended_at + KEPT > now:
@@ -108,7 +105,7 @@ def remove_old(tx: Tx, run: TrainingRun, now: datetime) -> Sequence[str]:
 
 
 def saved_at(snapshot: Snapshot, run: TrainingRun) -> int:
-    """Return the number of the last command whose outcome is in a saved state; -1 where there is none."""
+    """Return the number of the last command with its outcome in a saved state; -1 if there is none."""
     job = get_or_none(snapshot, Job, run.job_id)
     return job.resume_step if job is not None and job.resume else -1
 
@@ -117,25 +114,24 @@ def saved_at(snapshot: Snapshot, run: TrainingRun) -> int:
 
 
 def next_command(snapshot: Snapshot, run_id: str) -> RunCommand | None:
-    """Return the command whose turn it is; None where it has not come."""
     run = get_or_none(snapshot, TrainingRun, run_id)
     return None if run is None or run.ended else get_or_none(snapshot, RunCommand, run_id, run.applied + 1)
 
 
 def last_command(snapshot: Snapshot, run_id: str) -> RunCommand | None:
-    """Return the command with the highest number that has come."""
     found = snapshot.page(RunCommand, "by_run", run_id, limit=1, descending=True)
     return found[0] if found else None
 
 
 def applied_since(snapshot: Snapshot, run: TrainingRun, number: int) -> Iterator[RunCommand]:
-    """Yield the commands after this number that were applied, in their order."""
     for one in range(number + 1, run.applied + 1):
         yield snapshot.get(RunCommand, run.id, one)
 
 
 def forget_bodies(tx: Tx, run: TrainingRun, before: int, upto: int) -> Sequence[str]:
-    """Drop the bodies of commands after `before`, up to `upto`, which a saved state has. Returns their artifacts."""
+    """Drop the bodies of commands after `before`, up to `upto`: a saved state has their outcome. Returns their
+    artifacts.
+    """
     names: list[str] = []
     for number in range(before + 1, upto + 1):
         command = get_or_none(tx, RunCommand, run.id, number)
@@ -146,7 +142,6 @@ def forget_bodies(tx: Tx, run: TrainingRun, before: int, upto: int) -> Sequence[
 
 
 def close_command(tx: Tx, command: RunCommand, **outcome: Any) -> None:
-    """Record the outcome of the command whose turn it is."""
     tx.replace(attrs.evolve(command, **outcome))
     run = tx.get(TrainingRun, command.run_id)
     tx.replace(attrs.evolve(run, applied=command.number))
@@ -154,14 +149,13 @@ def close_command(tx: Tx, command: RunCommand, **outcome: Any) -> None:
 
 
 def end_run(tx: Tx, run: TrainingRun, why: str) -> None:
-    """End a run: no more commands are applied. Those who wait for answers are notified."""
+    """End a run: no more commands are applied. Callers that wait for answers are notified."""
     if not run.ended:
         tx.replace(attrs.evolve(run, ended=why))
         tx.notify(f"future/{run.id}")
 
 
 def command_future(snapshot: Snapshot, principal: Principal, future_id: str) -> Future:
-    """Return the answer to a command. Raises `NotFound`."""
     run_id, _, number = future_id.rpartition(":")
     run = found_run(snapshot, principal, run_id)
     known = get_or_none(snapshot, RunCommand, run.id, int(number)) if number.isdecimal() and len(number) < 16 else None

@@ -23,7 +23,7 @@ MOST_HELD = 128
 
 @attrs.define
 class HeldRun:
-    """A run that is open: the last command that its weights have, and what came since its last optimizer step.
+    """An open run: the last command that its weights have, and what came since its last optimizer step.
 
     `unsaved` counts the optimizer steps since the last saved state, which was at `saved_at` of the monotonic clock. Its
     job was put aside at `left_at`.
@@ -38,7 +38,6 @@ class HeldRun:
     left_at: float = 0.0
 
     def accumulate(self, request: ScoredRows) -> tuple[Any, Mapping[str, float]]:
-        """Add the gradients of rows. Returns their log-probabilities and metrics."""
         scores, loss = self.state.accumulate(request.rows, objective_of(request))
         self.loss += loss.value
         self.tokens += request.tokens
@@ -53,7 +52,6 @@ class HeldRun:
 
 
 def objective_of(request: ScoredRows) -> Any:
-    """Return the objective that a request minimizes. Raises `InvalidInput`."""
     return token_objective(request.loss, request.settings, request.rows, request.columns)
 
 
@@ -67,7 +65,6 @@ class HeldRuns(dict[str, HeldRun]):
 
 
 def step_trainer(runtime: Runtime, base_model: str) -> StepTrainer | None:
-    """Return the trainer that trains this base model step by step; None where there is none."""
     for trainer in runtime.trainers:
         if trainer.methods(base_model) and hasattr(trainer, "open_run"):
             return cast("StepTrainer", trainer)
@@ -75,7 +72,6 @@ def step_trainer(runtime: Runtime, base_model: str) -> StepTrainer | None:
 
 
 def new_state(runtime: Runtime, run: TrainingRun, files: Files) -> OpenRun:
-    """Open weights: the untouched base model, or files. Raises `TrainingError`, `UnsupportedParameter`."""
     trainer = step_trainer(runtime, run.base_model)
     if trainer is None:
         raise TrainingError(f"no trainer of this worker trains {run.base_model!r} step by step")
@@ -113,7 +109,6 @@ def _rebuilt(claimed: ClaimedJob, run: TrainingRun) -> HeldRun:
 
 
 def _repeat(runtime: Runtime, opened: HeldRun, command: RunCommand) -> None:
-    """Apply a command to the weights again."""
     if command.status is not FutureStatus.DONE:
         return
     if command.kind is CommandKind.FORWARD_BACKWARD:
@@ -123,7 +118,6 @@ def _repeat(runtime: Runtime, opened: HeldRun, command: RunCommand) -> None:
 
 
 def keep_held(runtime: Runtime, run_id: str, opened: HeldRun) -> None:
-    """Keep a run open for its next commands."""
     opened.left_at = runtime.clock.monotonic()
     held = runtime.cache.slot(HeldRuns)
     with runtime.cache.lock:

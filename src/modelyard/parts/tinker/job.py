@@ -74,7 +74,6 @@ def apply_commands(claimed: ClaimedJob) -> Generator[None, None, None]:
 
 
 def end_with_job(tx: Tx, job: Job) -> None:
-    """Record in a run that its job has ended."""
     run = get_or_none(tx, TrainingRun, job.spec[RUN_ID])
     if run is not None:
         end_run(tx, run, job.error_message or "it was unloaded")
@@ -110,7 +109,6 @@ class _Holder:
                 yield
 
     def others_wait(self) -> bool:
-        """Return whether any job is ready."""
         return bool(self.runtime.store.read(ready_needs))
 
     def _park(self, tx: Tx) -> bool:
@@ -122,11 +120,10 @@ class _Holder:
         return True
 
     def rotate(self, tx: Tx) -> None:
-        """Put the job at the end of the queue."""
         rotate(tx, require_claim(tx, self.claimed.claim), self.runtime.clock.now())
 
     def leave(self) -> None:
-        """Keep the run open in this process for its next claim, unless it is unknown what its weights have."""
+        """Keep the run open in this process for its next claim, unless the state of its weights is unknown."""
         applier, self._applier = self._applier, None
         if applier is None or applier.opened is None:
             return
@@ -138,7 +135,7 @@ class _Holder:
     # ---- a command
 
     def apply(self, command: RunCommand) -> None:
-        """Apply a command and record its outcome. A command that fails fails alone."""
+        """Apply a command and record its outcome. A failure ends only its command."""
         try:
             outcome = self._outcome(command)
             self._record(command, outcome)
@@ -162,7 +159,7 @@ class _Holder:
         return self._applier.apply(command, self._require_budget)
 
     def _forget_weights(self) -> None:
-        """Close the weights, so that the next command opens them again: it is unknown what this one did to them."""
+        """Close the weights, so that the next command opens them again: it is unknown how this command changed them."""
         applier, self._applier = self._applier, None
         self._unsound = False
         if applier is not None and applier.opened is not None:
@@ -242,7 +239,9 @@ class _Holder:
     # ---- the saved state
 
     def _save_state_now_and_then(self, command: RunCommand, outcome: Applied) -> None:
-        """Save the state if the last one is old. Only after an optimizer step, when there are no gradients to save."""
+        """Save the state if the last one is old. This is done only after an optimizer step, when there are no gradients
+        to save.
+        """
         opened, runtime = self._applier and self._applier.opened, self.runtime
         if outcome.metrics is None or not opened or self._applier is None:
             return

@@ -21,7 +21,6 @@ MOST_WEIGHTS = 100
 
 
 def listed(view: View) -> HtmlPage:
-    """Show runs, the newest first."""
     page = view.platform.training_runs.listing().page(PAGE, view.query.get("after"))
     columns = [("run", ""), ("model", ""), ("base model", ""), ("state", ""), ("steps", "number"), ("loss", "")]
     shown = table([*columns, ("last command", ""), ("created", "")], [_line(view, run) for run in page])
@@ -69,7 +68,6 @@ def _model(view: View, run: TrainingRun) -> Html:
 
 
 def run(view: View) -> HtmlPage:
-    """Show one run: how it stands, its curves, and what it has saved."""
     runs = view.platform.training_runs
     found = runs.get(view.params["run"])
     drawn = curves([("", runs.metrics(found, POINTS))], "optimizer step")

@@ -14,7 +14,7 @@ Kept = Mapping[str, Any]
 
 
 def keep_bytes(runtime: Runtime, data: bytes, loose: list[str] | None = None) -> Kept:
-    """Keep bytes, and return what the record is to hold. The name of their artifact, if any, is added to `loose`."""
+    """Keep bytes, and return the value for the record. The name of their artifact, if any, is added to `loose`."""
     if len(data) <= WITHIN:
         return {"base64": base64.b64encode(data).decode()}
     stored = runtime.artifacts.put((data,))
@@ -24,7 +24,6 @@ def keep_bytes(runtime: Runtime, data: bytes, loose: list[str] | None = None) ->
 
 
 def kept_bytes(runtime: Runtime, kept: Kept) -> bytes:
-    """Return the bytes. Raises `ArtifactMissing`."""
     if "artifact" in kept:
         with runtime.artifacts.open(kept["artifact"], kept["digest"]) as file:
             return file.read()
@@ -32,7 +31,7 @@ def kept_bytes(runtime: Runtime, kept: Kept) -> bytes:
 
 
 def keep_files(runtime: Runtime, files: Mapping[str, Iterable[bytes]], loose: list[str]) -> Kept:
-    """Keep files as artifacts, and return what the record is to hold: `{name: {"artifact", "size", "digest"}}`.
+    """Keep files as artifacts, and return the value for the record: `{name: {"artifact", "size", "digest"}}`.
 
     The names of the artifacts are added to `loose`.
     """

@@ -24,8 +24,6 @@ RUN, SAMPLER = "train", "sample"
 
 
 class CommandKind(StrEnum):
-    """The kinds of commands."""
-
     CREATE = "create_model"
     LOAD = "load_weights"
     FORWARD = "forward"
@@ -47,7 +45,7 @@ class FutureStatus(StrEnum):
 
 
 class SessionStage(StrEnum):
-    """Whether a session may have runs at work (`open`), or none any more, with or without what they were answered."""
+    """The stages of a session: it may have active runs (`open`), or none any more, with or without their answers."""
 
     OPEN = "open"
     ENDED = "ended"
@@ -65,7 +63,7 @@ class WeightsKind(StrEnum):
 class RunSession:
     """A client at work: what it starts belongs to its session. `finished` is why it has ended, "" before.
 
-    `seen_at` is when its client was seen last, and from the `ended` stage on when that began.
+    `seen_at` is when its client was seen last, and from the `ended` stage on, when that stage began.
     """
 
     id: str
@@ -87,7 +85,7 @@ class TrainingRun:
     """A model in training by commands. `adapter` are the members of its `AdapterConfig`.
 
     `applied` is the number of the last command that was applied, -1 before the first; `steps` counts optimizer steps.
-    `job_id` is the job that applies them. `ended` is why there are no more, "" before.
+    `job_id` is the job that applies them. `ended` is why there are no more commands, "" before.
     """
 
     id: str
@@ -110,9 +108,9 @@ class TrainingRun:
 class RunCommand:
     """A command of a run. Commands are applied in the order of their numbers, each once.
 
-    `digest` is that of the request. `body` is what it brings besides its `arguments`, and `answer` what it was answered
-    with where that is not JSON (`result`): each is empty, `{"base64"}`, or `{"artifact", "size", "digest"}`. `error` is
-    why it has failed.
+    `digest` is the digest of the request. `body` is the command's data besides its `arguments`, and `answer` its answer
+    if that is not JSON (`result`): each is empty, `{"base64"}`, or `{"artifact", "size", "digest"}`. `error` is why it
+    has failed.
     """
 
     run_id: str
@@ -139,7 +137,7 @@ class RunCommand:
 class RunWeights:
     """Weights that a run has saved under a path that never changes: `id` is the path without its scheme.
 
-    They are those of a checkpoint of the run's model. `state` names the files that are needed besides to continue
+    They are the weights of a checkpoint of the run's model. `state` names the further files that are needed to continue
     training, each `{"artifact", "size", "digest"}`. From `expires_at` on they are not there any more.
     """
 
@@ -165,7 +163,7 @@ class RunWeights:
 
 @attrs.frozen
 class SamplingSession:
-    """What a client samples from: `model` is the name of a model as requests of completions have it."""
+    """The source of a client's samples: `model` is the name of a model as requests of completions have it."""
 
     id: str
     session_id: str
@@ -181,7 +179,7 @@ class SamplingSession:
 
 @attrs.frozen
 class Sample:
-    """A request to sample, which the process of this `ProcessRecord` answers. `answer` is as that of a command."""
+    """A request to sample, which the process of this `ProcessRecord` answers. `answer` is as for a command."""
 
     id: str
     entity: str
@@ -195,7 +193,7 @@ class Sample:
 
 
 def future_topic(future_id: str) -> str:
-    """Return the topic that is notified when an answer is there: that of the run, or of the request to sample."""
+    """Return the topic that is notified when an answer is ready: the topic of the run, or of the request to sample."""
     return f"future/{run_of(future_id) if is_command(future_id) else future_id}"
 
 
@@ -205,12 +203,12 @@ def run_topic(run_id: str) -> str:
 
 
 def is_command(future_id: str) -> bool:
-    """Return whether the id of an answer is that of a command of a run, and not of a request to sample."""
+    """Return whether the id of an answer belongs to a command of a run, and not to a request to sample."""
     return future_id.count(":") == 3 and future_id.split(":")[1] == RUN
 
 
 def run_of(future_id: str) -> str:
-    """Return the run or the sampler whose answer has this id."""
+    """Return the run or the sampler of the answer with this id."""
     return future_id.rpartition(":")[0]
 
 

@@ -66,14 +66,12 @@ class Begin:
     waits: ClassVar[bool] = True
 
     def perform(self, driver: Driver[Any]) -> None:
-        """Drive the flow to its end."""
         try:
             run(self.flow)
         finally:
             self.release(self.id)
 
     async def aperform(self, driver: AsyncDriver[Any]) -> None:
-        """Start the task."""
         task = asyncio.get_running_loop().create_task(arun(self.flow))
         self.tasks[self.id] = task
         task.add_done_callback(self._end)
@@ -90,7 +88,7 @@ class RunningSamples(dict[str, Any]):
 
 
 class Samplers:
-    """What clients sample from. Methods raise `NotFound` for what a principal may not see."""
+    """The sources that clients sample from. Methods raise `NotFound` for a source that the principal may not see."""
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         self._runtime, self._principal = runtime, principal
@@ -100,7 +98,9 @@ class Samplers:
     def create(
         self, session_id: str, number: int, *, base_model: str | None = None, path: str | None = None
     ) -> SamplingSession:
-        """Create a sampler for a base model or for saved weights; the same one again is returned. Raises `NotFound`."""
+        """Create a sampler for a base model or for saved weights; a second call returns the same sampler. Raises
+        `NotFound`.
+        """
         named, now = f"{session_id}:{SAMPLER}:{number}", self._runtime.clock.now()
         if path is None:
             if base_model is None:
@@ -123,7 +123,6 @@ class Samplers:
         return self._runtime.store.transact(step)
 
     def _names(self, snapshot: Snapshot, path: str) -> tuple[str, str]:
-        """Return the base model of saved weights, and the name of the checkpoint that they are."""
         weights = found_weights(snapshot, self._principal, weights_id(path), self._runtime.clock.now())
         base = snapshot.get(TrainingRun, weights.run_id).base_model
         checkpoint = get_or_none(snapshot, Checkpoint, weights.checkpoint_id)
@@ -157,7 +156,7 @@ class Samplers:
     def _sampling(self, sampler: SamplingSession, number: int, digest: str, answer: "Answer") -> Flow[str]:
         """Begin to answer a request, and return the id of its future. The same request again has the same future.
 
-        Raises `RateLimited` where too many are under way, and `InvalidInput` for another request of the same number.
+        Raises `RateLimited` if too many are under way, and `InvalidInput` if another request has this number.
         """
         runtime, now = self._runtime, self._runtime.clock.now()
         if len(runtime.cache.slot(RunningSamples)) >= MOST_AT_ONCE:
@@ -221,9 +220,10 @@ class Samplers:
         return keep_bytes(self._runtime, answer.written(completion))
 
     def _ending(self, model: str, choice: Choice) -> Choice:
-        """Return a choice whose tokens end with the stop string that ended it: its client looks for that in them.
+        """Return a choice with tokens that end with its stop string: the client looks for the stop string in the
+        tokens.
 
-        Without a tokenizer here they are all that were sampled.
+        Without a tokenizer here, the tokens are all that were sampled.
         """
         if not choice.stop_string:
             return choice
@@ -278,7 +278,7 @@ class Samplers:
 
 @attrs.frozen
 class Answer:
-    """How a request to sample is answered: the completion that it asks for, and how that is written."""
+    """How a request to sample is answered: the completion, and its format."""
 
     request: CompletionRequest
     written: Callable[[Completion], bytes]

@@ -30,14 +30,12 @@ _REMOVED_AT_ONCE = 4
 
 
 def check_weights_name(name: str) -> str:
-    """Return the name of weights. Raises `InvalidInput`."""
     if not NAME.fullmatch(name) or name in (".", ".."):
         raise InvalidInput.at("body", "path", msg="must be 1 to 128 letters, digits, dots, underscores or hyphens")
     return name
 
 
 def weights_id(path: str) -> str:
-    """Return the id of weights by their path. Raises `InvalidInput`."""
     parts = path.removeprefix(SCHEME).split("/")
     if not path.startswith(SCHEME) or len(parts) != 3 or parts[1] not in [*WeightsKind] or not all(parts):
         example = f"{SCHEME}RUN/{WeightsKind.STATE}/NAME or {SCHEME}RUN/{WeightsKind.SAMPLER}/NAME"
@@ -46,7 +44,6 @@ def weights_id(path: str) -> str:
 
 
 def found_weights(snapshot: Snapshot, principal: Principal, id: str, now: datetime) -> RunWeights:
-    """Return the weights of this id. Raises `NotFound`."""
     weights = get_or_none(snapshot, RunWeights, id)
     if weights is None or weights.expires_at <= now or not principal.scope.covers(weights.entity, weights.project):
         raise NotFound("Checkpoint", SCHEME + id)
@@ -54,12 +51,12 @@ def found_weights(snapshot: Snapshot, principal: Principal, id: str, now: dateti
 
 
 def expiry(now: datetime, seconds: int | None) -> datetime:
-    """Return when weights expire that are kept for so many seconds; None is for ever."""
+    """Return when weights expire; None stands for never."""
     return FOR_EVER if seconds is None else now + timedelta(seconds=seconds)
 
 
 def files_to_load(snapshot: Snapshot, weights: RunWeights, optimizer: bool) -> Files:
-    """Return the files by which weights are loaded. Raises `InvalidInput` where there is no optimizer's state."""
+    """Return the files to load weights from. Raises `InvalidInput` if there is no optimizer's state."""
     if optimizer and not weights.state:
         msg = f"{weights.path} has no optimizer's state: load it without, or save the state of a run"
         raise InvalidInput.at("body", "path", msg=msg)
@@ -74,7 +71,7 @@ def files_to_load(snapshot: Snapshot, weights: RunWeights, optimizer: bool) -> F
 
 @attrs.frozen
 class NewWeights:
-    """Weights to save: their name, the files of their checkpoint, and those that a state has besides."""
+    """Weights to save: their name, the files of their checkpoint, and the further files of a state."""
 
     kind: WeightsKind
     name: str
@@ -92,7 +89,7 @@ def save_weights(
 ) -> tuple[RunWeights, list[str]]:
     """Add a checkpoint of the run's model under a path. Returns it, and the artifacts that it has replaced.
 
-    Raises `Conflict` for a path that is taken, `NotFound` where the model was deleted.
+    Raises `Conflict` if the path is taken, `NotFound` if the model was deleted.
     """
     model = get_or_none(tx, Model, run.model_id)
     if model is None:
@@ -132,7 +129,7 @@ def save_weights(
 def remove_weights(tx: Tx, records: Sequence[Record], weights: RunWeights) -> list[str]:
     """Remove weights, and return the artifacts that only they had.
 
-    Their checkpoint stays where something else needs it: an alias, a pin, an entry of the catalogue, another job.
+    Their checkpoint stays if something else needs it: an alias, a pin, an entry of the catalogue, another job.
     """
     tx.remove(RunWeights, weights.id)
     names = [*artifacts_of(weights)]

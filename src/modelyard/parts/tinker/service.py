@@ -76,12 +76,12 @@ class TrainingRuns:
 
     @property
     def weights(self) -> SavedWeights:
-        """What runs have saved, under paths that never change."""
+        """The weights that runs have saved, under paths that never change."""
         return SavedWeights(self._runtime, self._principal)
 
     @property
     def samplers(self) -> Samplers:
-        """What clients sample from."""
+        """The sources that clients sample from."""
         return Samplers(self._runtime, self._principal)
 
     # ---- runs
@@ -101,7 +101,7 @@ class TrainingRuns:
     ) -> str:
         """Create a run on a base model, and return the future of its first command. Raises `NotFound`, `InvalidInput`.
 
-        `adapter` are members of `AdapterConfig`; a seed is drawn where it has none.
+        `adapter` are members of `AdapterConfig`; a seed is drawn if it has none.
         """
         request = [base_model, dict(adapter), dict(metadata or {})]
         if not self.trainable(base_model):
@@ -195,7 +195,7 @@ class TrainingRuns:
         return index_listing(self._runtime, TrainingRun, index, *where, place=place, order="desc", keep=keep)
 
     def of_job(self, job_id: str) -> TrainingRun:
-        """Return the run whose commands a job applies. Raises `NotFound`."""
+        """Return the run of a job, which applies its commands. Raises `NotFound`."""
 
         def query(snapshot: Snapshot) -> TrainingRun:
             job = get_or_none(snapshot, Job, job_id)
@@ -204,7 +204,7 @@ class TrainingRuns:
         return self._runtime.store.read(query)
 
     def metrics(self, run: TrainingRun, most: int | None = None) -> MetricRows:
-        """Return what a run has recorded with its optimizer steps; at most about `most` of them, evenly spaced."""
+        """Return the metrics of a run's optimizer steps; at most about `most` rows, evenly spaced."""
         return metric_rows(self._runtime, run.job_id, most)
 
     def last_request(self, run: TrainingRun) -> datetime:
@@ -302,9 +302,9 @@ class TrainingRuns:
         return kept_bytes(self._runtime, future.answer)
 
     def wait(self, future_id: str, seconds: float) -> Future:
-        """Wait for an answer, for so many seconds at most, and return what there is then. Raises `NotFound`.
+        """Wait for an answer, for so many seconds at most, and return its future. Raises `NotFound`.
 
-        Where no worker is alive, the commands of its run are applied in this thread.
+        If no worker is alive, the commands of its run are applied in this thread.
         """
         return run(self._waiting(future_id, seconds))
 
@@ -323,7 +323,7 @@ class TrainingRuns:
                 yield Await(pause.asleep, partial(self._work, future_id, pause))
 
     def _work(self, future_id: str, pause: JobPause) -> None:
-        """Apply the commands of a run in this thread where no worker is alive; else sleep."""
+        """Apply the commands of a run in this thread if no worker is alive; else sleep."""
         if not is_command(future_id) or alive(self._runtime):
             pause.sleep()
             return

@@ -37,7 +37,7 @@ class ListedPart:
 
 
 class ClientSessions:
-    """The sessions of clients. Methods raise `NotFound` for what a principal may not see."""
+    """The sessions of clients. Methods raise `NotFound` for a session that the principal may not see."""
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         self._runtime, self._principal = runtime, principal
@@ -88,7 +88,7 @@ class ClientSessions:
         self._runtime.store.transact(step)
 
     def get(self, session_id: str) -> SessionParts:
-        """Return a session and what belongs to it. Raises `NotFound`."""
+        """Return a session and its parts. Raises `NotFound`."""
 
         def query(snapshot: Snapshot) -> SessionParts:
             session = found_session(snapshot, self._principal, session_id)
@@ -111,7 +111,7 @@ def listed_part(
     limit: int,
     keep: Callable[[R], bool] = lambda _: True,
 ) -> ListedPart:
-    """Return what the principal's entity has, from an offset on. Clients page by offsets, so all is counted."""
+    """Return a part of the records of the principal's entity. All are counted, because clients page by offsets."""
     scope, entity = principal.scope, principal.entity
 
     def query(snapshot: Snapshot) -> ListedPart:

@@ -1,6 +1,6 @@
-"""Sessions whose client has left without a word: they end with their runs, and later lose what those were answered.
+"""Sessions of clients that left without a word: they end with their runs, and later lose the answers of the runs.
 
-What the runs have saved stays. A client shows that it is there by its heartbeat, or by a command.
+Saved weights stay. A client is known to be there by its heartbeat, or by a command.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ _ENDS_RUNS = "the end of its session: nothing was heard of the client"
 
 
 def tidy_sessions(runtime: Runtime) -> None:
-    """End the sessions of silent clients, and remove what the runs of others were answered long ago."""
+    """End the sessions of silent clients, and remove the old answers of runs of ended sessions."""
     close_unused(runtime)
     now = runtime.clock.now()
     silent = _unseen_since(runtime, SessionStage.OPEN, now - timedelta(seconds=runtime.settings.session_idle))
@@ -52,7 +52,6 @@ def tidy_sessions(runtime: Runtime) -> None:
 
 
 def _unseen_since(runtime: Runtime, stage: SessionStage, moment: datetime) -> Sequence[RunSession]:
-    """Return sessions that have not been seen since a moment, or have ended before it."""
     first = runtime.store.read(lambda snapshot: snapshot.page(RunSession, "by_stage", stage, limit=_AT_ONCE))
     return [session for session in first if session.seen_at <= moment]
 
@@ -77,7 +76,7 @@ def _going(snapshot: Snapshot, session_id: str) -> Sequence[TrainingRun]:
 
 
 def _finish(tx: Tx, seen: RunSession, now: datetime, idle: float) -> bool:
-    """Have no more runs begin in a session. Returns False where its client was heard of after all."""
+    """Have no more runs begin in a session. Returns False if its client was heard of after all."""
     session = tx.get(RunSession, seen.id)
     if session.seen_at != seen.seen_at or session.stage is not SessionStage.OPEN:
         return False
@@ -109,7 +108,7 @@ def _enter(tx: Tx, session_id: str, stage: SessionStage, now: datetime) -> None:
 
 
 def _clear(runtime: Runtime, session: RunSession) -> None:
-    """Remove a session's samplers, and the commands of all its runs, with what these have brought and were answered."""
+    """Remove a session's samplers, and the commands of all its runs with their data and answers."""
     while runtime.store.transact(partial(_remove_samplers, session_id=session.id)):
         pass
     runs = runtime.store.read(lambda s: [run.id for run in iter_index(s, TrainingRun, "by_session", session.id)])
@@ -121,7 +120,6 @@ def _clear(runtime: Runtime, session: RunSession) -> None:
 
 
 def _remove_samplers(tx: Tx, session_id: str) -> bool:
-    """Remove some of the samplers, and return whether there were any."""
     first = tx.page(SamplingSession, "by_session", session_id, limit=_AT_ONCE)
     for sampler in first:
         tx.remove(SamplingSession, sampler.id)

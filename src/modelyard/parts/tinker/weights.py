@@ -22,7 +22,7 @@ from modelyard.protocols import Snapshot
 
 
 class SavedWeights:
-    """The weights that runs have saved. Methods raise `NotFound` for what a principal may not see."""
+    """The weights that runs have saved. Methods raise `NotFound` for weights that the principal may not see."""
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:
         self._runtime, self._principal = runtime, principal
@@ -73,7 +73,6 @@ class SavedWeights:
 def weights_to_load(
     runtime: Runtime, principal: Principal, path: str, optimizer: bool
 ) -> tuple[RunWeights, TrainingRun]:
-    """Return saved weights and the run that has saved them. Raises `NotFound`, `InvalidInput`."""
     named, now = weights_id(path), runtime.clock.now()
 
     def query(snapshot: Snapshot) -> tuple[RunWeights, TrainingRun]:
@@ -85,7 +84,6 @@ def weights_to_load(
 
 
 def load_arguments(principal: Principal, weights: RunWeights, optimizer: bool) -> Mapping[str, Any]:
-    """Return the arguments of a command that loads weights, with the projects that its caller may see."""
     projects = principal.scope.projects
     seen = None if projects is None else sorted(projects)
     return {"path": weights.path, "weights": weights.id, "optimizer": optimizer, "projects": seen}

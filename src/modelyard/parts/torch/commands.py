@@ -24,7 +24,6 @@ COLUMNS = (
 
 
 def usd(text: str) -> Decimal:
-    """Parse an exact amount of money."""
     try:
         return Decimal(text)
     except InvalidOperation:

@@ -1,7 +1,7 @@
 """Decoding by replaying recorded passes (CUDA graphs): replaying is faster than launching a thousand kernels.
 
 A recording reads and writes fixed addresses. So a pass is recorded for a number of rows and of visible keys, on inputs
-that stay at their addresses, and is replayed for fewer of both: rows of padding write where no running row lies.
+that stay at their addresses, and is replayed for fewer of both: rows of padding write to rows that are not running.
 """
 
 import logging

@@ -86,7 +86,6 @@ class JointCache:
         self.last = torch.cat([cache.last for cache in caches if cache.last is not None])
 
     def keep(self, rows: list[int]) -> None:
-        """Forget all rows but these."""
         self.seen = [self.seen[row] for row in rows]
         longest = max(self.seen)
 
@@ -98,7 +97,6 @@ class JointCache:
         self.last = None if self.last is None else self.last[rows]
 
     def copy(self, row: int) -> "JointCache":
-        """Return an independent cache of one row."""
         other = JointCache(self._body, self._config, keeps=self._keeps)
         alone = len(self.seen) == 1
         shared = {} if alone else {id(tensor): tensor for tensor in _tensors(self.kept, _DEEPEST)}
@@ -110,12 +108,11 @@ class JointCache:
 
     @property
     def nbytes(self) -> int:
-        """Memory in bytes."""
         storages = [tensor.untyped_storage() for tensor in _tensors(self.kept, _DEEPEST)]
         return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
     def _places(self, device: torch.device) -> dict[str, Any]:
-        """Return the positions and the mask of one more token, where the model's own are not right."""
+        """Return the positions and the mask of one more token, if the model's own are not right."""
         if self._aligned or _OF_ATTENTION not in self.kept:
             return {}
         positions = torch.tensor(self.seen, device=device)[:, None]
@@ -136,7 +133,7 @@ Change = Callable[[str, Sequence[Tensor]], Tensor]
 def _changed(values: Sequence[Any], change: Change, depth: int, name: str = "") -> Any:
     """Return the first of several values of equal structure, with new tensors.
 
-    `change` makes each of them of the tensors that the values have there, and of the name of their attribute. Lists,
+    `change` makes each of the tensors that stand at its place in the values, and of the name of their attribute. Lists,
     mappings and objects are changed in place, and each old tensor is dropped at once: only one is in memory twice.
     """
     first = values[0]
@@ -177,7 +174,6 @@ def _padding_mask(counts: Sequence[int], dtype: torch.dtype, device: torch.devic
 
 
 def _tensors(value: Any, depth: int) -> Iterator[Tensor]:
-    """Yield the tensors in a cache, at any depth."""
     if isinstance(value, Tensor):
         yield value
     elif depth:

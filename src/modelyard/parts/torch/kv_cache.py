@@ -84,11 +84,9 @@ class RowCache(Cache):
         return keys[self._rows, :, : self._seen], values[self._rows, :, : self._seen]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return how many tokens there were before this pass, if all rows begin at the same place."""
         return self._seen - self._width
 
     def get_mask_sizes(self, *_: Any, **__: Any) -> tuple[int, int]:
-        """Return the number of keys, and where they begin."""
         return self._seen, 0
 
     @property
@@ -97,12 +95,10 @@ class RowCache(Cache):
         return False
 
     def copy(self, source: int, target: int, tokens: int) -> None:
-        """Copy the first tokens of a row to another."""
         for tensor in (*self.keys, *self.values):
             tensor[target, :, :tokens] = tensor[source, :, :tokens]
 
     def clear(self, row: int) -> None:
-        """Fill a row with zeros."""
         for tensor in (*self.keys, *self.values):
             tensor[row].zero_()
 
@@ -138,7 +134,6 @@ def _causal(positions: Tensor, seen: int, window: int | None, dtype: torch.dtype
 
 
 def hiding(hidden: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the mask that hides these keys."""
     return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, -torch.inf)
 
 
@@ -180,15 +175,12 @@ def windows(config: Any) -> Mapping[str, int | None]:
 
 
 def head_size(config: Any) -> int:
-    """Return the size of an attention head."""
     return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
 def key_heads(config: Any) -> int:
-    """Return the number of heads that have their own keys and values."""
     return getattr(config, "num_key_value_heads", None) or config.num_attention_heads
 
 
 def bytes_per_token(config: Any, dtype: torch.dtype) -> int:
-    """Return the bytes that a token takes in a cache."""
     return 2 * config.num_hidden_layers * key_heads(config) * head_size(config) * dtype.itemsize

@@ -37,7 +37,7 @@ class LoraShape:
     """The rank of an adapter, the numerator of its scale (alpha / rank), and the layers it changes.
 
     If no layers are named: those with names in `TARGETS`, or all linear layers if the model has none of these. The head
-    is changed only where it is named.
+    is changed only if it is named.
     """
 
     rank: int = 16
@@ -45,7 +45,6 @@ class LoraShape:
     targets: tuple[str, ...] = ()
 
     def resolve(self, model: nn.Module) -> "LoraShape":
-        """Return this shape with the names of the layers that the model really has."""
         named = {_leaf(name) for name, _ in linear_layers(model)}
         if self.targets:
             named = (named | {_leaf(name) for name, _ in head_layer(model)}) & set(self.targets)
@@ -55,7 +54,6 @@ class LoraShape:
         return attrs.evolve(self, targets=tuple(sorted(named)))
 
     def layers(self, model: nn.Module) -> "list[tuple[str, nn.Linear]]":
-        """Return the layers of a model that it changes, with their names."""
         every = [*linear_layers(model), *head_layer(model)]
         return [(name, layer) for name, layer in every if _leaf(name) in self.targets]
 
@@ -99,7 +97,7 @@ def _leaf(name: str) -> str:
 
 
 def _fused_expert_names(model: nn.Module) -> set[str]:
-    """Return module names that peft would wrongly match if experts are stacked in one weight; they are skipped."""
+    """Return module names to skip: peft would wrongly match them if experts are stacked in one weight."""
     stacked = any(
         name.endswith("experts") and any(True for _ in module.parameters(recurse=False))
         for name, module in model.named_modules()
@@ -123,9 +121,10 @@ _LINEAR = (nn.Linear, Conv1D)
 
 
 def linear_layers(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
-    """Yield the layers that an adapter may change, with their names: all linear ones of the text model but the head.
+    """Yield the layers that an adapter may change, with their names: all linear layers of the text model except the
+    head.
 
-    They are those of the base model, also where LoRA versions have replaced them.
+    They are the layers of the base model, even if LoRA versions have replaced them.
     """
     reading = set(getattr(model, "get_decoder", lambda: model)().modules())
     head, inner = _head(model), set()
@@ -153,13 +152,12 @@ def _plain(module: nn.Module) -> nn.Module:
 
 
 def _sizes(layer: nn.Linear) -> tuple[int, int]:
-    """Return the numbers of input and output features."""
     first, second = layer.weight.shape
     return (first, second) if isinstance(layer, Conv1D) else (second, first)
 
 
 class LoraLinear(nn.Module):
-    """Replaces a linear layer, to whose results it adds what `added` returns.
+    """Replaces a linear layer, and adds what `added` returns to its results.
 
     It shows that layer's weights, as some layers read the weights of others.
     """
@@ -182,17 +180,14 @@ class LoraLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The weight of the replaced layer."""
         return self.base.weight
 
     @property
     def bias(self) -> Tensor | None:
-        """The bias of the replaced layer."""
         return self.base.bias
 
 
 def put_in(model: nn.Module, name: str, layer: LoraLinear) -> None:
-    """Replace the layer of this name by its LoRA version."""
     parent, _, leaf = name.rpartition(".")
     setattr(model.get_submodule(parent), leaf, layer)
 
@@ -207,7 +202,7 @@ class BankedLinear(LoraLinear):
         self.up: Tensor = base.weight.new_zeros(slots, self.out_features, 0)
 
     def widen(self, rank: int) -> bool:
-        """Make room for adapters of this rank, keeping those that are loaded; return whether there was less."""
+        """Make room for adapters of this rank, keeping those that are loaded; return whether there was less room."""
         more = rank - self.down.shape[1]
         if more > 0:  # allocate both or, without memory, none
             wider = functional.pad(self.down, (0, 0, 0, more)), functional.pad(self.up, (0, more))
@@ -282,11 +277,9 @@ class AdapterBank:
         return layer
 
     def select(self, slots: Sequence[int]) -> None:
-        """Set the slot that each row of the next pass uses."""
         self._select(self.selection, slots)
 
     def select_of_head(self, slots: Sequence[int]) -> None:
-        """Set the slot that each row of the next logits uses: one for all rows, or one for each."""
         if not self._head.isdisjoint(self._layers):
             self._select(self._of_head, slots)
 
@@ -297,12 +290,10 @@ class AdapterBank:
             selection.rows = torch.tensor(slots, device=self._device)
 
     def look_up(self, slots: Tensor) -> None:
-        """Set the tensor that holds the slots of the next pass: one for all rows, one for each, or none."""
         self.selection.uniform, self.selection.rows = 0, slots if len(slots) else None
 
 
 def read_tensors(file: BinaryIO) -> Mapping[str, Tensor]:
-    """Read all tensors of a file, to the CPU. Raises ValueError if it is not a valid safetensors file."""
     try:
         return load(file.read())
     except SafetensorError as fault:

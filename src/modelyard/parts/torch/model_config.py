@@ -53,8 +53,9 @@ def _check_family(config: Mapping[str, Any]) -> None:
 
 
 def _families() -> Container[str] | None:
-    """Those that the transformers that is installed has causal language models of, as far as it tells without being
-    imported, which takes seconds: None for nothing.
+    """Return the families that the installed transformers has causal language models of; None if that is unknown.
+
+    Transformers is read, and not imported: that takes seconds.
     """
     package = find_spec("transformers")
     if package is None or package.origin is None:
@@ -68,7 +69,7 @@ def _families() -> Container[str] | None:
 
 
 def _named_in_table(tree: ast.Module) -> set[str]:
-    """Return the first of each pair of the table; nothing where there is no such table."""
+    """Return the first of each pair of the table; nothing if there is no such table."""
     for statement in tree.body:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(args=[pairs])) if name == _TABLE:
@@ -82,8 +83,8 @@ def _named_in_table(tree: ast.Module) -> set[str]:
 def language_model(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the part of a configuration that describes the language model.
 
-    In the configuration of a model that also sees or hears, that is a part of its own. Sizes that are left to the
-    defaults of the family are added where transformers is installed.
+    In the configuration of a model that also sees or hears, that is a separate part. Sizes that are left to the
+    defaults of the family are added if transformers is installed.
     """
     own = config.get("text_config")
     declared = own if isinstance(own, Mapping) else config
@@ -105,7 +106,6 @@ def _default_sizes(family: Any) -> Mapping[str, Any]:
 
 
 def vocabulary_size(config: Mapping[str, Any]) -> int:
-    """Return how many tokens there are. Raises `InvalidInput`."""
     return _positive(language_model(config), "vocab_size")
 
 
@@ -127,8 +127,8 @@ def _check_kind(config: Mapping[str, Any]) -> None:
 def context_length(config: Mapping[str, Any]) -> int:
     """Return how many tokens a model of this configuration is served and trained with. Raises `InvalidInput`.
 
-    Where longrope changes the positions of all tokens when a sequence passes a length, it ends there: what was read
-    before, and what is read next to it, would be wrong.
+    If longrope changes the positions of all tokens when a sequence passes a length, the context ends there: what was
+    read before, and what is read next to it, would be wrong.
     """
     declared = language_model(config)
     most = _positive(declared, next((name for name in _LENGTHS if name in declared), _LENGTHS[0]))
@@ -136,7 +136,7 @@ def context_length(config: Mapping[str, Any]) -> int:
 
 
 def _ropes(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """How positions are scaled: in all layers, or in those of one kind each."""
+    """Return the scalings of positions: one of all layers, or one of each kind of layer."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(rope, Mapping):
         raise _refused("says how positions are scaled (rope_parameters, rope_scaling), which must be an object")
@@ -144,7 +144,7 @@ def _ropes(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _unscaled(config: Mapping[str, Any], rope: Mapping[str, Any]) -> list[int]:
-    """Up to where longrope leaves positions as they are; nothing where they are scaled in another way."""
+    """Return the lengths up to which longrope leaves positions as they are; nothing for another scaling."""
     kind = rope.get("rope_type", rope.get("type"))
     if kind == "su":
         raise _refused("asks for scaled positions of type 'su', which transformers now calls 'longrope'")

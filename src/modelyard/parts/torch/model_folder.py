@@ -1,7 +1,7 @@
 """A causal language model in a local folder of the transformers format: what is in it, checked without loading it.
 
 Only data are looked at: JSON, a chat template, and weights as safetensors. Pickled weights are never read, and a folder
-that wants code of its own to be run is refused.
+that needs its own code to be run is refused.
 """
 
 import hashlib
@@ -44,12 +44,12 @@ Progress = Callable[[int, int], None]
 
 @attrs.frozen
 class BaseFolder:
-    """What the files of a base model say.
+    """The facts that the files of a base model state.
 
     `architecture` is the name of its transformers class, `dtypes` are the number formats of its weights in safetensors'
-    words, `parameters` is how many weights there are. `tool_format` names how it writes tool calls, "" when its
-    template knows none. Lengths are in tokens. `files` holds the SHA-256 digest in hex of everything that serving and
-    training read, by file name.
+    words, `parameters` is how many weights there are. `tool_format` names how it writes tool calls, "" if its template
+    knows none. Lengths are in tokens. `files` holds the SHA-256 digest in hex of everything that serving and training
+    read, by file name.
     """
 
     path: str
@@ -63,9 +63,7 @@ class BaseFolder:
 
     @property
     def quantization(self) -> Quantization:
-        """The format of the weights: that of nearly all of them, as norms often stay in 32 bits. Raises
-        `InvalidInput` for others.
-        """
+        """The format of nearly all weights, as norms often stay in 32 bits. Raises `InvalidInput` for other formats."""
         known = [_FORMATS[dtype] for dtype in _FORMATS if dtype in self.dtypes]
         if not known:
             problem = f"the weights are {', '.join(sorted(self.dtypes))}; give 16- or 32-bit floats"
@@ -75,7 +73,6 @@ class BaseFolder:
     def base_model(
         self, id: str, name: str, tuning: Tuning, created_at: datetime, prices: Mapping[str, str]
     ) -> BaseModel:
-        """Return the record of this folder, offered under an id and a name. Raises `InvalidInput`."""
         return BaseModel(
             id=id,
             name=name,
@@ -122,19 +119,22 @@ def read_base_folder(path: str | os.PathLike[str], progress: Progress | None = N
 
 @lru_cache
 def takes_reasoning_effort(path: str) -> bool:
-    """Return whether the chat template in this folder has the variable `reasoning_effort`; False where none is left."""
+    """Return whether the chat template in this folder has the variable `reasoning_effort`; False if the template is
+    gone.
+    """
     return bool(_EFFORT.search(_template_if_any(path)))
 
 
 @lru_cache
 def writes_reasoning(path: str) -> bool:
-    """Return whether the chat template in this folder has the marks of reasoning; False where none is left."""
+    """Return whether the chat template in this folder has the marks of reasoning; False if the template is gone."""
     return CLOSING in _template_if_any(path)
 
 
 def check_unchanged(base: BaseModel) -> None:
-    """Whether the folder of a base model still holds what was looked through. Weights are read for that only where they
-    were written since then: reading them may take as long as loading them. Raises `BackendError`.
+    """Check that the folder of a base model still has the files that were looked through. Raises `BackendError`.
+
+    Weights are read only if they were written since then: reading them may take as long as loading them.
     """
     folder = Path(base.path)
     if not folder.is_dir():
@@ -182,7 +182,7 @@ def _json(folder: Path, name: str) -> Mapping[str, Any]:
 
 
 def _template_if_any(path: str) -> str:
-    """Return the chat template, or nothing where it cannot be read."""
+    """Return the chat template, or "" if it cannot be read."""
     try:
         return _template(Path(path))
     except (InvalidInput, OSError):
@@ -190,7 +190,6 @@ def _template_if_any(path: str) -> str:
 
 
 def _template(folder: Path) -> str:
-    """Return the chat template. Raises `InvalidInput` without one."""
     known = _json(folder, TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).is_file() else {}
     own = folder / TEMPLATE
     template = own.read_text(errors="replace") if own.is_file() else known.get("chat_template")

@@ -57,7 +57,6 @@ class ModelHead(nn.Module):
         self.model = own
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Compute logits (... x vocabulary) from hidden states (... x size)."""
         found = self.model(inputs_embeds=hidden.flatten(0, -2)[None], use_cache=False).logits[0]
         return found.float().unflatten(0, hidden.shape[:-1])
 
@@ -138,7 +137,6 @@ class Network:
 
     @property
     def context_length(self) -> int:
-        """The longest sequence, in tokens."""
         return context_length(self.config.to_dict())
 
     @property
@@ -148,7 +146,6 @@ class Network:
 
     @property
     def body(self) -> Any:
-        """The part of the model that maps tokens to hidden states."""
         return getattr(self.model, body_name(self.model))
 
     def lay_out(self) -> None:
@@ -185,7 +182,6 @@ class Network:
         return found
 
     def new_cache(self, rows: int = 1) -> JointCache:
-        """Create a cache for so many sequences of equal length."""
         return JointCache(self.body, self.config, rows, self.has_cache)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -198,7 +194,7 @@ class Network:
     # ---- which ways of running are correct
 
     def _check(self) -> None:
-        """Check that body and head, used separately, give the logits of the whole model, and which caches do.
+        """Check that body and head, used separately, give the logits of the whole model, and find the caches that do.
 
         Raises `BackendError` if they do not.
         """
@@ -217,7 +213,7 @@ class Network:
             raise kind(f"{type(self.model).__name__} cannot be run here: {first_line(fault)}") from fault
 
     def _choose_head(self, ways: WayChecks, states: Tensor, whole: Tensor) -> None:
-        """Use the head alone or, if the model does more after its body, all of that."""
+        """Use the head alone or, if the model does more after its body, all of the model after its body."""
         found, own = self.logits(states), ModelHead(self.model)
         more = tried(own, states)
         if more is not None and float((more - found).abs().max()) > 1e-5 * float(found.abs().max()):
@@ -227,7 +223,6 @@ class Network:
 
 
 def failure_of(fault: Exception) -> BackendError:
-    """Return the error that the reader of an answer gets."""
     if isinstance(fault, BackendError):
         return fault
     full, name = out_of_memory(fault), type(fault).__name__

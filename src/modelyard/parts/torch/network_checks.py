@@ -40,7 +40,7 @@ class WayChecks:
         return self._is_right(self._in_rows)
 
     def in_separate_cache(self) -> bool:
-        """Whether each sequence can have a cache of its own."""
+        """Whether each sequence can have a separate cache."""
         return self._is_right(self._in_separate_cache)
 
     def as_batch(self) -> bool:

@@ -31,7 +31,7 @@ class Pooling(StrEnum):
 
 @lru_cache
 def pooling_of(path: str) -> Pooling | None:
-    """Return the pooling that a folder describes, or None for one that is not known here."""
+    """Return the pooling that a folder describes, or None if it is unknown here."""
     described = Path(path) / POOLING
     if not described.is_file():
         return Pooling.LAST
@@ -43,7 +43,7 @@ def pooling_of(path: str) -> Pooling | None:
 
 @lru_cache
 def embedding_size(path: str) -> int:
-    """Return how many numbers an embedding has: 0 for a folder that is gone, or whose pooling is not known."""
+    """Return how many numbers an embedding has: 0 if the folder is gone, or its pooling is unknown."""
     if pooling_of(path) is None:
         return 0
     try:
@@ -55,7 +55,7 @@ def embedding_size(path: str) -> int:
 
 
 def _object(path: Path) -> Mapping[str, Any]:
-    """Return the JSON object in a small file; an empty one if it holds none."""
+    """Return the JSON object in a small file; an empty object if it holds none."""
     try:
         value = json.loads(path.read_bytes()) if path.stat().st_size <= _LARGEST else None
     except (OSError, ValueError, RecursionError):

@@ -15,7 +15,7 @@ SMALL = 10_000_000
 
 
 class Tuning(StrEnum):
-    """What training changes: low-rank adapters next to the weights, or the weights themselves."""
+    """The weights that training changes: low-rank adapters next to the weights, or the weights themselves."""
 
     LORA = "lora"
     FULL = "full"

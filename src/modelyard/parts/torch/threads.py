@@ -1,4 +1,6 @@
-"""How many threads torch computes on, for models where one is faster than several that wait for each other."""
+"""The number of threads that torch computes on. A small model is faster on one than on several that wait for each
+other.
+"""
 
 import os
 from collections.abc import Iterator

@@ -29,7 +29,7 @@ _HIDDEN = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 class SpecialTokenEscaper:
     """Escapes the names of special tokens in text, so that text cannot forge them.
 
-    They are replaced by placeholders while the template is rendered, and then encoded as ordinary text.
+    The names are replaced by placeholders while the template is rendered, and then encoded as ordinary text.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -40,7 +40,6 @@ class SpecialTokenEscaper:
         self._plain.encode_special_tokens = True
 
     def escape(self, value: Any) -> Any:
-        """Return a JSON value with the names of special tokens replaced in all its strings."""
         if isinstance(value, str):
             return self._pattern.sub(lambda found: f"{_OPEN}{self._texts.index(found[0])}{_CLOSE}", value)
         if isinstance(value, dict):
@@ -48,11 +47,9 @@ class SpecialTokenEscaper:
         return [self.escape(one) for one in value] if isinstance(value, list) else value
 
     def encode(self, text: str) -> list[int]:
-        """Encode a string that may contain placeholders."""
         return [token for _, encoded in self._pieces(text) for token in encoded.ids]
 
     def encode_with_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Encode a string; also return the span (first character, end) of each token in it."""
         ids: list[int] = []
         spans: list[tuple[int, int]] = []
         for found, encoded in self._pieces(text):
@@ -97,7 +94,6 @@ class ChatTokenizer:
 
     @property
     def end_tokens(self) -> frozenset[int]:
-        """The tokens that end an answer."""
         return self._end
 
     def prompt(
@@ -111,14 +107,13 @@ class ChatTokenizer:
         return self.render(messages, tools, add_generation_prompt=True, **effort)
 
     def around(self, text: str) -> list[int]:
-        """Return the tokens of a text, with those that the tokenizer puts around it."""
         found: list[int] = self.tokenizer(text)["input_ids"]
         return found
 
     def raw_prompt(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the tokens of a text without a template. The names of special tokens in it are these tokens.
 
-        `add_special_tokens` adds those with which the model's texts begin or end. Raises `InvalidInput`.
+        `add_special_tokens` adds the tokens with which the model's texts begin or end. Raises `InvalidInput`.
         """
         ids: list[int] = self.tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
         if not ids:
@@ -167,8 +162,8 @@ class ChatTokenizer:
 
     @cached_property
     def token_bytes(self) -> Sequence[bytes]:
-        """By token id, the bytes that it stands for in a string; special tokens stand for none, but for those that mark
-        tool calls or reasoning.
+        """By token id, the bytes that it stands for in a string; special tokens stand for none, except the marks of
+        tool calls and reasoning.
         """
         to_byte = _byte_of_character()
         decoder = self.tokenizer.backend_tokenizer.decoder
@@ -188,7 +183,7 @@ class ChatTokenizer:
 
     @cached_property
     def token_of_bytes(self) -> Mapping[bytes, int]:
-        """The token that stands for these bytes; where several do, the first."""
+        """The token that stands for these bytes; if several do, the first."""
         return {raw: token for token, raw in reversed(list(enumerate(self.token_bytes))) if raw}
 
 
@@ -239,7 +234,6 @@ def _plain_tool(tool: Tool) -> Mapping[str, Any]:
 
 
 def _text_of(value: Any) -> str:
-    """Return frozen mappings as JSON text."""
     return json.dumps(value, default=dict)
 
 

@@ -1,4 +1,4 @@
-"""The filter of a query of calls: what an index finds of it, and what is checked on each call."""
+"""The filter of a query of calls: an index finds a part of it, and the rest is checked on each call."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -19,11 +19,11 @@ Range = tuple[str, tuple[str | None, ...]]
 
 @attrs.frozen
 class CallFilter:
-    """Which calls are meant: those that agree with every member that is not empty.
+    """A filter of calls: a call must agree with every member that is not empty.
 
-    An op is named by its name, by the reference of a version, or by one that ends in `:*` for all versions. `refs` of
-    inputs and outputs are references that stand anywhere in them. `outcomes` are "running", "success" and "error".
-    Calls began at `since` or later and before `until`. Those `with_feedback` have some.
+    An op is named by its name, by the reference of a version, or by a reference that ends in `:*` for all versions.
+    `refs` of inputs and outputs are references that stand anywhere in them. `outcomes` are "running", "success" and
+    "error". Calls began at `since` or later and before `until`. `with_feedback` keeps the calls that have feedback.
     """
 
     call_ids: tuple[str, ...] = ()
@@ -47,7 +47,6 @@ class CallFilter:
                 raise InvalidInput.at("filter", field.name, msg=f"must be at most {MAX_NAMED}", type="too_long")
 
     def keeps(self, call: TracedCall) -> bool:
-        """Return whether a call agrees."""
         return (
             _among(call.id, self.call_ids)
             and (not self.op_names or any(_is_op(call, name) for name in self.op_names))
@@ -64,7 +63,6 @@ class CallFilter:
         )
 
     def ranges(self) -> list[Range]:
-        """Return the parts of an index that hold the calls, as narrow as the filter permits."""
         outcomes: list[Range] = [("by_outcome", (one,)) for one in dict.fromkeys(self.outcomes)]
         if self.parent_ids:
             return [("by_parent", (one,)) for one in dict.fromkeys(self.parent_ids)]
@@ -105,7 +103,6 @@ def _is_op(call: TracedCall, name: str) -> bool:
 
 
 def _holds(value: Any, refs: Sequence[str]) -> bool:
-    """Return whether one of the references stands anywhere in a value."""
     if isinstance(value, str):
         return any(value == ref or (ref.endswith(":*") and value.startswith(ref[:-1])) for ref in refs)
     if isinstance(value, Mapping):

@@ -1,6 +1,6 @@
 """Queries of traced calls: a filter finds them in an index, a condition is tested on each, an order may sort them.
 
-Calls are read batch by batch. Those that are sorted by something other than their start are read twice: first the
+Calls are read batch by batch. Calls that are sorted by something other than their start are read twice: first the
 values to sort by, of at most `MOST_SORTED` calls, then the calls of the page.
 """
 
@@ -50,7 +50,7 @@ class CallOrder:
 
 @attrs.frozen
 class CallQuery:
-    """Which calls, in which order, and which part of them. Without an order they are sorted by their start.
+    """A selection of calls, their order, and the part to return. Without an order, calls are sorted by their start.
 
     `where` is a condition on `shown`, which makes the document of a call that fields of the condition read.
     """
@@ -73,8 +73,6 @@ EVERY_CALL = CallQuery()
 
 @attrs.frozen
 class CallPlace:
-    """Where a call stands in the order of starts."""
-
     started_at: datetime
     seq: int
 
@@ -92,7 +90,7 @@ class CallSearch:
     query: CallQuery
 
     def calls(self) -> Iterator[TracedCall]:
-        """Yield the calls of the part that is asked for. Raises `InvalidInput` if there are too many to sort."""
+        """Yield the calls of the requested part. Raises `InvalidInput` if there are too many to sort."""
         query = self.query
         end = None if query.limit is None else query.offset + query.limit
         if not self._by_start:
@@ -101,7 +99,6 @@ class CallSearch:
         return self._part(end)
 
     def count(self) -> int:
-        """Return how many calls there are in the part that is asked for."""
         query = self.query
         if self._is_exact:
             ranges = [(index, (*self.place, *where)) for index, where in query.filter.ranges()]
@@ -115,7 +112,7 @@ class CallSearch:
 
     @property
     def _is_exact(self) -> bool:
-        """Whether an index has just the calls that are meant."""
+        """Whether an index has exactly the selected calls."""
         return self.query.where is ALWAYS and self.query.filter.is_exact
 
     @property
@@ -147,12 +144,12 @@ class CallSearch:
 
     @property
     def _may_skip(self) -> bool:
-        """Whether all calls of an index are meant between two times."""
+        """Whether all calls of an index between two times are selected."""
         meant = attrs.evolve(self.query.filter, since=None, until=None)
         return self.query.where is ALWAYS and meant.is_exact
 
     def _skip(self, within: Range, count: int) -> "CallPlace | None":
-        """Return the place of the last of so many calls, of which no more than their places are read."""
+        """Return the place of the last of so many calls. Only the places of these calls are read."""
         index, where = within
         place, _ = self._ends(self._descending)
         cursor = None if place is None else cursor_at(TracedCall, index, place)
@@ -166,7 +163,6 @@ class CallSearch:
         return place
 
     def _matching(self, descending: bool, after: "CallPlace | None") -> Iterator[TracedCall]:
-        """Yield the calls that fit, by their start."""
         named = self.query.filter.call_ids or (self._with_feedback() if self.query.filter.with_feedback else None)
         if named is not None:
             calls = filter(None, map(self._call, dict.fromkeys(named)))
@@ -178,7 +174,7 @@ class CallSearch:
         return filter(self._fits, found)
 
     def _with_feedback(self) -> list[str] | None:
-        """Return the ids of the calls that have feedback; None where there may be too many."""
+        """Return the ids of the calls that have feedback; None if there may be too many."""
         rows = iter_columns(self.runtime, Feedback, ("ref",), "by_project", *self.place)
         refs = [ref for ref, *_ in islice(rows, MOST_FEEDBACK + 1)]
         read = filter(None, map(ObjectRef.parse, dict.fromkeys(refs)))
@@ -206,7 +202,7 @@ class CallSearch:
         return takewhile(lambda call: last is None or not _is_after(call, last, descending), calls)
 
     def _ends(self, descending: bool) -> "tuple[CallPlace | None, CallPlace | None]":
-        """Return before what the calls that are meant begin, and after what they end, in the order of reading."""
+        """Return the places between which the selected calls lie, in the order of reading; None for no limit."""
         meant = self.query.filter
         since, until = (None if one is None else CallPlace(one, -1) for one in (meant.since, meant.until))
         return (until, since) if descending else (since, until)
@@ -242,7 +238,7 @@ def _places(
 
 
 def sort_key(value: Any) -> tuple[int, Any]:
-    """Return what sorts values of any type: none, then numbers, then strings, then all others by their text."""
+    """Return a key that sorts values of any type: None, then numbers, then strings, then all others by their text."""
     if value is None:
         return 0, 0
     if isinstance(value, bool | int | float):

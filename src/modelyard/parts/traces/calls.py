@@ -37,9 +37,9 @@ LONGEST_ID = 128
 
 @attrs.frozen
 class CallLineage:
-    """A call, and what answered it: the ledger's record of its completion, with the checkpoint and the job behind it.
+    """A call, and the source of its answer: the ledger's record of its completion, with its checkpoint and job.
 
-    `completion` is None for a call whose output is not an answer of this platform.
+    `completion` is None if the output is not an answer of this platform.
     """
 
     call: TracedCall
@@ -124,7 +124,7 @@ class Calls:
         return len(items)
 
     def new_id(self) -> str:
-        """Return an id for a call whose client chose none."""
+        """Return an id for a call, for clients that choose none."""
         return self._runtime.ids()
 
     def rename(
@@ -173,7 +173,7 @@ class Calls:
         project: str | None = None,
         entity: str | None = None,
     ) -> Iterator[TracedCall]:
-        """Yield the calls that a query asks for, read batch by batch. Raises `InvalidInput`, `Forbidden`."""
+        """Yield the calls of a query, read batch by batch. Raises `InvalidInput`, `Forbidden`."""
         return CallSearch(self._runtime, named_place(self._runtime, self._principal, entity, project), query).calls()
 
     def count(
@@ -187,7 +187,7 @@ class Calls:
         return CallSearch(self._runtime, named_place(self._runtime, self._principal, entity, project), query).count()
 
     def lineage(self, call_id: str, *, project: str | None = None, entity: str | None = None) -> CallLineage:
-        """Return what answered a call: the ledger's record, the checkpoint and its job.
+        """Return the source of a call's answer: the ledger's record, the checkpoint and its job.
 
         Raises `NotFound`, `Forbidden`.
         """
@@ -203,7 +203,7 @@ class Calls:
     def of_completion(
         self, completion_id: str, *, project: str | None = None, entity: str | None = None
     ) -> Sequence[TracedCall]:
-        """Return the first calls whose output is this completion, at most 100. Raises `Forbidden`."""
+        """Return the first calls that returned this completion, at most 100. Raises `Forbidden`."""
         place = named_place(self._runtime, self._principal, entity, project)
         return self._runtime.store.read(
             lambda snapshot: snapshot.page(TracedCall, "by_completion", *place, completion_id, limit=AT_ONCE)
@@ -212,7 +212,8 @@ class Calls:
     # ---- deleting
 
     def delete(self, call_ids: Iterable[str], *, project: str | None = None, entity: str | None = None) -> int:
-        """Delete calls, the calls that they made, and the feedback on all of them; returns how many calls there were.
+        """Delete calls with the calls that they made and the feedback on all of them; returns how many calls there
+        were.
 
         Raises `InvalidInput`, `Forbidden`.
         """
@@ -257,7 +258,6 @@ def _write(place: Place, batch: Sequence[TracedCall | CallEnd], tx: Tx) -> None:
 
 
 def _checked(item: TracedCall | CallEnd, at: int) -> TracedCall | CallEnd:
-    """Return a value that every store can keep. Raises `InvalidInput`."""
     for name in ("id", "trace_id", "parent_id", "thread_id", "turn_id"):
         value = getattr(item, name, None)
         if value is not None and not (0 < len(value) <= LONGEST_ID and value.isprintable()):

@@ -53,7 +53,7 @@ class Feedbacks:
     def record(
         self, batch: Iterable[Feedback], *, project: str | None = None, entity: str | None = None
     ) -> list[Feedback]:
-        """Store feedback; what has the id of one that is stored already is that one. Raises as `add`."""
+        """Store feedback. If its id is stored already, the stored feedback is returned. Raises as `add`."""
         place = named_place(self._runtime, self._principal, entity, project)
         given = [*batch]
         for at, one in enumerate(given):
@@ -73,7 +73,7 @@ class Feedbacks:
         order: Order = "asc",
         keep: Callable[[Feedback], bool] = accept_all,
     ) -> Listing[Feedback]:
-        """List the feedback of a project in the order in which it was given, or that on one reference.
+        """List the feedback of a project in the order in which it was given, or the feedback on one reference.
 
         Raises `Forbidden`.
         """
@@ -95,7 +95,6 @@ class Feedbacks:
 
 
 def _check(said: Feedback, at: int) -> None:
-    """Raise `InvalidInput` for what no store can keep."""
     for name, longest in (("id", LONGEST), ("ref", LONGEST_REF), ("type", LONGEST)):
         value = getattr(said, name)
         if not (isinstance(value, str) and 0 < len(value.encode()) <= longest and value.isprintable()):

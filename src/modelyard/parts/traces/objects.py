@@ -1,7 +1,8 @@
-"""Objects and ops as programs publish them: any JSON value under a name, in versions; and what references lead to.
+"""Objects and ops as programs publish them: any JSON value under a name, in versions; and the values that references
+lead to.
 
-They are versions of the kind `ObjectKind.OBJECT`, next to those of `platform.evaluations.objects`, which are found by
-the same references.
+They are versions of the kind `ObjectKind.OBJECT`, next to the objects of `platform.evaluations.objects`, which the same
+references find.
 """
 
 import re
@@ -48,9 +49,10 @@ class PublishedObjects:
         project: str | None = None,
         entity: str | None = None,
     ) -> ObjectVersion:
-        """Store the next version of an object, JSON data; an equal value is the version that has it already.
+        """Store the next version of an object, JSON data; an equal value is not stored again, and its version is
+        returned.
 
-        Raises `InvalidInput`, `Conflict` for another digest than the one `expected`, `Forbidden`.
+        Raises `InvalidInput`, `Conflict` if the digest is not `expected`, `Forbidden`.
         """
         place = named_place(self._runtime, self._principal, entity, project)
         if not _NAME.fullmatch(object_id):
@@ -66,7 +68,7 @@ class PublishedObjects:
     def get(
         self, object_id: str, version: str = LATEST, *, project: str | None = None, entity: str | None = None
     ) -> ObjectVersion:
-        """Return a version by digest, alias, `v<n>` or "latest", of whichever kind it is.
+        """Return a version by digest, alias, `v<n>` or "latest", of any kind.
 
         Raises `ObjectDeleted`, `NotFound`, `Forbidden`.
         """
@@ -133,7 +135,7 @@ class PublishedObjects:
     def read(self, ref: str) -> Any:
         """Return the value that a reference leads to, in an object, an op, a call or a table.
 
-        Raises `InvalidInput` for a string that is not a reference, `NotFound`, `Forbidden`.
+        Raises `InvalidInput` if the string is not a reference, `NotFound`, `Forbidden`.
         """
         parsed = ObjectRef.parse(ref)
         if parsed is None:
@@ -176,7 +178,7 @@ class PublishedObjects:
 def _alive(
     snapshot: Snapshot, place: tuple[str, str], kinds: Sequence[ObjectKind], object_id: str, version: str
 ) -> ObjectVersion | None:
-    """Return the version of one of these kinds, one that was not deleted if there is one."""
+    """Return the version of one of these kinds, not a deleted version if there is another."""
     found = [find_version(snapshot, place, kind, object_id, version) for kind in kinds]
     here = [one for one in found if one is not None]
     return next((one for one in here if one.deleted_at is None), here[0] if here else None)
@@ -189,7 +191,7 @@ def _member(value: Any, step: str, name: str) -> Any:
 
 
 def value_of(version: ObjectVersion) -> Any:
-    """Return the value of an object as its publisher gave it; of other kinds, their content as one of its class."""
+    """Return the value of an object as its publisher gave it; for other kinds, an instance of their class."""
     if version.kind is ObjectKind.OBJECT:
         return version.content.get("value")
     name = _CLASSES.get(version.kind, "Object")
@@ -199,12 +201,10 @@ def value_of(version: ObjectVersion) -> Any:
 
 
 def call_value(call: Any) -> Any:
-    """Return what steps of a reference to a call lead into."""
     return {"inputs": call.inputs, "output": call.output.get("value"), "attributes": call.attributes}
 
 
 def is_op(version: ObjectVersion) -> bool:
-    """Return whether a version is an op: a function whose code was published."""
     value = version.content.get("value")
     custom = value.get("weave_type") if isinstance(value, Mapping) else None
     published = isinstance(custom, Mapping) and custom.get("type") == "Op"

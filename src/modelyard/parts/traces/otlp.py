@@ -1,8 +1,8 @@
 """The messages of OpenTelemetry's trace protocol, which strangers send: protobuf or JSON, both read into the JSON form.
 
 A message becomes a mapping with the names of OTLP/JSON: ids are hexadecimal text, bytes base64, numbers of 64 bits
-integers. What the protocol does not know is left out, as it asks. The messages and their numbers are those of
-opentelemetry-proto 1.10, the encoding is that of protobuf (https://protobuf.dev/programming-guides/encoding).
+integers. Fields that the protocol does not know are left out, as it demands. The messages and their numbers are from
+opentelemetry-proto 1.10, the encoding is protobuf (https://protobuf.dev/programming-guides/encoding).
 """
 
 import base64
@@ -84,7 +84,6 @@ def _refuse(why: str, *loc: str | int) -> Never:
 
 
 def read_protobuf(raw: bytes) -> Message:
-    """Read an export of traces from protobuf. Raises `InvalidInput`."""
     return _ProtobufReader(raw).message("Request", 0, len(raw), {}, MAX_DEPTH)
 
 
@@ -93,7 +92,7 @@ class _ProtobufReader:
         self._raw, self._left = raw, MAX_FIELDS
 
     def message(self, kind: str, at: int, end: int, into: Message, depth: int) -> Message:
-        """Read the fields from `at` to `end` into a message, which has those already that came before."""
+        """Read the fields from `at` to `end` into a message, which has the earlier fields already."""
         if not depth:
             _refuse(f"is nested deeper than {MAX_DEPTH} levels")
         fields = _MESSAGES[kind]
@@ -170,7 +169,6 @@ def _named(number: float) -> str:
 
 
 def read_json(raw: bytes) -> Message:
-    """Read an export of traces from JSON. Raises `InvalidInput`."""
     return _message("Request", loads(raw, at=("body",), max_structure=MAX_STRUCTURE), ())
 
 
@@ -224,14 +222,13 @@ def plain(value: Mapping[str, Any]) -> Any:
 
 
 def attributes_of(message: Mapping[str, Any], name: str = "attributes") -> dict[str, Any]:
-    """Return the attributes of a message by their keys."""
     return {pair.get("key", ""): plain(pair.get("value", {})) for pair in message.get(name, ())}
 
 
 def numbered(number: int, text: str) -> bytes:
     """Write the protobuf message of an integer that is not negative and a text, in the fields 1 and 2.
 
-    `google.rpc.Status` is such a message, and what an answer says of spans that were not taken.
+    `google.rpc.Status` is such a message, and so is the report of rejected spans.
     """
     said = text.encode()
     return b"\x08" + _written(number) + within(2, said)

@@ -1,4 +1,6 @@
-"""Traced calls: the newest, those of a project by op, status and time, and one with its tree and what answered."""
+"""Traced calls: the newest, the calls of a project by op, status and time, and one call with its tree and what
+answered.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -43,7 +45,7 @@ _START = CallOrder("started_at", lambda call: call.started_at, descending=True)
 
 @attrs.frozen
 class Wanted:
-    """Which calls are to be shown: `skip` of them come before the page."""
+    """The calls to show: `skip` of them come before the page."""
 
     project: str = ""
     op: str = ""
@@ -55,7 +57,6 @@ class Wanted:
 
     @classmethod
     def of(cls, view: View) -> "Wanted":
-        """Read the filters of an address. Raises `InvalidInput`."""
         project, op, status = (view.query.get(name, "").strip() for name in ("project", "op", "status"))
         if status not in ("", *OUTCOMES):
             raise InvalidInput.at("status", msg=f"must be one of {', '.join(OUTCOMES)}")
@@ -64,7 +65,6 @@ class Wanted:
         return cls(project, op, status, since, until, bool(view.query.get("inner")), skip)
 
     def query(self, **more: object) -> Mapping[str, object]:
-        """Return the filters as those of an address."""
         times = {name: _local(getattr(self, name)) for name in ("since", "until")}
         given = {name: getattr(self, name) for name in ("project", "op", "status")}
         return {**given, **times, "inner": "1" if self.inner else "", **more}
@@ -79,7 +79,7 @@ class Wanted:
 
     @property
     def filter(self) -> CallFilter:
-        """All that is wanted of a call. Calls that others made are shown where something is looked for."""
+        """The whole filter. Calls that other calls made are shown only if an op or a status is looked for."""
         return CallFilter(
             op_names=(self.op,) if self.op else (),
             outcomes=(self.status,) if self.status else (),
@@ -90,7 +90,7 @@ class Wanted:
 
     @property
     def found_first(self) -> CallFilter:
-        """What an index finds of them, narrowest first; the rest is looked for among those."""
+        """The part of the filter that an index finds, narrowest first; the rest is checked on the calls found."""
         whole = self.filter
         if self.status and self.status != "success":
             return attrs.evolve(whole, op_names=())
@@ -98,7 +98,6 @@ class Wanted:
 
 
 def _moment(text: str, name: str) -> datetime | None:
-    """Read a time of a form, which is in UTC."""
     try:
         moment = datetime.fromisoformat(text) if text else None
     except ValueError:
@@ -114,7 +113,6 @@ def _local(moment: datetime | None) -> str:
 
 
 def listed(view: View) -> HtmlPage:
-    """Show calls, the newest first: of all projects, or those that filters keep of one."""
     wanted = Wanted.of(view)
     calls, further = _page(view, wanted)
     filtered = wanted != Wanted(project=wanted.project, skip=wanted.skip, inner=wanted.inner)
@@ -129,7 +127,7 @@ def listed(view: View) -> HtmlPage:
 
 
 def _page(view: View, wanted: Wanted) -> tuple[Sequence[TracedCall], int | None]:
-    """Return the calls of a page, and how many lie before the next one; None where no more are known."""
+    """Return the calls of a page, and how many lie before the next one; None if no more are known."""
     if wanted.place is None:
         everywhere = view.platform.traces.calls.list_all()
         read: Iterator[TracedCall] = islice(everywhere, wanted.skip, wanted.skip + EXAMINED)
@@ -187,7 +185,6 @@ def _line(view: View, call: TracedCall) -> Sequence[object]:
 
 
 def link_to(view: View, call: TracedCall) -> Html:
-    """Return a link to a call by its name."""
     return view.link(_name(call), "traces", call.entity, call.project, call.id)
 
 
@@ -197,7 +194,7 @@ def _name(call: TracedCall) -> str:
 
 
 def _said(value: Any) -> str:
-    """Return what was said last, where a value is a conversation or an answer; else all of it."""
+    """Return the last message of a value that is a conversation or an answer; else the whole value."""
     if isinstance(value, Mapping):
         for name in ("messages", "choices", "input", "output"):
             inner = value.get(name)
@@ -221,7 +218,6 @@ def _short(text: str) -> str:
 
 
 def tokens_of(call: TracedCall) -> int:
-    """Return how many tokens a call's summary counts, of all models."""
     usage = call.summary.get("usage")
     models = usage.values() if isinstance(usage, Mapping) else ()
     return sum(_counted(one) for one in models if isinstance(one, Mapping))
@@ -237,7 +233,6 @@ def _counted(usage: Mapping[str, Any]) -> int:
 
 
 def call(view: View) -> HtmlPage:
-    """Show one call: what it was given and returned, what was said of it, what answered, and the tree of its trace."""
     place: Any = {"entity": view.params["entity"], "project": view.params["project"]}
     if not view.principal.scope.covers(**place):
         raise NotFound("Call", view.params["call"])
@@ -276,7 +271,6 @@ def _facts(view: View, found: CallLineage) -> list[tuple[str, object]]:
 
 
 def _answered(view: View, found: CallLineage) -> Iterator[tuple[str, object]]:
-    """Yield what the ledger knows of the answer, the checkpoint that gave it and the job that trained that."""
     answer = found.completion
     if answer is None:
         return
@@ -294,7 +288,6 @@ def _answered(view: View, found: CallLineage) -> Iterator[tuple[str, object]]:
 
 
 def _tree(view: View, calls: Sequence[TracedCall], here: TracedCall) -> Html:
-    """Return the calls of a trace, each below the one that made it."""
     if len(calls) < 2:
         return Html("")
     known, inside = {one.id for one in calls}, dict[str | None, list[TracedCall]]()

@@ -20,8 +20,8 @@ class TracedCall:
     Clients choose the `id`, so it names a call within its project only. Calls of one trace share `trace_id`;
     `parent_id` is the call that made this one. `op` is the name in `op_name`, which is a name or the reference of an
     op. `output` holds the output under "value", and is empty until the call ends. `exception` is what it raised.
-    `completion_id` is that of the answer of a model in the output, under which the ledger has its usage. `more` holds
-    what a client sent beyond these. `outcome` is the status as it is stored, for its index.
+    `completion_id` is the id of a model's answer in the output; the ledger has its usage under this id. `more` holds
+    the members that a client sent beyond these. `outcome` is the status as it is stored, for its index.
     """
 
     entity: str
@@ -91,7 +91,7 @@ class TracedCall:
 
 @attrs.frozen
 class CallEnd:
-    """The outcome of a call. `trace_id` and `started_at`, where they are known, stand for a start that never came."""
+    """The outcome of a call. `trace_id` and `started_at`, if they are known, stand for a start that never came."""
 
     id: str
     ended_at: datetime
@@ -102,20 +102,20 @@ class CallEnd:
     started_at: datetime | None = None
 
     def alone(self, entity: str, project: str) -> TracedCall:
-        """Return the call of which only the outcome is known."""
+        """Return a call with only its outcome known."""
         start = self.started_at or self.ended_at
         return TracedCall(entity, project, self.id, self.trace_id or self.id, "", start).with_end(self)
 
 
 def op_of(op_name: str) -> str:
-    """Return the name of the op that an `op_name` refers to: its own, or that in the reference."""
+    """Return the name of the op that an `op_name` refers to: its own, or the name in the reference."""
     ref = ObjectRef.parse(op_name.removesuffix(":*"))
     return op_name if ref is None else ref.name
 
 
 def completion_of(output: Any, attributes: Mapping[str, Any] = EMPTY) -> str | None:
-    """Return the id of the completion that an output is, as the clients of models return it, or that the attributes
-    name by the conventions of OpenTelemetry; None for another.
+    """Return the id of the completion in an output, as the clients of models return it, or in the attributes, by the
+    conventions of OpenTelemetry; None if there is none.
     """
     is_answer = isinstance(output, Mapping) and output.get("object") in ANSWERS
     found = output.get("id") if is_answer else attributes.get("gen_ai.response.id")
@@ -124,10 +124,10 @@ def completion_of(output: Any, attributes: Mapping[str, Any] = EMPTY) -> str | N
 
 @attrs.frozen
 class Feedback:
-    """What a person or a program says of a call or an object: `payload`, of some `type`.
+    """A statement of a person or a program on a call or an object: `payload`, of some `type`.
 
-    `ref` is the reference of what it is about. `creator` is how who gave it wants to be called. `links` are further
-    references and scores that came with it, under their names in the interface.
+    `ref` is the reference of its subject. `creator` is the name that its giver chose. `links` are further references
+    and scores that came with it, under their names in the interface.
     """
 
     entity: str

@@ -1,4 +1,4 @@
-"""`platform.traces`: what programs trace, in one place with the models that answered."""
+"""`platform.traces`: calls that programs trace, in one place with the models that answered."""
 
 from datetime import timedelta
 
@@ -27,7 +27,7 @@ class Traces:
 
     @property
     def calls(self) -> Calls:
-        """The traced calls."""
+        """The calls that programs traced."""
         return Calls(self._runtime, self._principal)
 
     @property

@@ -1,7 +1,7 @@
-"""TracedTables of rows and files, both named by the digest of their content, which objects and calls refer to.
+"""Tables of rows, and files. Objects and calls refer to both by the digest of their content.
 
-Rows are stored once in a project however many tables have them. A table is the list of their digests, all equally
-long, in an artifact: any part of it is read without the rest.
+Rows are stored once in a project however many tables have them. A table is the list of their digests, all equally long,
+in an artifact: any part of it is read without the rest.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -59,7 +59,7 @@ class TracedTables:
     ) -> TracedTable:
         """Store a table of rows, each JSON data; equal rows in equal order are the same table.
 
-        Raises `InvalidInput`, `Conflict` for another digest than the one `expected`, `Forbidden`.
+        Raises `InvalidInput`, `Conflict` if the digest is not `expected`, `Forbidden`.
         """
         place = named_place(self._runtime, self._principal, entity, project)
         return self._keep(place, self._stored(place, rows), expected)
@@ -72,7 +72,7 @@ class TracedTables:
         project: str | None = None,
         entity: str | None = None,
     ) -> TracedTable:
-        """Store a table of rows that are stored already. Raises `InvalidInput` for an unknown one, and as `create`."""
+        """Store a table of stored rows. Raises `InvalidInput` for an unknown digest, and as `create`."""
         place = named_place(self._runtime, self._principal, entity, project)
         return self._keep(place, self._known(place, digests), expected)
 
@@ -100,7 +100,7 @@ class TracedTables:
         project: str | None = None,
         entity: str | None = None,
     ) -> Iterator[TableRow]:
-        """Yield the rows of a table from a position on, those whose digest `keep` keeps.
+        """Yield the rows of a table from a position on, or only the rows with digests that `keep` keeps.
 
         The rows of a dataset are a table, too. Raises `NotFound`, `Forbidden`.
         """
@@ -203,7 +203,7 @@ class TracedTables:
         project: str | None = None,
         entity: str | None = None,
     ) -> TracedFile:
-        """Store a file; equal content is the same file. Raises `Conflict` for another digest than the one `expected`,
+        """Store a file; equal content is the same file. Raises `Conflict` if the digest is not `expected`,
         `StorageFull`, `Forbidden`.
         """
         place = named_place(self._runtime, self._principal, entity, project)

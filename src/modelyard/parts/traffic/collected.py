@@ -10,7 +10,7 @@ from modelyard.errors import InvalidInput
 
 @attrs.frozen
 class Collected:
-    """What was collected: datasets, None for one without rows, and how much was left out, by the reason.
+    """The collected datasets, None for a dataset without rows, and how much was left out, by the reason.
 
     `training_job_id` is the job that trains on `train`, if that was requested.
     """
@@ -22,7 +22,7 @@ class Collected:
 
     @property
     def url(self) -> str:
-        """The URL of the dataset to train on. Raises `InvalidInput` where nothing was collected."""
+        """The URL of the dataset to train on. Raises `InvalidInput` if nothing was collected."""
         if self.train is None:
             why = ", ".join(f"{reason} {count}" for reason, count in self.left_out.items()) or "nothing was stored"
             raise InvalidInput.at("data", msg=f"has no rows: {why}")
@@ -31,10 +31,10 @@ class Collected:
 
 @attrs.frozen
 class TrainedRow:
-    """A row that a checkpoint was trained on: the dataset, the row's number from 0, and what it was made from.
+    """A row that a checkpoint was trained on: the dataset, the row's number from 0, and its sources.
 
-    `sources` are ids of stored completions and responses and references of traced calls; of a preference those of both
-    answers.
+    `sources` are ids of stored completions and responses and references of traced calls; a preference has the sources
+    of both answers.
     """
 
     step: int

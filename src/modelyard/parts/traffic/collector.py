@@ -1,7 +1,7 @@
-"""Collecting stored answers, which can be stopped anywhere and resumed: what was kept is written as lines.
+"""Collecting stored answers, which can be stopped anywhere and resumed: kept rows are written as lines.
 
-A line holds a row and its score. After the rows of some answers comes a line with the position: which answer of which
-source was read last, and what was left out so far.
+A line holds a row and its score. After the rows of some answers comes a line with the position: the source and the
+answer that was read last, and how much was left out so far.
 """
 
 from collections import Counter
@@ -58,13 +58,12 @@ class Collector:
     # ---- reading
 
     def total(self) -> int:
-        """Return how many answers are stored."""
         return sum(map(self._reader.count, self._request.sources))
 
     def steps(self) -> Iterator[bool]:
         """Read the remaining answers. Yields True after each, and False while it waits for a judge to score the next.
 
-        Raises what a function or judge raises.
+        Raises the errors of a function or judge.
         """
         if self._is_full():
             return
@@ -136,7 +135,6 @@ class Collector:
     # ---- stopping and resuming
 
     def take_lines(self) -> Iterator[bytes]:
-        """Yield the lines since the last call, and then the position."""
         lines, self._lines = self._lines, []
         source, place = self._place
         at = [one.isoformat() if isinstance(one, datetime) else one for one in place]
@@ -145,11 +143,9 @@ class Collector:
         yield dumps(position) + b"\n"
 
     def forget_lines(self) -> None:
-        """Forget what `take_lines` would yield."""
         self._lines = []
 
     def resume(self, lines: Iterable[bytes]) -> None:
-        """Continue where the last of these lines ends."""
         for line in lines:
             one: Any = loads(line)
             if "row" in one:
@@ -162,7 +158,8 @@ class Collector:
     # ---- the end
 
     def finish(self) -> tuple[Dataset | None, Dataset | None, Mapping[str, int]]:
-        """Write the datasets to train on and to hold out, None for one without rows; and count what is in neither.
+        """Write the datasets to train on and to hold out, None for a dataset without rows; and count the rows in
+        neither.
 
         Raises `StorageFull`.
         """
@@ -172,7 +169,6 @@ class Collector:
         return train, held_out, {reason: count for reason, count in left_out.items() if count}
 
     def _keep(self, suffix: str, rows: Iterator[Example | Preference]) -> Dataset | None:
-        """Write a dataset, unless it has no rows."""
         for first in rows:
             self._runtime.require_room()
             stored, count = store_rows(self._runtime.artifacts, DATASETS, chain([first], rows))

@@ -1,4 +1,4 @@
-"""The command that makes training data of what was asked and answered."""
+"""The command that makes training data of stored answers."""
 
 import re
 import sys
@@ -14,7 +14,6 @@ PROMPT = "Is this a good answer? Say yes or no.\n\nQuestion: {prompt}\n\nAnswer:
 
 
 def _pair(text: str) -> tuple[str, str]:
-    """Parse KEY=VALUE."""
     key, found, value = text.partition("=")
     if not found:
         raise ValueError(f"{text!r} is not like team=desk")
@@ -22,13 +21,12 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _moment(text: str) -> datetime:
-    """Parse a date or a time, which is in UTC unless it says otherwise."""
+    """Parse a date or a time, in UTC unless it names a zone."""
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    """Parse a regular expression."""
     try:
         return re.compile(text)
     except re.error as wrong:

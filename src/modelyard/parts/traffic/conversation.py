@@ -25,7 +25,7 @@ Conversation = tuple[str, tuple[Message, ...], tuple[Tool, ...], tuple[Choice, .
 
 
 def conversation_of(inputs: Mapping[str, Any], output: Any) -> Conversation:
-    """Read what a call was given and returned. Raises `InvalidInput` for what no client of models sends."""
+    """Read the inputs and the output of a call. Raises `InvalidInput` if no client of models sends such values."""
     inputs, output = without_nulls(inputs), without_nulls(output) if isinstance(output, Mapping) else {}
     model = str(inputs.get("model", output.get("model")))
     try:
@@ -41,7 +41,6 @@ def conversation_of(inputs: Mapping[str, Any], output: Any) -> Conversation:
 
 
 def tools_of(given: Any) -> tuple[Tool, ...]:
-    """Return the functions that a request for a response gave."""
     return tuple(
         Tool(one["name"], one.get("description") or "", one.get("parameters") or {}, bool(one.get("strict")))
         for one in given or ()
@@ -74,7 +73,7 @@ def _end(reason: object) -> FinishReason:
 
 
 def _of_response(inputs: Mapping[str, Any], output: Mapping[str, Any]) -> Exchange:
-    """Read a response with its input; nothing of one that continues another, because the rest is not in the call."""
+    """Read a response with its input; nothing if it continues another, because the rest is not in the call."""
     asked, instructions = inputs.get("input"), inputs.get("instructions")
     if inputs.get("previous_response_id") or not asked:
         return (), (), ()
@@ -103,13 +102,12 @@ def _of_span(inputs: Mapping[str, Any], answers: Sequence[Any]) -> Exchange:
 
 
 def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a tool as a chat has it."""
     named = {name: tool[name] for name in ("name", "description", "parameters") if name in tool}
     return tool if "function" in tool else {"type": "function", "function": named}
 
 
 def _messages_of(one: Any) -> Sequence[Message]:
-    """Read a message of a span; one that holds results of tool calls becomes a message for each."""
+    """Read a message of a span; results of tool calls become a message each."""
     if not isinstance(one, Mapping):
         raise InvalidInput.at("messages", msg="must be objects")
     parts = one.get("parts", [{"type": "text", "content": one.get("content", "")}])

@@ -39,11 +39,13 @@ class CollectionHandle:
 
     @property
     def status(self) -> JobStatus:
-        """Where it stands now."""
+        """The present status of the collection."""
         return self.refresh().status
 
     def cancel(self) -> CollectionJob:
-        """End it: at once while it waits, at its next write while it runs. Idempotent; one that has ended stays so."""
+        """End it: at once while it waits, at its next write while it runs. Idempotent; a collection that has ended
+        stays so.
+        """
         return cancel_found(self._runtime, self._principal, self._found, shown_collection)
 
     def wait(self, timeout: float | None = None, *, progress: bool = False) -> CollectionJob:
@@ -57,7 +59,7 @@ class CollectionHandle:
         return self.refresh()
 
     def result(self, timeout: float | None = None, *, progress: bool = False) -> Collected:
-        """Wait, and return what was collected. Raises as `wait`, and `NotFound` if a dataset was deleted."""
+        """Wait, and return the result. Raises as `wait`, and `NotFound` if a dataset was deleted."""
         job = self.wait(timeout, progress=progress)
         return Collected(self._made(job.train), self._made(job.held_out), job.left_out, job.training_job_id)
 
@@ -84,7 +86,6 @@ def is_visible(principal: Principal, job: Job) -> bool:
 
 
 def found_collection(snapshot: Snapshot, principal: Principal, job_id: str) -> Job:
-    """Return the job of a collection. Raises `NotFound`."""
     job = get_or_none(snapshot, Job, job_id)
     if job is None or not is_visible(principal, job):
         raise NotFound("Collection", job_id)

@@ -1,4 +1,4 @@
-"""The work of a collection: read stored answers, and save what was kept now and then for the next attempt.
+"""The work of a collection: read stored answers, and save the kept rows now and then for the next attempt.
 
 The saved state of the job is parts with the lines of a `Collector`, which are removed when the job ends.
 """
@@ -53,7 +53,6 @@ class _Collection:
         self.written_at = self.runtime.clock.monotonic()
 
     def turns(self, kept: KeptRows) -> Turns:
-        """Do the remaining work."""
         job = self.claimed.job
         collector = Collector(self.runtime, self.principal, self.request, kept, job.created_at)
         for name in sorted(job.resume):
@@ -81,12 +80,12 @@ class _Collection:
         return read - self.claimed.job.resume_step >= self.at_once or since >= SECONDS_BETWEEN
 
     def _refresh_progress(self) -> None:
-        """See whether the collection was cancelled, and show that it moves. Raises `LeaseLost`."""
+        """See whether the collection was cancelled, and show its progress. Raises `LeaseLost`."""
         self.claimed.progress = self.runtime.store.read(lambda snapshot: fenced(snapshot, self.claimed.claim))
         self.claimed.moved_at = self.runtime.clock.monotonic()
 
     def _write(self, collector: Collector) -> None:
-        """Save what was kept since the last time, with the position, in one transaction. Raises `LeaseLost`."""
+        """Save the rows kept since the last time, with the position, in one transaction. Raises `LeaseLost`."""
         before, now = self.claimed.job.resume_step, self.runtime.clock.now()
         files = self.parts.add(self.claimed.job.resume, _KIND, before, collector.take_lines())
 
@@ -108,7 +107,7 @@ class _Collection:
     def _result(self, collector: Collector) -> Mapping[str, Any]:
         """Write the datasets, and queue the training on them if it was requested: one job, however many attempts.
 
-        Raises `InvalidInput` where there is nothing to train on, and what a request for the training raises.
+        Raises `InvalidInput` if there is nothing to train on, and the errors of a request for the training.
         """
         train, held_out, left_out = collector.finish()
         made: dict[str, Any] = {"train": _shown(train), "held_out": _shown(held_out), "left_out": left_out}
@@ -120,7 +119,6 @@ class _Collection:
         return made
 
     def _end(self, result: Mapping[str, Any]) -> None:
-        """End the job, as cancelled if that was requested. Raises `LeaseLost`."""
         event_id, now, types = self.runtime.ids(), self.runtime.clock.now(), self.runtime.job_types
 
         def step(tx: Tx) -> Job:

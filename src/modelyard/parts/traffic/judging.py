@@ -27,7 +27,7 @@ RETRIES = 4
 
 @attrs.frozen
 class ChosenAnswer:
-    """A stored answer: the rows of it that are chosen, why others are not, and the score of each chosen row."""
+    """A stored answer: its chosen rows, why others are left out, and the score of each chosen row."""
 
     stored: StoredAnswer
     rows: tuple[TrafficRow, ...]
@@ -46,7 +46,7 @@ class Judging:
     """Asks a judge about answers, in threads."""
 
     def __init__(self, runtime: Runtime, principal: Principal, judge: LlmJudge, place: tuple[str, str]) -> None:
-        """Judge for a principal; what it costs is recorded for the entity and the project of `place`."""
+        """Judge for a principal; its cost is recorded for the entity and the project of `place`."""
         self._runtime, self._chat, self._judge, self._place = runtime, Chat(runtime, principal), judge, place
         self._stopping = False
 
@@ -70,7 +70,6 @@ class Judging:
             threads.shutdown(cancel_futures=True)
 
     def _is_done(self, future: Future[ChosenAnswer]) -> bool:
-        """Wait a little, unless it is done. Return whether it is."""
         if not future.done():
             done = threading.Event()
             future.add_done_callback(lambda _: done.set())
@@ -81,7 +80,7 @@ class Judging:
         return attrs.evolve(answer, values=tuple(map(self._ask, answer.rows)))
 
     def _ask(self, row: TrafficRow) -> float | None:
-        """Ask the judge, and ask again where it fails for now."""
+        """Ask the judge, and ask again if it fails for now."""
         pauses = Retries(RETRIES, self._runtime.clock).pauses()
         while True:
             try:

@@ -32,8 +32,8 @@ _BITS = 48
 
 @attrs.frozen
 class KeptRow:
-    """A conversation, and the mean of the scores of all that equal it. `share` from 0 to 1 decides on which side of a
-    split it is: the same for all turns of a conversation, whatever else is collected.
+    """A conversation, and the mean of the scores of all equal conversations. `share` from 0 to 1 decides on which side
+    of a split it is: the same for all turns of a conversation, whatever else is collected.
     """
 
     prompt: str
@@ -51,7 +51,7 @@ class KeptRows:
         self._table.execute("BEGIN")
 
     def add(self, example: Example, score: float | None) -> bool:
-        """Add a conversation; False for one that is here already, to which only the score is added."""
+        """Add a conversation; False if it is here already, and only the score is added."""
         asked, answer = example.messages[:-1], example.messages[-1]
         tools = [tool_object(tool) for tool in example.tools]
         prompt = digest([[message_object(message) for message in asked], tools])
@@ -62,7 +62,6 @@ class KeptRows:
         return self.count > before
 
     def rows(self, order: str = "number") -> Iterator[KeptRow]:
-        """Yield every row, in the order in which they came."""
         with closing(self._table.execute(_ROWS + order)) as found:
             for prompt, line, share, score in found:
                 yield KeptRow(prompt, example_of(loads(line)), share, score)  # type: ignore[arg-type]
@@ -74,7 +73,6 @@ class KeptRows:
 
     @property
     def count(self) -> int:
-        """How many rows there are."""
         ((count,),) = self._table.execute("SELECT coalesce(max(number), 0) FROM kept")
         return int(count)
 
@@ -88,7 +86,6 @@ class KeptRows:
 
 
 def preference_between(best: KeptRow, worst: KeptRow) -> Preference:
-    """Return the preference for one of two answers to the same prompt, which names the sources of both."""
     *asked, chosen = best.example.messages
     sources = (*best.example.sources, *worst.example.sources)
     return Preference(tuple(asked), chosen, worst.example.messages[-1], best.example.tools, sources)

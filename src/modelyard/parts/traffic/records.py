@@ -30,8 +30,8 @@ class CollectedDataset:
 class CollectionJob:
     """A collection as it is shown. `read` of about `total` stored answers were read.
 
-    When it has ended, `train` and `held_out` are its datasets, None for one without rows. `left_out` counts what is in
-    neither, by the reason. `training_job_id` is the job that trains on `train`, if that was requested.
+    When it has ended, `train` and `held_out` are its datasets, None if a dataset has no rows. `left_out` counts the
+    rows in neither, by the reason. `training_job_id` is the job that trains on `train`, if that was requested.
     """
 
     id: str
@@ -52,7 +52,6 @@ class CollectionJob:
 
     @classmethod
     def of(cls, job: Job, progress: JobProgress) -> "CollectionJob":
-        """Return the collection that a job is."""
         made: dict[str, Any] = {
             side: CollectedDataset(**found) for side in ("train", "held_out") if (found := job.result.get(side))
         }

@@ -1,4 +1,4 @@
-"""Redaction: replacing what must not be trained on in every text of a conversation."""
+"""Redaction: replacing strings that must not be trained on in every text of a conversation."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -31,18 +31,16 @@ class TextRedaction:
 
     @classmethod
     def of(cls, given: Redaction | Sequence[Redaction]) -> "TextRedaction":
-        """Read what is to be redacted. Raises `InvalidInput` for an unknown kind."""
+        """Read the kinds and functions of a redaction. Raises `InvalidInput` for an unknown kind."""
         several = given if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
         return cls(tuple(_step(one, at) for at, one in enumerate(several)))
 
     def text(self, text: str) -> str:
-        """Return the text that is kept."""
         for step in self.steps:
             text = step(text)
         return text
 
     def message(self, message: Message) -> Message:
-        """Return the message with its content, its name and the arguments of its calls redacted."""
         content = message.content
         return attrs.evolve(
             message,
@@ -52,7 +50,6 @@ class TextRedaction:
         )
 
     def tool(self, tool: Tool) -> Tool:
-        """Return the tool with its description and its schema redacted."""
         return attrs.evolve(tool, description=self.text(tool.description), parameters=self._value(tool.parameters))
 
     def _part(self, part: ContentPart) -> ContentPart:

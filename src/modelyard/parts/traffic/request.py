@@ -1,4 +1,4 @@
-"""What is to be collected: the conditions, checked, and as JSON data for a job to keep."""
+"""The conditions of a collection, checked, and as JSON data for a job to keep."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from modelyard.platform.runtime import Runtime
 
 
 class CollectOptions(TypedDict, total=False):
-    """What is collected, and how; `Traffic.collect` explains each."""
+    """The options of a collection; `Traffic.collect` explains each."""
 
     model: str | None
     sources: Sequence[Source]
@@ -40,10 +40,10 @@ class CollectOptions(TypedDict, total=False):
 
 @attrs.frozen
 class CollectRequest:
-    """What is to be collected, and the `entity`, `project` and `name` of its datasets.
+    """The conditions of a collection, and the `entity`, `project` and `name` of its datasets.
 
-    With `everywhere`, completions and responses of every project of the entity are read. `model` is as it was
-    requested; an alias is replaced by the checkpoint that it named then.
+    With `everywhere`, completions and responses of every project of the entity are read. `model` is the requested name;
+    an alias is replaced by the checkpoint that it named then.
     """
 
     name: str
@@ -67,7 +67,6 @@ class CollectRequest:
     def of(
         cls, runtime: Runtime, principal: Principal, name: str, given: CollectOptions, where: Any = None
     ) -> "CollectRequest":
-        """Check the options of a request. Raises `InvalidInput`, `NotFound`, `Forbidden`."""
         options: dict[str, Any] = {**given}
         entity, only = options.pop("entity", None), options.pop("project", None)
         place = named_place(runtime, principal, entity, only)
@@ -84,13 +83,11 @@ class CollectRequest:
 
     @classmethod
     def of_plain(cls, plain: Mapping[str, Any]) -> "CollectRequest":
-        """Read what `plain` returned."""
         times = {name: datetime.fromisoformat(plain[name]) for name in ("since", "until") if plain[name]}
         redact = tuple(one if isinstance(one, str) else re.compile(*one) for one in plain["redact"])
         return cls(**{**plain, **times, "sources": tuple(plain["sources"]), "redact": redact})
 
     def plain(self) -> Mapping[str, Any]:
-        """Return this as JSON data. Raises `InvalidInput` where it holds a function."""
         if callable(self.score):
             raise InvalidInput.at("score", msg="must be a path in feedback or a judge: a job cannot keep a function")
         if any(not isinstance(one, str | re.Pattern) for one in self.redact):
@@ -104,7 +101,6 @@ class CollectRequest:
 
     @property
     def judge(self) -> LlmJudge | None:
-        """The judge that scores, if one does."""
         return None if not isinstance(self.score, Mapping) else judge_of(self.score)
 
     def _check(self) -> None:

@@ -1,4 +1,4 @@
-"""What was stored, read as conversations: completions, responses and traced calls, each with its source."""
+"""Stored records, read as conversations: completions, responses and traced calls, each with its source."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -35,7 +35,7 @@ class TrafficReader:
     project: str | None
 
     def answers(self, source: Source, after: tuple[Any, ...] | None = None) -> Iterator[StoredAnswer]:
-        """Yield what one interface has stored, the newest first, from a place on, read batch by batch."""
+        """Yield the stored answers of one interface, the newest first, from a place on, read batch by batch."""
         index, *where = self._index(source)
         cls, read = _READ[source]
         for stored in iter_index_live(self.runtime, cls, index, *where, after=after, descending=True):
@@ -44,7 +44,6 @@ class TrafficReader:
                 yield StoredAnswer(source, place, _readable(partial(read, self, stored)))
 
     def count(self, source: Source) -> int:
-        """Return how many records one interface has stored."""
         index, *where = self._index(source)
         return self.runtime.store.read(lambda snapshot: snapshot.count(_READ[source][0], index, *where))
 
@@ -54,7 +53,6 @@ class TrafficReader:
         return listed_index(self.entity, self.project)
 
     def with_feedback(self, row: TrafficRow) -> TrafficRow:
-        """Return the row with what was said of it."""
         traces = Traces(self.runtime, self.principal)
         place: dict[str, Any] = {"entity": self.entity, "project": self.project}
         calls = [*traces.calls.of_completion(row.completion_id, **place)]
@@ -64,7 +62,6 @@ class TrafficReader:
         )
 
     def _refs(self, traces: Traces, call: TracedCall) -> Iterator[str]:
-        """Yield the reference of a call and those of the calls around it."""
         for _ in range(MOST_PARENTS):
             yield call.ref
             if call.parent_id is None:
@@ -76,7 +73,7 @@ class TrafficReader:
 
 
 def _readable(read: Callable[[], Iterator[Found]]) -> tuple[Found, ...]:
-    """Return what can be read; a conversation that cannot, as one whose beginning is gone, is left out."""
+    """Return the conversations that can be read; others, such as those without their beginning, are left out."""
     try:
         return tuple(read())
     except InvalidInput:
@@ -153,10 +150,9 @@ def _row(
 
 
 def _without_reasoning(message: Message) -> Message:
-    """Return the message without reasoning: what is collected trains a model to answer, not to reason as another."""
+    """Return the message without reasoning: the collected rows train a model to answer, not to reason as another."""
     return attrs.evolve(message, reasoning=None) if message.reasoning else message
 
 
 def _plain(value: Any) -> Any:
-    """Return what a record holds as plain JSON data."""
     return loads(dumps(value))

@@ -1,4 +1,4 @@
-"""Which of the stored answers are collected, and what they are worth."""
+"""The selection of the stored answers to collect, and their scores."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ function of the row. Bools count as 1 and 0; of several values in feedback the m
 
 @attrs.frozen
 class AnsweredBy:
-    """What must have answered: a name as it was requested, or a trained model, or one checkpoint of it."""
+    """The model that must have answered: a name as it was requested, or a trained model, or one checkpoint of it."""
 
     name: str
     model: Model | None = None
@@ -36,7 +36,7 @@ class AnsweredBy:
 
     @classmethod
     def of(cls, snapshot: Snapshot, principal: Principal, name: str) -> "AnsweredBy":
-        """Find what is meant: a trained model, with `:step3` or `:prod` the checkpoint that this is now."""
+        """Find the model: a trained model, or with `:step3` or `:prod` the checkpoint that has this name now."""
         plain, _, version = name.partition(":")
         try:
             model = named_model(snapshot, principal, plain)
@@ -50,13 +50,12 @@ class AnsweredBy:
 
     @property
     def pinned(self) -> str:
-        """The name with the step in the place of an alias."""
         if self.model is None or self.checkpoint is None:
             return self.name
         return f"{self.model.entity}/{self.model.project}/{self.model.name}:step{self.checkpoint.step}"
 
     def meant(self, row: TrafficRow, snapshot: Snapshot) -> bool:
-        """Return whether this answered. Of a traced call the ledger knows the checkpoint."""
+        """Return whether this model answered. For a traced call, the ledger knows the checkpoint."""
         if self.model is None or (self.checkpoint is None and row.model == self.name):
             return row.model == self.name
         if row.checkpoint_id is not None:
@@ -84,11 +83,10 @@ class Selection:
 
     @property
     def reads_feedback(self) -> bool:
-        """Whether rows need their feedback."""
         return self.where is not None or isinstance(self.score, str) or callable(self.score)
 
     def missed(self, row: TrafficRow) -> str | None:
-        """Return the first condition, but `where`, that a row does not fulfil."""
+        """Return the first condition, except `where`, that a row does not fulfil."""
         answered = self.answered
         if answered is not None and not self.runtime.store.read(lambda snapshot: answered.meant(row, snapshot)):
             return "another model"
@@ -99,7 +97,7 @@ class Selection:
         return None
 
     def value_of(self, row: TrafficRow) -> float | None:
-        """Return what feedback or a function says that the row is worth; None where nothing says so."""
+        """Return the score of the row by feedback or a function; None if neither gives one."""
         if isinstance(self.score, str):
             found = [number_of(value_at(said.payload, self.score)) for said in row.feedback]
             values = [value for value in found if value is not None]

@@ -1,4 +1,4 @@
-"""Datasets of stored answers, and the lineage of a checkpoint: which answers it was trained on."""
+"""Datasets of stored answers, and the lineage of a checkpoint: the answers that it was trained on."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -32,7 +32,7 @@ from modelyard.protocols import Snapshot
 
 
 class Traffic:
-    """What was stored by chat, responses and traces, as training data.
+    """The stored answers of chat, responses and traces, as training data.
 
     collected = platform.traffic.collect("answers", model="desk/support", score="up", at_least=1, redact=["email"])
     checkpoint = platform.training.sft("desk/support", collected.url).result()
@@ -53,13 +53,13 @@ class Traffic:
         `score` is a path in the payload of feedback, a judge as data (`{"type": "llm_judge", ...}`) or a function of
         the row; with one, answers below `at_least` and those without a score are left out. With `pairs` the rows are
         preferences: of the answers to the same messages the best, if it is good enough, against the worst. `redact` is
-        applied to every text before rows are compared; what is not text is left out then. Equal rows are one, which
-        names the source of the newest. About the part `holdout` of the conversations becomes the dataset
-        `<name>-held-out`; on which side one is depends on how it begins, and on nothing else. Reading ends when `limit`
-        different answers are found that are good enough. Without a `project`, completions and responses are those of
-        every project of the entity, calls those of the default project, where the datasets are, too. Nothing is written
-        before all is read; a dataset is written whole or not at all. Raises `InvalidInput`, `NotFound`, `Forbidden`,
-        `StorageFull`, and what a function or judge raises.
+        applied to every text before rows are compared; other content is left out then. Equal rows become one row with
+        the source of the newest. About the part `holdout` of the conversations becomes the dataset `<name>-held-out`;
+        the side of a conversation depends only on its beginning. Reading ends when `limit` different answers are found
+        that are good enough. Without a `project`, completions and responses are read from every project of the entity,
+        and calls from the default project, where the datasets are written. Nothing is written before all is read; a
+        dataset is written whole or not at all. Raises `InvalidInput`, `NotFound`, `Forbidden`, `StorageFull`, and what
+        a function or judge raises.
         """
         request = CollectRequest.of(self._runtime, self._principal, name, options, where)
         with KeptRows() as kept:
@@ -81,8 +81,7 @@ class Traffic:
 
         Answers that are stored from now on are not collected. If its worker is lost, the job continues where it was.
         Functions cannot be conditions of a job. The same request under one `idempotency_key` is one job. With
-        `require_worker`, raises `NoWorker` where no worker is alive. Raises as `collect`, and `RateLimited`,
-        `Conflict`.
+        `require_worker`, raises `NoWorker` if no worker is alive. Raises as `collect`, and `RateLimited`, `Conflict`.
         """
         key = check_idempotency_key(idempotency_key)
         request = CollectRequest.of(self._runtime, self._principal, name, options)

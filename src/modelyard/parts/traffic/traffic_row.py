@@ -1,4 +1,4 @@
-"""A conversation that was asked and answered, as it is collected, and where it was stored."""
+"""A conversation that was asked and answered, as it is collected, and the place where it was stored."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -18,8 +18,8 @@ SOURCES: tuple[Source, ...] = ("chat", "responses", "traces")
 class TrafficRow:
     """A conversation that was answered, its answer last.
 
-    `id` is that of a stored completion or response, or the reference of a traced call. `feedback` is what was said of
-    it: of the completion or response by its id, of a call that returned it, and of the calls around that.
+    `id` is the id of a stored completion or response, or the reference of a traced call. `feedback` is the feedback on
+    the completion or response, on a call that returned it, and on the calls around that call.
     """
 
     id: str
@@ -36,7 +36,7 @@ class TrafficRow:
 
     @property
     def answer(self) -> Message:
-        """The answer."""
+        """The last message, which is the answer."""
         return self.messages[-1]
 
 
@@ -52,7 +52,9 @@ Found = TrafficRow | LeftOut
 
 @attrs.frozen
 class StoredAnswer:
-    """The conversations of one stored record, one for each of its answers, and its place among those of its source."""
+    """The conversations of one stored record, one for each of its answers, and its place among the records of its
+    source.
+    """
 
     source: Source
     place: tuple[Any, ...]

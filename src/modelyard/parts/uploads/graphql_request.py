@@ -30,7 +30,7 @@ _HEAD = re.compile(
 
 @attrs.frozen
 class GraphQLRequest:
-    """An operation of a W&B client. Only those that are needed here are known."""
+    """An operation of a W&B client. Only the operations that are needed here are known."""
 
     query: str = attrs.field(validator=Length(1, 65_536))
     variables: Mapping[str, Any] | None = None
@@ -54,7 +54,6 @@ class ProjectVariables:
 
 
 def names_of(request: GraphQLRequest) -> tuple[str, str]:
-    """Return the name of the operation and its first field; "" where there is none."""
     head = _HEAD.match(request.query)
     if head is None:
         return request.operationName or "", ""
@@ -62,17 +61,15 @@ def names_of(request: GraphQLRequest) -> tuple[str, str]:
 
 
 def with_variables(cls: type[V], perform: Callable[[RouteCall, V], Data]) -> Operation:
-    """Make an operation whose variables are read as `cls`. Raises `InvalidInput`."""
     return lambda call, variables: perform(call, structure(cls, variables, "variables"))
 
 
 def always(data: Data) -> Operation:
-    """Make an operation with the same answer for every caller."""
     return lambda call, variables: data
 
 
 def perform(call: RouteCall, operations: Mapping[str, Operation], purpose: str) -> Response:
-    """Perform one of these operations. Raises `MalformedRequest` for another, naming the `purpose` of those."""
+    """Perform one of these operations. Raises `MalformedRequest` for another, naming the `purpose` of these."""
     request = structure(GraphQLRequest, call.body, "body")
     name, field = names_of(request)
     found = operations.get(name) or operations.get(field)
@@ -85,7 +82,6 @@ def perform(call: RouteCall, operations: Mapping[str, Operation], purpose: str) 
 
 
 def _viewer(call: RouteCall, _: Mapping[str, Any]) -> Data:
-    """Describe who calls: the entity stands for the user."""
     entity = call.principal.entity
     user: Data = {
         "id": entity,
@@ -104,7 +100,7 @@ def _viewer(call: RouteCall, _: Mapping[str, Any]) -> Data:
 
 
 def _project(call: RouteCall, project: ProjectVariables) -> Data:
-    """Describe a project; every one that the caller may use is there."""
+    """Describe a project; every project that the caller may use is there."""
     return {"project": {"name": _allowed(call, project)}}
 
 

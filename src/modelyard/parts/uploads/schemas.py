@@ -1,4 +1,4 @@
-"""What the W&B client sends and receives while it uploads an artifact: GraphQL operations, and a list of files.
+"""The messages of the W&B client while it uploads an artifact: GraphQL operations, and a list of files.
 
 Fields keep the client's own names.
 """
@@ -22,7 +22,7 @@ _text = Length(1, 512)
 
 @attrs.frozen
 class RunVariables:
-    """A run by its name. Without `entity` it is the key's default one."""
+    """A run by its name. Without `entity`, the key's default entity is meant."""
 
     name: str = attrs.field(validator=_text)
     project: str = attrs.field(default="uncategorized", validator=NAME)
@@ -59,7 +59,7 @@ class ArtifactCreate:
 
 @attrs.frozen
 class ArtifactCreateVariables:
-    """The variables of `CreateArtifact`."""
+    """The variables of the operation `CreateArtifact`."""
 
     input: ArtifactCreate
 
@@ -98,7 +98,7 @@ class FilesVariables:
 
 @attrs.frozen
 class CommitVariables:
-    """The variables of `CommitArtifact`."""
+    """The variables of the operation `CommitArtifact`."""
 
     artifactID: str = attrs.field(validator=_id)
 
@@ -129,7 +129,6 @@ class Manifest:
 
     @property
     def digests(self) -> list[str | None]:
-        """The digests of all files."""
         return [entry.digest for entry in self.contents.values()]
 
 
@@ -145,7 +144,7 @@ class RunStream:
 
 @attrs.frozen
 class Received:
-    """The empty answer."""
+    """The empty answer to an upload."""
 
 
 @attrs.frozen
@@ -173,7 +172,6 @@ def no_run(entity: str, project: str) -> Data:
 
 
 def run(entity: str, project: str, name: str, display_name: str) -> Data:
-    """Describe a run as if it had been created."""
     bucket = {
         "id": name,
         "name": name,
@@ -201,19 +199,17 @@ def run_files(run: str, names: Sequence[str]) -> Data:
 
 
 def begun(upload: Upload) -> Data:
-    """Describe an artifact that waits for its file."""
     artifact = {"id": upload.id, "state": "PENDING", "artifactSequence": {"latestArtifact": None}}
     return {"createArtifact": {"artifact": artifact}}
 
 
 def manifest_expected(upload_id: str, url: str | None) -> Data:
-    """Return where to put the list of files; None where that was not requested."""
+    """Return where to put the list of files; None if that was not requested."""
     file: Data = {"id": upload_id, "uploadUrl": url, "uploadHeaders": []}
     return {"createArtifactManifest": {"artifactManifest": {"id": upload_id, "file": file}}}
 
 
 def file_expected(upload_id: str, name: str, url: str | None) -> Data:
-    """Return where to put the file; None when it has come already."""
     node: Data = {
         "id": upload_id,
         "name": name,
@@ -227,7 +223,6 @@ def file_expected(upload_id: str, name: str, url: str | None) -> Data:
 
 
 def committed(upload_id: str) -> Data:
-    """Describe an artifact that is committed."""
     return {"commitArtifact": {"artifact": {"id": upload_id, "digest": None}}}
 
 
@@ -235,12 +230,10 @@ def committed(upload_id: str) -> Data:
 
 
 def artifact(id: str, dataset: Dataset | None) -> Data:
-    """Describe an artifact by its id, or return null."""
     return {"artifact": None if dataset is None else _artifact(id, dataset)}
 
 
 def named_artifact(dataset: Dataset | None) -> Data:
-    """Describe an artifact by its name, or return null."""
     return {"project": {"artifact": None if dataset is None else _artifact(dataset.id, dataset)}}
 
 

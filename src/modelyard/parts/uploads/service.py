@@ -77,10 +77,10 @@ class Uploads:
         return secret
 
     def receive(self, secret: str, file: BinaryIO) -> None:
-        """Store the file that came to an address, as rows where it can be read as examples. Idempotent.
+        """Store the file that came to an address, as rows if it can be read as examples. Idempotent.
 
-        A file that cannot is stored as it is, and the job that uses it reports why. The file must be seekable, and
-        stays the caller's to close. Raises `InvalidInput`, `Forbidden`.
+        Any other file is stored as it is, and the job that uses it reports why. The file must be seekable, and stays
+        the caller's to close. Raises `InvalidInput`, `Forbidden`.
         """
         upload = self._upload_at("file", secret)
         if _md5(file) != upload.md5:
@@ -105,7 +105,7 @@ class Uploads:
             raise InvalidInput.at("body", "contents", msg="must name the one file that was uploaded, and nothing else")
 
     def commit(self, upload_id: str) -> Dataset:
-        """Make the file a version of the dataset; the same rows again are the version that has them. Idempotent.
+        """Make the file a version of the dataset; if a version has the same rows, that version is returned. Idempotent.
 
         Raises `NotFound`, and `Conflict` when no file came.
         """
@@ -158,7 +158,6 @@ class Uploads:
         return True
 
     def _receive(self, secret: str, stored: StoredArtifact, rows: int, now: datetime, tx: Tx) -> bool:
-        """Record the stored file; False when the upload has one already."""
         upload = _addressed(tx, "file", secret, now)
         if upload.received:
             return False
@@ -166,7 +165,6 @@ class Uploads:
         return True
 
     def _commit(self, tx: Tx, upload_id: str, new_id: str, now: datetime) -> tuple[Dataset, str | None]:
-        """Return the dataset, and the artifact that is no longer needed."""
         upload = self._open(tx, upload_id, now)
         if upload.dataset_id is not None:
             return tx.get(Dataset, upload.dataset_id), None
@@ -204,7 +202,7 @@ class Uploads:
 
 
 def _begin(tx: Tx, upload: Upload) -> list[Upload]:
-    """Add an upload and remove old ones, which it answers."""
+    """Add an upload and return the old uploads that it has removed."""
     old = tx.page(Upload, "by_age", limit=REMOVED_AT_ONCE)
     gone = [other for other in old if other.expires_at <= upload.created_at]
     for other in gone:
@@ -214,7 +212,7 @@ def _begin(tx: Tx, upload: Upload) -> list[Upload]:
 
 
 def _addressed(snapshot: Snapshot, part: str, secret: str, now: datetime) -> Upload:
-    """Find the upload of an address. The error is the same for one that never was, was replaced or has expired."""
+    """Find the upload of an address. The error is the same whether it never was, was replaced or has expired."""
     upload = snapshot.find(Upload, part, secret_digest(secret))
     if upload is None or upload.expires_at <= now:
         raise Forbidden("this upload address is not valid, or no longer valid; request a new one")

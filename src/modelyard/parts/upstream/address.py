@@ -1,4 +1,4 @@
-"""Where a server is, and what is sent to it; its messages show nothing secret."""
+"""The address of a server, and the requests to it; messages show nothing secret."""
 
 import socket
 import ssl
@@ -50,7 +50,6 @@ class Address:
 
     @cached_property
     def port(self) -> int:
-        """The port of the server."""
         return self._parts.port or _PORTS[self._parts.scheme]
 
     @cached_property
@@ -64,7 +63,7 @@ class Address:
 
     @cached_property
     def tls(self) -> ssl.SSLContext | None:
-        """What verifies the server, by the kept list of authorities; of the environment nothing is read."""
+        """The TLS context that verifies the server by the kept list of authorities, without the environment."""
         if self._parts.scheme == "http":
             return None
         return ssl.create_default_context(cafile=certifi.where())
@@ -75,7 +74,7 @@ class Address:
         return list(dict.fromkeys(str(place[4][0]) for place in found))
 
     def request(self, method: str, path: str, body: bytes, headers: Mapping[str, str] = EMPTY) -> bytes:
-        """Return a request for a path below the URL, with these headers besides its own.
+        """Return a request for a path below the URL, with these headers in addition to its own.
 
         Nothing is compressed, so that tokens come as they are sent.
         """
@@ -93,7 +92,7 @@ class Address:
 
     @cached_property
     def _headers(self) -> str:
-        """The version, and the headers of every request but their length."""
+        """The version, and the headers of every request except their length."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         place = host if self._parts.port is None else f"{host}:{self.port}"
         key = "" if self.api_key is None else f"authorization: Bearer {self.api_key}\r\n"

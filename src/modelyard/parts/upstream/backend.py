@@ -1,4 +1,4 @@
-"""Any server of the chat-completion format as a backend: vLLM, SGLang, llama.cpp, Ollama, a hosted one."""
+"""`UpstreamBackend`: any server of the chat-completion format as a backend."""
 
 import random
 import threading
@@ -30,9 +30,9 @@ class UpstreamBackend:
     with UpstreamBackend("http://gpu:8000/v1", models=[offer("Qwen/Qwen3-8B", context_length=32_768, pricing=FREE)])
 
     At most `concurrency` requests are under way at once, and `queue` more wait for their turn, as long as `timeouts`
-    allow. `adapters` serve the checkpoints of trained models; without them those are refused. Threads share one pool of
-    connections, each event loop has its own; nothing is connected before the first request, and who makes the backend
-    closes it. Thread-safe; a forked process starts with connections of its own.
+    allow. `adapters` serve the checkpoints of trained models; without adapters such checkpoints are refused. Threads
+    share one pool of connections, each event loop has its own; nothing is connected before the first request, and the
+    maker of the backend closes it. Thread-safe; a forked process starts with new connections.
 
     Raises `InvalidInput`, and `MissingExtra` without httptools.
     """
@@ -133,9 +133,10 @@ class UpstreamBackend:
     # ---- tokens
 
     def tokens(self, request: CompletionRequest, model: ServedModel) -> Sequence[int]:
-        """Return the tokens of a prompt or of messages, as the server knows them. Checkpoints have those of their base.
+        """Return the tokens of a prompt or of messages, as the server knows them. Checkpoints have the tokens of their
+        base.
 
-        Raises `InvalidInput`, `UnsupportedParameter` where the server has no tokenizer, `BackendError`.
+        Raises `InvalidInput`, `UnsupportedParameter` if the server has no tokenizer, `BackendError`.
         """
         return self._tokenizer.tokens(request, self._model(model.base_model).served_as)
 
@@ -154,7 +155,7 @@ class UpstreamBackend:
         return transport.ProcessState(clients, ConcurrencyLimiter(self._concurrency, self._queue))
 
     def _process_state(self) -> "transport.ProcessState":
-        """Return the connections of this process; those from before a fork are the parent's."""
+        """Return the connections of this process; connections from before a fork are the parent's."""
         if self._state.forks != process_identity.forks:
             self._state = self._new_state()
         return self._state
@@ -193,8 +194,8 @@ def discover(
 ) -> tuple[UpstreamModel, ...]:
     """Return the models that the server lists at `<url>/models`, or `only` some, at the host's prices by model id.
 
-    `names` maps ids of the server, such as llama.cpp's "/models/x.gguf", to those that are offered. A model without a
-    price is refused; `Pricing()` is free. `context_length` is for models whose length the server does not report.
+    `names` maps ids of the server, such as llama.cpp's "/models/x.gguf", to the ids that are offered. A model without a
+    price is refused; `Pricing()` is free. `context_length` is for models if the server does not report their length.
     Raises `InvalidInput`, `BackendError`.
     """
     upstream = Upstream(api_key, timeouts, SystemClock(), random.random, None)

@@ -43,7 +43,6 @@ class ConcurrencyLimiter:
         return place
 
     def release(self, place: Place) -> None:
-        """Give the place to the next request, or give up waiting."""
         following = None
         with self._lock:
             if not place.inside:

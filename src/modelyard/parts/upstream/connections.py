@@ -1,4 +1,4 @@
-"""Connections to one server, of threads, which block, and of an event loop. Idle ones are kept for a while."""
+"""Connections to one server: of threads, which block, and of an event loop. Idle ones are kept for a while."""
 
 import asyncio
 import math
@@ -27,21 +27,20 @@ _HEAD_START = 0.25
 
 
 def check_size(answer: UpstreamResponse) -> None:
-    """Raise `ConnectionBroken` for a body that is too long to be kept whole."""
     if answer.buffered > MOST_WHOLE:
         raise ConnectionBroken(f"the answer is longer than {MOST_WHOLE:,} bytes")
 
 
 class Connection(Protocol):
-    """What the two kinds of connections share."""
+    """The methods that both kinds of connections have."""
 
     response: UpstreamResponse
 
     def is_stale(self) -> bool:
-        """Return whether the server has closed it, or sent what was not requested."""
+        """Return whether the server has closed it, or sent something that was not requested."""
 
     def close(self) -> None:
-        """Close it. Idempotent."""
+        """Close the connection. Closing again does nothing."""
 
 
 C = TypeVar("C", bound=Connection)
@@ -57,7 +56,7 @@ class IdleConnections(Generic[C]):
         self._closed = False
 
     def take(self) -> C | None:
-        """Return the one that was used last, if it is still good."""
+        """Return the connection that was used last, if it is still good."""
         oldest = time.monotonic() - KEPT
         while True:
             with self._lock:
@@ -67,7 +66,7 @@ class IdleConnections(Generic[C]):
             connection.close()
 
     def give_back(self, connection: C) -> None:
-        """Keep it, if its answer allows that, and close it otherwise; close those that were idle for too long."""
+        """Keep it, if its answer allows that, and close it otherwise; close connections that were idle for too long."""
         now, old = time.monotonic(), []
         with self._lock:
             if connection.response.reusable and not self._closed:
@@ -92,7 +91,7 @@ class IdleConnections(Generic[C]):
 
 
 class BlockingConnection:
-    """A connection whose calls block, each for so many seconds at most. They raise `OSError` and `ConnectionBroken`."""
+    """A connection with calls that block for so many seconds at most. They raise `OSError` and `ConnectionBroken`."""
 
     def __init__(self, address: Address, seconds: float) -> None:
         self.response: UpstreamResponse = UpstreamResponse()
@@ -106,13 +105,11 @@ class BlockingConnection:
             raise
 
     def send(self, request: bytes, seconds: float) -> None:
-        """Send a request, whose answer is `response`."""
         self.response = UpstreamResponse()
         self._socket.settimeout(seconds)
         self._socket.sendall(request)
 
     def receive(self, seconds: float) -> None:
-        """Wait for more of the answer."""
         self._socket.settimeout(seconds)
         self.response.feed(self._socket.recv(2**16))
 
@@ -123,7 +120,6 @@ class BlockingConnection:
         return bool(poll.poll(0))
 
     def close(self) -> None:
-        """Close it. Idempotent."""
         self._socket.close()
 
 
@@ -131,7 +127,7 @@ class BlockingConnection:
 
 
 class AsyncConnection(asyncio.Protocol):
-    """A connection of an event loop. What waits raises `ConnectionBroken`, and `TimeoutError` once it is `due`."""
+    """A connection of an event loop. Waiting calls raise `ConnectionBroken`, and `TimeoutError` once it is `due`."""
 
     def __init__(self) -> None:
         self.response: UpstreamResponse = UpstreamResponse()
@@ -142,7 +138,6 @@ class AsyncConnection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
 
     def send(self, request: bytes) -> None:
-        """Send a request, whose answer is `response`."""
         assert self._transport is not None
         self.response = UpstreamResponse()
         self._transport.write(request)
@@ -153,17 +148,14 @@ class AsyncConnection(asyncio.Protocol):
         return self._broken is not None or bool(self.response.buffered) or self.response.complete
 
     async def head(self) -> None:
-        """Wait for the head of the answer."""
         while self.response.head is None:
             await self._more()
 
     async def news(self) -> None:
-        """Wait for a piece of the body, or its end."""
         while not self.has_news:
             await self._more()
 
     async def end(self) -> None:
-        """Wait for the end of an answer that is not read in pieces."""
         while not self.response.complete:
             check_size(self.response)
             self._resume()
@@ -192,7 +184,6 @@ class AsyncConnection(asyncio.Protocol):
             self._waiter = None
 
     def expire(self) -> None:
-        """End what waits with a `TimeoutError`."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(TimeoutError())
 
@@ -201,7 +192,6 @@ class AsyncConnection(asyncio.Protocol):
         return self._ended or not self.response.reusable
 
     def close(self) -> None:
-        """Close it. Idempotent."""
         self._ended = True
         if self._transport is not None:
             self._transport.abort()
@@ -209,22 +199,18 @@ class AsyncConnection(asyncio.Protocol):
     # ---- what the event loop calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport."""
         self._transport = cast(asyncio.Transport, transport)  # that of uvloop has the methods, not the class
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes of the answer."""
         self._feed(data)
         if self.response.buffered > MOST_BUFFERED and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
 
     def eof_received(self) -> None:
-        """Take the end of the answer."""
         self.connection_lost(None)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Take the end of the connection."""
         if not self._ended:
             self._ended = True
             if error is not None:
@@ -254,8 +240,8 @@ class AsyncConnection(asyncio.Protocol):
 class LoopConnections:
     """Opens the connections of an event loop.
 
-    The host's name is looked up in a thread of their own, one look-up at a time: a resolver that hangs keeps neither
-    the event loop's threads nor those of other servers.
+    The host's name is looked up in a separate thread, one look-up at a time: a resolver that hangs blocks neither the
+    event loop's threads nor the look-ups of other servers.
     """
 
     def __init__(self, address: Address, kept: int, clock: Clock) -> None:
@@ -312,7 +298,6 @@ class LoopConnections:
         return made[0]
 
     async def _connect(self, place: str) -> AsyncConnection:
-        """Return a connection to one IP address."""
         tls = self._address.tls
         named = None if tls is None else self._address.host
         loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
 """Until when the connections of an event loop wait for their servers, by the platform's clock.
 
-One task looks after all of them. It sleeps until the first is due and through those that end before, so that a wait
-costs no task or timer of its own.
+One task looks after all of them. It sleeps until the first wait is due and through waits that end before, so that a
+wait costs neither a task nor a timer.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from modelyard.protocols import Clock
 
 
 class Expiring(Protocol):
-    """What waits until it is `due`, in seconds of the monotonic clock."""
+    """A wait until it is `due`, in seconds of the monotonic clock."""
 
     due: float
 
@@ -31,7 +31,6 @@ class Deadlines:
         self._watching: asyncio.Task[None] | None = None
 
     def begin(self, one: Expiring, due: float) -> None:
-        """Expire it when it is due, unless it has ended before."""
         one.due = due
         self._waiting[one] = None
         if due < self._looks or self._watching is None or self._watching.done():
@@ -40,11 +39,10 @@ class Deadlines:
             self._watching = asyncio.create_task(self._watch())
 
     def end(self, one: Expiring) -> None:
-        """Expire it no more."""
         del self._waiting[one]
 
     def close(self) -> None:
-        """Look no more, until something waits again."""
+        """Stop the task, until something waits again."""
         if self._watching is not None:
             self._watching.cancel()
 

@@ -36,7 +36,7 @@ _LEADING = re.compile(r"[`']?(\w+)[`']?(?::| (?:must|should|is|needs)\b)")
 
 
 class RetryableError(Exception):
-    """A failed attempt, with its `error`. `again` is whether another may succeed, after `wait` seconds if known."""
+    """A failed attempt, with its `error`. `again` says whether another may succeed, after `wait` seconds if known."""
 
     def __init__(self, error: ModelyardError, again: bool = False, wait: float | None = None) -> None:
         self.error: ModelyardError = error
@@ -57,7 +57,7 @@ class Head:
 
 @attrs.frozen
 class _Report:
-    """What a server reports of a failure, in any of the usual shapes."""
+    """The report of a server on a failure, in any of the usual shapes."""
 
     message: str
     param: str | None = None
@@ -66,12 +66,12 @@ class _Report:
 
     @property
     def words(self) -> str:
-        """All that it says, to look for what it means."""
+        """The whole text of the report, to search it for known words."""
         return f"{self.code} {self.kind} {self.message}"
 
 
 def refusal(head: Head, raw: bytes, secret: str | None, now: datetime) -> RetryableError:
-    """Return the error that an answer without success means. The server's message is shortened, without the key."""
+    """Return the error of an answer without success. The server's message is shortened, without the key."""
     return _retryable(head.status, _parse_report(_json(raw), raw, secret), retry_after(head.retry_after, now))
 
 
@@ -105,7 +105,6 @@ def _retryable(status: int, report: _Report, wait: float | None) -> RetryableErr
 
 
 def _caused_by_caller(report: _Report) -> ModelyardError:
-    """Return the error of a request that the server calls invalid."""
     message = report.message or "the upstream server refused the request without a reason"
     if _TOO_LONG.search(report.words):
         return ContextLengthExceeded([Problem(("messages",), message, ContextLengthExceeded.code)])
@@ -142,7 +141,6 @@ def _parse_report(body: Any, raw: bytes, secret: str | None) -> _Report:
 
 
 def _shown(text: str, secret: str | None) -> str:
-    """Return a server's text on one line, without the key."""
     safe = text.replace(secret, "***") if secret else text
     return " ".join("".join(letter if letter.isprintable() else " " for letter in safe[:_SHOWN]).split())
 

@@ -79,7 +79,9 @@ def _nothing() -> None:
 
 @attrs.frozen
 class Upstream:
-    """What all requests to a server share. `jitter` draws numbers from 0 to 1. `retried` counts another attempt."""
+    """The state that all requests to a server share. `jitter` draws numbers from 0 to 1. `retried` counts another
+    attempt.
+    """
 
     api_key: str | None = attrs.field(repr=False)
     timeouts: Timeouts
@@ -96,7 +98,7 @@ def _effect(method: Callable[..., Any], *arguments: Any) -> Await:
 
 
 class Attempts:
-    """One request and its attempts; a subclass says what is sent, and reads the answer."""
+    """One request and its attempts; a subclass makes the request, and reads the answer."""
 
     path: ClassVar[str] = ""
     awaited: ClassVar[str] = "no answer"
@@ -121,7 +123,7 @@ class Attempts:
     def flow(self) -> Flow[None]:
         """Emit the answer. Raises what `modelyard.protocols.Backend` allows.
 
-        What fails before the first token is tried again where that may help.
+        A request that fails before the first token is tried again if that may help.
         """
         until = self._clock.monotonic() + self._timeouts.deadline
         yield _effect(self._transport.enter, self._timeouts.deadline)
@@ -184,7 +186,6 @@ class Attempts:
     # ---- the answer
 
     def _whole(self, most: int) -> Flow[bytes]:
-        """Return the rest of the answer."""
         pieces, size = [], 0
         while raw := (yield from self._timed(self._transport.read)):
             pieces.append(raw)
@@ -213,7 +214,7 @@ class Attempts:
 
 
 class Exchange(Attempts):
-    """One request for a completion, its attempts, and the deltas of its answer."""
+    """A request for a completion, its attempts, and the deltas of its answer."""
 
     path: ClassVar[str] = "/chat/completions"
     awaited: ClassVar[str] = "no first token"
@@ -250,7 +251,7 @@ class Exchange(Attempts):
     def _events(self) -> Flow[None]:
         """Read a stream of chunks up to its end, so that its connection can be used again.
 
-        The deltas of what has come at once are emitted at once, also before an error that came with them.
+        Deltas that have come at once are emitted at once, also before an error that came with them.
         """
         events, reader = EventReader(), self._reader(whole=False)
         self._done = False
@@ -280,7 +281,7 @@ class Exchange(Attempts):
         return self._shown(deltas) if deltas else ()
 
     def _shown(self, deltas: Sequence[Delta]) -> Sequence[Delta]:
-        """Return what the caller gets of deltas that have come, and note that the answer has begun."""
+        """Return the deltas without those that the caller does not get, and note that the answer has begun."""
         self._begun, self._limit, self._waited = True, self._timeouts.between_tokens, 0.0
         return [shown for delta in deltas for shown in self._choices_of(delta)] if self._greedy else deltas
 
@@ -305,7 +306,7 @@ class Exchange(Attempts):
 
 
 def _strict(request: CompletionRequest) -> CompletionRequest:
-    """Return the request with `strict` tools where one is forced: those of others may have any arguments in vLLM."""
+    """Return the request with `strict` tools if a call is forced: in vLLM, others may have any arguments."""
     if request.tool_choice.mode is not ToolMode.REQUIRED:
         return request
     return attrs.evolve(request, tools=tuple(attrs.evolve(tool, strict=True) for tool in request.tools))

@@ -32,8 +32,8 @@ class Fallback:
 
         Fallback([UpstreamBackend(local, ...), UpstreamBackend(hosted, ...)])
 
-    For each model the entry is that of the first backend that offers it, as read when the fallback is created. A
-    model's capabilities are those that all its backends share. Raises `InvalidInput` without backends.
+    For each model the entry is the entry of the first backend that offers it, as read when the fallback is created. A
+    model has the capabilities that all its backends share. Raises `InvalidInput` without backends.
     """
 
     def __init__(self, backends: Sequence[AnyBackend]) -> None:
@@ -55,7 +55,7 @@ class Fallback:
 
     @property
     def retries(self) -> int:
-        """How many attempts its backends have made again, of those that count them."""
+        """How many attempts its backends have made again, if they count them."""
         return retries_of(self._backends)
 
     def entries(self) -> Sequence[CatalogueEntry]:
@@ -136,7 +136,6 @@ class Fallback:
 
 
 def _both(one: Capabilities, other: Capabilities) -> Capabilities:
-    """Return what both can do."""
     one, other = _with_real_structure(one, other), _with_real_structure(other, one)
     shared = {
         field.name: _less(getattr(one, field.name), getattr(other, field.name)) for field in attrs.fields(Capabilities)
@@ -147,13 +146,13 @@ def _both(one: Capabilities, other: Capabilities) -> Capabilities:
 
 
 def _less(one: Any, other: Any) -> Any:
-    """Return what both have: of sets what is in both, which may be neither of them."""
+    """Return what both have: of sets the intersection, which may equal neither."""
     return one & other if isinstance(one, frozenset) else min(one, other)
 
 
 def _with_real_structure(one: Capabilities, other: Capabilities) -> Capabilities:
-    """Lift a double's capabilities to those of a backend that really constrains its output: it answers the same
-    requests.
+    """Lift a double's capabilities to the capabilities of a backend that really constrains its output: it answers the
+    same requests.
     """
     if not one.synthesises_structure or other.synthesises_structure:
         return one

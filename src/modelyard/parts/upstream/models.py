@@ -39,7 +39,7 @@ VLLM = Capabilities(
 
 @attrs.frozen
 class UpstreamModel:
-    """A model of a server: its catalogue entry, what it can do, and what the server calls it (by default as its id)."""
+    """A model of a server: its catalogue entry, its capabilities, and its name on the server (by default its id)."""
 
     entry: CatalogueEntry
     capabilities: Capabilities = COMMON
@@ -56,9 +56,9 @@ def offer(
     quantization: Quantization = Quantization.BF16,
     created: int = 0,
 ) -> UpstreamModel:
-    """Declare a text model of a server, whose answers may fill its whole context. `Pricing()` is free.
+    """Declare a text model of a server. Its answers may fill its whole context. `Pricing()` is free.
 
-    One that only makes embeddings has `capabilities=Capabilities(embedding_size=1024, completions=False)`.
+    A model that only makes embeddings has `capabilities=Capabilities(embedding_size=1024, completions=False)`.
 
     >>> offer("Qwen/Qwen3-8B", context_length=32_768, pricing=Pricing()).entry.hub_id
     'Qwen/Qwen3-8B'
@@ -118,7 +118,7 @@ def _listed(card: Mapping[str, Any]) -> Listed:
 
 
 def _context(card: Mapping[str, Any]) -> int | None:
-    """Read it where vLLM and SGLang, hosted servers, LiteLLM, and llama.cpp report it."""
+    """Read the context length where vLLM and SGLang, hosted servers, LiteLLM, and llama.cpp report it."""
     meta = optional(mapping, card, "meta", {})
     own = (card.get("max_model_len"), card.get("context_length"), card.get("max_input_tokens"))
     return next((natural(length) for length in (*own, meta.get("n_ctx"), meta.get("n_ctx_train")) if length), None)
@@ -132,7 +132,7 @@ def priced(
     context_length: int | None,
     capabilities: Capabilities,
 ) -> tuple[UpstreamModel, ...]:
-    """Return the listed models with the host's prices. Raises `InvalidInput` naming each one that lacks something."""
+    """Return the listed models with the host's prices. Raises `InvalidInput` naming each model that lacks something."""
     ids = {model.id for model in listed}
     asked = [("only", name) for name in only or ()] + [("names", name) for name in names]
     problems = [Problem((where,), f"the server does not list {name!r}") for where, name in asked if name not in ids]

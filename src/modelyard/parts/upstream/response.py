@@ -20,7 +20,7 @@ class ConnectionBroken(Exception):
 
 
 class UpstreamResponse:
-    """Takes the bytes of a connection after a request, and returns those of the body.
+    """Takes the bytes of a connection after a request, and returns the bytes of the body.
 
     Interim answers (1xx) are skipped. `reusable` is whether the connection can carry another request: the answer is
     `complete`, nothing follows it, and the server keeps the connection.
@@ -50,7 +50,6 @@ class UpstreamResponse:
             raise ConnectionBroken(f"the head of the answer is longer than {MOST_OF_A_HEAD} bytes")
 
     def take(self) -> bytes:
-        """Return what has come of the body since the last call."""
         if not self.buffered:
             return b""
         self.buffered = 0
@@ -67,7 +66,7 @@ class UpstreamResponse:
     # ---- what the parser calls
 
     def on_message_begin(self) -> None:
-        """Note an answer that follows the one which was requested."""
+        """Note an answer that follows the requested one."""
         self.reusable = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -76,7 +75,6 @@ class UpstreamResponse:
             self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
-        """Take the end of a head."""
         if self.head is not None:
             return
         status = self._parser.get_status_code()
@@ -87,13 +85,11 @@ class UpstreamResponse:
         self.head = Head(status, *["" if value is None else value.decode("latin-1") for value in named])
 
     def on_body(self, piece: bytes) -> None:
-        """Take bytes of the body."""
         if not self.complete:
             self._body.append(piece)
             self.buffered += len(piece)
 
     def on_message_complete(self) -> None:
-        """Take the end of the answer."""
         if self.head is not None and not self.complete:
             self.complete = True
             self.reusable = self._parser.should_keep_alive()

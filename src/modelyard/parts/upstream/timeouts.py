@@ -14,7 +14,7 @@ class Timeouts:
     """Times are in seconds.
 
     `connect` is for a connection, `first_token` for the first token once the request is sent, and `between_tokens` for
-    each one after it. A whole answer that is not streamed has `first_token` for all of it: give more where answers are
+    each one after it. A whole answer that is not streamed has `first_token` for all of it: give more if answers are
     long. A server that falls silent, as vLLM may while it shuts down, is given up after these times, and the closed
     connection lets it exit. A request that fails before its first token, and may succeed later, is sent `retries` times
     more, with pauses of about `backoff`, doubled each time, or as long as the server requests; `deadline` is until when

@@ -32,7 +32,7 @@ class TokenizerRoutes:
     def tokens(self, request: CompletionRequest, name: str) -> tuple[int, ...]:
         """Return the tokens of a request's prompt or messages for the model that the server calls by this name.
 
-        Raises `InvalidInput`, `UnsupportedParameter` where the server has no such route, and `BackendError`.
+        Raises `InvalidInput`, `UnsupportedParameter` if the server has no such route, and `BackendError`.
         """
         if isinstance(request.prompt, tuple):
             return request.prompt

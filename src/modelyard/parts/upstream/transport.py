@@ -43,7 +43,6 @@ class Clients:
         self.closed: threading.Event = threading.Event()
 
     def blocking(self) -> IdleConnections[BlockingConnection]:
-        """Return the pool for threads. Raises `BackendError` once closed."""
         self._check()
         return self.idle
 
@@ -88,7 +87,7 @@ class Clients:
 
 @attrs.frozen
 class ProcessState:
-    """What belongs to this process, and not to one that is forked from it."""
+    """The state of this process, which a forked process does not share."""
 
     clients: Clients
     limiter: ConcurrencyLimiter
@@ -104,7 +103,6 @@ class BlockingTransport:
         self._connection: BlockingConnection | None = None
 
     def enter(self, seconds: float) -> None:
-        """Wait for a place among the concurrent requests."""
         woken = threading.Event()
         place = self._state.limiter.acquire(woken.set)
         self._stack.callback(self._state.limiter.release, place)
@@ -112,7 +110,6 @@ class BlockingTransport:
             raise _no_turn(seconds)
 
     def borrow(self, adapters: Adapters, model: ServedModel) -> str:
-        """Have an adapter loaded until the transport is closed."""
         return self._stack.enter_context(adapters.serving(model))
 
     def send(self, method: str, path: str, body: bytes, seconds: float) -> Head:
@@ -125,7 +122,7 @@ class BlockingTransport:
         return head
 
     def _send(self, request: bytes, seconds: float) -> Head | None:
-        """Send the request once. Return None where the server had closed a kept connection: it is not counted."""
+        """Send the request once. Return None if the server had closed a kept connection: it is not counted."""
         kept = self._state.clients.blocking().take()
         connection = self._connection = kept or self._connect()
         try:
@@ -147,7 +144,6 @@ class BlockingTransport:
             raise _unreachable() from error
 
     def read(self, seconds: float) -> bytes:
-        """Return the next bytes of the answer."""
         connection = self._connection
         assert connection is not None
         try:
@@ -185,7 +181,6 @@ class AsyncTransport:
         self._connection: AsyncConnection | None = None
 
     async def enter(self, seconds: float) -> None:
-        """Wait for a place among the concurrent requests."""
         woken, loop = asyncio.Event(), asyncio.get_running_loop()
         place = self._place = self._state.limiter.acquire(lambda: loop.call_soon_threadsafe(woken.set))
         if not place.inside:
@@ -195,13 +190,11 @@ class AsyncTransport:
                 raise _no_turn(seconds) from None
 
     async def borrow(self, adapters: Adapters, model: ServedModel) -> str:
-        """Have an adapter loaded until the transport is closed."""
         if self._borrowed is None:
             self._borrowed = AsyncExitStack()
         return await self._borrowed.enter_async_context(adapters.aserving(model))
 
     async def send(self, method: str, path: str, body: bytes, seconds: float) -> Head:
-        """Send the request and return the head of the answer."""
         self._hang_up()
         self._pool = await self._state.clients.on_loop()
         request = self._state.clients.address.request(method, path, body, self._headers)
@@ -211,7 +204,7 @@ class AsyncTransport:
         return head
 
     async def _send(self, pool: LoopConnections, request: bytes, due: float) -> Head | None:
-        """Send the request once. Return None where the server had closed a kept connection: it is not counted."""
+        """Send the request once. Return None if the server had closed a kept connection: it is not counted."""
         kept = pool.idle.take()
         connection = self._connection = kept or await self._connect(pool, due)
         connection.send(request)
@@ -236,7 +229,6 @@ class AsyncTransport:
             raise _unreachable() from error
 
     async def read(self, seconds: float) -> bytes:
-        """Return the next bytes of the answer."""
         connection, pool = self._connection, self._pool
         assert connection is not None
         assert pool is not None
@@ -252,7 +244,6 @@ class AsyncTransport:
             raise _broken_off() from error
 
     async def pause(self, seconds: float) -> None:
-        """Wait before the next attempt."""
         await self._upstream.clock.asleep(seconds)
 
     async def aclose(self) -> None:
@@ -273,9 +264,7 @@ class AsyncTransport:
             self._pool.idle.give_back(connection)
 
     async def _within(self, seconds: float, work: Awaitable[T]) -> T:
-        """Return the result of what rarely has to be waited for. Raises `TimeoutError` when the clock moves on so far
-        before.
-        """
+        """Return the result of work that rarely has to wait. Raises `TimeoutError` if the clock moves on so far."""
         async with asyncio.timeout(None) as wait:
             ending = asyncio.create_task(self._end(wait, seconds))
             try:

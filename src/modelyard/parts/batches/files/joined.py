@@ -17,7 +17,6 @@ class JoinedParts(io.RawIOBase):
         self._part: BinaryIO | None = None
 
     def readable(self) -> bool:
-        """Return that it can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int:
@@ -36,7 +35,6 @@ class JoinedParts(io.RawIOBase):
             self._part = None
 
     def close(self) -> None:
-        """Close the part that is open. Idempotent."""
         if self._part is not None:
             self._part.close()
             self._part = None

@@ -25,7 +25,7 @@ BATCH_OUTPUT = "batch_output"
 class StoredFile:
     """A file of `size` bytes, made for a `purpose`. Its bytes never change.
 
-    They are those of its `parts`, one after the other in the order of their names: each part is an artifact,
+    They are the bytes of its `parts`, one after the other in the order of their names: each part is an artifact,
     `{"artifact", "size", "digest"}`. From `expires_at` on it is not there any more.
     """
 

@@ -24,7 +24,7 @@ class FileUpload:
 
 @attrs.frozen
 class FileObject:
-    """A file. `expires_at` is null for one that stays until it is deleted; times are in Unix seconds."""
+    """A file. `expires_at` is null if the file stays until it is deleted; times are in Unix seconds."""
 
     id: str
     object: Literal["file"]

@@ -68,7 +68,7 @@ class Files:
         entity: str | None = None,
         expires_after: timedelta | None = None,
     ) -> StoredFile:
-        """Keep an artifact as a file, which then owns it. Where this raises, it is removed. Raises as `create`."""
+        """Keep an artifact as a file, which then owns it. If this raises, it is removed. Raises as `create`."""
         with remove_unless_recorded(self._runtime.artifacts, stored):
             entity, project = named_place(self._runtime, self._principal, entity, project)
             _check(filename, purpose, stored.size, expires_after)
@@ -111,7 +111,7 @@ class Files:
     def open(self, file_id: str) -> BinaryIO:
         """Open a file to read it from its beginning; the caller closes it. Raises `NotFound`.
 
-        Reading raises `ArtifactMissing` where a part of it is gone or altered.
+        Reading raises `ArtifactMissing` if a part of it is gone or altered.
         """
         return open_joined(self._runtime.artifacts, self.get(file_id).parts)
 
@@ -155,7 +155,6 @@ def _chunks(data: bytes | BinaryIO | Iterable[bytes]) -> Iterable[bytes]:
 
 
 def _check(filename: str, purpose: str, size: int, expires_after: timedelta | None) -> None:
-    """Check what a client says of its file. Raises `InvalidInput`."""
     rules = [
         ("filename", 0 < len(filename) <= MAX_NAME and filename.isprintable(), f"must be 1 to {MAX_NAME} characters"),
         ("purpose", purpose in UPLOADED_FOR, f"must be one of {', '.join(UPLOADED_FOR)}"),
@@ -172,7 +171,7 @@ def _check(filename: str, purpose: str, size: int, expires_after: timedelta | No
 
 
 def _add(tx: Tx, file: StoredFile, gone: list[StoredFile]) -> StoredFile:
-    """Add a file, and remove some that have expired: `gone` are those."""
+    """Add a file, and remove some that have expired; they are returned in `gone`."""
     old = tx.page(StoredFile, "by_expiry", limit=REMOVED_AT_ONCE)
     gone[:] = [other for other in old if other.expires_at <= file.created_at]
     for other in gone:

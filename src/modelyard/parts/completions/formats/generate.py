@@ -37,7 +37,9 @@ _WITHOUT_EFFECT = frozenset(
 
 @attrs.define(kw_only=True)
 class SamplingParams:
-    """How tokens are sampled. `max_tokens` is by default as many as fit. Null means the same as leaving one out."""
+    """How tokens are sampled. `max_tokens` is by default as many as fit. Null means the same as leaving a parameter
+    out.
+    """
 
     max_tokens: int | None = attrs.field(default=None, validator=Within(0, MAX_TOKENS))
     logprobs: int | None = attrs.field(default=None, validator=Within(0, MOST_TOP))
@@ -56,7 +58,6 @@ _OWN = frozenset(field.name for field in attrs.fields(SamplingParams))
 
 
 def read_token_ids(raw: object) -> tuple[int, ...]:
-    """Read the ids of a prompt's tokens. Raises `InvalidInput`."""
     found = read_prompts(raw)[0] if isinstance(raw, list) and all(type(one) is int for one in raw) and raw else ""
     if isinstance(found, str):
         raise InvalidInput([Problem((), "must be a list of token ids, and not empty", "type_error")])
@@ -120,14 +121,13 @@ class GeneratedChunk:
 
 @attrs.define
 class ParsedGeneration:
-    """A request, as a request of one prompt, and the id that its answer repeats if it has one."""
+    """A request of one prompt, and the id that its answer repeats, if any."""
 
     prompts: ParsedPrompts
     request_id: str | None
 
 
 def read_generate(body: object, *loc: str | int) -> ParsedGeneration:
-    """Read the JSON of a request. Raises `InvalidInput` naming every problem and every unknown parameter."""
     parsed = structure(GenerateBody, body, *loc)
     assert isinstance(body, dict)
     unknown = [Problem((name,), "is not a parameter of generate", "extra_forbidden") for name in {*body} - PARAMETERS]
@@ -170,7 +170,6 @@ def _sampling_fields(parsed: GenerateBody) -> dict[str, Any]:
 
 
 def generated_json(completion: Completion, parsed: ParsedGeneration) -> bytes:
-    """Write a whole answer."""
     choices = [
         {
             "index": choice.index,
@@ -193,17 +192,13 @@ def generated_json(completion: Completion, parsed: ParsedGeneration) -> bytes:
 
 
 class GeneratedChunks:
-    """The events of one streamed answer."""
-
     def __init__(self, id: str, parsed: ParsedGeneration) -> None:
         self._id, self._prompts = parsed.request_id or id, parsed.prompts
 
     def of_all(self, deltas: Iterable[Delta]) -> bytes:
-        """Write several deltas."""
         return b"".join([self._of(delta) for delta in deltas if delta.tokens or delta.finish_reason])
 
     def end(self, usage: Usage) -> bytes:
-        """End the answer, with the usage where it was requested."""
         if not self._prompts.with_usage:
             return DONE
         return event({"request_id": self._id, "choices": [], "usage": usage_object([usage])}) + DONE

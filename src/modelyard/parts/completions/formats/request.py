@@ -26,7 +26,6 @@ _USUAL_TOKENS = 16
 
 
 def read_prompts(raw: object) -> tuple[Prompt, ...]:
-    """Read a string, the ids of a prompt's tokens, or a list of either. Raises `InvalidInput`."""
     if isinstance(raw, str | tuple) or (isinstance(raw, list) and raw and type(raw[0]) is int):
         return (_prompt(raw),)
     if not isinstance(raw, list) or not 1 <= len(raw) <= MOST_PROMPTS:
@@ -109,7 +108,6 @@ class ParsedPrompts:
 
     @property
     def streamed(self) -> bool:
-        """Whether the answer is read as it is made."""
         return self.requests[0].streamed
 
 
@@ -140,7 +138,7 @@ def read_body(body: object, *loc: str | int) -> ParsedPrompts:
 
 
 def _details(parsed: CompletionBody, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the details of tokens. Where the prompt is shown with log-probabilities, its own are needed, and its ids."""
+    """Add the details of tokens. A prompt that is shown with log-probabilities needs its own, and its ids."""
     found = dict(fields)
     shown = bool(parsed.echo) and parsed.logprobs is not None
     scored = parsed.logprobs if shown and parsed.prompt_logprobs is None else parsed.prompt_logprobs

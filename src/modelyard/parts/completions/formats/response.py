@@ -76,7 +76,7 @@ NOT_ECHOED = EchoedPrompt()
 
 
 def echoed(text: str, choice_ids: Sequence[int], scored: Sequence[TokenLogprob]) -> EchoedPrompt:
-    """Return a prompt to be shown; its first token has what the others leave of the text."""
+    """Return a prompt to be shown; its first token has the text that the others leave."""
     raw = text.encode()
     raw = raw[: max(0, len(raw) - sum(len(token_bytes(entry)) for entry in scored))]
     id_ = choice_ids[0] if choice_ids else None
@@ -84,7 +84,7 @@ def echoed(text: str, choice_ids: Sequence[int], scored: Sequence[TokenLogprob])
 
 
 def completion_json(completions: Sequence[Completion], parsed: ParsedPrompts, texts: Sequence[str]) -> bytes:
-    """Write the completions of all prompts as one answer; `texts` are those of the prompts that are to be shown."""
+    """Write the completions of all prompts as one answer; `texts` are the prompts that are to be shown."""
     choices: list[dict[str, Any]] = []
     for at, completion in enumerate(completions):
         for choice in completion.choices:
@@ -130,13 +130,11 @@ class LogprobsWriter:
         self._as_ids, self._offset = as_ids, 0
 
     def prompt(self, before: EchoedPrompt, scored: Sequence[TokenLogprob]) -> dict[str, Any]:
-        """Write the tokens of a prompt that is shown."""
         assert before.first is not None
         first = self.entries([before.first])
         return joined(first | {"token_logprobs": [None], "top_logprobs": [None]}, self.entries(scored))
 
     def entries(self, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
-        """Write sampled tokens."""
         offsets = []
         for entry in entries:
             offsets.append(self._offset)
@@ -161,12 +159,10 @@ class LogprobsWriter:
 
 
 def joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the members of two pieces of log-probabilities, one after the other."""
     return {name: [*one.get(name, ()), *values] for name, values in other.items()}
 
 
 def prompt_logprobs_list(scored: Sequence[TokenLogprob]) -> list[Mapping[str, Any] | None]:
-    """Return the log-probabilities of a prompt by token id; its first token has none."""
     return [None, *map(_ranked, scored)]
 
 
@@ -180,7 +176,6 @@ def _written(entry: TokenLogprob, rank: int | None) -> Mapping[str, Any]:
 
 
 def usage_object(usages: Sequence[Usage]) -> dict[str, Any]:
-    """Return the sum of what several prompts used."""
     prompt, completion = sum(one.prompt_tokens for one in usages), sum(one.completion_tokens for one in usages)
     cached = sum(one.cached_tokens for one in usages)
     details = {"prompt_tokens_details": {"cached_tokens": cached}} if cached else {}
@@ -193,5 +188,4 @@ def usage_object(usages: Sequence[Usage]) -> dict[str, Any]:
 
 
 def prompt_text(prompt: Prompt, raw: Sequence[bytes]) -> str:
-    """Return the text of a prompt, given the bytes of its tokens where it is token ids."""
     return prompt if isinstance(prompt, str) else b"".join(raw).decode(errors="replace")

@@ -53,7 +53,7 @@ class TextCompletionChunk:
 class TextChunks:
     """The events of one streamed completion, of several prompts one after the other.
 
-    `begin` tells that the answer to the next prompt begins; `text` is that of the prompt if it is to be shown. With
+    `begin` tells that the answer to the next prompt begins; `text` is the prompt, if it is to be shown. With
     `with_usage` each chunk carries a null `usage` until the last, which has the sum.
     """
 
@@ -65,16 +65,14 @@ class TextChunks:
         self._first, self._text = -parsed.requests[0].n, ""
 
     def begin(self, text: str) -> None:
-        """Begin with the next prompt."""
         self._first += self._parsed.requests[0].n
         self._text = text
 
     def of_all(self, deltas: Iterable[Delta]) -> bytes:
-        """Write several deltas."""
         return b"".join([self._of(delta) for delta in deltas])
 
     def end(self, usage: Usage) -> bytes:
-        """End the answer to a prompt: after the last one with the usage, where it was requested."""
+        """End the answer to a prompt; after the last prompt, with the usage if it was requested."""
         self._usages.append(usage)
         if len(self._usages) < len(self._parsed.requests):
             return b""

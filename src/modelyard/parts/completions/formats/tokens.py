@@ -60,7 +60,7 @@ class Tokenized:
 
 @attrs.frozen
 class Detokenized:
-    """The text of tokens."""
+    """The text that tokens stand for."""
 
     prompt: str
 
@@ -82,12 +82,10 @@ def read_tokenize(body: object, *loc: str | int) -> tuple[CompletionRequest, boo
 
 
 def read_detokenize(body: object, *loc: str | int) -> DetokenizeBody:
-    """Read a request for text. Raises `InvalidInput`."""
     return structure_exactly(DetokenizeBody, body, *loc)
 
 
 def tokenized_json(tokens: Sequence[int], longest: int, raw: Sequence[bytes] | None) -> bytes:
-    """Write tokens, with their bytes as text where these are given."""
     written: dict[str, Any] = {"count": len(tokens), "max_model_len": longest, "tokens": list(tokens)}
     if raw is not None:
         written["token_strs"] = [one.decode(errors="replace") for one in raw]
@@ -95,5 +93,4 @@ def tokenized_json(tokens: Sequence[int], longest: int, raw: Sequence[bytes] | N
 
 
 def detokenized_json(text: str) -> bytes:
-    """Write the text of tokens."""
     return dumps({"prompt": text})

@@ -1,7 +1,7 @@
 """An answer of another server in the text-completion format, whole or in chunks, read as deltas.
 
-It is read as an answer in the chat-completion format, from which it differs in where a choice has its text and its
-log-probabilities. The log-probabilities of a prompt are those of vLLM, by token id.
+It is read as an answer in the chat-completion format, except that a choice has its text and its log-probabilities at
+other places. The log-probabilities of a prompt are those of vLLM, by token id.
 """
 
 from collections.abc import Mapping
@@ -16,15 +16,12 @@ from modelyard.formats.fields import each, mapping, natural, number, optional, r
 
 
 class PromptAnswerReader(AnswerReader):
-    """Takes the JSON of an answer as `AnswerReader` does."""
-
     def __init__(self, request: CompletionRequest, whole: bool) -> None:
         super().__init__(request)
         self._part = "message" if whole else "delta"
         self._scored: dict[int, tuple[TokenLogprob, ...]] = {}
 
     def take(self, chunk: Any, event: bytes = b"") -> list[Delta]:
-        """Return the deltas of a chunk, or of a whole answer. Raises as `AnswerReader.take` does."""
         data = mapping(chunk)
         choices = optional(lambda given: each(mapping, given), data, "choices", ())
         for choice in choices:
@@ -34,7 +31,6 @@ class PromptAnswerReader(AnswerReader):
         return [self._with_scores(delta) for delta in deltas]
 
     def end(self) -> Delta:
-        """Return the last delta, with the usage. Raises `InvalidInput` when the answer is not complete."""
         return self._with_scores(super().end())
 
     def _with_scores(self, delta: Delta) -> Delta:

@@ -15,7 +15,6 @@ MOST_TOKENS = 1024
 
 
 def listed(view: View) -> HtmlPage:
-    """Show the models that requests can name."""
     entries = sorted(view.platform.catalogue.list(), key=lambda entry: entry.id)
     columns = [("model", ""), ("context", "number"), ("prompt", "number"), ("completion", "number"), ("can", "")]
     lines = [_line(view, entry) for entry in entries]
@@ -36,7 +35,6 @@ def _line(view: View, entry: CatalogueEntry) -> Sequence[object]:
 
 
 def entry(view: View) -> HtmlPage:
-    """Show one model, a box to try it, and how programs call it."""
     found = view.platform.catalogue.get(view.params["model"])
     prices = [(name, f"{value} USD") for name, value in found.pricing.texts.items() if value not in ("0", None)]
     pairs = [
@@ -85,7 +83,6 @@ def _calls(view: View, model: str) -> Sequence[Html]:
 
 
 def ask(view: View) -> Iterator[bytes]:
-    """Send a message to the model, and yield its answer as it comes."""
     prompt = view.form.get("prompt", "")
     if not 1 <= len(prompt) <= LONGEST:
         raise InvalidInput.at("prompt", msg=f"must be 1 to {LONGEST} characters")
@@ -109,7 +106,6 @@ def _texts(view: View, model: str, message: dict[str, str], most: int) -> Iterat
 
 
 def operations(view: View) -> HtmlPage:
-    """Show every operation of the API."""
     document = view.document()
     if not document:
         return HtmlPage("API", empty("This dashboard stands alone; the API is documented where it is served."))

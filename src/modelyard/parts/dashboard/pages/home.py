@@ -21,7 +21,6 @@ LOOKED_AT = 200
 
 
 def home(view: View) -> HtmlPage:
-    """Show the state of the platform."""
     newest = list(islice(view.platform.jobs.list(order="desc"), LOOKED_AT))
     running = list(islice(view.platform.jobs.list(status=JobStatus.RUNNING), MOST))
     parts = [

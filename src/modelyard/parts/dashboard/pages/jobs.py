@@ -48,7 +48,6 @@ _OF_ROUNDS = ("reward", "held_out", "checkpoint", "zero_variance_groups", "faile
 
 
 def listed(view: View) -> HtmlPage:
-    """Show jobs, the newest first."""
     status = JobStatus(view.query["status"]) if view.query.get("status") in [*JobStatus] else None
     query, jobs = view.query.get("q", ""), view.platform.jobs.list(order="desc", status=status)
     page = Page(_searched(view, jobs, query), False) if query else jobs.page(PAGE, view.query.get("after"))
@@ -72,7 +71,6 @@ def _search(view: View, query: str) -> Html:
 
 
 def _searched(view: View, jobs: Iterable[JobSummary], query: str) -> tuple[JobSummary, ...]:
-    """Return those of the newest jobs whose kind, message, model, tags or note have the text."""
     wanted = query.casefold()
     known = annotated(view, AnnotatedKind.JOB, query) | annotated(view, AnnotatedKind.RUN, query)
     models = islice(view.platform.models.list(order="desc"), SEARCHED)
@@ -123,12 +121,10 @@ def subject(view: View, job: JobSummary) -> Html:
 
 
 def progress(step: int, total: int | None) -> Html:
-    """Return how far a job has come."""
     return bar(step, total, f"{count_text(step)} of {count_text(total)}") if total else html(NONE)
 
 
 def running_line(view: View, job: JobSummary) -> Sequence[object]:
-    """Return what the first page shows of a running job."""
     rows = view.platform.training.job(job.id).metrics(60) if job.kind in TRAINING_KINDS else []
     shown = next(iter(metric_order(rows[-1].values)), None) if rows else None
     values = [row.values[shown] for row in rows if shown in row.values] if shown else []
@@ -153,7 +149,6 @@ def _left(job: TrainingJob, view: View) -> str:
 
 
 def job(view: View) -> HtmlPage:
-    """Show one job: its curves, how it stands, its configuration and its events."""
     found = view.platform.jobs.get(view.params["job"])
     if found.kind == COLLECT_JOB:
         return HtmlPage("Collection", _summary(view, found, _collected(view, found.id)), live=found.ended_at is None)
@@ -194,7 +189,7 @@ def _collected(view: View, job_id: str) -> Iterator[tuple[str, object]]:
 
 
 def _settings(config: Mapping[str, object], within: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the settings of a job that are not None, those within others under the names of both."""
+    """Yield the settings of a job that are not None, nested settings under the names of both."""
     for name, value in config.items():
         if isinstance(value, Mapping):
             yield from _settings(value, f"{within}{name}.")
@@ -239,7 +234,6 @@ def _training_facts(view: View, job: TrainingJob) -> list[tuple[str, object]]:
 
 
 def curves(jobs: Sequence[tuple[str, Sequence[MetricRow]]], x_label: str) -> Html:
-    """Draw every metric of the jobs, each in a plot, with a line for each job."""
     drawings = []
     for name in metric_order({name for _, rows in jobs for row in rows for name in row.values} - {"checkpoint"}):
         lines = tuple(
@@ -251,7 +245,6 @@ def curves(jobs: Sequence[tuple[str, Sequence[MetricRow]]], x_label: str) -> Htm
 
 
 def _rounds(view: View, loop: TrainingJob, rows: Sequence[MetricRow]) -> Html:
-    """Return the rounds of a loop, the last first, with the training job of each."""
     newest = islice(view.platform.training.list(model=loop.model_id, order="desc"), MOST_ROUNDS)
     jobs = {one.step: one for one in newest if one.loop_id == loop.id}
     columns = [("round", "number"), *((name, "number") for name in _OF_ROUNDS), ("trained by", "")]
@@ -308,6 +301,5 @@ def _data(data: object) -> Html:
 
 
 def cancel(view: View) -> Redirect:
-    """Cancel a job."""
     view.platform.jobs.cancel(view.params["job"])
     return Redirect(view.url("jobs", view.params["job"]))

@@ -12,7 +12,6 @@ PAGE = 200
 
 
 def listed(view: View) -> HtmlPage:
-    """Show the keys that the caller may see."""
     return HtmlPage("Keys", _content(view))
 
 
@@ -51,7 +50,6 @@ def _line(view: View, key: ApiKey) -> Sequence[object]:
 
 
 def limits_text(key: ApiKey) -> str:
-    """Return how many requests a key may make."""
     limits = [(key.requests_per_minute, "a minute"), (key.concurrent_requests, "at once")]
     return ", ".join(f"{value} {words}" for value, words in limits if value is not None) or NONE
 
@@ -99,7 +97,6 @@ def _number(view: View, name: str) -> int | None:
 
 
 def revoke(view: View) -> Redirect:
-    """Revoke a key."""
     view.platform.keys.revoke(view.params["key"])
     return Redirect(view.url("keys"))
 
@@ -108,7 +105,6 @@ def revoke(view: View) -> Redirect:
 
 
 def login(view: View, refused: str = "") -> HtmlPage:
-    """Return the page; `refused` says why a key was not accepted."""
     fields = [
         tag("label", "API key", for_="key"),
         tag("input", type="password", id="key", name="key", required=True, autofocus=True, autocomplete="off"),

@@ -16,7 +16,6 @@ SHORT = 10
 
 
 def checkpoint(view: View) -> HtmlPage:
-    """Show one checkpoint: its job, its data and its parents, and the evaluations, aliases and entries that use it."""
     found = view.platform.models.lineage(view.params["model"], whole_number(view.params["step"], "step"))
     one, made = found.checkpoint, found.steps[0]
     pairs: list[tuple[str, object]] = [
@@ -83,7 +82,6 @@ def _score(summary: object) -> str:
 
 
 def data(view: View, model: Model, steps: Sequence[Checkpoint]) -> Html:
-    """Return the data that a model was trained on, and the checkpoints that were made from each."""
     if not steps:
         return Html("")
     made: defaultdict[str, list[TrainedStep]] = defaultdict(list)
@@ -99,7 +97,6 @@ def _spaced(view: View, model: Model, found: Sequence[TrainedStep]) -> Sequence[
 
 
 def kept_by(rules: Retention | None) -> str:
-    """Return in words which checkpoints a model keeps."""
     if rules is None:
         return "all checkpoints"
     best = "lowest" if rules.lower_is_better else "highest"

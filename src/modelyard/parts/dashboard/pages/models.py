@@ -26,7 +26,6 @@ CHUNK = 2**16
 
 
 def listed(view: View) -> HtmlPage:
-    """Show models, the newest first."""
     query, models = view.query.get("q", ""), view.platform.models.list(order="desc")
     page = Page(_searched(view, models, query), False) if query else models.page(PAGE, view.query.get("after"))
     known = view.platform.annotations.of(model.id for model in page)
@@ -40,7 +39,6 @@ def listed(view: View) -> HtmlPage:
 
 
 def _searched(view: View, models: Iterable[Model], query: str) -> tuple[Model, ...]:
-    """Return those of the newest models whose name, tags or note have the text."""
     wanted, known = query.casefold(), annotated(view, AnnotatedKind.MODEL, query)
     return tuple(
         one for one in islice(models, SEARCHED) if one.id in known or wanted in f"{one.project}/{one.name}".casefold()
@@ -62,7 +60,6 @@ def _name(model: Model, host: bool) -> str:
 
 
 def model(view: View) -> HtmlPage:
-    """Show one model: the metrics of its checkpoints, its aliases, and where each comes from."""
     found = view.platform.models.get(view.params["model"])
     steps = [*islice(view.platform.models.checkpoints(found, order="desc"), MOST_CHECKPOINTS)][::-1]
     other = view.platform.models.get(view.query["with"]) if view.query.get("with") else None
@@ -215,7 +212,6 @@ def _score(value: object) -> str:
 
 
 def promote(view: View) -> Redirect:
-    """Point an alias at a checkpoint."""
     step = whole_number(view.form.get("step", ""), "step")
     evaluation = view.form.get("evaluation", "").strip()
     require = NotWorse(evaluation) if evaluation else None
@@ -224,13 +220,11 @@ def promote(view: View) -> Redirect:
 
 
 def roll_back(view: View) -> Redirect:
-    """Point an alias back to where it pointed before."""
     view.platform.models.rollback(view.params["model"], view.form.get("alias", "prod"))
     return Redirect(view.url("models", view.params["model"]))
 
 
 def download(view: View) -> Iterator[bytes]:
-    """Send a file of a checkpoint."""
     return _chunks(view, whole_number(view.params["step"], "step"), view.params["file"])
 
 

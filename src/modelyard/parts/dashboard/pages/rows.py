@@ -1,4 +1,4 @@
-"""The rows of a run: filtered, sliced by a field, and side by side with those of a baseline."""
+"""The rows of a run: filtered, sliced by a field, and side by side with the rows of a baseline."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 
 @attrs.frozen
 class Filter:
-    """Which rows are shown, as the address says it. `before` are the rows of the `baseline`."""
+    """The filter of rows that the address has. `before` are the rows of the `baseline`."""
 
     show: str
     text: str
@@ -49,7 +49,7 @@ class Filter:
 
     @classmethod
     def of(cls, view: View) -> "Filter":
-        """Read the address. Raises `NotFound` for a baseline that there is not."""
+        """Read the address. Raises `NotFound` if there is no such baseline."""
         show, text, field, value, row, baseline = (
             view.query.get(name, "") for name in ("show", "q", "field", "value", "row", "baseline")
         )
@@ -58,11 +58,9 @@ class Filter:
 
     @property
     def query(self) -> Mapping[str, str]:
-        """The part of an address that asks for this."""
         return attrs.asdict(self, filter=lambda at, _: at.name not in ("text", "before")) | {"q": self.text}
 
     def keeps(self, row: RowResult) -> bool:
-        """Return whether a row is shown."""
         if self.field and self.value and _short(row.row.get(self.field)) != self.value:
             return False
         if self.text and self.text.lower() not in f"{dict(row.row)} {row.output}".lower():
@@ -72,7 +70,6 @@ class Filter:
 
 
 def rows(view: View) -> HtmlPage:
-    """Show the rows of a run: all, or those that a filter keeps, such as those that differ from a baseline's."""
     run, wanted = view.platform.evaluations.runs.get(view.params["run"]), Filter.of(view)
     start, skip = (whole_number(view.query.get(name, "0"), name) for name in ("from", "skip"))
     start = whole_number(wanted.row, "row") if wanted.row else start
@@ -93,7 +90,7 @@ def rows(view: View) -> HtmlPage:
 def _page(every: Rows, wanted: Filter, start: int, skip: int) -> tuple[Sequence[RowResult], Mapping[str, int] | None]:
     """Return the next rows that are shown, and where the rows begin that were not looked at; None at the end.
 
-    Rows are found by their index; those that clients made have none, and are skipped one by one.
+    Rows are found by their index. Rows that clients made have none, and are skipped one by one.
     """
     found: list[RowResult] = []
     for number, row in enumerate(islice(every.since(start), skip, None)):
@@ -151,7 +148,7 @@ def _fields(every: Rows) -> Sequence[str]:
 
 
 def _short(value: object) -> str:
-    """Return a value by which rows are sliced as a string; "" for one that is too long, or none."""
+    """Return a value to slice by as a string; "" if it is too long, or none."""
     if not isinstance(value, str | int | float):  # a bool is an int
         return ""
     text = str(value)
@@ -159,7 +156,6 @@ def _short(value: object) -> str:
 
 
 def _slices(view: View, run: EvaluationRun, every: Rows, wanted: Filter) -> Html:
-    """Show how many rows have each value of the chosen field, and their mean score."""
     if not wanted.field or wanted.value:
         return Html("")
     key = ("slices", run.id, run.finished_at, wanted.field, wanted.baseline)
@@ -214,7 +210,6 @@ def _row(view: View, run: EvaluationRun, row: RowResult, wanted: Filter) -> Html
 
 
 def _used(row: RowResult) -> Iterator[str]:
-    """Yield how long a row took, its tokens and its cost, as far as they are known."""
     if row.latency is not None:
         yield f"{row.latency * 1000:.3g} ms" if row.latency < 1 else duration(row.latency)
     if row.completion_tokens is not None:

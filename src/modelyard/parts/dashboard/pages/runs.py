@@ -23,7 +23,6 @@ MOST_TRIALS = 2000
 
 
 def listed(view: View) -> HtmlPage:
-    """Show runs, the newest first: all, those that a search finds, or sorted by score."""
     query, by_score = view.query.get("q", ""), view.query.get("sort") == "score"
     runs = view.platform.evaluations.runs.list_all(order="desc")
     if query or by_score:
@@ -103,13 +102,12 @@ def _line(view: View, run: EvaluationRun, known: Annotation | None) -> Sequence[
 
 
 def score_of(run: EvaluationRun) -> float | None:
-    """Return the mean of the first metric, if the run's summary has it."""
     value = (run.summary or {}).get("mean")
     return float(value) if isinstance(value, int | float) else None
 
 
 def _matrix(view: View, runs: Sequence[EvaluationRun]) -> Html:
-    """Show the score of each model on each evaluation: of the newest run of both."""
+    """Show the score of each model on each evaluation: that of the newest run of both."""
     cells: dict[tuple[str, str], EvaluationRun] = {}
     for run in runs:
         if run.state is RunState.COMPLETED and score_of(run) is not None:
@@ -156,7 +154,6 @@ def _interval(view: View, run: EvaluationRun) -> Html:
 
 
 def run(view: View) -> HtmlPage:
-    """Show the report of a run; while it is running, how far it has come."""
     status = view.platform.evaluations.runs.status(view.params["run"])
     found = status.run
     title = f"{ref_text(found.model)} on {ref_text(found.evaluation)}"
@@ -182,13 +179,12 @@ def _report(view: View, run: EvaluationRun) -> Html:
 
 
 def size_of(view: View, *runs: EvaluationRun) -> int:
-    """Return how many trials runs have: what their jobs say, or else counted, as for runs that clients made."""
+    """Return how many trials runs have, by their jobs; the trials of runs that clients made are counted."""
     evaluations = view.platform.evaluations
     return sum(evaluations.runs.status(run.id).completed_rows or len(evaluations.result(run.id).rows) for run in runs)
 
 
 def _stored(run: EvaluationRun) -> Html:
-    """Show what is stored with a run that has ended: its state and score, and the counts of each metric."""
     pairs: list[tuple[str, object]] = [
         ("run", short_id(run.id)),
         ("state", joined([status_chip(run.state), f" {run.reason}" if run.reason else ""])),
@@ -209,7 +205,6 @@ _COUNTED = ("mean", "scored", "unscored", "scorer_errors", "model_errors")
 
 
 def _headline(run: EvaluationRun) -> Html:
-    """Say what the score of a run is, if it is stored."""
     score = score_of(run)
     return Html("") if score is None else tag("p", f"{ref_text(run.model)} scores {score:.4g}.", kind="headline")
 
@@ -221,7 +216,6 @@ def _number(value: object) -> str:
 
 
 def compared(view: View) -> HtmlPage:
-    """Show two runs, row by row: whether the candidate is shown to be better or worse, by each metric."""
     before, after = (view.platform.evaluations.runs.get(view.query.get(name, "")) for name in ("baseline", "candidate"))
     title = f"{ref_text(after.model)} compared with {ref_text(before.model)}"
     rows = view.link("Rows side by side", "runs", after.id, "rows", baseline=before.id, show="changed")

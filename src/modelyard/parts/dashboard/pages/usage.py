@@ -17,7 +17,6 @@ MOST = 50
 
 
 def usage(view: View) -> HtmlPage:
-    """Show what was spent in the last days."""
     since = view.now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=DAYS - 1)
     total = view.platform.usage.total
     if not total(since=since)[0].requests:
@@ -87,7 +86,6 @@ def _budgets(view: View) -> Html:
 
 
 def _whose(view: View, budget: Budget) -> Html:
-    """Return whom a budget is for: an entity, or a key of it, with the key's limits."""
     if budget.key_id is None:
         return html(budget.entity)
     key = view.platform.keys.get(budget.key_id)

@@ -35,8 +35,8 @@ class MessagesUsage:
 
 @attrs.frozen
 class AnsweredMessages:
-    """An answer. With the reason "stop_sequence" `stop_sequence` names it; where a server ended the answer at one and
-    does not say at which, the reason is "end_turn".
+    """An answer. With the reason "stop_sequence", `stop_sequence` names the sequence. If a server does not say at which
+    sequence it ended the answer, the reason is "end_turn".
     """
 
     id: str
@@ -75,7 +75,6 @@ class CountedTokens:
 
 
 def messages_json(completion: Completion) -> bytes:
-    """Write a whole answer."""
     (choice,) = completion.choices
     content: list[Mapping[str, Any]] = []
     if choice.message.reasoning:
@@ -93,7 +92,6 @@ def _thinking(text: str) -> Mapping[str, Any]:
 
 
 def _stopped(ended: Choice | Delta) -> Mapping[str, str | None]:
-    """Return why an answer ended: the members of its choice, or of its last delta."""
     reason = ended.finish_reason or FinishReason.STOP
     if reason is FinishReason.STOP and ended.stop_string is not None:
         return {"stop_reason": "stop_sequence", "stop_sequence": ended.stop_string}
@@ -101,7 +99,7 @@ def _stopped(ended: Choice | Delta) -> Mapping[str, str | None]:
 
 
 def _input(arguments: str) -> Any:
-    """Return the arguments of a call; none of one that was cut, or that are not an object."""
+    """Return the arguments of a call; none if they were cut, or are not an object."""
     try:
         value = loads(arguments.encode())
     except InvalidInput:
@@ -132,7 +130,6 @@ def _usage(usage: Usage) -> Mapping[str, int]:
 
 
 def named_event(data: Mapping[str, Any]) -> bytes:
-    """Write an event under the name that is its type."""
     written: bytes = f"event: {data['type']}\ndata: ".encode("ascii") + dumps(data) + b"\n\n"
     return written
 
@@ -147,17 +144,15 @@ class MessagesEvents:
         self._last = Delta()
 
     def of_all(self, deltas: Iterable[Delta]) -> bytes:
-        """Write the pieces of the answer, and before the first what comes first."""
         start, self._started = b"" if self._started else self._start(), True
         return start + b"".join(map(self._of, deltas))
 
     def end(self, usage: Usage) -> bytes:
-        """Write what comes last: why the answer ended, and its usage."""
         ending = {"type": "message_delta", "delta": _stopped(self._last), "usage": _usage(usage)}
         return self._closed() + named_event(ending) + named_event({"type": "message_stop"})
 
     def _start(self) -> bytes:
-        """Write what comes first. Tokens are counted in the last event but one."""
+        """Write the first events. Tokens are counted in the last event but one."""
         return named_event({"type": "message_start", "message": self._begun}) + named_event({"type": "ping"})
 
     def _of(self, delta: Delta) -> bytes:
@@ -181,7 +176,7 @@ class MessagesEvents:
         return events
 
     def _block(self, kind: object, block: Mapping[str, Any]) -> bytes:
-        """Begin a block of this kind, unless it is the one that is open."""
+        """Begin a block of this kind, unless it is open."""
         if self._open == kind:
             return b""
         ended = self._closed()

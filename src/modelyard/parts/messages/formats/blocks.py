@@ -16,14 +16,14 @@ _BASE64 = Matching(r"[A-Za-z0-9+/]+={0,2}", "must be base64")
 
 @attrs.frozen
 class NoCitations:
-    """That nothing is cited."""
+    """A setting by which nothing is cited."""
 
     enabled: bool = attrs.field(default=False, validator=Only((False,), "must be false: nothing is cited"))
 
 
 @attrs.frozen
 class TextBlock:
-    """Text."""
+    """A block of plain text."""
 
     type: Literal["text"]
     text: str
@@ -31,7 +31,7 @@ class TextBlock:
 
 @attrs.frozen
 class Base64Source:
-    """An image itself."""
+    """An image itself, in base64."""
 
     type: Literal["base64"]
     media_type: str = attrs.field(validator=_MEDIA)
@@ -48,7 +48,7 @@ class UrlSource:
 
 @attrs.frozen
 class ImageBlock:
-    """An image."""
+    """An image in a turn of the user."""
 
     type: Literal["image"]
     source: Base64Source | UrlSource
@@ -94,9 +94,10 @@ class ToolUseBlock:
 
 @attrs.frozen
 class ToolResultBlock:
-    """What a tool answered. With `is_error` the model reads "Error: " before it.
+    """The answer of a tool. With `is_error` the model reads "Error: " before it.
 
-    Images follow in a message of the user after the answers of the turn, since models read none in those of tools.
+    Images follow in a message of the user after the answers of the turn, since models read no images in the answers of
+    tools.
     """
 
     type: Literal["tool_result"]
@@ -191,7 +192,7 @@ def _text(blocks: Sequence[object]) -> str:
 
 
 def _written(block: object) -> str:
-    """Return the text of a block, "" of one that has none; that of a document is set apart."""
+    """Return the text of a block, "" if it has none; a document's text is set apart."""
     if isinstance(block, DocumentBlock):
         source = block.source
         text = source.data if isinstance(source, PlainSource) else source.content

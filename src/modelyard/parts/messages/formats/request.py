@@ -37,7 +37,7 @@ class CustomTool:
 
 @attrs.frozen
 class MessagesToolChoice:
-    """Whether a tool may, must or must not be called; with "tool" that of this `name`."""
+    """Whether a tool may, must or must not be called; with "tool" the tool of this `name`."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -65,7 +65,7 @@ class Thinking:
 
 @attrs.frozen
 class OutputSchema:
-    """That the text is JSON which is valid under a schema."""
+    """A demand that the text is JSON which is valid under a schema."""
 
     type: Literal["json_schema"]
     schema: Mapping[str, Any] = attrs.field()
@@ -73,7 +73,7 @@ class OutputSchema:
 
 @attrs.frozen
 class OutputConfig:
-    """How much the model reasons, where it has a choice, and the form of its text."""
+    """How much the model reasons, if it has a choice, and the form of its text."""
 
     effort: str | None = attrs.field(default=None, validator=Length(0, 64))
     format: OutputSchema | None = None
@@ -113,7 +113,6 @@ class MessagesBody(CountedMessages):
 
 
 def read_messages_request(body: object, *loc: str | int) -> CompletionRequest:
-    """Read the JSON of a request. Raises `InvalidInput` naming every problem and every unknown parameter."""
     parsed = structure(MessagesBody, body, *loc)
     request = _request(parsed, body, *loc)
     given: dict[str, Any] = {"temperature": parsed.temperature, "top_p": parsed.top_p, "top_k": parsed.top_k}
@@ -131,12 +130,10 @@ def read_messages_request(body: object, *loc: str | int) -> CompletionRequest:
 
 
 def read_counted(body: object, *loc: str | int) -> CompletionRequest:
-    """Read the JSON of a request for the number of tokens. Raises `InvalidInput`."""
     return _request(structure(CountedMessages, body, *loc), body, *loc)
 
 
 def _request(parsed: CountedMessages, body: Any, *loc: str | int) -> CompletionRequest:
-    """Return what both requests have in common."""
     tools = tuple(map(_tool, parsed.tools or ()))
     choice, several = _choice(parsed.tool_choice)
     known = frozenset(field.name for field in attrs.fields(type(parsed)))
@@ -157,7 +154,6 @@ def _tool(given: CustomTool) -> Tool:
 
 
 def _choice(given: MessagesToolChoice | None) -> tuple[ToolChoice, bool]:
-    """Return the choice among tools, and whether several may be called."""
     if given is None:
         return ToolChoice(), True
     modes = {"auto": ToolMode.AUTO, "none": ToolMode.NONE}

@@ -19,7 +19,7 @@ _NO_FILES = Unsupported("is not supported: send the data themselves")
 
 @attrs.frozen
 class InputText:
-    """Text in a message."""
+    """A text in a message."""
 
     type: Literal["input_text"]
     text: str
@@ -27,7 +27,7 @@ class InputText:
 
 @attrs.frozen
 class OutputText:
-    """Text of an answer. What else came with it is not read."""
+    """Text of an answer. Its other members are not read."""
 
     type: Literal["output_text"]
     text: str
@@ -35,7 +35,7 @@ class OutputText:
 
 @attrs.frozen
 class OutputRefusal:
-    """What a model refused to answer."""
+    """The refusal of a model to answer."""
 
     type: Literal["refusal"]
     refusal: str
@@ -72,7 +72,7 @@ class InputFile:
 
 @attrs.frozen
 class InputAudio:
-    """Sound."""
+    """A sound in a message."""
 
     type: Literal["input_audio"]
     input_audio: Mapping[str, Any]
@@ -117,7 +117,7 @@ class FunctionCallItem:
 
 @attrs.frozen
 class FunctionOutputItem:
-    """What a function that was called has returned."""
+    """The return value of a called function."""
 
     call_id: str = attrs.field(validator=_NAME)
     output: str | tuple[InputText | OutputText, ...]
@@ -183,7 +183,6 @@ def read_items(raw: Any) -> tuple[ResponseItem, ...]:
 
 
 def stored_items(items: Iterable[Mapping[str, Any]]) -> tuple[ResponseItem, ...]:
-    """Read items that are stored."""
     return read_items(loads(dumps(list(items))))
 
 

@@ -1,6 +1,6 @@
 """The events of a response in the background, made of what is stored of it, so that they can be read at any time.
 
-An event has the same number whenever it is made: a piece of text has that of its last character. So a client that
+An event has the same number whenever it is made: a piece of text has the number of its last character. So a client that
 continues after a number misses nothing, and numbers grow, but not by one. A response that begins again, because its
 worker was lost, has a new series of events from `response.created` on, with greater numbers.
 """
@@ -40,7 +40,7 @@ class Replay:
 
 
 class _Series:
-    """The events of one attempt in their order; None in the place of those that are not asked for."""
+    """The events of one attempt in their order; None stands for an event that is not requested."""
 
     def __init__(self, response: ModelResponse, first: int) -> None:
         self._response, self._number, self._after = response, first, 0
@@ -82,7 +82,6 @@ class _Series:
     # ---- items
 
     def _written(self, place: int, item: Mapping[str, Any]) -> Iterator[ResponseEvent | None]:
-        """Return the events of a message, or of reasoning."""
         (part,), begun = item["content"], {**item, "status": OPEN, "content": []}
         at = {"item_id": item["id"], "output_index": place, "content_index": 0}
         name, text = f"response.{part['type']}", part["text"]

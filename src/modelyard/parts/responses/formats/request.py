@@ -41,7 +41,7 @@ class ResponseFunction:
 
 @attrs.frozen
 class ChosenFunction:
-    """The one function that must be called, or one of those that may be."""
+    """The one function that must be called, or one of the functions that may be called."""
 
     type: Literal["function"]
     name: str = attrs.field(validator=_NAME)
@@ -77,7 +77,7 @@ class TextOptions:
 
 @attrs.frozen
 class ReasoningOptions:
-    """How much a model reasons, where it has a choice. Its reasoning is shown as it is; no summary of it is made."""
+    """How much a model reasons, if it has a choice. Its reasoning is shown as it is; no summary of it is made."""
 
     effort: str | None = attrs.field(default=None, validator=_SHORT)
     summary: str | None = attrs.field(default=None, validator=_SHORT)
@@ -160,10 +160,10 @@ _EXTRAS = ("safety_identifier", "service_tier", "prompt_cache_key", "prompt_cach
 
 @attrs.frozen
 class ParsedResponse:
-    """What was requested: the request to the model, still without messages, and what the platform does with it.
+    """The parsed request: the request to the model, still without messages, and what the platform does with it.
 
-    `given` are the parameters as they came, without those that are null and without the input, whose items as they
-    came are `raw`.
+    `given` are the parameters as they came, without nulls and without the input; `raw` are the items of the input as
+    they came.
     """
 
     request: CompletionRequest
@@ -178,7 +178,6 @@ class ParsedResponse:
 
     @property
     def refers(self) -> bool:
-        """Whether it needs responses that are stored."""
         return self.previous_id is not None or any(isinstance(item, ItemReference) for item in self.items)
 
 

@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 @attrs.frozen
 class AnsweredText:
-    """Text of an answer."""
+    """A text of an answer."""
 
     type: Literal["output_text"]
     text: str
@@ -50,7 +50,7 @@ class OutputCall:
 
 @attrs.frozen
 class AnsweredReasoning:
-    """A text of reasoning."""
+    """A text of the model's reasoning."""
 
     type: Literal["reasoning_text"]
     text: str
@@ -58,7 +58,7 @@ class AnsweredReasoning:
 
 @attrs.frozen
 class OutputReasoning:
-    """What the model wrote before its answer. No summary of it is made."""
+    """The reasoning before the model's answer. No summary of it is made."""
 
     type: Literal["reasoning"]
     id: str
@@ -80,14 +80,14 @@ class InputTokens:
 
 @attrs.frozen
 class OutputTokens:
-    """How much of the output is reasoning, where that is known."""
+    """How much of the output is reasoning, if that is known."""
 
     reasoning_tokens: int
 
 
 @attrs.frozen
 class ResponseUsage:
-    """Tokens counted."""
+    """The number of tokens of a response."""
 
     input_tokens: int
     input_tokens_details: InputTokens
@@ -98,7 +98,7 @@ class ResponseUsage:
 
 @attrs.frozen
 class ResponseFailure:
-    """Why a response failed."""
+    """The reason why a response failed."""
 
     code: str
     message: str
@@ -106,7 +106,7 @@ class ResponseFailure:
 
 @attrs.frozen
 class Incompleteness:
-    """Why a response is incomplete."""
+    """The reason why a response is incomplete."""
 
     reason: Literal["max_output_tokens", "content_filter"]
 
@@ -178,7 +178,6 @@ _DEFAULTS: Mapping[str, Any] = {
 
 
 def response_object(response: ModelResponse) -> Json:
-    """Return the JSON of a response."""
     given = response.parameters
     shown = {name: given.get(name, default) for name, default in _DEFAULTS.items()}
     text, reasoning = given.get("text", {}), given.get("reasoning", {})
@@ -211,7 +210,6 @@ def _tool(tool: Mapping[str, Any]) -> Json:
 
 
 def usage_object(usage: Usage) -> Json:
-    """Return the JSON of a response's usage."""
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
@@ -222,7 +220,7 @@ def usage_object(usage: Usage) -> Json:
 
 
 def reason_of(finish: FinishReason) -> str:
-    """Return why a response that ended so is incomplete; "" for one that is complete."""
+    """Return why a response that ended so is incomplete; "" if it is complete."""
     reasons = {FinishReason.LENGTH: "max_output_tokens", FinishReason.CONTENT_FILTER: "content_filter"}
     return reasons.get(finish, "")
 
@@ -243,27 +241,22 @@ def output_of(choice: Choice, response_id: str) -> tuple[Json, ...]:
 
 
 def reasoning_item(id: str, text: str, status: str = "completed") -> Json:
-    """Return the JSON of reasoning of the model."""
     return {"id": id, "type": "reasoning", "status": status, "summary": [], "content": [reasoning_part(text)]}
 
 
 def reasoning_part(text: str) -> Json:
-    """Return the JSON of a text of reasoning."""
     return {"type": "reasoning_text", "text": text}
 
 
 def message_item(id: str, text: str, logprobs: list[Any], status: str = "completed") -> Json:
-    """Return the JSON of a message of the model."""
     content = [text_part(text, logprobs)]
     return {"id": id, "type": "message", "status": status, "role": "assistant", "content": content}
 
 
 def text_part(text: str, logprobs: list[Any]) -> Json:
-    """Return the JSON of text of the model."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 
 def call_item(id: str, call_id: str, name: str, arguments: str, status: str = "completed") -> Json:
-    """Return the JSON of a call."""
     call = {"call_id": call_id, "name": name, "arguments": arguments}
     return {"id": id, "type": "function_call", "status": status, **call}

@@ -25,7 +25,7 @@ from modelyard.parts.responses.records import ModelResponse, ResponseStatus, ite
 
 @attrs.frozen
 class ResponseEvent:
-    """An event: its type, and its data, in which that and the event's number are repeated."""
+    """An event: its type, and its data, which repeat the type and the number of the event."""
 
     type: str
     data: Mapping[str, Any]
@@ -36,7 +36,6 @@ class ResponseEvent:
         return str(self.data["delta"]) if self.type == "response.output_text.delta" else ""
 
     def written(self) -> bytes:
-        """Write it as a server-sent event."""
         return b"event: " + self.type.encode("ascii") + b"\ndata: " + dumps(self.data) + b"\n\n"
 
 
@@ -64,7 +63,7 @@ class ResponseStreamEvent:
 
 @attrs.define
 class _Open:
-    """An item that is being written: its place in the output, its JSON, and its text so far."""
+    """An unfinished item: its place in the output, its JSON, and its text so far."""
 
     place: int
     item: Json
@@ -81,7 +80,6 @@ class _Open:
         return {"item_id": self.item["id"], "output_index": self.place, "content_index": 0}
 
     def written(self, status: str) -> Json:
-        """Return the item with its text."""
         if self.item["type"] == "message":
             return message_item(self.item["id"], self.text, self.logprobs, status)
         if self.item["type"] == "reasoning":
@@ -104,12 +102,10 @@ class ResponseEvents:
         self.output: list[Json] = []
 
     def begin(self) -> list[ResponseEvent]:
-        """Return the first events of the response."""
         shown = response_object(self._response)
         return [self._event("response.created", response=shown), self._event("response.in_progress", response=shown)]
 
     def of(self, deltas: Iterable[Delta]) -> list[ResponseEvent]:
-        """Return the events of deltas."""
         events: list[ResponseEvent] = []
         for delta in deltas:
             if delta.reasoning:
@@ -135,19 +131,16 @@ class ResponseEvents:
         return [*begun, *ends]
 
     def so_far(self) -> tuple[Json, ...]:
-        """Return the items as they are now, those that are being written with their text so far."""
         items = list(self.output)
         for one in (*([self._writing] if self._writing else []), *self._calls.values()):
             items[one.place] = one.written("in_progress")
         return tuple(items)
 
     def end(self, response: ModelResponse) -> ResponseEvent:
-        """Return the last event, of a response that has ended."""
         status = ResponseStatus.FAILED if response.status is ResponseStatus.CANCELLED else response.status
         return self._event(f"response.{status}", response=response_object(response))
 
     def error(self, code: str | None, message: str, param: str | None) -> ResponseEvent:
-        """Return the event of an error."""
         return self._event("error", code=code, message=message, param=param)
 
     # ---- items
@@ -238,7 +231,6 @@ class ResponseEvents:
 
 
 def _is_complete(arguments: str) -> bool:
-    """Return whether the arguments of a call are a whole JSON value."""
     try:
         loads(arguments.encode())
     except (InvalidInput, UnicodeEncodeError):

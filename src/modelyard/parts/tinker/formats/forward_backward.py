@@ -1,7 +1,7 @@
 """The request to score rows, or to learn from them, and its answer: protobuf both.
 
-The messages and their numbers are those of tinker 0.38 (`tinker_public_pb2`). A row is a datum: the tokens that the
-model reads, the tokens whose log-probabilities are asked for, and what the loss reads besides.
+The messages and their numbers are from tinker 0.38 (`tinker_public_pb2`). A row is a datum: the tokens that the model
+reads, the target tokens, which get log-probabilities, and what the loss reads besides.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,7 +66,6 @@ def read_head(raw: bytes) -> RequestHead:
 
 
 def read_rows(raw: bytes) -> ScoredRows:
-    """Read a request. Raises `InvalidInput` with the place."""
     head, loss, settings = read_head(raw), "", dict[str, float]()
     rows, columns = list[TargetRow](), list[Mapping[str, Sequence[float]]]()
     budget = _Budget(MAX_NUMBERS)

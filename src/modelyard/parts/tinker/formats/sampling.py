@@ -55,13 +55,12 @@ def _token_ids(raw: object) -> tuple[int, ...]:
 
 @attrs.define(kw_only=True)
 class PromptInput:
-    """A prompt, in pieces."""
+    """A prompt, in pieces of token ids."""
 
     chunks: tuple[PromptChunk, ...]
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """All its tokens."""
         return tuple(token for chunk in self.chunks for token in chunk.tokens)
 
 
@@ -107,7 +106,6 @@ class SampleBody:
 
 
 def sample_request(body: SampleBody, model: str) -> CompletionRequest:
-    """Return the request as one of a model. Raises `InvalidInput`."""
     params, tokens = body.sampling_params, body.prompt.tokens
     if not tokens:
         raise InvalidInput.at("body", "prompt", msg="must have at least one token")
@@ -150,7 +148,7 @@ def _stops(stop: str | Sequence[Any] | None) -> tuple[tuple[int, ...], tuple[str
 
 
 def sample_message(completion: Completion, body: Mapping[str, Any]) -> bytes:
-    """Write the answer to a request. What was not asked for is left out."""
+    """Write the answer to a request. Only what was requested is in it."""
     top, prompt_top = int(body.get("topk_sample_logprobs") or 0), int(body.get("topk_prompt_logprobs") or 0)
     parts = [within(1, _sequence(choice, top)) for choice in completion.choices]
     entries, last = completion.choices[0].prompt_logprobs, body.get("prompt_logprobs_last_n")

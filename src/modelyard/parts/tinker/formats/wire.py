@@ -17,12 +17,11 @@ Field = tuple[int, int, Any]
 
 
 def refuse(why: str, *loc: str | int) -> Never:
-    """Raise `InvalidInput` at a place of the body."""
     raise InvalidInput.at("body", *loc, msg=why)
 
 
 def fields_of(raw: memoryview, *loc: str | int) -> Iterator[Field]:
-    """Yield the fields of a message, in their order; those of 32 bits are left out. Raises `InvalidInput`."""
+    """Yield the fields of a message, in their order; fields of 32 bits are left out. Raises `InvalidInput`."""
     at, end = 0, len(raw)
     while at < end:
         tag, at = _varint(raw, at, end, loc)
@@ -56,7 +55,6 @@ def _varint(raw: memoryview, at: int, end: int, loc: tuple[str | int, ...]) -> t
 
 
 def text_of(value: object, *loc: str | int) -> str:
-    """Return the text of a field. Raises `InvalidInput`."""
     if not isinstance(value, memoryview):
         refuse("is not a text", *loc)
     try:
@@ -75,7 +73,6 @@ def numbers_in(typecode: str, value: object, *loc: str | int) -> Sequence[Any]:
 
 
 def packed(typecode: str, values: Iterable[Any]) -> bytes:
-    """Return the bytes of numbers, as `numbers_in` reads them."""
     return _little_endian(array(typecode, values)).tobytes()
 
 
@@ -89,7 +86,7 @@ def _little_endian(numbers: "array[Any]") -> "array[Any]":
 
 
 def varint(number: int, value: int) -> bytes:
-    """Write a field that holds an integer; nothing for 0, which is what an absent one means."""
+    """Write a field that holds an integer; nothing for 0, which is the value of an absent field."""
     return b"" if value == 0 else _written(number << 3) + _written(value & (2**64 - 1))
 
 
@@ -100,7 +97,6 @@ def within(number: int, message: bytes | str) -> bytes:
 
 
 def numbers(number: int, values: Mapping[str, float]) -> bytes:
-    """Write a field that maps names to floats of 64 bits."""
     double = bytes([2 << 3 | FIXED64])
     return b"".join(within(number, within(1, name) + double + _DOUBLE.pack(value)) for name, value in values.items())
 

@@ -1,4 +1,4 @@
-"""The commands of Tinker's client in JSON, and what they are answered with."""
+"""The commands of Tinker's client in JSON, and their answers."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -21,7 +21,7 @@ MAX_RANK = 4096
 
 @attrs.define(kw_only=True)
 class AdapterBody:
-    """A low-rank adapter."""
+    """The low-rank adapter of a run."""
 
     rank: int = attrs.field(validator=Within(1, MAX_RANK))
     seed: int | None = attrs.field(default=None, validator=Within(0, 2**63 - 1))
@@ -52,7 +52,7 @@ class NewRun:
 
 @attrs.define(kw_only=True)
 class LoadedWeights:
-    """Weights to load into a run (`model_id`, `seq_id`), or to make one of (`session_id`, `model_seq_id`)."""
+    """Weights to load into a run (`model_id`, `seq_id`), or to make a run of (`session_id`, `model_seq_id`)."""
 
     path: str = attrs.field(validator=PATH)
     optimizer: bool
@@ -82,7 +82,7 @@ class OptimStep:
 
 @attrs.define(kw_only=True)
 class AdamNumbers:
-    """One step of AdamW."""
+    """The parameters of an AdamW step."""
 
     learning_rate: float = attrs.field(default=1e-4, validator=Within(0, 1e6))
     beta1: float = attrs.field(default=0.9, validator=Within(0, 1))
@@ -159,7 +159,7 @@ class TryAgain:
 
 @attrs.frozen
 class ModelData:
-    """A base model."""
+    """The base model of a run."""
 
     arch: str
     model_name: str
@@ -168,7 +168,7 @@ class ModelData:
 
 @attrs.frozen
 class RunInfo:
-    """What a run trains."""
+    """The model that a run trains."""
 
     model_id: str
     model_data: ModelData

@@ -1,6 +1,6 @@
-"""What Tinker's client sends and receives, as tinker 0.38 has it: of sessions, samplers, runs and saved weights.
+"""The messages of Tinker's client, as tinker 0.38 has them: of sessions, samplers, runs and saved weights.
 
-What only some of its versions send is ignored.
+Members that only some of its versions send are ignored.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ class NewRunSession:
 
 @attrs.frozen
 class MadeSession:
-    """The session, and what its client may say to its user."""
+    """The session, and the messages that its client may show to its user."""
 
     session_id: str
     type: Literal["create_session"] = "create_session"
@@ -50,7 +50,7 @@ class SessionNamed:
 
 @attrs.frozen
 class HeartbeatAnswer:
-    """The session goes on."""
+    """The answer to a heartbeat: the session continues."""
 
     type: Literal["session_heartbeat"] = "session_heartbeat"
 
@@ -65,7 +65,7 @@ class SessionEnd:
 
 @attrs.frozen
 class ShownSession:
-    """What belongs to a session."""
+    """The runs and the samplers of a session."""
 
     training_run_ids: tuple[str, ...]
     sampler_ids: tuple[str, ...]
@@ -75,28 +75,28 @@ class ShownSession:
 
 @attrs.frozen
 class SessionIds:
-    """Sessions, the newest first."""
+    """The ids of sessions, the newest first."""
 
     sessions: tuple[str, ...]
 
 
 @attrs.define(kw_only=True)
 class ClientVersion:
-    """Which client asks how it is to behave."""
+    """The client that asks how it is to behave."""
 
     sdk_version: str = attrs.field(default="", validator=Length(0, 64))
 
 
 @attrs.define(kw_only=True)
 class ReportedEvents:
-    """What a client reports of itself."""
+    """The events that a client reports of itself."""
 
     events: tuple[Any, ...]
 
 
 @attrs.frozen
 class ClientFlags:
-    """How a client is to behave. For what is not named here, it uses its own defaults."""
+    """How a client is to behave. For all other flags, it uses its own defaults."""
 
     pjwt_auth_enabled: bool = False
     parallel_fwdbwd_chunks: bool = True
@@ -120,21 +120,21 @@ class ChangingFlags:
 
 @attrs.frozen
 class TelemetryAnswer:
-    """It was accepted, and is not kept."""
+    """The answer to reported events: they are accepted, and not kept."""
 
     status: Literal["accepted"] = "accepted"
 
 
 @attrs.frozen
 class Healthy:
-    """The server answers."""
+    """A sign that the server answers."""
 
     status: Literal["ok"] = "ok"
 
 
 @attrs.frozen
 class SupportedModel:
-    """A model, how many tokens it takes, and what it can be used for."""
+    """A model, how many tokens it takes, and its uses."""
 
     model_name: str
     max_context_length: int
@@ -154,7 +154,7 @@ class ServerCapabilities:
 
 @attrs.define(kw_only=True)
 class NewSampler:
-    """What is to be sampled from: a base model, or the path of saved weights."""
+    """The source of samples: a base model, or the path of saved weights."""
 
     session_id: str = attrs.field(validator=NAMED)
     sampling_session_seq_id: int = attrs.field(validator=NUMBER)
@@ -165,7 +165,7 @@ class NewSampler:
 
 @attrs.frozen
 class MadeSampler:
-    """The sampling session."""
+    """The sampling session that was made."""
 
     sampling_session_id: str
     type: Literal["create_sampling_session"] = "create_sampling_session"
@@ -189,7 +189,7 @@ class JoinedSampler:
 
 @attrs.frozen
 class ShownSampler:
-    """What a sampling session samples from."""
+    """The model that a sampling session samples from."""
 
     sampler_id: str
     base_model: str
@@ -214,7 +214,6 @@ class ShownWeights:
 
     @classmethod
     def of(cls, weights: RunWeights) -> "ShownWeights":
-        """Describe saved weights."""
         named = weights.id.partition("/")[2]
         expires = None if weights.expires_at == FOR_EVER else weights.expires_at
         of_kind: Literal["training", "sampler"] = "training" if weights.kind is WeightsKind.STATE else "sampler"
@@ -241,7 +240,7 @@ class WeightsList:
 
 @attrs.frozen
 class ShownRun:
-    """A training run."""
+    """A training run, as a client reads it."""
 
     training_run_id: str
     base_model: str
@@ -279,7 +278,7 @@ class WeightsNamed:
 
 @attrs.frozen
 class WeightsInfo:
-    """What a run needs to load weights."""
+    """The facts that a run needs to load weights."""
 
     base_model: str
     is_lora: bool

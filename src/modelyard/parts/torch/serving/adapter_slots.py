@@ -1,4 +1,4 @@
-"""A cache of adapters in the bank's slots: least recently used ones are replaced, those in use are pinned."""
+"""A cache of adapters in the bank's slots: the least recently used are replaced, and adapters in use are pinned."""
 
 import threading
 from collections import OrderedDict
@@ -64,7 +64,6 @@ class AdapterSlots:
                 self._loading.pop(checkpoint).set()
 
     def _taken(self) -> int:
-        """Take a free slot, or that of the least recently used adapter."""
         if self._free:
             return self._free.pop()
         for checkpoint, slot in self._slots.items():

@@ -68,7 +68,9 @@ class LocalBackend:
         return self._model(model).prompt(request)
 
     def token_bytes(self, ids: Sequence[int], model: ServedModel) -> Sequence[bytes]:
-        """Return the bytes of tokens; special ones are their names. Raises `InvalidInput` for an id that is none."""
+        """Return the bytes of tokens; special ones are their names. Raises `InvalidInput` for an id that is not a
+        token.
+        """
         return self._model(model).prompt_bytes(ids)
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:

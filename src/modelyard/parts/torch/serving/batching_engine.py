@@ -1,7 +1,7 @@
 """Continuous batching: every step reads the prompts that have arrived and adds one token to each running answer.
 
 The engine has no thread. A caller that waits for a token leads: it steps for all until it has its own, and then hands
-over to another waiting one. So a lone caller never waits for others, and many share each step.
+over to another waiting caller. So a lone caller never waits for others, and many share each step.
 """
 
 import asyncio
@@ -85,7 +85,6 @@ class Engine:
             self._waiting.append(sequence)
 
     def wait(self, sequence: Sequence, seen: int) -> None:
-        """Return once it has more than `seen` tokens or has ended."""
         while not _news(sequence, seen):
             woken = threading.Event()
             if self._lead.follow(sequence, Waiter(partial(_news, sequence, seen), woken.set)):
@@ -142,7 +141,7 @@ class Engine:
             yield
 
     def _try_to_lead(self, sequence: Sequence, seen: int) -> None:
-        """Step until it has news, unless another leads by now."""
+        """Step until the sequence has news, unless another caller leads by now."""
         if self._lead.take():
             with self._leading():
                 while not _news(sequence, seen) and not self._lead.claimed:
@@ -209,7 +208,7 @@ class Engine:
             self._end(sequence)
 
     def _fail_one(self, fault: Exception) -> None:
-        """Fail the last sequence after an error of a pass; first read those of a shared pass again one by one."""
+        """Fail the last sequence after an error of a pass; first read all of a shared pass again one by one."""
         unread = self._unread()
         if len(unread) > 1 and not all(one.alone for one in unread):
             for one in unread:
@@ -264,7 +263,7 @@ class Engine:
     def _admitted(self) -> list[Sequence]:
         """Choose what is read next as one batch, with bounded padding, or one sequence alone.
 
-        A sequence that shares a prefix with a chosen one waits until that has been read, and then copies it.
+        A sequence that shares a prefix with a chosen sequence waits until that has been read, and then copies it.
         """
         new: list[Sequence] = []
         longest = 0
@@ -285,7 +284,6 @@ class Engine:
         return new
 
     def _admit(self, sequence: Sequence) -> bool:
-        """Give a waiting sequence a row, if there is one. It alone fails if no room can be made for it."""
         failure = None
         try:
             if not self.rows.admit(sequence):
@@ -334,7 +332,6 @@ class Engine:
             self._end(sequence)
 
     def _reason(self, sequence: Sequence, complete: bool) -> FinishReason | None:
-        """Return why an answer ends after its last token, if it does."""
         if sequence.answer[-1] in sequence.ends or (complete and not self._end_tokens & sequence.ends):
             return FinishReason.STOP
         if len(sequence.answer) < sequence.max_tokens:

@@ -1,6 +1,6 @@
 """The assignment of sequences to rows of the cache, within a fixed amount of memory.
 
-The first rows are those of running sequences, without a gap. The rows after them keep recent answers, so that the next
+The first rows belong to running sequences, without a gap. The rows after them keep recent answers, so that the next
 turn of a conversation need not read its beginning again.
 
 Invariant: a running row contains finite numbers only. A mask hides what follows a sequence, but attention still
@@ -71,7 +71,6 @@ class CacheSlots:
         return self.running[len(staying) :]
 
     def lengthen(self) -> None:
-        """Make room for one more token in each row, after the crowded sequences have been dropped."""
         self._resize(max(self._needed(self.running), self.cache.length))
 
     def drop(self, sequence: Sequence, *, failed: bool = False) -> None:
@@ -91,7 +90,6 @@ class CacheSlots:
             self.running[row] = moved
 
     def clear(self) -> None:
-        """Forget everything."""
         self.running.clear()
         self._kept.clear()
         self._unclean.update(range(self.most_now))
@@ -104,14 +102,12 @@ class CacheSlots:
     # ---- room
 
     def _needed(self, sequences: Tokens[Sequence]) -> int:
-        """Return the row length with which each of these sequences can get one more token."""
         return self._length_for(max((one.length for one in sequences), default=0) + 1)
 
     def _length_for(self, tokens: int) -> int:
         return min(max(SHORTEST, 1 << (tokens - 1).bit_length()), max(self.longest, tokens))
 
     def _count(self, length: int) -> int:
-        """Return how many sequences can run in rows of this length."""
         possible = self._possible(length)
         return min(self._most, possible - possible // KEPT_SHARE)
 
@@ -119,7 +115,7 @@ class CacheSlots:
         return self._tokens // length
 
     def _all(self, length: int) -> int:
-        """Return the number of rows, including those that keep finished answers."""
+        """Return the number of rows, including rows that keep finished answers."""
         count = self._count(length)
         return min(count + max(1, count // KEPT_SHARE), self._possible(length))
 
@@ -131,7 +127,7 @@ class CacheSlots:
         self.cache.resize(self._all(length), length, len(self.running))
 
     def _clean(self, rows: set[int]) -> None:
-        """Clear those of these rows that may contain NaN."""
+        """Clear the rows among these that may contain NaN."""
         for row in rows & self._unclean:
             self.cache.clear(row)
             self._unclean.remove(row)
@@ -139,11 +135,10 @@ class CacheSlots:
     # ---- known prefixes
 
     def unread(self, sequence: Sequence) -> int:
-        """Return how many of its tokens would have to be read now."""
         return sequence.length - self._beginning(sequence)[0]
 
     def _beginning(self, sequence: Sequence) -> tuple[int, int]:
-        """Return the length of its longest known prefix, and the row that holds it; none whose prompt is to be scored.
+        """Return the length of its longest known prefix, and the row that holds it; none if its prompt is to be scored.
 
         The last token is always read again, because its logits are needed.
         """
@@ -196,7 +191,6 @@ def bound(sequence: Sequence, longest: int) -> None:
 
 
 def _shared(prompt: list[int], parts: Tokens[list[int]]) -> int:
-    """Return the length of the common prefix of a prompt and these parts, joined."""
     whole = 0
     for part in parts:
         common = _common_length(prompt, whole, part)
@@ -207,7 +201,7 @@ def _shared(prompt: list[int], parts: Tokens[list[int]]) -> int:
 
 
 def _common_length(prompt: list[int], start: int, part: list[int]) -> int:
-    """Count the tokens of the prompt from `start` on that equal those of the part, comparing blocks first."""
+    """Count the tokens of the prompt from `start` on that equal the tokens of the part, comparing blocks first."""
     most, place = min(len(prompt) - start, len(part)), 0
     while place < most and prompt[start + place : start + place + _BLOCK] == part[place : place + _BLOCK]:
         place += _BLOCK

@@ -24,7 +24,6 @@ def embedded(engine: Engine, slot: int, prompts: Sequence[Sequence[int]], poolin
 
 
 def _batches(prompts: Sequence[Sequence[int]], together: bool) -> Iterator[list[Sequence[int]]]:
-    """Split the sequences into those that are read in one pass, with bounded padding."""
     batch: list[Sequence[int]] = []
     for prompt in prompts:
         longest = max([len(prompt), *map(len, batch)])
@@ -36,7 +35,6 @@ def _batches(prompts: Sequence[Sequence[int]], together: bool) -> Iterator[list[
 
 
 def _vectors(engine: Engine, slot: int, batch: Sequence[Sequence[int]], pooling: Pooling) -> list[list[float]]:
-    """Return the embeddings of one pass."""
     try:
         states = engine.hidden(slot, batch)
     except Exception as fault:

@@ -16,7 +16,6 @@ PREFILL_TOKENS = 2048
 
 
 def side_by_side(rows: int, tokens: int) -> bool:
-    """Return whether so many rows are read in one pass if the longest of them has so many tokens left."""
     return rows * tokens <= PREFILL_TOKENS
 
 
@@ -35,7 +34,7 @@ class ForwardPass:
     def read(self, new: Many[Sequence]) -> torch.Tensor:
         """Read the unread rest of the sequences in the last rows; return the logits after their last token.
 
-        Right-padded: what the padding leaves in the cache is overwritten before it is used.
+        Right-padded: values of the padding in the cache are overwritten before they are used.
         """
         found: list[torch.Tensor | None] = [None] * len(new)
         tokens, first = [one.tokens for one in new], len(self._rows.running) - len(new)
@@ -53,7 +52,6 @@ class ForwardPass:
         return self._logits(torch.stack([state for state in found if state is not None]), new)
 
     def decode(self, running: Many[Sequence]) -> torch.Tensor:
-        """Return the logits after the last token of each answer, when all before it has been read."""
         states = self._last_states(running)
         for sequence in running:
             sequence.cached = sequence.length
@@ -64,7 +62,6 @@ class ForwardPass:
         return self._network.logits(states)
 
     def _last_states(self, running: Many[Sequence]) -> torch.Tensor:
-        """Return the hidden states (rows x size) of the last token of each answer."""
         tokens, places = [one.answer[-1] for one in running], [one.length - 1 for one in running]
         if self._recorded is not None:
             found = self._recorded.states(tokens, places, [one.slot for one in running], self._rows.most_now)

@@ -26,11 +26,9 @@ class Matcher:
         self._matcher = matcher
 
     def allowed(self) -> bytes:
-        """Return one byte per token, 0 if it may not come next."""
         return self._matcher.compute_logit_bias()
 
     def accept(self, token: int) -> bool:
-        """Advance by a token; return whether the answer is complete. Raises `BackendError` if it cannot continue."""
         if not self._matcher.consume_token(token):
             raise BackendError(f"the answer cannot be kept to its grammar: {self._matcher.get_error()[:200]}")
         return bool(self._matcher.is_stopped())
@@ -45,7 +43,6 @@ class Grammars:
         self._known = chat.tokenizer.get_vocab()
 
     def of(self, request: CompletionRequest, form: ToolFormat | None) -> Matcher | None:
-        """Return the grammar of this request's answer, if any. Raises `InvalidInput` for an unsupported schema."""
         if request.tool_choice.mode is ToolMode.REQUIRED and form is not None:
             return self._of_calls(request, form)
         wanted = request.response_format
@@ -68,7 +65,7 @@ class Grammars:
     def _of_calls(self, request: CompletionRequest, form: ToolFormat) -> Matcher:
         """Return the grammar of a call as the chat template writes it, with its markers as special tokens.
 
-        The parameters of each tool are a JSON schema of their own, so that `$ref` means a place in these.
+        The parameters of each tool are a separate JSON schema, so that `$ref` means a place in it.
         """
         choice = request.tool_choice.name
         named = [(at, tool) for at, tool in enumerate(request.tools) if choice in (None, tool.name)]
@@ -97,7 +94,7 @@ class Grammars:
             places = [self._without_annotations(place) for place in places]
 
     def _without_annotations(self, place: "SchemaAt") -> "SchemaAt":
-        """Return a schema that can be kept by itself. Raises `InvalidInput` for one that cannot."""
+        """Return a schema that can be kept by itself. Raises `InvalidInput` if it cannot be kept."""
         while fault := llguidance.LLMatcher(self._tokens, f"start: %json {_json(place.schema)}\n").get_error():
             place = softened(place, _fault(fault))
         return place

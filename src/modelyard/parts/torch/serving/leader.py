@@ -38,16 +38,13 @@ class LeaderElection:
 
     @property
     def followed(self) -> bool:
-        """Whether there are waiters."""
         return bool(self._threads or self._tasks)
 
     @property
     def claimed(self) -> bool:
-        """Whether a thread waits for the lead itself."""
         return bool(self._claims)
 
     def take(self) -> bool:
-        """Take the lead if it is free; return whether it was taken."""
         with self._lock:
             if self._leader is not None:
                 return False
@@ -84,7 +81,6 @@ class LeaderElection:
         return taken
 
     def notify(self, keys: Sequence[Hashable]) -> None:
-        """Wake the waiters for these keys that are ready."""
         with self._lock:
             woken = [*_taken_out(self._threads, keys), *_taken_out(self._tasks, keys)]
         for follower in woken:

@@ -76,7 +76,6 @@ class LoadedModel:
         return prompt
 
     def prompt_bytes(self, ids: Tokens[int]) -> list[bytes]:
-        """Return the bytes of a prompt's tokens; special ones are their names. Raises `InvalidInput`."""
         count = len(self.chat.token_bytes)
         if unknown := [id_ for id_ in ids if not 0 <= id_ < count]:
             raise InvalidInput.at("prompt", msg=f"{unknown[0]} is not a token id of this model, which has {count}")
@@ -123,7 +122,6 @@ class LoadedModel:
             yield from embedded(engine, slot, prompts, pooling)
 
     def _tokens(self, at: int, given: EmbeddingInput) -> Tokens[int]:
-        """Return the tokens of an input, with those that the tokenizer puts around it. Raises `InvalidInput`."""
         if isinstance(given, str):
             return self.chat.around(given) or [min(self.chat.end_tokens, default=0)]
         if max(given) >= len(self._bytes):
@@ -139,7 +137,7 @@ class LoadedModel:
         return self._grammars.of(request, self._form)
 
     def _reasoning(self, request: CompletionRequest, prompt: list[int]) -> ReasoningReader | None:
-        """Return what finds the reasoning in an answer; None for a model that writes none, and after a bare prompt."""
+        """Return the reader of reasoning in an answer; None if the model writes none, and after a bare prompt."""
         if not self._reasons or request.prompt is not None:
             return None
         end = b"".join(self._prompt_bytes[token] for token in prompt[-_END:])
@@ -162,7 +160,6 @@ class RunningChoices:
 
     @property
     def active(self) -> list[ChoiceStream]:
-        """The choices that have not been streamed to their end."""
         return [stream for stream in self.streams if not stream.ended]
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""The networks of one base model: its own with many adapters, and those of fully fine-tuned checkpoints."""
+"""The networks of one base model: its own with many adapters, and the networks of fully fine-tuned checkpoints."""
 
 import logging
 import threading
@@ -31,7 +31,6 @@ _SHARE_OF_CARD = 0.4
 
 
 def usual_device() -> str:
-    """Return the device to use by default: a graphics card if there is one."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -41,7 +40,7 @@ class Room:
 
     In each network `rows` sequences run at a time, their keys and values within `memory` bytes, and `waiting` more
     requests may wait. `adapters` checkpoints of up to `rank` are in memory, and `tuned` fully fine-tuned checkpoints,
-    each with a network of its own. Raises `InvalidInput`.
+    each with its own network. Raises `InvalidInput`.
     """
 
     rows: int = 32
@@ -132,7 +131,6 @@ class Networks:
         return engine
 
     def _log_limits(self, network: Network, engine: Engine) -> None:
-        """Warn about limits that a host should know."""
         name, whole = self._folder.name, engine.rows.whole
         if whole > self._room.memory:
             log.warning("%s is served with a shorter context; Room(memory=%d) has room for all", name, whole)

@@ -1,7 +1,7 @@
 """The log-probabilities of a prompt's own tokens, computed from the hidden states while the prompt is read.
 
-A prompt whose tokens are scored is read from its beginning, and copies nothing from other sequences, because the hidden
-states of what is copied are not kept. Otherwise it shares passes with other prompts.
+A scored prompt is read from its beginning. It copies nothing from other sequences, because the hidden states of copied
+tokens are not kept; otherwise it shares passes with other prompts.
 """
 
 import torch
@@ -16,7 +16,7 @@ LOGITS = 2**25
 def score(network: Network, sequence: Sequence, hidden: torch.Tensor, start: int) -> None:
     """Add the log-probabilities of the prompt's tokens that follow these hidden states (tokens x size).
 
-    The first of the states is that of token `start`. What is scored already, in a pass that failed later, is kept.
+    The first of the states belongs to token `start`. Scores from a pass that failed later are kept.
     """
     first = max(start, len(sequence.scored))
     targets = sequence.prompt[first + 1 : start + len(hidden) + 1]

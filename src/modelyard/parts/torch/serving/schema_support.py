@@ -1,4 +1,4 @@
-"""What the library of grammars cannot keep of a JSON schema: named with its place, or left out where that is sound."""
+"""The parts of a JSON schema that the library of grammars lacks: named with their place, or left out if sound."""
 
 import copy
 import json
@@ -21,14 +21,12 @@ _VALUES = frozenset({"const", "enum", "default", "examples"})
 
 @attrs.frozen
 class SchemaAt:
-    """A JSON schema, and its place in the request."""
-
     loc: Loc
     schema: Mapping[str, Any]
 
 
 def softened(place: SchemaAt, fault: str) -> SchemaAt:
-    """Return the schema without what the fault is about, where an answer may do without it.
+    """Return the schema without what the fault is about, if an answer may do without it.
 
     An unknown `format` is an annotation. Raises `InvalidInput` at the keyword that the fault is about.
     """
@@ -48,7 +46,7 @@ def softened(place: SchemaAt, fault: str) -> SchemaAt:
 
 
 def _refuse(place: SchemaAt, schema: dict[str, Any], words: list[str], fault: str) -> NoReturn:
-    """Raise the error of a schema at the keyword that the fault is about, or at the schema where that is not known."""
+    """Raise the error of a schema at the keyword that the fault is about, or at the schema if that is not known."""
     says = (
         "cannot be kept by this engine; leave it out, or use a simpler schema" if words else f"cannot be kept: {fault}"
     )

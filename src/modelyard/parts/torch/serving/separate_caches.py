@@ -1,4 +1,4 @@
-"""Sequences with the caches of transformers, for networks whose caches do not fit into rows.
+"""Sequences with the caches of transformers, for networks with caches that do not fit into rows.
 
 If the network allows it, prompts of about one length are read side by side, and further tokens of all sequences;
 otherwise one sequence after the other: slower than rows, and correct for every network.
@@ -59,7 +59,6 @@ class SeparateCaches:
         return True
 
     def crowded(self) -> list[Sequence]:
-        """Return the last sequences that do not fit if each gets one more token."""
         staying = list(self.running)
         while not self._fit(staying):
             staying.pop()
@@ -73,12 +72,11 @@ class SeparateCaches:
         return sequence.length
 
     def drop(self, sequence: Sequence, *, failed: bool = False) -> None:
-        """Forget it; its row in a cache that others share stays until their next pass."""
+        """Forget it; its row in a shared cache stays until their next pass."""
         self.running.remove(sequence)
         self._batches.pop(sequence, None)
 
     def clear(self) -> None:
-        """Forget everything."""
         self.running.clear()
         self._batches.clear()
 
@@ -142,7 +140,7 @@ class SeparateCaches:
         return states if order == [*range(len(states))] else states[order]
 
     def _begin(self, new: Many[Sequence]) -> None:
-        """Put sequences into new batches: those together that one pass reads."""
+        """Put sequences into new batches: sequences that one pass reads share a batch."""
         together: list[Sequence] = []
         for one in new:
             known = None if one.unscored else self._copy_of_equal(one)
@@ -154,7 +152,6 @@ class SeparateCaches:
             self._batches |= dict.fromkeys(part, _Batch(self._network.new_cache(len(part)), part))
 
     def _copy_of_equal(self, sequence: Sequence) -> JointCache | None:
-        """Return a copy of the cache of a sequence with the same tokens so far."""
         for other, batch in self._batches.items():
             if other.slot == sequence.slot and batch.cache.last is not None:
                 row = batch.sequences.index(other)
@@ -163,7 +160,9 @@ class SeparateCaches:
         return None
 
     def _joined(self, batches: Collection[_Batch]) -> list[_Batch]:
-        """Return those that have tokens to be read; of those that continue, as the network allows it, one is made."""
+        """Return the batches that have tokens to be read. Those that continue become one batch, if the network allows
+        it.
+        """
         for batch in batches:
             self._drop_gone(batch)
         due = [batch for batch in batches if batch.behind]
@@ -196,7 +195,9 @@ class SeparateCaches:
 
 
 def _in_passes(sequences: Many[Sequence], padded: bool) -> Iterator[list[Sequence]]:
-    """Yield those whose prompts one pass reads: of one length or, `padded`, of at least half of the longest."""
+    """Yield the sequences that one pass reads: with prompts of one length or, `padded`, of at least half of the
+    longest.
+    """
     part: list[Sequence] = []
     for one in sorted(sequences, key=lambda one: one.length, reverse=True):
         longest = part[0].length if part else one.length
@@ -210,5 +211,4 @@ def _in_passes(sequences: Many[Sequence], padded: bool) -> Iterator[list[Sequenc
 
 
 def _after(sequence: Sequence, seen: int) -> list[int]:
-    """Return the tokens after the first `seen`."""
     return sequence.answer[-1:] if sequence.answer and seen == sequence.length - 1 else sequence.tokens[seen:]

@@ -31,8 +31,6 @@ class Grammar(Protocol):
 
 
 class SequenceState(Enum):
-    """The state of a sequence."""
-
     WAITING = "waiting"
     RUNNING = "running"
     ENDED = "ended"
@@ -58,9 +56,9 @@ class Sequence:
 
     `slot` is the adapter's place in the bank. `max_tokens` bounds the answer, and `ends` are the tokens that end it.
     `top_logprobs` is how many of the likeliest tokens are reported, `top_of_prompt` the same for the prompt's own
-    tokens, whose log-probabilities are then in `scored`, but for the first one's. `sampled` grows; a reader, on any
-    thread, remembers its position, and has all of it once the state is `ENDED`. `cached` is how many of its tokens are
-    in the cache, `read` whether all but the last sampled one are. It is read `alone` if reading it in a batch has
+    tokens: their log-probabilities, except that of the first token, are then in `scored`. `sampled` grows; a reader, on
+    any thread, remembers its position, and has all of it once the state is `ENDED`. `cached` is how many of its tokens
+    are in the cache, `read` whether all but the last sampled one are. It is read `alone` if reading it in a batch has
     failed. `failure` is what went wrong.
     """
 
@@ -89,17 +87,14 @@ class Sequence:
 
     @property
     def reason(self) -> FinishReason | None:
-        """The finish reason, once the answer is complete."""
         return self.sampled[-1].reason if self.sampled else None
 
     @property
     def length(self) -> int:
-        """The number of tokens, prompt and answer."""
         return len(self.prompt) + len(self.answer)
 
     @property
     def tokens(self) -> list[int]:
-        """The tokens of prompt and answer."""
         return [*self.prompt, *self.answer]
 
     def ends_at(self, end_tokens: frozenset[int]) -> None:
@@ -122,7 +117,7 @@ class Sequence:
     def take(self, sampled: SampledToken) -> bool:
         """Add a token, still to be shown; return whether the answer's grammar is complete.
 
-        Raises what prevents the answer from continuing.
+        Raises the error that prevents the answer from continuing.
         """
         if self.failure is not None:
             raise self.failure
@@ -133,7 +128,6 @@ class Sequence:
         return complete
 
     def show(self, sampled: SampledToken, reason: FinishReason | None) -> None:
-        """Publish the token that was taken, with the finish reason if the answer is complete."""
         self.sampled.append(sampled if reason is None else attrs.evolve(sampled, reason=reason))
 
     def end(self, failure: Exception | None = None) -> None:
@@ -176,7 +170,6 @@ class ChoiceStream:
 
     @property
     def ended(self) -> bool:
-        """Whether all deltas have been produced."""
         return self._ended
 
     def deltas(self) -> Iterator[Delta]:
@@ -210,7 +203,7 @@ class ChoiceStream:
         return self._decoder.decode(b"".join(map(self._written, fresh)), final=last)
 
     def _reasoned(self, reader: ReasoningReader, fresh: Many[SampledToken]) -> Iterator[Delta]:
-        """Yield reasoning and content apart, each with its tokens; those of the marks come with the reasoning."""
+        """Yield reasoning and content apart, each with its tokens; tokens of the marks come with the reasoning."""
         found = ""
         for place, sampled in enumerate(fresh, 1):
             last = self._ended and place == len(fresh)
@@ -230,21 +223,18 @@ class ChoiceStream:
             self._unshown = []
 
     def _answered(self, text: str, fresh: Many[SampledToken]) -> Iterator[Delta]:
-        """Yield content, and the tool calls in it."""
         content, *calls = self._pieces(text)
         yield self._delta(content, fresh, last=not calls)
         for place, call in enumerate(calls, 1):
             yield Delta(index=self._index, tool_call=call, finish_reason=self._reason(place == len(calls)))
 
     def _reason(self, last: bool) -> FinishReason | None:
-        """Return the finish reason for the last delta."""
         if not (self._ended and last):
             return None
         called = self._calls and self.sequence.reason is FinishReason.STOP
         return FinishReason.TOOL_CALLS if called else self.sequence.reason
 
     def _pieces(self, text: str) -> list[Any]:
-        """Return content, followed by the tool calls that are now complete."""
         if self._tools is None:
             return [text]
         found = list(self._tools.take(text, self._ended))
@@ -277,7 +267,7 @@ class ChoiceStream:
         return attrs.evolve(own, rank=scored.rank)
 
     def _written(self, sampled: SampledToken) -> bytes:
-        """Return the bytes of a token; one that ends the answer has none, as it is not content."""
+        """Return the bytes of a token; a token that ends the answer has none, as it is not content."""
         ending = sampled.reason is FinishReason.STOP and sampled.token in self._request.sampling.stop_token_ids
         return b"" if ending else self._bytes[sampled.token]
 

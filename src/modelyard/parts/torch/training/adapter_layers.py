@@ -1,4 +1,4 @@
-"""Which layers of a network an adapter changes that its caller asks for by their kind."""
+"""The layers of a network that an adapter changes, for a caller that names kinds of layers."""
 
 from collections.abc import Mapping
 
@@ -19,9 +19,10 @@ _KINDS: Mapping[str, frozenset[str]] = {
 
 
 def shape_of(config: AdapterConfig, model: nn.Module) -> LoraShape:
-    """Return the rank and the layers of such an adapter. Raises `UnsupportedParameter` for a kind that is not there.
+    """Return the rank and the layers of such an adapter. Raises `UnsupportedParameter` for a kind that the network
+    lacks.
 
-    A network whose projections have other names is changed in all of them, or in none.
+    If the projections of a network have other names, all of them are changed, or none.
     """
     names = {name for kind in _KINDS if getattr(config, kind) for name in _projections(config, kind, model)}
     if config.train_unembed:

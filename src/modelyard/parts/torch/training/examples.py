@@ -21,7 +21,7 @@ from modelyard.parts.torch.tokenizer import ChatTokenizer
 class TokenRow:
     """Tokens up to the last trained one, the positions of the trained ones, and for each the sampler's log-probability.
 
-    A row without positions is what is left of a row that is too long for the model.
+    A row without positions is the rest of a row that is too long for the model.
     """
 
     ids: tuple[int, ...]
@@ -30,12 +30,12 @@ class TokenRow:
 
     @property
     def before(self) -> Sequence[int]:
-        """The positions whose next tokens are scored."""
+        """The positions before the scored tokens."""
         return [place - 1 for place in self.places]
 
     @property
     def targets(self) -> Sequence[Sequence[int]]:
-        """The tokens that are scored at each of these positions: the one that is there."""
+        """The tokens that are scored at each of these positions: the present one."""
         return [(self.ids[place],) for place in self.places]
 
 
@@ -57,8 +57,8 @@ def example_rows(chat: ChatTokenizer, example: Example, which: AssistantTurns) -
     """Return a conversation as a row in which all assistant turns, or the last, are trained with their end token.
 
     The template marks turns with `{% generation %}`; without these marks a turn is what rendering it adds to the
-    prompt. Raises `InvalidInput` if such a template does not write the beginning of a conversation as the beginning of
-    the whole.
+    prompt. Raises `InvalidInput` if a template without marks does not write the beginning of a conversation as the
+    beginning of the whole.
     """
     turns = [place for place, message in enumerate(example.messages) if message.role is Role.ASSISTANT]
     if not turns:
@@ -71,14 +71,12 @@ def example_rows(chat: ChatTokenizer, example: Example, which: AssistantTurns) -
 
 
 def _runs(marks: Sequence[bool]) -> list[range]:
-    """Return the ranges of consecutive marks."""
     groups = groupby(range(len(marks)), key=lambda place: marks[place])
     runs = [list(places) for marked, places in groups if marked]
     return [range(run[0], run[-1] + 1) for run in runs]
 
 
 def _span(chat: ChatTokenizer, example: Example, turn: int, whole: Sequence[int]) -> range:
-    """Return the range of a turn in the whole, including its end token."""
     before = _prompt(chat, example.messages[:turn], example.tools)
     through = chat.render(example.messages[: turn + 1], example.tools, add_generation_prompt=False)
     if whole[: len(before)] != before or whole[: len(through)] != through:
@@ -130,7 +128,6 @@ def _stitched(chat: ChatTokenizer, history: History, without_logprobs: bool) -> 
 def _turns(
     chat: ChatTokenizer, history: History, without_logprobs: bool
 ) -> Iterator[tuple[list[int], Sequence[int], Sequence[float | None]]]:
-    """Yield the prompt of each sampled choice, its tokens and their log-probabilities."""
     before: list[Message] = []
     for item in history.items:
         choice = item if isinstance(item, SampledChoice) else SampledChoice(item)
@@ -159,7 +156,6 @@ def _answer(
 
 
 def _written(chat: ChatTokenizer, choice: SampledChoice, before: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
-    """Return the tokens of an answer as the template writes it."""
     messages = (*before, choice.message)
     whole = chat.render(messages, tools, add_generation_prompt=False)
     span = _span(chat, Example(messages, tuple(tools)), len(before), whole)

@@ -37,11 +37,9 @@ class LocalLearner(RowLearner):
     # ---- data
 
     def sft_turns(self, example: Example, which: AssistantTurns) -> Sequence[TokenRow]:
-        """Return the example as a row. Raises `InvalidInput` or `TrainingError`."""
         return self._checked(example_rows(self._chat, example, which))
 
     def sampled(self, trajectory: Trajectory, without_logprobs: bool) -> loop.TrainableTurns:
-        """Return the trajectory as rows. Raises `InvalidInput` or `TrainingError`."""
         rows = self._checked(trajectory_rows(self._chat, trajectory, without_logprobs))
         return loop.TrainableTurns(rows, sum(len(row.ids) for row in rows))
 
@@ -60,14 +58,12 @@ class LocalLearner(RowLearner):
     # ---- learning
 
     def scores(self, model: object | None, turns: Sequence[loop.Turn]) -> Rows:
-        """Return log-probabilities under the weights `model`, or those in training."""
         if model is None:
             return self._scored(cast(Sequence[TokenRow], turns))
         with self._trained.replaced(cast(Weights, model)):
             return self._scored(cast(Sequence[TokenRow], turns))
 
     def step(self, turns: Sequence[loop.Turn], loss: Objective, learning_rate: float, number: int) -> loop.Metrics:
-        """Make one step of AdamW."""
         self._optimizer.zero_grad(set_to_none=True)
         _, found, entropy = self._gradient(cast(Sequence[TokenRow], turns), loss)
         norm = self._descend(learning_rate, number, found)

@@ -19,25 +19,23 @@ from modelyard.trainers.loop import located_at
 
 @attrs.frozen
 class GivenRow:
-    """A row of which every position is scored."""
+    """A row with a score for every position."""
 
     ids: Sequence[int]
     targets: Sequence[Sequence[int]]
 
     @property
     def before(self) -> Sequence[int]:
-        """All positions."""
         return range(len(self.ids))
 
     @classmethod
     def of(cls, row: TargetRow) -> "GivenRow":
-        """Return the row with the targets of each position together."""
         starts = range(0, len(row.targets), row.k)
         return cls(row.inputs, [row.targets[start : start + row.k] for start in starts])
 
 
 class LocalRun(RowLearner):
-    """A run with an adapter of its own. `within` is what surrounds each call, `close` is called once at the end."""
+    """A run with its own adapter. `within` is the context of each call, `close` is called once at the end."""
 
     def __init__(
         self,
@@ -53,12 +51,10 @@ class LocalRun(RowLearner):
         self._closed = False
 
     def score(self, rows: Sequence[TargetRow]) -> Rows:
-        """Return the log-probability of each target."""
         with self._within():
             return self._scored(self._read(rows))
 
     def accumulate(self, rows: Sequence[TargetRow], objective: Objective) -> tuple[Rows, Loss]:
-        """Score, and add to the gradients of the adapter."""
         with self._within():
             scores, loss, _ = self._gradient(self._read(rows), objective)
             return scores, loss
@@ -71,7 +67,7 @@ class LocalRun(RowLearner):
         return [GivenRow.of(row) for row in rows]
 
     def optim_step(self, params: AdamParams) -> Mapping[str, float]:
-        """Make one step of AdamW; every weight moves that has moments, also without a gradient now."""
+        """Make one step of AdamW; every weight with moments moves, even without a gradient."""
         with self._within():
             for parameter in self._trained.parameters:
                 if parameter.grad is None:

@@ -47,7 +47,6 @@ def free_memory(device: str) -> int | None:
 
 
 def _available(path: Path) -> int | None:
-    """Return the memory that the system could provide (proc_meminfo(5))."""
     if not path.is_file():
         return None
     found = [line.split()[1] for line in path.read_text().splitlines() if line.startswith("MemAvailable:")]
@@ -55,7 +54,7 @@ def _available(path: Path) -> int | None:
 
 
 def _allowed(group: Path) -> int | None:
-    """Return what is left to the control group, whose unmapped file pages can be dropped (memory.max, version 2)."""
+    """Return the bytes left to the control group (memory.max, version 2). Its unmapped file pages can be dropped."""
     try:
         most, used = (group / "memory.max").read_text().strip(), int((group / "memory.current").read_text())
         statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
@@ -69,10 +68,10 @@ def _allowed(group: Path) -> int | None:
 
 @attrs.frozen
 class Need:
-    """Bytes: `weights` of the network and of trained parameters, `moments` (with gradients), and those of a pass.
+    """Bytes: `weights` of the network and of trained parameters, `moments` (with gradients), and the bytes of a pass.
 
     For each token, a pass keeps `kept` bytes until its derivatives or, recomputed, the `inputs` of all `layers`; its
-    logits take those of the `head`, up to `most_head`. A pass takes `spread` times the memory of its tensors.
+    logits take the bytes of the `head`, up to `most_head`. A pass takes `spread` times the memory of its tensors.
     """
 
     weights: int
@@ -95,7 +94,6 @@ class Need:
 
     @property
     def fixed(self) -> int:
-        """The bytes that are needed apart from passes."""
         return self.weights + self.moments
 
 
@@ -182,7 +180,6 @@ class MemoryBudget:
         )
 
     def passes(self, rows: Sequence[ScoredRow]) -> Iterator[Pass]:
-        """Group rows of similar length, as many as fit."""
         order = sorted(range(len(rows)), key=lambda number: len(rows[number].ids))
         numbers: list[int] = []
         for number in order:

@@ -18,7 +18,7 @@ Dealt = Sequence[Sequence[Pass]]
 
 
 class ParallelLearner(LocalLearner):
-    """The learner of rank 0. Its numbers are those of one rank, but for the order in which floats are added."""
+    """The learner of rank 0. It computes the same numbers as one rank, except for the order of adding floats."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
-"""Data-parallel training: the processes of one job on one machine, and what they compute together.
+"""Data-parallel training: the processes of one job on one machine, and their joint computation.
 
 Each rank has the network and a share of each step's rows. Rank 0 is the trainer: it alone has losses, the optimizer and
 the files. For each computation it hands out rows and the present weights, collects log-probabilities, hands out their
-derivatives and sums the gradients. So the others keep nothing between computations, and a resumed job computes what an
-undisturbed one would.
+derivatives and sums the gradients. So the others keep nothing between computations, and a resumed job computes the same
+as an undisturbed job.
 """
 
 import os
@@ -39,10 +39,10 @@ Rows = Sequence[Sequence[float]]
 
 
 class RankTask(Enum):
-    """What a rank does with its passes.
+    """The task of a rank with its passes.
 
     SCORE computes log-probabilities. DIFFERENTIATE also adds to the gradient, by derivatives that are given; ASK asks
-    for them once log-probabilities are known.
+    for the derivatives once log-probabilities are known.
     """
 
     SCORE = "score"
@@ -52,7 +52,7 @@ class RankTask(Enum):
 
 @attrs.frozen
 class Share:
-    """What one rank does: its passes, and for each of them the derivatives of its rows where they are known."""
+    """The work of one rank: its passes, and for each pass the derivatives of its rows, if they are known."""
 
     task: RankTask
     passes: Sequence[Pass]
@@ -83,7 +83,8 @@ class Ranks:
     ) -> Found:
         """Have each rank do its share, and leave the sum of the gradients in the parameters, if there are any.
 
-        `derivatives` returns, for each rank and pass, those of its rows: where they ask for them. Rank 0 calls this.
+        `derivatives` returns, for each rank and pass, the derivatives of its rows, if the task is ASK. Rank 0 calls
+        this.
         """
         return cast(Found, self._together(shares, derivatives))
 
@@ -145,7 +146,8 @@ def _handed_out(parts: Sequence[Any] | None) -> Any:
 
 @attrs.frozen
 class RankSetup:
-    """What the process of another rank needs to make the network. `shape` is that of an adapter, None for all weights.
+    """The setup of the network in the process of another rank. `shape` is the shape of an adapter, None for all
+    weights.
 
     `meeting` is a file that does not exist, by which ranks find each other.
     """
@@ -162,7 +164,6 @@ class RankSetup:
 
 @contextmanager
 def joined(rank: int, count: int, device: str, meeting: str) -> Iterator[None]:
-    """Belong to the group of ranks for the duration of the block."""
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all are on this machine
     kind = "cpu:gloo,cuda:nccl" if torch.device(device).type == "cuda" else "gloo"

@@ -1,4 +1,4 @@
-"""What all training of a network has in common: passes over rows that fit into memory, gradients, AdamW, and states."""
+"""Training of any network: passes over rows that fit into memory, gradients, AdamW, and states."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -36,7 +36,6 @@ class RowLearner:
     # ---- the network
 
     def _scored(self, rows: Sequence[ScoredRow]) -> Rows:
-        """Return log-probabilities without derivatives."""
         return placed(len(rows), [(one, self._pass_scores(one)) for one in self._room.passes(rows)])
 
     def _pass_scores(self, one: Pass) -> list[list[float]]:
@@ -65,13 +64,13 @@ class RowLearner:
         return scores, found, entropy
 
     def _foreseen(self, rows: Sequence[ScoredRow], loss: Objective) -> Loss:
-        """Return the loss before the first derivatives are needed; the value of a linear one is not known yet."""
+        """Return the loss before the first derivatives are needed; the value of a linear loss is not known yet."""
         if loss.linear:
             return loss.of([(0.0,) * sum(map(len, row.targets)) for row in rows])
         return loss.of(self._scored(rows))
 
     def _norm(self, most: float | None) -> float:
-        """Return the norm of the gradients, which are limited to it where it is given."""
+        """Return the norm of the gradients, and limit them to the norm `most` if it is given."""
         parameters = self._trained.parameters
         norm = nn.utils.get_total_norm([one.grad for one in parameters if one.grad is not None])
         if most is not None:
@@ -85,7 +84,6 @@ class RowLearner:
         return self._trained.files()
 
     def state(self) -> loop.Files:
-        """Return the files of a checkpoint, and the moments of the optimizer."""
         return {**self.files(), MOMENTS_FILE: [tensor_bytes(self._moments())]}
 
     def _moments(self) -> dict[str, Tensor]:
@@ -98,7 +96,6 @@ class RowLearner:
         return {**moments, PASS_TOKENS: torch.tensor(self._room.tokens)}
 
     def resume(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the moments of a saved state."""
         for number, parameter in enumerate(self._trained.parameters):
             prefix = f"{number:06d}."
             kinds = [name for name in tensors if name.startswith(prefix)]
@@ -117,7 +114,6 @@ def _optimizer(parameters: Sequence[nn.Parameter]) -> torch.optim.AdamW:
 
 
 def placed(count: int, found: Iterable[tuple[Pass, Sequence[Sequence[float]]]]) -> Rows:
-    """Put the results of passes into the order of the step."""
     ordered: list[Sequence[float]] = [()] * count
     for one, rows in found:
         for number, row in zip(one.numbers, rows, strict=True):

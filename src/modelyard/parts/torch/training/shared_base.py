@@ -1,7 +1,7 @@
 """A base model that many adapters are trained on side by side: its weights are in memory once.
 
-Each run has parameters, gradients and moments of its own. Those of one run at a time are in the network's layers: runs
-take turns, one pass over rows each, in the order in which they ask.
+Each run has its own parameters, gradients and moments. The parameters of one run at a time are in the network's layers:
+runs take turns, one pass over rows each, in the order in which they ask.
 """
 
 import threading
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Turns:
-    """A lock that is handed on in the order in which it is asked for."""
+    """A lock that is handed on in the order of requests."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -31,7 +31,6 @@ class Turns:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Have the turn within the context."""
         with self._changed:
             mine = self._asked
             self._asked += 1
@@ -56,11 +55,9 @@ class SharedBase:
 
     @property
     def unused(self) -> bool:
-        """Whether there is no adapter."""
         return not self._taken
 
     def resolve(self, config: AdapterConfig) -> LoraShape:
-        """Return the layers that an adapter of this kind changes. Raises `UnsupportedParameter`."""
         return shape_of(config, self._network.model)
 
     def add(self, shape: LoraShape, seed: int, base_model: str) -> tuple[AdapterWeights, MemoryBudget]:
@@ -76,7 +73,6 @@ class SharedBase:
         return adapter, room
 
     def remove(self, adapter: AdapterWeights) -> None:
-        """Forget an adapter. Idempotent."""
         with self._turns.one():
             if self._selected is adapter:
                 self._select(None)
@@ -85,7 +81,7 @@ class SharedBase:
 
     @contextmanager
     def turn(self, adapter: AdapterWeights) -> Iterator[None]:
-        """Have the network compute with this adapter, and for nobody else, within the context."""
+        """Have the network compute with this adapter, and for no other run, within the context."""
         with self._turns.one():
             if self._selected is not adapter:
                 self._select(adapter)
@@ -102,7 +98,8 @@ class SharedBase:
 class SharedBases:
     """The base models of runs, by id, each in memory once.
 
-    One without runs is kept for `seconds`, as a run is often opened again, or until other work asks for its memory.
+    A base model without runs is kept for `seconds`, as a run is often opened again, or until other work asks for its
+    memory.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -112,7 +109,7 @@ class SharedBases:
         self._ending: dict[str, threading.Timer] = {}
 
     def use(self, id: str, load: Callable[[], SharedBase], make: Callable[[SharedBase], T]) -> T:
-        """Return what `make` makes on a base model: a run. It is loaded if it is not there, after others are freed."""
+        """Return the run that `make` makes on a base model. It is loaded if needed, after others are freed."""
         with self._lock:
             if id not in self._bases:
                 self._free()
@@ -125,12 +122,10 @@ class SharedBases:
                 self._keep_for_a_while(id)
 
     def ended(self, id: str) -> None:
-        """Take note that a run on it has ended."""
         with self._lock:
             self._keep_for_a_while(id)
 
     def free(self) -> None:
-        """Forget those without runs."""
         with self._lock:
             self._free()
 

@@ -20,7 +20,7 @@ class ScoredRow(Protocol):
 
     @property
     def ids(self) -> Sequence[int]:
-        """The tokens."""
+        """The ids of the tokens to read."""
         ...
 
     @property
@@ -86,13 +86,12 @@ def backward(flat: Tensor, rows: Sequence[Sequence[float]]) -> None:
 
 
 def rows_of(flat: Tensor, rows: Sequence[ScoredRow]) -> list[list[float]]:
-    """Return the log-probabilities of a pass, row by row."""
     values = iter(flat.detach().tolist())
     return [list(islice(values, sum(map(len, row.targets)))) for row in rows]
 
 
 class Layers:
-    """The layers of a network's body, which can keep only their inputs and recompute the rest for derivatives.
+    """The layers of a network's body. They can keep only their inputs, and recompute the rest for derivatives.
 
     That is about a third more work for a fraction of the memory.
     """
@@ -107,7 +106,6 @@ class Layers:
 
     @contextmanager
     def recomputed(self, on: bool) -> Iterator[None]:
-        """Switch recomputing on or off for the passes of this context."""
         self._recomputed = on
         try:
             yield

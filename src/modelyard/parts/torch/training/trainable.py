@@ -31,18 +31,15 @@ class TrainableWeights:
         return list(self.named.values())
 
     def copy(self) -> Weights:
-        """Return a copy of the current weights."""
         return {name: parameter.detach().clone() for name, parameter in self.named.items()}
 
     def load(self, weights: Weights) -> None:
-        """Load these weights. Raises `TrainingError` if they do not fit."""
         self.check(weights)
         with torch.no_grad():
             for name, parameter in self.named.items():
                 parameter.copy_(weights[name])
 
     def check(self, weights: Weights) -> None:
-        """Raise `TrainingError` if these weights do not fit."""
         odd = self.named.keys() ^ weights.keys()
         odd |= {name for name in self.named.keys() & weights if self.named[name].shape != weights[name].shape}
         if odd:
@@ -66,7 +63,6 @@ class TrainableWeights:
             parameter.data = weights[name]
 
     def files(self) -> dict[str, list[bytes]]:
-        """Return the files of a checkpoint."""
         other_files = {name: [content] for name, content in self.other_files.items()}
         return {**other_files, self.file: [tensor_bytes(self.named)]}
 
@@ -94,11 +90,9 @@ class TrainedLinear(LoraLinear):
         self.use(None, None, 0.0)
 
     def use(self, down: nn.Parameter | None, up: nn.Parameter | None, scale: float) -> None:
-        """Use these from now on."""
         self.down, self.up, self.scale = down, up, scale
 
     def added(self, x: Tensor) -> Tensor | None:
-        """Return what the adapter in use adds. It always computes in 32-bit floats."""
         if self.down is None or self.up is None:
             return None
         same = x.dtype is self.down.dtype
@@ -107,10 +101,10 @@ class TrainedLinear(LoraLinear):
 
 
 class _Inner(torch.autograd.Function):
-    """x A^T in the precision of A, which is not that of x.
+    """x A^T in the precision of A, which differs from the precision of x.
 
-    Derivatives keep x itself, which several projections share: a copy for each would be a third of all that a network
-    of 16 bits keeps.
+    Derivatives keep x itself, which several projections share: a copy for each would be a third of the memory that a
+    network of 16 bits keeps.
     """
 
     @staticmethod
@@ -133,7 +127,6 @@ class AdapterWeights(TrainableWeights):
     shape: LoraShape
 
     def select(self, used: bool = True) -> None:
-        """Have its layers use it, or no adapter."""
         scale = self.shape.alpha / self.shape.rank
         for name, layer in self.layers.items():
             down, up = (self.named[one] for one in names_of(name))
@@ -141,7 +134,6 @@ class AdapterWeights(TrainableWeights):
 
 
 def names_of(layer: str) -> tuple[str, str]:
-    """Return the names of a layer's A and B in the checkpoint's file."""
     return f"{PREFIX}{layer}.lora_A.weight", f"{PREFIX}{layer}.lora_B.weight"
 
 

@@ -47,11 +47,12 @@ KEEP_BASE = 60.0
 class LocalTrainer:
     """Trains the base models in `base_models`, a list that may grow, by adapters of `shape` or in full.
 
-    A job may take `memory` bytes, weights included; by default what is free when it begins. A state is saved every
-    `save_every` steps. The rows of each step are spread over `ranks` processes of this machine: one for each graphics
-    card, or on a processor each with an equal part of the memory. On one machine, with the same number of ranks and of
-    torch's threads, equal jobs give equal files; small models are trained in one thread. The base model of runs stays
-    in memory for `keep_base` seconds after the last of them, unless a job or another base model needs the room.
+    A job may take `memory` bytes, weights included; by default the memory that is free when it begins. A state is saved
+    every `save_every` steps. The rows of each step are spread over `ranks` processes of this machine: one for each
+    graphics card, or on a processor each with an equal part of the memory. On one machine, with the same number of
+    ranks and of torch's threads, equal jobs give equal files; small models are trained in one thread. The base model of
+    runs stays in memory for `keep_base` seconds after the last of them, unless a job or another base model needs the
+    room.
     """
 
     def __init__(
@@ -140,10 +141,10 @@ class LocalTrainer:
 
     @contextmanager
     def _base_learner(self, context: TrainContext, copies: int) -> Iterator[tuple[LocalLearner, TrainableWeights]]:
-        """Yield the base model and its trainable parameters for the duration of a job, with memory for `copies` of
-        these.
+        """Yield the base model and its trainable parameters for the duration of a job, with memory for `copies` of the
+        parameters.
 
-        Raises `TrainingError`, also for a job that does not fit into the memory.
+        Raises `TrainingError`, also if the job does not fit into the memory.
         """
         base = self._base_model(context.base_model)
         full, folder = base.tuning is Tuning.FULL, Path(base.path)
@@ -166,7 +167,6 @@ class LocalTrainer:
                 yield ParallelLearner(*parts, Ranks(scorer, trained.parameters)), trained
 
     def _limit(self) -> int | None:
-        """Return the bytes that a rank may take."""
         limit = free_memory(self._device) if self._memory is None else self._memory
         shared = torch.device(self._device).type == "cpu"
         return limit // self._ranks if shared and limit is not None else limit
@@ -185,7 +185,6 @@ class LocalTrainer:
 
 
 def _shape_in(files: frozenset[str], open_file: Callable[[str], BinaryIO]) -> LoraShape | None:
-    """Return the shape of the adapter in these files, if there is one."""
     if CONFIG_FILE not in files:
         return None
     with open_file(CONFIG_FILE) as file:
@@ -214,7 +213,6 @@ def _as_training_errors() -> Iterator[None]:
 
 
 def _begin(learner: LocalLearner, trained: TrainableWeights, context: TrainContext) -> None:
-    """Resume from the saved state, or else start from the parent."""
     if context.resume_step and context.resume is not None:
         trained.load(_read(context.resume, trained.file))
         learner.resume(_read(context.resume, MOMENTS_FILE))
@@ -223,7 +221,7 @@ def _begin(learner: LocalLearner, trained: TrainableWeights, context: TrainConte
 
 
 def _weights(trained: TrainableWeights, files: frozenset[str], open_file: Callable[[str], BinaryIO] | None) -> Weights:
-    """Return the weights of a checkpoint; without files those of the base model, which `trained` must still have."""
+    """Return the weights of a checkpoint; without files, of the base model, which `trained` must still have."""
     if not files or open_file is None:
         return trained.copy()
     if trained.file not in files:

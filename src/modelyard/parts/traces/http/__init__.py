@@ -1,1 +1,1 @@
-"""The HTTP of `platform.traces`."""
+"""The HTTP interface of `platform.traces`."""

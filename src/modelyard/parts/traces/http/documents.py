@@ -1,4 +1,4 @@
-"""Calls and feedback as their clients see them, and the fields by which queries find them."""
+"""Calls and feedback in the form that clients see, and the fields by which queries find them."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -30,7 +30,6 @@ def time_text(moment: datetime | None) -> str | None:
 
 
 def call_document(call: TracedCall) -> dict[str, Any]:
-    """Return a call as its clients see it."""
     said = call.summary.get("weave")
     own = {"status": call.status, "trace_name": call.op}
     if call.latency is not None:
@@ -59,7 +58,6 @@ def call_document(call: TracedCall) -> dict[str, Any]:
 
 
 def feedback_document(said: Feedback) -> dict[str, Any]:
-    """Return feedback as its clients see it."""
     return {
         "id": said.id,
         "project_id": f"{said.entity}/{said.project}",
@@ -74,7 +72,6 @@ def feedback_document(said: Feedback) -> dict[str, Any]:
 
 
 def with_feedback(call: TracedCall, feedback: Feedbacks) -> dict[str, Any]:
-    """Return a call with the feedback on it, in `summary.weave.feedback`."""
     document = call_document(call)
     said = [feedback_document(one) for one in feedback.list(ref=call.ref, entity=call.entity, project=call.project)]
     summary = document["summary"]
@@ -82,7 +79,7 @@ def with_feedback(call: TracedCall, feedback: Feedbacks) -> dict[str, Any]:
 
 
 def with_columns(document: Document, columns: Iterable[str] | None) -> Document:
-    """Return what was asked for of a call, and what each has."""
+    """Return the requested columns of a call, and those that every call has."""
     if not columns:
         return document
     wanted = {*ALWAYS_SHOWN, *(column.partition(".")[0] for column in columns)}
@@ -96,14 +93,13 @@ def with_columns(document: Document, columns: Iterable[str] | None) -> Document:
 class DocumentField(Expression):
     """A member of a document, and further names after dots. Times compare as seconds since 1970.
 
-    `feedback.[<type>].<member>` is that of the feedback of a type on a call, "" where there is none; `<type>` may end
+    `feedback.[<type>].<member>` is a member of the feedback of a type on a call, "" if there is none; `<type>` may end
     in `*`.
     """
 
     path: str
 
     def of(self, document: Any) -> Any:
-        """Return the value of the field, or None."""
         if self.path in ("started_at", "ended_at", "created_at"):
             text = document.get(self.path)
             return None if text is None else datetime.fromisoformat(text).timestamp()
@@ -113,7 +109,7 @@ class DocumentField(Expression):
 
     @property
     def needs_feedback(self) -> bool:
-        """Whether it is one of the feedback on a call."""
+        """Whether it is a field of the feedback on a call."""
         return self.path.startswith("feedback.[")
 
     def _feedback(self, document: Any) -> Any:
@@ -126,7 +122,6 @@ class DocumentField(Expression):
 
 
 def condition_of(query: Mapping[str, Any] | None) -> tuple[Expression, bool]:
-    """Return the condition of a query, and whether it is about feedback. Raises `InvalidInput`."""
     if not query:
         return ALWAYS, False
     made: list[DocumentField] = []

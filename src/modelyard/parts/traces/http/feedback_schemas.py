@@ -1,4 +1,4 @@
-"""What trace clients send and receive about feedback."""
+"""The bodies of trace clients' requests and answers about feedback."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -35,14 +35,14 @@ class FeedbackCreate:
 
 @attrs.frozen
 class FeedbackBatch:
-    """Feedback on several things."""
+    """Feedback on several calls or objects."""
 
     batch: tuple[FeedbackCreate, ...] = attrs.field(validator=Length(0, 1000))
 
 
 @attrs.frozen
 class FeedbackReplace(FeedbackCreate):
-    """Feedback in the place of another, whose id is `feedback_id`."""
+    """Feedback that replaces the feedback with the id `feedback_id`."""
 
     feedback_id: str = attrs.field(default="", validator=ID)
 
@@ -66,7 +66,7 @@ class FeedbackBatchAnswer:
 
 @attrs.frozen
 class FeedbackQueryRequest:
-    """Which feedback, in the order in which it was given unless sorted; `fields` are those to show of each."""
+    """A selection of feedback, in the order in which it was given unless sorted; `fields` are the fields to show."""
 
     project_id: str = attrs.field(validator=PROJECT)
     query: Mapping[str, Any] | None = None
@@ -86,7 +86,7 @@ class FeedbackAnswer:
 
 @attrs.frozen
 class FeedbackPurgeRequest:
-    """Which feedback to delete: `query` is a condition on its ids, `{"$expr": {"$eq": [{"$getField": "id"}, ...]}}`."""
+    """The feedback to delete: `query` is a condition on its ids, `{"$expr": {"$eq": [{"$getField": "id"}, ...]}}`."""
 
     project_id: str = attrs.field(validator=PROJECT)
     query: Mapping[str, Any]

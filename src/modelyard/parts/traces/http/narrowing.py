@@ -31,7 +31,6 @@ _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UT
 
 
 def narrowed(meant: CallFilter, where: Expression) -> CallFilter:
-    """Return the filter, narrowed to the calls for which the condition may hold."""
     for part in _parts(where):
         fields = [one for one in _within(part) if isinstance(one, DocumentField)]
         paths = {one.path for one in fields}
@@ -51,7 +50,6 @@ def _holds(part: Expression, document: Any) -> bool:
 
 
 def _parts(where: Expression) -> Iterator[Expression]:
-    """Yield the conditions that must all hold."""
     if isinstance(where, Operation) and where.function is all_of:
         for one in where.operands:
             yield from _parts(one)

@@ -1,4 +1,4 @@
-"""What trace clients send and receive about objects, tables and files."""
+"""The bodies of trace clients' requests and answers about objects, tables and files."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ _BYTES = {"schema": {"format": "binary"}}
 
 @attrs.frozen
 class NewObject:
-    """A value to publish. With `expected_digest` it is refused if it has another one here."""
+    """A value to publish. With `expected_digest` it is refused if it has another digest here."""
 
     project_id: str = attrs.field(validator=PROJECT)
     object_id: str = attrs.field(validator=NAME)
@@ -76,7 +76,7 @@ class ObjectAnswer:
 
 @attrs.frozen
 class ObjectsFilter:
-    """Which objects: those that agree with every member."""
+    """A filter of objects: they must agree with every member."""
 
     object_ids: tuple[str, ...] | None = attrs.field(default=None, validator=Length(0, 1000))
     base_object_classes: tuple[str, ...] | None = None
@@ -88,7 +88,7 @@ class ObjectsFilter:
 
 @attrs.frozen
 class ObjectsQueryRequest:
-    """Which objects, sorted by `object_id` or `created_at`, and which part of them."""
+    """A selection of objects, sorted by `object_id` or `created_at`, and the part of them to return."""
 
     project_id: str = attrs.field(validator=PROJECT)
     filter: ObjectsFilter | None = None
@@ -123,14 +123,14 @@ class ObjectsDeleted:
 
 @attrs.frozen
 class RefsReadRequest:
-    """References to follow."""
+    """The references that are to be followed."""
 
     refs: tuple[str, ...] = attrs.field(validator=Length(0, 1000))
 
 
 @attrs.frozen
 class RefsAnswer:
-    """What each reference leads to; null where it leads nowhere that the caller may see."""
+    """The values that references lead to; null if a reference leads to nothing that the caller may see."""
 
     vals: tuple[Any, ...]
 
@@ -149,7 +149,7 @@ class NewTable:
 
 @attrs.frozen
 class TableCreateRequest:
-    """A table to store."""
+    """A table that is to be stored."""
 
     table: NewTable
 
@@ -173,7 +173,7 @@ class TableCreated:
 
 @attrs.frozen
 class TableOfDigests:
-    """The table that has the rows."""
+    """The table that has the rows of these digests."""
 
     digest: str
 
@@ -221,14 +221,14 @@ class TableUpdated:
 
 @attrs.frozen
 class RowsFilter:
-    """Which rows."""
+    """A filter of rows by their digests."""
 
     row_digests: tuple[str, ...] | None = attrs.field(default=None, validator=Length(0, 10_000))
 
 
 @attrs.frozen
 class TableQueryRequest:
-    """Which rows of a table, in their order."""
+    """A selection of a table's rows, in their order."""
 
     project_id: str = attrs.field(validator=PROJECT)
     digest: str = attrs.field(validator=DIGEST)
@@ -249,14 +249,14 @@ class TableRowObject:
 
 @attrs.frozen
 class TableRows:
-    """Rows of a table."""
+    """The rows of a table, in their order."""
 
     rows: tuple[TableRowObject, ...]
 
 
 @attrs.frozen
 class TableCountRequest:
-    """A table."""
+    """The table to count the rows of."""
 
     project_id: str = attrs.field(validator=PROJECT)
     digest: str = attrs.field(validator=DIGEST)
@@ -264,7 +264,7 @@ class TableCountRequest:
 
 @attrs.frozen
 class TableCount:
-    """How many rows it has."""
+    """How many rows a table has."""
 
     count: int
 

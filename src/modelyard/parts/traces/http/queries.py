@@ -18,7 +18,6 @@ from modelyard.parts.traces.records import TracedCall
 
 
 def call_query(body: CallsQueryRequest, feedback: Feedbacks) -> CallQuery:
-    """Read the query in a body. Raises `InvalidInput`."""
     where, about_feedback = condition_of(body.query)
     shown: Callable[[TracedCall], Document] = call_document
     if about_feedback or any(one.field.startswith("feedback.[") for one in body.sort_by or ()):

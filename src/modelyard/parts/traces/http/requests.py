@@ -21,7 +21,6 @@ MAX_STRUCTURE = 2**22
 
 
 def body_of(cls: type[T], call: RouteCall) -> T:
-    """Read a body. Raises `InvalidInput`, `BodyTooLarge`."""
     raw = call.file.read(MAX_BODY + 1)
     if len(raw) > MAX_BODY:
         raise BodyTooLarge(MAX_BODY)
@@ -36,7 +35,6 @@ class PlaceArguments(TypedDict):
 
 
 def place_of(call: RouteCall, project_id: str) -> PlaceArguments:
-    """Return the entity and the project that a body names. Raises `Forbidden`, `InvalidInput`."""
     entity, _, project = project_id.partition("/")
     call.principal.require(entity, project)
     return {"entity": check_name(entity, "entity"), "project": check_name(project, "project")}

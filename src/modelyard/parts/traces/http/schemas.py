@@ -1,4 +1,4 @@
-"""What trace clients send and receive about calls. Times are ISO 8601, with a zone or in UTC."""
+"""The bodies of trace clients' requests and answers about calls. Times are ISO 8601, with a zone or in UTC."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -63,14 +63,14 @@ class CompleteCall(CallStart):
 
 @attrs.frozen
 class CallStartRequest:
-    """A call that begins."""
+    """The start of a call, to be recorded."""
 
     start: CallStart
 
 
 @attrs.frozen
 class CallEndRequest:
-    """A call that ends."""
+    """The end of a call, to be recorded."""
 
     end: CallOutcome
 
@@ -108,7 +108,7 @@ class CallUpdateRequest:
 
 @attrs.frozen
 class CallReadRequest:
-    """One call."""
+    """The call that is to be read."""
 
     project_id: str = attrs.field(validator=PROJECT)
     id: str = attrs.field(validator=ID)
@@ -124,7 +124,7 @@ class CallDeleteRequest:
 
 @attrs.frozen
 class SortBy:
-    """A field to sort by, whose members stand after dots."""
+    """A field to sort by, with members after dots."""
 
     field: str = attrs.field(validator=Length(1, 1000))
     direction: Literal["asc", "desc"]
@@ -132,7 +132,7 @@ class SortBy:
 
 @attrs.frozen
 class CallsFilter:
-    """Which calls: those that agree with every member. An op is named by its reference, `...:*` for all versions."""
+    """A filter of calls, which agree with every member. An op is named by its reference, `...:*` for all versions."""
 
     op_names: tuple[str, ...] | None = None
     input_refs: tuple[str, ...] | None = None
@@ -149,7 +149,7 @@ class CallsFilter:
 
 @attrs.frozen
 class CallsQueryRequest:
-    """Which calls, in which order, and which part of them; `query` is a condition, `{"$expr": ...}`."""
+    """A selection of calls, their order, and the part to return; `query` is a condition, `{"$expr": ...}`."""
 
     project_id: str = attrs.field(validator=PROJECT)
     filter: CallsFilter | None = None
@@ -172,19 +172,19 @@ class CallIds:
 
 @attrs.frozen
 class CallBatchAnswer:
-    """What came of a batch: the ids of each call that begins, and nothing for one that ends."""
+    """The outcome of a batch: the ids of each call that begins, and nothing for a call that ends."""
 
     res: tuple[Mapping[str, str], ...]
 
 
 @attrs.frozen
 class Empty:
-    """The empty answer."""
+    """An answer without any members."""
 
 
 @attrs.frozen
 class CallObject:
-    """A call, with the members that were asked for.
+    """A call, with the members that were requested.
 
     `summary.weave` says whether it runs or how it ended, and how long it took.
     """
@@ -212,7 +212,7 @@ class CallObject:
 
 @attrs.frozen
 class CallAnswer:
-    """A call; null where there is none."""
+    """A call; null if there is none."""
 
     call: CallObject | None
 
@@ -236,7 +236,6 @@ class CallsCount:
 
 
 def moment(text: str, *loc: str | int) -> datetime:
-    """Read a time. Raises `InvalidInput`."""
     try:
         found = datetime.fromisoformat(text)
         return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).astimezone(UTC)
@@ -245,7 +244,6 @@ def moment(text: str, *loc: str | int) -> datetime:
 
 
 def started(body: CallStart, new_id: str, *loc: str | int) -> TracedCall:
-    """Return the call that begins; without an id it gets the new one."""
     call_id = body.id or new_id
     more = {name: getattr(body, name) for name in ("wb_user_id", "wb_run_id", "wb_run_step")}
     entity, _, project = body.project_id.partition("/")
@@ -267,7 +265,6 @@ def started(body: CallStart, new_id: str, *loc: str | int) -> TracedCall:
 
 
 def ended(body: CallOutcome | CompleteCall, call_id: str, *loc: str | int) -> CallEnd:
-    """Return the outcome of a call. Raises `InvalidInput`."""
     if body.ended_at is None:
         raise InvalidInput.at(*loc, "ended_at", msg="is required", type="missing")
     start = None if body.started_at is None else moment(body.started_at, *loc, "started_at")

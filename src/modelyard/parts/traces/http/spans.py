@@ -49,8 +49,8 @@ class RejectedSpan(Exception):
 
 
 def spans_in(export: Message) -> Iterator[tuple[Message, Message | None]]:
-    """Yield the spans of an export, each with what it came from: the attributes of the resource, and the scope; None
-    where these are too large.
+    """Yield the spans of an export, each with its origin: the attributes of the resource, and the scope; None if these
+    are too large.
     """
     for resource in export.get("resourceSpans", ()):
         about = attributes_of(resource.get("resource", {}))
@@ -70,7 +70,7 @@ def _is_small(value: Message) -> bool:
 
 
 def call_of(span: Message, origin: Message | None) -> TracedCall:
-    """Return the call that a span is; its id is that of the span. Raises `RejectedSpan`."""
+    """Return a span as a call with the id of the span. Raises `RejectedSpan`."""
     if origin is None:
         raise RejectedSpan(f"the resource and the scope of a span may have {MAX_ORIGIN} bytes each")
     for name in ("attributes", "events", "links"):
@@ -126,18 +126,17 @@ def _time(span: Message, name: str) -> datetime | None:
 
 
 def _name(value: object) -> str | None:
-    """Return a value that can be a name or an id in a call; None for another."""
     return value if isinstance(value, str) and 0 < len(value) <= 128 and value.isprintable() else None
 
 
 def _said(span: Message) -> dict[str, Any]:
-    """Return the attributes of a span, and below them those of the event that may hold what was said."""
+    """Return the attributes of a span, and those of the event with the conversation that the span lacks."""
     details = [attributes_of(event) for event in span.get("events", ()) if event.get("name") == _DETAILS]
     return {**(details[0] if details else {}), **attributes_of(span)}
 
 
 def _parsed(value: Any) -> Any:
-    """Return what a text holds, where it is that of a JSON object or list: so these attributes are mostly sent."""
+    """Parse a string if it is a JSON object or list, the form in which these attributes are mostly sent."""
     if not (isinstance(value, str) and value[:1] in ("{", "[")):
         return value
     try:
@@ -159,7 +158,6 @@ def _output(said: Mapping[str, Any]) -> Any:
 
 
 def _summary(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the usage by model, as trace clients send it."""
     used = {key.removeprefix(_USAGE): value for key, value in said.items() if key.startswith(_USAGE)}
     counts = {_USAGE_NAMES.get(name, name): count for name, count in used.items() if type(count) is int}
     model = said.get(f"{_RESPONSE}model") or said.get(f"{_REQUEST}model")
@@ -170,7 +168,7 @@ def _summary(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _exception(span: Message, given: Mapping[str, Any]) -> str | None:
-    """Return what a span that failed says of it: the trace of its exception, or less where there is none."""
+    """Return the failure of a span: the trace of its exception, or less if there is none."""
     status = span.get("status", {})
     if status.get("code") != _FAILED:
         return None
@@ -182,7 +180,7 @@ def _exception(span: Message, given: Mapping[str, Any]) -> str | None:
 
 
 def _beyond(span: Message, origin: Message) -> Message:
-    """Return what a span says that a call has no place for."""
+    """Return the members of a span that a call has no place for."""
     kept: Message = {name: span[name] for name in ("kind", "traceState", "flags", "status") if name in span}
     parts: Message = {
         name: [{**part, "attributes": attributes_of(part)} for part in span[name]]

@@ -4,7 +4,7 @@
     backend = UpstreamBackend("http://localhost:8000/v1", adapters=adapters)
 
 vLLM must run with `--enable-lora` and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, with a `--max-lora-rank` as high as the
-adapters', and must see the folder. What is loaded where is decided in `modelyard.parts.upstream.adapters.slots`.
+adapters', and must see the folder. `modelyard.parts.upstream.adapters.slots` decides what to load and unload.
 """
 
 import json
@@ -31,9 +31,9 @@ MODELS, LOAD, UNLOAD = "/v1/models", "/v1/load_lora_adapter", "/v1/unload_lora_a
 class LoraAdapters:
     """The adapters of one vLLM server at `url`, with or without /v1, at most `max_loaded` at a time. Thread-safe.
 
-    `folder` is this object's alone: an adapter's files lie there as long as the server holds it. Where the server sees
-    it under another path, give that as `path_seen_by_server`. A request waits at most `patience` seconds for room; a
-    call of the server may take `timeout` seconds. No thread is started and no connection kept.
+    `folder` is this object's alone: an adapter's files lie there as long as the server holds it. If the server sees it
+    under another path, give that as `path_seen_by_server`. A request waits at most `patience` seconds for room; a call
+    of the server may take `timeout` seconds. No thread is started and no connection kept.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class LoraAdapters:
     def serving(self, model: ServedModel) -> Iterator[str]:
         """Yield the name under which the server answers with the model's checkpoint, which stays loaded meanwhile.
 
-        It is that of the base for a model without weights of its own. Raises `Overloaded` when no room came free in
+        It is the name of the base if the model has no other weights. Raises `Overloaded` when no room came free in
         time, `BackendError` when the server refused the adapter or did not answer, `ArtifactMissing`.
         """
         claim = self._new_claim(model)
@@ -97,10 +97,12 @@ class LoraAdapters:
     # ---- all of them
 
     def reconcile(self, models: Iterable[ServedModel]) -> None:
-        """Unload every adapter of ours but those of `models`, and load these, as many as there is room for, in order.
+        """Unload every adapter of ours except the adapters of `models`, and load these, as many as there is room for,
+        in order.
 
-        Those in use are unloaded when they are so no more. Files of others are removed from the folder. To be called by
-        the host when a model or checkpoint was deleted, or to have adapters ready before they are requested.
+        Adapters in use are unloaded when they are no longer in use. Files of other adapters are removed from the
+        folder. To be called by the host when a model or checkpoint was deleted, or to have adapters ready before they
+        are requested.
         """
         run(self._reconcile(tuple(models)))
 
@@ -118,7 +120,7 @@ class LoraAdapters:
     # ---- flows
 
     def _new_claim(self, model: ServedModel) -> slots.SlotClaim | None:
-        """Return a claim, which must be left; None for a model without weights of its own."""
+        """Return a claim, which must be left; None if the model has the weights of its base."""
         if not _has_weights(model):
             return None
         name = _name(model)
@@ -194,7 +196,7 @@ class LoraAdapters:
             self._slots.listed(found)
 
     def _load(self, slot: slots.Slot, model: ServedModel) -> Flow[None]:
-        """Load an adapter; in any case those who wait for it learn the outcome."""
+        """Load an adapter; its waiting claims learn the outcome in any case."""
         error: Exception | None
         try:
             error = yield Call(lambda: self._materialise(model))
@@ -227,7 +229,7 @@ class LoraAdapters:
     # ---- files; one at a time, so that none is removed that has just become wanted
 
     def _materialise(self, model: ServedModel) -> Exception | None:
-        """Write the files; return what is wrong with them."""
+        """Write the files; return the error if that fails."""
         with self._files:
             try:
                 materialise(model, self._folder / _name(model))
@@ -255,7 +257,6 @@ class LoraAdapters:
 
 
 def _has_weights(model: ServedModel) -> bool:
-    """Return whether there is a checkpoint that differs from the base."""
     return model.checkpoint is not None and bool(model.checkpoint.files)
 
 
@@ -268,7 +269,6 @@ def _name(model: ServedModel) -> str:
 
 
 def _adapters_in(answer: ServerAnswer) -> Mapping[str, str]:
-    """Return our adapters that are listed, each with the path that the server loaded it from."""
     if answer.status != 200:
         raise _refusal(answer, "")
     try:

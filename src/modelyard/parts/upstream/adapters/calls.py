@@ -1,4 +1,4 @@
-"""What the management of adapters waits for: the server's routes for them, and a bell, as effects of a flow."""
+"""The waits of the management of adapters: for the server's routes, and for a bell, as effects of a flow."""
 
 import threading
 from collections.abc import Mapping
@@ -22,8 +22,6 @@ from modelyard.protocols import Clock
 
 @attrs.frozen
 class ServerAnswer:
-    """What the server answered to a request for `path`."""
-
     path: str
     status: int
     body: bytes
@@ -31,7 +29,7 @@ class ServerAnswer:
 
 @attrs.frozen
 class Server:
-    """A server as it is asked now and then, to load adapters or for tokens: it is connected to for each call."""
+    """A server that is asked now and then, to load adapters or for tokens: each call makes a connection."""
 
     address: Address
     timeout: float
@@ -80,8 +78,6 @@ def _unreachable(path: str, error: Exception) -> BackendError:
 
 
 def wait_for_bell(bell: "Future[None]", clock: Clock, seconds: float) -> Await:
-    """Return an effect that waits for a bell, but at most so many seconds."""
-
     def wait() -> None:
         rung = threading.Event()
         bell.add_done_callback(lambda _: rung.set())

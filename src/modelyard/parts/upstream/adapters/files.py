@@ -29,8 +29,8 @@ def adapter_name(checkpoint: Checkpoint) -> str:
 def materialise(model: ServedModel, folder: Path) -> None:
     """Write the adapter's files to `folder`: under another name, checked against their digests, then renamed.
 
-    Files that are there already are checked as well, and written again when they differ. Raises `BackendError` for a
-    checkpoint that is not a LoRA adapter, `ArtifactMissing`.
+    Files that are there already are checked as well, and written again when they differ. Raises `BackendError` if the
+    checkpoint is not a LoRA adapter, `ArtifactMissing`.
     """
     assert model.checkpoint is not None
     digests = _digests(model.checkpoint)
@@ -91,7 +91,7 @@ def remove(folder: Path) -> None:
 
 
 def sweep(folder: Path, keep: Collection[str]) -> None:
-    """Remove adapters that are not to be kept, complete or not. Other files are left alone."""
+    """Remove all adapters but those to keep, complete or not. Other files are left alone."""
     if not folder.is_dir():
         return
     for entry in list(folder.iterdir()):

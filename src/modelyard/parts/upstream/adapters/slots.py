@@ -1,12 +1,12 @@
 """Which adapters a server holds, and what to do next: decisions only, without I/O, clock or threads.
 
 A slot is an adapter on the server, loading or unloading. A request makes a `SlotClaim` and calls `next` until that
-returns `Serve`; every other result is something to do, or to wait for. What is in use is pinned, and never unloaded.
+returns `Serve`; every other result is something to do, or to wait for. An adapter in use is pinned, and never unloaded.
 When all are in use and a claim waits, the least recently used slot drains: it serves no new claim, and makes room when
 its last user has left. So every claim is served, in order, as long as answers end.
 
-What the server really holds is known only from its list. It is read first of all, and again when something contradicts
-what is believed (`suspect`): a name that the server did not know, a call whose outcome is unknown.
+Only the server's list shows what it really holds. The list is read first of all, and again when something contradicts
+the known state (`suspect`): a name that the server did not know, a call with an unknown outcome.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -18,7 +18,7 @@ import attrs
 
 
 class AdapterState(Enum):
-    """Where an adapter is."""
+    """The states of an adapter on its server."""
 
     LOADING = auto()
     LOADED = auto()
@@ -48,19 +48,18 @@ class Slot:
 
 @attrs.define(eq=False)
 class SlotWaiter:
-    """One that waits; `bell` rings when it is worth trying again."""
+    """A waiting request; `bell` rings when it is worth trying again."""
 
     bell: "Future[None]" = attrs.field(factory=Future, init=False)
 
     def ring(self) -> None:
-        """Wake the one that waits."""
         with suppress(InvalidStateError):
             self.bell.set_result(None)
 
 
 @attrs.define(eq=False)
 class SlotClaim(SlotWaiter):
-    """A request for an adapter; `slot` is the one that was pinned for it, `error` why there will be none."""
+    """A request for an adapter; `slot` is the slot that was pinned for it, `error` why there will be none."""
 
     name: str
     path: str
@@ -70,7 +69,7 @@ class SlotClaim(SlotWaiter):
 
 @attrs.define(eq=False)
 class Removal(SlotWaiter):
-    """A request to unload adapters: those of the first look for which `covers` returns True."""
+    """A request to unload adapters: those at the first look for which `covers` returns True."""
 
     covers: Callable[[str], bool]
     slots: list[Slot] | None = attrs.field(default=None, init=False)
@@ -104,7 +103,7 @@ class Unload:
 
 @attrs.frozen
 class Wait:
-    """Wait for the bell."""
+    """Wait until the bell rings."""
 
     bell: "Future[None]"
 
@@ -138,7 +137,6 @@ class Slots:
         return self._look() or self._served(claim) or self._drained() or self._make(claim) or self._wait(claim)
 
     def next_removal(self, removal: Removal) -> List | Unload | Wait | Done:
-        """Return the next step to unload adapters; those in use drain first."""
         if removal not in self.waiting:
             self.waiting.append(removal)
         looking = self._look()
@@ -155,7 +153,7 @@ class Slots:
         return self._drained() or self._wait(removal)
 
     def _look(self) -> List | None:
-        """Read the list first, if what is believed may be wrong."""
+        """Read the list first, if the known state may be wrong."""
         if not self.suspect or self._listing is not None:
             return None
         self.suspect = False
@@ -172,7 +170,6 @@ class Slots:
         return Serve(slot)
 
     def _drained(self) -> Unload | None:
-        """Unload what is draining and idle."""
         if self._listing is None:
             for slot in self.slots.values():
                 if slot.draining and slot.idle:
@@ -196,7 +193,7 @@ class Slots:
     def _adopt(self, slot: Slot, claim: SlotClaim) -> Load | Unload | None:
         """Load a leftover again, which ensures its files, or unload it when its files lie elsewhere.
 
-        Where an earlier process with more room has left too many, others are unloaded first.
+        If an earlier process with more room has left too many, other adapters are unloaded first.
         """
         if len(self.slots) > self.capacity:
             return self._make_room(other for other in self.slots.values() if other is not slot)
@@ -206,7 +203,7 @@ class Slots:
         return Load(slot)
 
     def _first(self) -> SlotWaiter | None:
-        """Return the claim whose turn it is to get room: the first whose adapter has no slot."""
+        """Return the claim that gets room next: the first without a slot for its adapter."""
         for waiter in self.waiting:
             if isinstance(waiter, SlotClaim) and waiter.name not in self.slots:
                 return waiter
@@ -236,9 +233,10 @@ class Slots:
     # ---- outcomes
 
     def listed(self, found: Mapping[str, str]) -> None:
-        """Note what the server holds of our adapters, by name, each with the folder that it was loaded from.
+        """Note which of our adapters the server holds, by name, each with the folder that it was loaded from.
 
-        What was being loaded or unloaded when the list was requested may or may not be in it, and is left as it is.
+        Adapters that were being loaded or unloaded when the list was requested may or may not be in it, and are left as
+        they are.
         """
         moving = self._listing or frozenset()
         self._listing = None
@@ -251,12 +249,10 @@ class Slots:
         self._changed()
 
     def not_listed(self) -> None:
-        """Note that the list could not be read."""
         self._listing, self.suspect = None, True
         self._changed()
 
     def loaded(self, slot: Slot) -> None:
-        """Note that it is loaded, and pin it for every claim that waits for it."""
         slot.state, slot.leftover = AdapterState.LOADED, False
         self._changed()
         for claim in self._claims(slot.name):
@@ -272,7 +268,6 @@ class Slots:
             self.waiting.remove(claim)
 
     def unloaded(self, slot: Slot) -> None:
-        """Note that it is unloaded."""
         del self.slots[slot.name]
         self._changed()
 
@@ -285,7 +280,6 @@ class Slots:
     # ---- users
 
     def release(self, slot: Slot) -> None:
-        """Note that one user has left."""
         slot.pins -= 1
         if not slot.pins:
             self._changed()

@@ -17,8 +17,6 @@ WEIGHTS_FILE = "adapter_model.safetensors"
 
 @attrs.frozen
 class FakeAdapter:
-    """An adapter that is loaded: its name, the folder it was loaded from, its rank, and the model that it adapts."""
-
     name: str
     path: str
     rank: int
@@ -28,7 +26,7 @@ class FakeAdapter:
     def mark(self) -> str:
         """The text that goes before the last user message, so that answers show which weights were used.
 
-        It is read from the folder each time, as by a server whose memory for adapters is full. Raises `OSError`.
+        It is read from the folder each time, as by a server with its memory for adapters full. Raises `OSError`.
         """
         return mark_of((Path(self.path) / WEIGHTS_FILE).read_bytes())
 
@@ -49,7 +47,7 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 def load_adapter(name: str, path: str, parent: str, max_rank: int, modules: Collection[str]) -> FakeAdapter:
     """Load the adapter in a folder, for a base that has these `modules`.
 
-    Raises `NoAdapter`, and `ValueError` with vLLM's words for one that it refuses.
+    Raises `NoAdapter`, and `ValueError` with vLLM's words if it refuses the adapter.
     """
     folder = Path(path)
     if not (folder / CONFIG_FILE).is_file():

@@ -64,7 +64,7 @@ def check_members(body: Json) -> Json:
 
 
 def read_chat(body: Json, model: str) -> ParsedRequest:
-    """Read a request whose members were checked, for a model of the backend. Raises `Refused`, `InvalidInput`."""
+    """Read a request with checked members, for a model of the backend. Raises `Refused`, `InvalidInput`."""
     _check_sampling(body)
     if not body["messages"]:
         raise Refused("Cannot apply chat template to an empty conversation. Provide at least one message.")
@@ -79,7 +79,7 @@ def read_chat(body: Json, model: str) -> ParsedRequest:
 
 
 def fit(request: CompletionRequest, prompt: int, context: int, most: int) -> CompletionRequest:
-    """Return the request with as many tokens as there is room for. Raises `Refused` where there is none."""
+    """Return the request with as many tokens as there is room for. Raises `Refused` if there is none."""
     asked = request.max_tokens
     if asked is not None and asked > context:
         words = f"cannot be greater than max_model_len={context}. Please request fewer output tokens."
@@ -101,7 +101,7 @@ def fit(request: CompletionRequest, prompt: int, context: int, most: int) -> Com
 
 
 def _check_combinations(body: Json) -> None:
-    """Check what vLLM checks before the shape."""
+    """Check the combinations that vLLM checks before the shape."""
     if body.get("stream_options") and not body.get("stream"):
         raise _refused("Stream options can only be defined when `stream=True`.", "stream_options")
     if body.get("top_logprobs") and not body.get("logprobs"):
@@ -259,6 +259,6 @@ def _is_forced(choice: Any) -> bool:
 
 
 def _unless_strict(tool: Json) -> Json:
-    """Return a tool whose arguments may be anything, unless it is `strict`."""
+    """Return a tool that takes any arguments, unless it is `strict`."""
     function = tool["function"]
     return tool if function.get("strict") else {**tool, "function": {**function, "parameters": {}}}

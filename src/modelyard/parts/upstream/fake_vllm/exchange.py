@@ -19,8 +19,8 @@ NOTHING: Mapping[str, str] = {}
 class ReceivedRequest:
     """A request. `body` is its JSON, or None; header names are in lower case.
 
-    `status` is that of the answer, None before there is one. `disconnected` is whether the client disconnected before
-    the end of the answer.
+    `status` is the answer's, None before there is one. `disconnected` says whether the client disconnected before the
+    end of the answer.
     """
 
     method: str
@@ -47,7 +47,6 @@ class ReceivedRequest:
 
 
 async def read(scope: Any, receive: Callable[[], Any]) -> ReceivedRequest:
-    """Read the whole request."""
     raw, more = b"", True
     while more:
         message = await receive()
@@ -58,7 +57,7 @@ async def read(scope: Any, receive: Callable[[], Any]) -> ReceivedRequest:
 
 
 class FakeExchange:
-    """The answer to a request, with what is to go wrong on the way."""
+    """The answer to a request, with the misbehaviour that is planned for it."""
 
     def __init__(
         self, request: ReceivedRequest, send: Callable[[Any], Any], plan: Misbehaviour | None, old_errors: bool
@@ -108,21 +107,19 @@ class FakeExchange:
     # ---- answers
 
     async def reach(self, place: int | None, streamed: bool = True) -> None:
-        """Do what is planned for this place of the answer, or for any place of one that does not stream."""
+        """Perform the plan for this place of the answer, or for any place if the answer does not stream."""
         plan = self._plan
         if plan is not None and (plan.after == place or not streamed):
             self._plan = None
             await plan.happen(self)
 
     async def answer(self, status: int, body: str, content_type: str | None, headers: Mapping[str, str]) -> None:
-        """Send a whole answer."""
         raw = body.encode()
         kind = {} if content_type is None else {"content-type": content_type}
         await self._start(status, {**kind, "content-length": str(len(raw)), **headers})
         await self._send({"type": "http.response.body", "body": raw})
 
     async def answer_json(self, body: Json, status: int = 200, headers: Mapping[str, str] = NOTHING) -> None:
-        """Send a whole answer of JSON."""
         await self.answer(status, dump(body), "application/json", headers)
 
     async def refuse(
@@ -132,11 +129,9 @@ class FakeExchange:
         headers: Mapping[str, str] = NOTHING,
         **members: str | None,
     ) -> None:
-        """Send an error of vLLM's shape; `members` are its `type` and `param`."""
         await self.answer_json(error_body(status, message, old=self._old, **members), status, headers)
 
     async def begin_stream(self) -> None:
-        """Send the head of a stream."""
         self._streaming = True
         await self._start(200, {"content-type": "text/event-stream; charset=utf-8"})
 
@@ -148,7 +143,6 @@ class FakeExchange:
         await self._send({"type": "http.response.body", "body": f"data: {data}\n\n".encode(), "more_body": True})
 
     async def end_stream(self) -> None:
-        """Send `[DONE]`, and end the stream."""
         await self.event("[DONE]")
         await self._send({"type": "http.response.body", "body": b""})
 

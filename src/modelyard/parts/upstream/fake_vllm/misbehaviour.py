@@ -1,4 +1,4 @@
-"""What a server double can do instead of answering a request: refuse, cut, garble, break off, hold, shut down."""
+"""The misbehaviour of a server double instead of an answer: refuse, cut, garble, break off, hold, shut down."""
 
 import asyncio
 import threading
@@ -88,7 +88,7 @@ class Misbehaviour(Protocol):
 
 @attrs.frozen
 class Refuse:
-    """Answer with this status, and a `Retry-After` where one is given (seconds, or an HTTP date)."""
+    """Answer with this status, and a `Retry-After` if one is given (seconds, or an HTTP date)."""
 
     status: int = 503
     message: str = "The engine is not ready."
@@ -96,7 +96,6 @@ class Refuse:
     after: None = attrs.field(default=None, init=False)
 
     async def happen(self, responder: Responder) -> None:
-        """Refuse."""
         headers = {} if self.retry_after is None else {"retry-after": f"{self.retry_after}"}
         await responder.refuse(self.status, self.message, headers)
         raise Answered
@@ -104,12 +103,11 @@ class Refuse:
 
 @attrs.frozen
 class CutConnection:
-    """End the connection."""
+    """End the connection without the rest of the answer."""
 
     after: int | None = None
 
     async def happen(self, responder: Responder) -> None:
-        """CutConnection."""
         raise ConnectionCut
 
 
@@ -120,7 +118,6 @@ class Garble:
     after: int | None = 1
 
     async def happen(self, responder: Responder) -> None:
-        """Garble."""
         await responder.event('{"id": "chatcmpl-1", "choices": [{"ind')
 
 
@@ -132,7 +129,6 @@ class Break:
     message: str = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 
     async def happen(self, responder: Responder) -> None:
-        """Break off."""
         await responder.break_off(self.message)
         raise Answered
 
@@ -145,7 +141,6 @@ class Hold:
     after: int | None = None
 
     async def happen(self, responder: Responder) -> None:
-        """Wait."""
         await self.gate.wait()
 
 
@@ -156,7 +151,6 @@ class Abort:
     after: int = 1
 
     async def happen(self, responder: Responder) -> None:
-        """Abort."""
         await responder.abort()
         raise Answered
 
@@ -168,5 +162,4 @@ class FallSilent:
     after: int | None = 1
 
     async def happen(self, responder: Responder) -> None:
-        """Wait until the client disconnects."""
         await asyncio.Event().wait()

@@ -1,6 +1,6 @@
 """Completions of prompts, read and written by a vLLM double as vLLM does it.
 
-Its answers are those of `parts.completions.formats` with more members: what is unset is null, but no chunk of a stream
+Its answers have the members of `parts.completions.formats`, and more: unset members are null, but no chunk of a stream
 has `usage` before the last. Log-probabilities of a prompt come in no stream.
 """
 
@@ -20,7 +20,7 @@ _UNSET = ("stop_reason", "token_ids", "prompt_token_ids")
 
 
 def read_prompt(body: Json, model: str) -> ParsedPrompts:
-    """Read a request for a model of the backend; what is unknown is passed over. Raises `Refused`, `InvalidInput`."""
+    """Read a request for a model of the backend; unknown members are passed over. Raises `Refused`, `InvalidInput`."""
     if body.get("prompt") in (None, ""):
         raise _refused("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
     if body.get("stream") and body.get("prompt_logprobs"):
@@ -38,7 +38,7 @@ def _refused(words: str, param: str) -> Refused:
 
 
 class PromptWriter:
-    """Writes the answer to one request. `created` is in Unix seconds; `texts` are those of prompts that are shown."""
+    """Writes the answer to one request. `created` is in Unix seconds; `texts` are the prompts that are shown."""
 
     def __init__(
         self, id: str, created: int, model: str, parsed: ParsedPrompts, texts: Sequence[str], fingerprint: str
@@ -50,13 +50,11 @@ class PromptWriter:
 
     @property
     def request(self) -> CompletionRequest:
-        """The request for the first prompt."""
         return self._parsed.requests[0]
 
     # ---- whole
 
     def completion(self, *completions: Completion) -> Json:
-        """Return the answer to a request that does not stream."""
         written = json.loads(completion_json(completions, self._parsed, self._texts))["choices"]
         choices = [choice for completion in completions for choice in completion.choices]
         unset = dict.fromkeys((*_UNSET, "prompt_logprobs", "routed_experts"))
@@ -75,7 +73,6 @@ class PromptWriter:
         }
 
     def aborted(self) -> Json:
-        """Return the answer of a server that shuts down before it has sent anything."""
         message = Message(Role.ASSISTANT, "")
         choices = tuple(Choice(index, message, FinishReason.STOP) for index in range(self.request.n))
         body = self.completion(*(Completion("", 0, "", choices, Usage()) for _ in self._parsed.requests))
@@ -85,12 +82,11 @@ class PromptWriter:
     # ---- streamed
 
     def opening(self, first: Delta) -> Iterator[Json]:
-        """Begin with the next prompt, which has no chunk of its own."""
+        """Begin with the next prompt, which has no separate chunk."""
         self._chunks.begin(next(self._left, ""))
         return iter(())
 
     def chunks(self, delta: Delta, with_usage: bool) -> Iterator[Json]:
-        """Yield the chunk of a delta; none where it would show nothing."""
         raw = self._chunks.of_all([delta])
         if not raw:
             return
@@ -102,17 +98,14 @@ class PromptWriter:
         }
 
     def abortions(self) -> Iterator[Json]:
-        """Yield the chunks of a server that shuts down, one for each choice."""
         for index in range(self.request.n * len(self._parsed.requests)):
             choice = {"index": index, "text": "", "logprobs": None, "finish_reason": ABORT}
             yield {**self._head, "choices": [{**choice, **dict.fromkeys(_UNSET)}]}
 
     def usage(self, usage: Usage) -> Json:
-        """Return the last chunk, where usage was requested."""
         return {**self._head, "choices": [], "usage": usage_object(usage), "system_fingerprint": self._fingerprint}
 
 
 def summed(completions: Sequence[Completion]) -> Usage:
-    """Return what several prompts used together."""
     used = [completion.usage for completion in completions]
     return Usage(sum(one.prompt_tokens for one in used), sum(one.completion_tokens for one in used))

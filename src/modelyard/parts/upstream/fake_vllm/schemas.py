@@ -1,6 +1,6 @@
-"""Completions as vLLM writes them, where that differs from `modelyard.formats.chat`.
+"""Completions as vLLM writes them, if that differs from `modelyard.formats.chat`.
 
-Its chunks leave out what is unset, so there is no `usage` before the last; the finish reason comes with the last text
+Its chunks leave out unset members, so there is no `usage` before the last; the finish reason comes with the last text
 and not after it; a named tool that was called ends with "stop"; ids of the prompt are next to the choices; non-ASCII
 text is not escaped. A token that is part of a character has no text and no bytes until the character is complete. The
 alternatives of a token begin with the sampled one, whether or not it is among the likeliest.
@@ -36,7 +36,6 @@ ABORT = "abort"
 
 
 def dump(value: object) -> str:
-    """One compact JSON text."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -56,7 +55,6 @@ class AnswerWriter:
     # ---- whole
 
     def completion(self, completion: Completion) -> Json:
-        """Return the answer to a request that does not stream."""
         ids = completion.choices[0].prompt_token_ids
         return {
             "id": self.id,
@@ -112,7 +110,6 @@ class AnswerWriter:
     # ---- streamed
 
     def opening(self, first: Delta) -> Iterator[Json]:
-        """Yield a chunk with the role for each choice, when the first token is there."""
         ids = list(first.prompt_token_ids) if self.with_ids else None
         for index in range(self.request.n):
             delta = {"role": "assistant", "content": ""}
@@ -120,7 +117,7 @@ class AnswerWriter:
             yield {**self._chunk([choice]), "prompt_token_ids": ids, "prompt_text": None}
 
     def chunks(self, delta: Delta, with_usage: bool) -> Iterator[Json]:
-        """Yield the chunk of a delta; none where it would show nothing."""
+        """Yield the chunk of a delta; none if it would show nothing."""
         shown = _delta_object(delta)
         if not shown and delta.finish_reason is None and not (self.with_logprobs or self.with_ids):
             return
@@ -143,7 +140,6 @@ class AnswerWriter:
             yield self._chunk([{**choice, "token_ids": None}])
 
     def usage(self, usage: Usage) -> Json:
-        """Return the last chunk, where usage was requested."""
         return {**self._chunk([]), "usage": usage_object(usage), "system_fingerprint": self.fingerprint}
 
     def _chunk(self, choices: list[Json]) -> Json:
@@ -156,7 +152,7 @@ class AnswerWriter:
         return logprobs_object([self._entry(index, entry) for entry in entries])
 
     def _entry(self, index: int, entry: TokenLogprob) -> TokenLogprob:
-        """Return a token with vLLM's alternatives, its text and bytes being those of the characters it completes."""
+        """Return a token with vLLM's alternatives, its text and bytes are the characters that it completes."""
         before = self._pending.get(index, b"")
         others = [other for other in entry.top if token_bytes(other) != token_bytes(entry)]
         ordered = [entry, *others][: len(entry.top)]
@@ -171,7 +167,6 @@ class AnswerWriter:
 
 
 def usage_object(usage: Usage) -> Json:
-    """Return the JSON of a usage."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "total_tokens": usage.total_tokens,
@@ -217,13 +212,12 @@ def error_body(status: int, message: str, *, type: str | None = None, param: str
 
 
 def masked(message: str) -> str:
-    """Return a message without paths of files, as vLLM sends errors."""
     below = r"/(?:home|usr|opt|var|tmp|root|lib|mnt|srv)(?:/[\w.-]+)+"
     return re.sub(rf"{below}|(?:/[\w-]+)+/[\w-]+\.\w+", "<path>", message)
 
 
 def model_card(id: str, created: int, *, root: str, parent: str | None, max_model_len: int | None) -> Json:
-    """Return an entry of the list of models; `parent` is the base of an adapter, whose `root` is its folder."""
+    """Return an entry of the list of models; `parent` is the base of an adapter, and `root` its folder."""
     return {
         "id": id,
         "object": "model",
@@ -237,7 +231,7 @@ def model_card(id: str, created: int, *, root: str, parent: str | None, max_mode
 
 
 def _permission(id: str, created: int) -> Json:
-    """Return what anyone may do with a model: an object that the format has, and that nothing uses."""
+    """Return the permissions of a model: an object that the format has, and that nothing uses."""
     digest = hashlib.sha256(id.encode()).hexdigest()[:16]
     head = {"id": f"modelperm-{digest}", "object": "model_permission", "created": created}
     allowed = {"sampling": True, "logprobs": True, "search_indices": False, "view": True, "fine_tuning": False}

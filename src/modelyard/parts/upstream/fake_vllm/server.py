@@ -5,8 +5,8 @@
         OpenAI(base_url=f"{url}/v1", api_key="-").chat.completions.create(model="Qwen/Qwen3-8B", messages=[...])
     assert fake.chats[0].body["model"] == "Qwen/Qwen3-8B"
 
-It is an ASGI application, so in-process clients need no `serve`. What is to go wrong is planned beforehand
-(`FakeVllm.plan`, `modelyard.parts.upstream.fake_vllm.misbehaviour`), and nothing ever sleeps.
+It is an ASGI application, so in-process clients need no `serve`. Misbehaviour is planned beforehand (`FakeVllm.plan`,
+`modelyard.parts.upstream.fake_vllm.misbehaviour`), and nothing ever sleeps.
 """
 
 import hmac
@@ -49,14 +49,13 @@ _Asked = tuple[Writer, Sequence[CompletionRequest], bool]
 class FakeVllm:
     """A vLLM server that serves the models of `backend`, an echo by default.
 
-    With an `api_key`, paths below /v1 need it. `lora` is whether adapters may be loaded at run time
+    With an `api_key`, paths below /v1 need it. `lora` says whether adapters may be loaded at run time
     (`VLLM_ALLOW_RUNTIME_LORA_UPDATING`); they may have a rank of `max_lora_rank`. An adapter answers as its base would
     if the last user message, or a prompt that is text, began with the adapter's mark (`adapters.mark_of`), so that each
-    answers differently.
-    They may change modules whose names end with one of `lora_modules`. `old_errors` gives errors the shape that they
-    had before release 0.10.2. `version` is the release that it says it is. Thread-safe.
+    answers differently. They may change modules with names that end with one of `lora_modules`. `old_errors` gives
+    errors the shape that they had before release 0.10.2. `version` is the release that it says it is. Thread-safe.
 
-    `requests` are those that it received, in order; `unloaded_in_use` the adapters that were unloaded while answering.
+    `requests` are the received requests, in order; `unloaded_in_use` the adapters that were unloaded while answering.
 
     It was compared with vLLM 0.32.0, request by request. These differences remain:
 
@@ -115,12 +114,12 @@ class FakeVllm:
         return [received for received in list(self.requests) if received.path == path]
 
     def plan(self, *misbehaviours: Misbehaviour | None, path: str = CHAT) -> None:
-        """Plan what goes wrong with the next requests for a path, one by one; None is for one that goes well."""
+        """Plan what goes wrong with the next requests for a path, one by one; None is for a request that goes well."""
         with self._lock:
             self._plans.setdefault(path, deque()).extend(misbehaviours)
 
     def restart(self) -> None:
-        """Forget every adapter, and cut every connection, as a server that is killed and started again."""
+        """Forget every adapter, and cut every connection, like a server that is killed and started again."""
         with self._lock:
             self._adapters.clear()
             self._in_use.clear()
@@ -144,7 +143,6 @@ class FakeVllm:
     # ---- an ASGI application
 
     async def __call__(self, scope: Any, receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
-        """Answer one request."""
         if scope["type"] != "http":
             raise ValueError(f"this double does not serve {scope['type']}")
         received = await read(scope, receive)
@@ -307,7 +305,6 @@ class FakeVllm:
     async def _generate(
         self, exchange: FakeExchange, body: Json, read_body: Callable[[Json, str, FakeAdapter | None], _Asked]
     ) -> None:
-        """Answer for a base model or an adapter."""
         name = body.get("model") or next(iter(self._bases()))
         adapter, bases = self.adapters.get(name), self._bases()
         if adapter is None and name not in bases:
@@ -323,7 +320,6 @@ class FakeVllm:
             await _failed(exchange, error)
 
     async def _embed(self, exchange: FakeExchange) -> None:
-        """Answer with the backend's embeddings, of a base model."""
         body = _parsed(exchange)
         try:
             asked = read_embeddings(body)
@@ -341,7 +337,6 @@ class FakeVllm:
         return {entry.id: entry for entry in self._platform.catalogue.list()}
 
     def _fitted(self, request: CompletionRequest) -> CompletionRequest:
-        """Return the request with the tokens that there is room for, where the backend counts those of the prompt."""
         entry = self._bases()[request.model]
         prompt = self._backend.prompt_tokens(request, ServedModel(entry.id, entry))
         return fit(request, prompt or 0, entry.context_length, entry.max_output_length)
@@ -426,7 +421,7 @@ def _misuse(message: str) -> Refused:
 
 
 async def _failed(exchange: FakeExchange, error: ModelyardError) -> None:
-    """Answer an error of the platform that serves the double. vLLM names no parameter where it knows no more."""
+    """Answer an error of the platform that serves the double. vLLM names no parameter if it knows no more."""
     if exchange.request.status is not None:
         await exchange.break_off(str(error))
     elif isinstance(error, CallerError):

@@ -29,7 +29,7 @@ def bad_shape(*faults: Json) -> Refused:
 
 
 def fault(kind: str, loc: str, msg: str, value: object, **context: object) -> Json:
-    """Return one fault. Of its value only the kind is shown where it is a list or an object."""
+    """Return one fault. Of a list or an object, only the kind is shown."""
     shown = f"<{type(value).__name__} of {len(value)} items>" if isinstance(value, dict | list) else str(value)
     found = {"type": kind, "loc": f"body.{loc}" if loc else "body", "msg": msg, "input": shown}
     return found | ({"ctx": context} if context else {})
@@ -79,7 +79,6 @@ def integer(loc: str, value: Any) -> int:
 
 
 def int64(loc: str, value: Any) -> int:
-    """Take an integer of 64 bits."""
     found = integer(loc, value)
     if found > INT64:
         words = f"Input should be less than or equal to {INT64}"
@@ -104,7 +103,6 @@ def number(loc: str, value: Any) -> float:
 
 
 def flag(loc: str, value: Any) -> bool:
-    """Take a truth value."""
     if not isinstance(value, bool):
         words = "Input should be a valid boolean, unable to interpret input"
         raise bad_shape(fault("bool_parsing", loc, words, value))
@@ -142,12 +140,11 @@ def stop(loc: str, value: Any) -> Any:
 
 
 def missing(loc: str, owner: object) -> Refused:
-    """Return the error for a member that is not there."""
     return bad_shape(fault("missing", loc, "Field required", owner))
 
 
 def members(body: Json, checks: Mapping[str, Check]) -> Json:
-    """Return the body with its members as vLLM understands them; those that are null or unknown are left out."""
+    """Return the body with its members as vLLM understands them; null and unknown members are left out."""
     known = {name: (body[name], check) for name, check in checks.items() if body.get(name) is not None}
     found, faults = {}, []
     for name, (value, check) in known.items():
