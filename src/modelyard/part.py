@@ -149,9 +149,10 @@ class Part:
     the part and a slash). `resources` are attributes of the platform: functions that return a class, or any function of
     a runtime and a principal. `job_types` are its kinds of jobs, each loaded by the first job of the kind.
 
-    `interfaces` are those that it brings, and `routes` are its routes by the name of their interface. `site` makes the
-    pages for people, `pages` are added to them, and `commands` to the command line. `notes` reads what people have
-    noted on jobs.
+    `interfaces` are those that it brings, and `routes` are its routes by the name of their interface; the file
+    `openapi_examples.json` in its folder may have examples of their requests and answers, by the names of operations.
+    `site` makes the pages for people, `pages` are added to them, and `commands` to the command line. `notes` reads what
+    people have noted on jobs.
 
     `engine` is what answers and trains by default, besides the echo and the tabular models; it gets the store, or None
     if that is new. `stores`, `artifacts` and `clusters` open what has an address with this scheme, as in "s3"; each

@@ -72,6 +72,7 @@ class Interface(metaclass=_Named):
     `errors` is the format of its errors. `guards` say who may ask for a path that does not exist below a prefix, and
     the format of the answer; the longest prefix counts. `missing` returns a sentence for a path that clients request
     and that does not exist. An interface that is not `standard` is mounted only when it is named.
+    `description` is a sentence that introduces its operations in the OpenAPI document.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Interface(metaclass=_Named):
     guards: Guards = EMPTY
     missing: Explain = _silent
     standard: bool = True
+    description: str = ""
 
     def __str__(self) -> str:
         return self.name

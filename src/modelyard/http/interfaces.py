@@ -15,10 +15,18 @@ TRAINING = Interface(
         ("v1", "chat"): (Auth.BEARER, ERROR),
         ("v1", "models"): (Auth.BEARER, ERROR),
     },
+    description="Models that are trained, their checkpoints and jobs, and chat completions with what training needs.",
 )
-INFERENCE = Interface("inference", ERROR, {("inference", "v1"): (Auth.BEARER, ERROR)})
-BASE = Interface("base", REASON, {("v2",): (Auth.BASIC, REASON), ("evaluations",): (Auth.BASIC, REASON)})
-OPERATIONS = Interface("operations", DETAIL)
+INFERENCE = Interface(
+    "inference", ERROR, {("inference", "v1"): (Auth.BEARER, ERROR)}, description="Chat completions, and their models."
+)
+BASE = Interface(
+    "base",
+    REASON,
+    {("v2",): (Auth.BASIC, REASON), ("evaluations",): (Auth.BASIC, REASON)},
+    description="The public catalogue, evaluation runs with what they are made of, and what tells how the server is.",
+)
+OPERATIONS = Interface("operations", DETAIL, description="What a host does, such as with keys and budgets.")
 
 CORE = (TRAINING, INFERENCE, BASE, OPERATIONS)
 

@@ -21,7 +21,7 @@ LONG = 1000
 """Tokens from which an answer with details is written off the event loop."""
 
 
-def complete(call: RouteCall, training: bool = False) -> Flow[Response | None]:
+def create_chat_completion(call: RouteCall, training: bool = False) -> Flow[Response | None]:
     """Answer a chat; for `training` with the log-probabilities and token ids that it needs."""
     platform = call.platform
     booked_on = attribution(call.headers, call.principal)
@@ -76,7 +76,7 @@ def _routes(path: str, interface: Interface, training: bool) -> tuple[Route, ...
             path + end,
             interface,
             Auth.BEARER,
-            partial(complete, training=True) if training else complete,
+            partial(create_chat_completion, training=True) if training else create_chat_completion,
             body=Body.CHAT,
             read=partial(_read, training=True) if training else _read,
             request=ChatRequest,

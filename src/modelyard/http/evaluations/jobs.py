@@ -199,7 +199,7 @@ _MEMBERS = {"model": "model_ref", **dict.fromkeys(("evaluation", "rows", "scorer
 """The members of the body that the arguments come from: rows and scorers are those of the evaluation."""
 
 
-def rescore(call: RouteCall) -> Response:
+def rescore_evaluation_run(call: RouteCall) -> Response:
     """Have a worker score the outputs of a run again, in a new run."""
     body = body_of(Rescore, call)
     namespace = _namespace(call, body.project_id)
@@ -214,7 +214,7 @@ def rescore(call: RouteCall) -> Response:
     return json_response(RescoreQueued(run.id, run.id))
 
 
-def resume_run(call: RouteCall) -> Response:
+def resume_evaluation_run(call: RouteCall) -> Response:
     """Have a worker resume a run that failed; rows that were stored are not run again."""
     run = call.platform.evaluations.runs.get(call.params["run_id"], **namespace_of(call))
     call.platform.jobs.require_worker("evaluation")
@@ -222,7 +222,7 @@ def resume_run(call: RouteCall) -> Response:
     return json_response(Success(True))
 
 
-def list_events(call: RouteCall) -> Response:
+def list_evaluation_events(call: RouteCall) -> Response:
     """List the events so far of a run that a worker runs, one JSON object a line."""
     namespace, query = namespace_of(call), ListingQuery(call.query)
     query.check()
@@ -231,7 +231,7 @@ def list_events(call: RouteCall) -> Response:
     return query.response_of(events, show_event)
 
 
-def show_status(call: RouteCall) -> Response:
+def show_evaluation_status(call: RouteCall) -> Response:
     """Show how far a run has come; for one that does not exist the status is `not_found`."""
     body = body_of(StatusOf, call)
     namespace = _namespace(call, body.project_id)
@@ -254,13 +254,13 @@ _job_route = partial(_route, headers=(IDEMPOTENCY_KEY,))
 
 ROUTES: tuple[Route, ...] = (
     _job_route("/evaluations/evaluate_model", evaluate_model, request=EvaluateModel, response=EvaluationQueued),
-    _job_route("/evaluations/rescore", rescore, request=Rescore, response=RescoreQueued),
-    _route("/evaluations/status", show_status, request=StatusOf, response=StatusAnswer),
-    evaluation_route("POST", RUNS + "/{run_id}/resume", resume_run, response=Success),
+    _job_route("/evaluations/rescore", rescore_evaluation_run, request=Rescore, response=RescoreQueued),
+    _route("/evaluations/status", show_evaluation_status, request=StatusOf, response=StatusAnswer),
+    evaluation_route("POST", RUNS + "/{run_id}/resume", resume_evaluation_run, response=Success),
     evaluation_route(
         "GET",
         RUNS + "/{run_id}/events",
-        list_events,
+        list_evaluation_events,
         query=WINDOW,
         response=EvaluationEventObject,
         media="application/jsonl",

@@ -241,7 +241,7 @@ def _usd(cost: Decimal | None) -> float | None:
 # ---- routes
 
 
-def query_results(call: RouteCall) -> Response:
+def query_evaluation_results(call: RouteCall) -> Response:
     """Show the rows of runs, joined by their digests: filtered, sorted, in pages and summed up."""
     namespace = namespace_of(call)
     body = body_of(EvalResultsQuery, call)
@@ -276,6 +276,11 @@ def _stream(first: tuple[EvalResultsRow, ...], others: Iterator[EvalResultsRow],
 
 ROUTES: tuple[Route, ...] = (
     evaluation_route(
-        "POST", "/eval_results/query", query_results, body=Body.CONTROL, request=EvalResultsQuery, response=EvalResults
+        "POST",
+        "/eval_results/query",
+        query_evaluation_results,
+        body=Body.CONTROL,
+        request=EvalResultsQuery,
+        response=EvalResults,
     ),
 )

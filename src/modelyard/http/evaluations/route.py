@@ -221,13 +221,30 @@ def stored_routes(
         query.check()
         return json_response(NumDeleted(stored(call.platform.evaluations).delete(wanted, **namespace)))
 
+    operation = path.removeprefix("/")
     plural, parts = f"{noun}s", " with their scores" if noun == "prediction" else ""
     deleting = f"Delete {plural}{parts}; those that do not exist are not counted."
     listing = f"List {plural}, one JSON object a line."
     return (
-        evaluation_route("GET", f"{path}/{{{id}}}", read, response=shown, summary=f"Show a {noun}."),
         evaluation_route(
-            "GET", path, list_all, query=filters + WINDOW, response=shown, media="application/jsonl", summary=listing
+            "GET",
+            f"{path}/{{{id}}}",
+            read,
+            response=shown,
+            summary=f"Show a {noun}.",
+            operation=f"show_{operation[:-1]}",
         ),
-        evaluation_route("DELETE", path, delete, query=(ids,), response=NumDeleted, summary=deleting),
+        evaluation_route(
+            "GET",
+            path,
+            list_all,
+            query=filters + WINDOW,
+            response=shown,
+            media="application/jsonl",
+            summary=listing,
+            operation=f"list_{operation}",
+        ),
+        evaluation_route(
+            "DELETE", path, delete, query=(ids,), response=NumDeleted, summary=deleting, operation=f"delete_{operation}"
+        ),
     )
