@@ -284,6 +284,7 @@ def whole_loop(clock: ManualClock) -> list[Any]:
         return [one.total_seconds() for one in seconds] + [checkpoint.created_at - START, clock.monotonic()]
 
 
+@pytest.mark.parts
 def test_a_whole_loop_runs_on_given_time_alone(no_real_time: None) -> None:
     with pytest.raises(AssertionError, match=r"modelyard\.clock asks for monotonic"):
         SystemClock().monotonic()
@@ -294,6 +295,7 @@ def test_a_whole_loop_runs_on_given_time_alone(no_real_time: None) -> None:
     assert first[:3] == [0, 0, 60]
 
 
+@pytest.mark.parts
 def test_the_thread_of_a_worker_runs_on_given_time_alone(no_real_time: None) -> None:
     with open_platform(clock=ManualClock(START)) as platform:
         platform.models.create("support", project="desk", base_model="tabular-mini")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import get_type_hints
 
@@ -41,7 +42,7 @@ SHORT = {
 VALUES = {"__init__.py", "part.py", "interface.py"}
 """Files that may be short: a package, and what a part is."""
 
-LONGEST_CHAIN = 29
+LONGEST_CHAIN = 40
 
 
 def sources() -> Iterator[tuple[str, Path]]:
@@ -166,6 +167,60 @@ def test_a_chain_is_found() -> None:
     assert longest_chain(graph) == ["a", "b", "c"]
 
 
+# ---- parts ----------------------------------------------------------------------------------------------------------
+
+DOORS_OF_PARTS = {"otel.py"}
+"""Public modules of the core that are a part's."""
+
+TIES = {
+    ("annotations", "dashboard"): "their box on a page is drawn as the dashboard draws",
+    ("dashboard", "annotations"): "the pages of jobs, models and runs have that box",
+    ("dashboard", "batches"): "jobs are shown by their kinds",
+    ("dashboard", "responses"): "jobs are shown by their kinds",
+    ("dashboard", "tinker"): "jobs are shown by their kinds",
+    ("dashboard", "traffic"): "jobs are shown by their kinds",
+    ("traces", "dashboard"): "its pages",
+    ("tinker", "dashboard"): "its pages",
+    ("batches", "completions"): "a batch answers requests of these formats",
+    ("batches", "embeddings"): "a batch answers requests of these formats",
+    ("batches", "responses"): "a batch answers requests of these formats",
+    ("fine_tuning", "batches"): "training data and results are files",
+    ("tinker", "completions"): "sampling continues prompts of token ids",
+    ("traces", "uploads"): "one client begins with the same GraphQL",
+    ("traffic", "batches"): "kept rows are written in parts, as the lines of a batch are",
+    ("traffic", "responses"): "data are collected from stored responses",
+    ("traffic", "traces"): "data are collected by the feedback on calls",
+    ("upstream", "completions"): "servers are asked for prompts, too",
+    ("upstream", "embeddings"): "servers are asked for vectors, too",
+}
+"""Which part imports which other one, and why."""
+
+
+def imports_of_parts() -> Iterator[tuple[str, str, bool]]:
+    """Each import of a part: the file, the part, and whether a type checker alone reads it."""
+    for name, path in sources():
+        tree = tree_of(path)
+        run = set(_walk(tree))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("modelyard.parts."):
+                yield name, str(node.module).split(".")[2], node not in run
+
+
+def test_the_core_imports_no_part() -> None:
+    """But for type checkers: the public names and resources of parts."""
+    core = [(name, typed) for name, _, typed in imports_of_parts() if not name.startswith("parts/")]
+    assert {name for name, typed in core if not typed} <= DOORS_OF_PARTS
+    doors = {f"{door.partition('.')[2].replace('.', '/')}/__init__.py".lstrip("/") for door in DOORS}
+    assert {name for name, typed in core if typed} <= {*doors, "platform/platform.py"}
+
+
+@pytest.mark.parts
+def test_a_part_imports_only_those_others_that_are_listed() -> None:
+    found = {(name.split("/")[1], part) for name, part, _ in imports_of_parts() if name.startswith("parts/")}
+    known = {folder.name for folder in (SOURCE / "parts").iterdir() if (folder / "part.py").exists()}
+    assert {(part, other) for part, other in found if part != other and {part, other} <= known} == set(TIES)
+
+
 # ---- public modules ------------------------------------------------------------------------------------------------
 
 DOORS = (
@@ -187,6 +242,9 @@ DOORS = (
 )
 """The modules that public names are imported from."""
 
+THERE = [door for door in DOORS if find_spec("modelyard.parts") or door != "modelyard.otel"]
+"""Those that are there when the folder of parts was deleted, too."""
+
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").glob("*"))]
 FENCE = re.compile(r"^```python[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -207,6 +265,7 @@ def imported(code: str) -> set[tuple[str, str]]:
     return {(module, name) for module, name in found if module.partition(".")[0] == "modelyard"}
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("page", [page for page in PAGES if page.suffix in (".md", ".py")], ids=lambda page: page.name)
 def test_what_readers_copy_imports_from_the_public_modules_only(page: Path) -> None:
     names = {door: {*import_module(door).__all__, ""} for door in DOORS}
@@ -225,7 +284,7 @@ def test_prose_names_the_public_modules_only(page: Path) -> None:
 INTERNALS_SHOWN = {"architecture.md": {"modelyard.compose", "modelyard.lazy"}, "decisions.md": set[str]()}
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("door", THERE)
 def test_all_of_a_public_module_is_there(door: str) -> None:
     module = import_module(door)
     assert sorted(set(module.__all__)) == sorted(module.__all__)
@@ -261,7 +320,7 @@ def listed_names(block: list[ast.stmt]) -> list[str]:
     return next(found, [])
 
 
-@pytest.mark.parametrize("door", [door for door in DOORS if loads_lazily(door)])
+@pytest.mark.parametrize("door", [door for door in THERE if loads_lazily(door)])
 def test_type_checkers_find_a_public_name_where_the_program_does(door: str) -> None:
     """The two halves of a public package, what is imported for type checkers and what is loaded when used, agree."""
     module = import_module(door)
@@ -288,7 +347,7 @@ def is_module(dotted: str) -> bool:
 
 
 def test_public_names_are_not_names_of_private_things() -> None:
-    for door in DOORS:
+    for door in THERE:
         assert not [name for name in import_module(door).__all__ if name.startswith("_") and name != "__version__"]
 
 

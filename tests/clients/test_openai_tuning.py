@@ -14,7 +14,7 @@ from openapi_check import CheckedEndpoint
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 EXAMPLE = {"messages": [*HELLO, {"role": "assistant", "content": "hello there"}]}
-pytestmark = pytest.mark.usefixtures("loopback_only")
+pytestmark = [pytest.mark.usefixtures("loopback_only"), pytest.mark.parts]
 
 
 @pytest.fixture(autouse=True)

@@ -339,6 +339,7 @@ NOT_CREATING = {
 }
 
 
+@pytest.mark.parts
 def test_every_post_that_creates_takes_a_key() -> None:
     traces = Interface.TRACES  # its clients choose the ids, or name things by their digests
     posts = [route for route in routes() if route.method == "POST" and route.interface is not traces]

@@ -160,6 +160,7 @@ def test_the_path_below_the_mount_point(raw: str | None, path: str, root: str, m
     assert mounted_path(raw, path, root) == mounted
 
 
+@pytest.mark.parts
 def test_what_the_trace_client_may_ask_for_in_vain_is_refused_by_name() -> None:
     table = route_table(frozenset(Interface), tuple(standard_parts()))
     for path, words in (
