@@ -42,7 +42,7 @@ SHORT = {
 VALUES = {"__init__.py", "part.py", "interface.py"}
 """Files that may be short: a package, and what a part is."""
 
-LONGEST_CHAIN = 40
+LONGEST_CHAIN = 29
 
 
 def sources() -> Iterator[tuple[str, Path]]:
@@ -191,6 +191,7 @@ TIES = {
     ("traffic", "responses"): "data are collected from stored responses",
     ("traffic", "traces"): "data are collected by the feedback on calls",
     ("upstream", "completions"): "servers are asked for prompts, too",
+    ("upstream", "doubles"): "a recording is a cassette",
     ("upstream", "embeddings"): "servers are asked for vectors, too",
 }
 """Which part imports which other one, and why."""

@@ -8,8 +8,8 @@ import openai
 import pytest
 
 from modelyard import Platform
+from modelyard.parts.doubles.clients import in_process
 from modelyard.testing import openai_client
-from modelyard.testing.clients import in_process
 from openapi_check import CheckedEndpoint
 
 HELLO: Any = [{"role": "user", "content": "hello"}]

@@ -23,10 +23,10 @@ from modelyard.domain.training import (
     TrajectoryGroup,
 )
 from modelyard.errors import ArtifactMissing
+from modelyard.parts.contracts.trainer import WORDS, rewarded
 from modelyard.platform.artifacts import artifacts_folder
 from modelyard.platform.platform import Platform
 from modelyard.platform.training.submission import SEED_BYTES
-from modelyard.testing.contracts.trainer import WORDS, rewarded
 
 PROJECT = "crash"
 LAST = {TRAINING_ENDED, TRAINING_FAILED}

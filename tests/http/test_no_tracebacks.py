@@ -18,7 +18,7 @@ from modelyard.asgi import asgi_app
 from modelyard.backends.echo import EchoBackend
 from modelyard.compose import open_platform
 from modelyard.http.interface import Interface
-from modelyard.testing.clients.server import asgi_server
+from modelyard.parts.doubles.clients.server import asgi_server
 from modelyard.wsgi import wsgi_app
 
 CHAT = "/inference/v1/chat/completions"

@@ -5,9 +5,9 @@ from contextlib import closing
 import attrs
 import pytest
 
+from modelyard.parts.contracts.store_values import Counter, Setting
 from modelyard.parts.postgres import PostgresStore, writer
 from modelyard.testing import CONTRACT_RECORDS
-from modelyard.testing.contracts.store_values import Counter, Setting
 
 SETTING = Setting("s")
 
