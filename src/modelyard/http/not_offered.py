@@ -47,11 +47,10 @@ OF_TINKER: Mapping[str, str] = {
     "auth": "API keys are not exchanged for other credentials",
     "billing": "usage is reported by the command `modelyard usage` and by the ledger",
 }
-"""What to use instead of routes of Tinker that do not exist here, by a segment after `api/v1`."""
+"""Replacements of routes of Tinker that do not exist here, by a segment after `api/v1`."""
 
 
 def why_missing(segments: Sequence[str | None]) -> str:
-    """Return the error message for a path that does not exist."""
     if segments[:2] == ["api", "v1"]:
         found = [OF_TINKER[one] for one in segments[2:] if one is not None and one in OF_TINKER]
         return found[0] if found else UNKNOWN

@@ -96,7 +96,6 @@ class EvaluationRunObject:
 
 
 show_run = answering(EvaluationRunObject, evaluation_run_id="id")
-"""Describes a run."""
 
 
 @attrs.frozen
@@ -142,7 +141,6 @@ show_checkpoint = answering(
     step="checkpoint.step",
     steps=each(answering(TrainedStepObject), "steps"),
 )
-"""Describes the lineage of a checkpoint."""
 
 show_lineage = answering(
     RunLineageObject,
@@ -152,7 +150,6 @@ show_lineage = answering(
     checkpoint=lambda found: None if found.checkpoint is None else show_checkpoint(found.checkpoint),
     has_more="more",
 )
-"""Describes the lineage of a run."""
 
 
 # ---- routes

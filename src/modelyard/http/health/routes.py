@@ -38,13 +38,11 @@ def ready(call: RouteCall) -> Response:
 
 
 def system_check(call: RouteCall) -> Response:
-    """Try every part of the platform; the status is 503 when one fails."""
     check = call.platform.health.system_check()
     return json_response(attrs.asdict(check), 200 if check.success else 503)
 
 
 METRICS = "text/plain; version=0.0.4; charset=utf-8"
-"""The text format of Prometheus, which every version of it reads."""
 
 
 def show_metrics(call: RouteCall) -> Response:
