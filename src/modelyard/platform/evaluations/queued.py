@@ -36,10 +36,8 @@ def queue_evaluation(
     scorers: Scorers | None,
     options: Mapping[str, Any],
 ) -> EvaluationRun:
-    """Queue a run of one model, or return the one that an equal request under the key has made.
-
-    Raises as `build_specs` does, and `RateLimited`, `IdempotencyKeyUsed`, and `NotFound` where that run was deleted.
-    """
+    """Queue a run of one model, or return the one that an equal request under the key has made. Raises as `build_specs`
+    does, and `RateLimited`, `IdempotencyKeyUsed`, and `NotFound` if that run was deleted."""
     place = named_place(runtime, principal, options.get("entity"), options.get("project"))
     asked = (evaluation, models, rows, scorers, options)
     request = _keyed(runtime, JobKind.EVALUATE, place, key, *asked)
@@ -56,10 +54,8 @@ def queue_rescore(
     scorers: Scorers,
     options: Mapping[str, Any],
 ) -> EvaluationRun:
-    """Queue a rescoring, or return the run that an equal request under the key has made.
-
-    Raises as `build_rescore_spec` and `queue_evaluation` do.
-    """
+    """Queue a rescoring, or return the run that an equal request under the key has made. Raises as `build_rescore_spec`
+    and `queue_evaluation` do."""
     place = (source.entity, source.project)
     request = _keyed(runtime, JobKind.RESCORE, place, key, source.id, scorers, options)
 
@@ -75,11 +71,9 @@ def queue_rescore(
 
 
 def _keyed(runtime: Runtime, kind: JobKind, namespace: Namespace, key: str | None, *arguments: object) -> Job | None:
-    """Return what identifies a request under an idempotency key, as a job without a run; None where there is no key.
-
-    The arguments count as they were passed: what they name may have changed when the request is sent again. Raises
-    `InvalidInput` for a key that is not valid, and for arguments that cannot be compared with those of another request.
-    """
+    """Identify a request under an idempotency key, as a job without a run; None without a key. The arguments count as
+    they were passed: what they name may have changed when the request is sent again. Raises `InvalidInput` for a key
+    that is not valid, and for arguments that cannot be compared with those of another request."""
     if check_idempotency_key(key) is None:
         return None
     request = {"request": digest(_plain(arguments))}
@@ -87,7 +81,6 @@ def _keyed(runtime: Runtime, kind: JobKind, namespace: Namespace, key: str | Non
 
 
 def _plain(value: object) -> Any:
-    """Return an argument as JSON data."""
     if isinstance(value, ObjectVersion | ObjectRef):
         return str(value.ref if isinstance(value, ObjectVersion) else value)
     if isinstance(value, DeclarativeScorer):
