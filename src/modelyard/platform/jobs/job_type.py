@@ -1,4 +1,4 @@
-"""What the queue has to know of one kind of job."""
+"""The properties of one kind of job that the queue needs to know."""
 
 from collections.abc import Callable, Generator, Mapping
 
@@ -40,17 +40,15 @@ def _always(runtime: Runtime, base_model: str) -> bool:
 
 @attrs.frozen
 class JobType:
-    """One kind of job: what does its work, how its end is recorded, and what depends on its end.
-
-    `run` does the work. It yields after each write, so that it can be stopped there, and ends the job in its last
-    write; an exception fails the job. `succeeded` and `failed` are the types of the events that record the end; a
-    cancelled job has failed. `on_end` runs in the transaction that ends the job, and `after_end` after it, unless the
-    process dies in between. A job that is `resumable` when it has ended keeps its files, and so does one that
-    `shares_files` with others that need them. `found_by_lane` lets the id of the lane name the lane's last job.
-    `can_run` is whether a platform has what jobs with a base model need; a worker leaves the others in the queue. A job
-    that has recorded nothing for the seconds of `longest_pause` hangs. `tidy` ends what nobody needs any more: the
-    processes that look after others call it once a lease.
-    """
+    """One kind of job: its work, the record of its end, and what depends on that. `run` does the work. It yields after
+    each write, so that it can be stopped there, and ends the job in its last write; an exception fails the job.
+    `succeeded` and `failed` are the types of the events that record the end; a cancelled job has failed. `on_end` runs
+    in the transaction that ends the job, and `after_end` after it, unless the process dies in between. A job that is
+    `resumable` when it has ended keeps its files, and so does one that `shares_files` with others that need them.
+    `found_by_lane` lets the id of the lane name the lane's last job. `can_run` is whether a platform has what jobs with
+    a base model need; a worker leaves the others in the queue. A job that has recorded nothing for the seconds of
+    `longest_pause` hangs. `tidy` ends what is no longer needed: the processes that reclaim from others call it once a
+    lease."""
 
     kind: JobKind
     run: Callable[[ClaimedJob], Generator[None, None, None]]
@@ -67,4 +65,3 @@ class JobType:
 
 
 JobTypes = Mapping[JobKind, JobType]
-"""Every kind of job that a platform knows."""
