@@ -32,7 +32,6 @@ BY_DELETION = "the deletion of its model"
 
 
 def create(tx: Tx, model: Model, checkpoint_id: str, return_existing: bool) -> Model:
-    """Keep a new model and its checkpoint of step 0; or answer the one that has its name. Raises `Conflict`."""
     existing = tx.find(Model, "name", model.entity, model.project, model.name)
     if existing is not None:
         return _agreeing(existing, model, return_existing)
@@ -61,8 +60,6 @@ def _agreeing(existing: Model, requested: Model, return_existing: bool) -> Model
 
 @attrs.frozen
 class DeletedPart:
-    """What a step deleted: ended jobs, checkpoints, and the names of the files that no record names any more."""
-
     jobs: Sequence[Job] = ()
     checkpoints: int = 0
     files: Sequence[str] = ()
@@ -70,10 +67,8 @@ class DeletedPart:
 
 
 def delete_some(tx: Tx, types: JobTypes, model: Model, event_ids: Sequence[str], now: datetime) -> DeletedPart:
-    """End the jobs of a model, as many as there are ids for their events; and delete it when none is left.
-
-    Raises `Conflict` where an alias points to one of its checkpoints, or the catalogue offers it.
-    """
+    """End the jobs of a model, as many as there are ids for their events; and delete it when none is left. Raises
+    `Conflict` if an alias points to one of its checkpoints, or the catalogue offers it."""
     refuse_offered(tx, model)
     refuse_aliased(tx, model)
     jobs: list[Job] = []
@@ -86,7 +81,6 @@ def delete_some(tx: Tx, types: JobTypes, model: Model, event_ids: Sequence[str],
 
 
 def _delete_rest(tx: Tx, model: Model, jobs: Sequence[Job]) -> DeletedPart:
-    """Delete a model that has no jobs any more: its logs first, some at a time, then all the rest at once."""
     logs = tx.page(TrajectoryLog, "by_model", model.id, limit=BATCH)
     for log in logs:
         tx.remove(TrajectoryLog, log.id)
@@ -114,15 +108,12 @@ def _remove_all(tx: Tx, cls: type[R], index: str, *where: object) -> list[R]:
 
 
 def artifacts_of(checkpoints: Iterable[Checkpoint]) -> Iterator[str]:
-    """Yield the names of the checkpoints' files in the artifact store."""
     return (file["artifact"] for checkpoint in checkpoints for file in checkpoint.files.values())
 
 
 def delete_steps(tx: Tx, model: Model, steps: Sequence[int]) -> Sequence[Checkpoint]:
-    """Delete the checkpoints of these steps, and answer those that there were.
-
-    Raises `Conflict` if one is in use, aliased, pinned or offered by the catalogue.
-    """
+    """Delete the checkpoints of these steps, and return them. Raises `Conflict` if one is in use, aliased, pinned or
+    offered by the catalogue."""
     found = [tx.find(Checkpoint, "step", model.id, step) for step in steps]
     checkpoints = [checkpoint for checkpoint in found if checkpoint is not None]
     _refuse_used(tx, model, checkpoints)
@@ -133,7 +124,6 @@ def delete_steps(tx: Tx, model: Model, steps: Sequence[int]) -> Sequence[Checkpo
 
 
 def delete_checkpoint(tx: Tx, checkpoint: Checkpoint) -> None:
-    """Remove a checkpoint and leave its place in listings."""
     tx.remove(Checkpoint, checkpoint.id)
     remove_if_present(tx, Annotation, checkpoint.id)
     place = (checkpoint.entity, checkpoint.project, checkpoint.model_id, checkpoint.step, checkpoint.created_at)
@@ -141,7 +131,6 @@ def delete_checkpoint(tx: Tx, checkpoint: Checkpoint) -> None:
 
 
 def in_use(snapshot: Snapshot, model: Model) -> Mapping[str, Job]:
-    """Return the ids of the checkpoints that a job of the model has begun from or refers to, and the job."""
     job = first_in_lane(snapshot, model.id)
     names = ("parent_id", "reference_id")
     return {} if job is None else {job.result[name]: job for name in names if job.result.get(name) is not None}
@@ -164,7 +153,6 @@ def _refuse_used(tx: Tx, model: Model, checkpoints: Iterable[Checkpoint]) -> Non
 
 
 def model_place(index: str, scope: Scope, entity: str | None, model_id: str, snapshot: Snapshot) -> Cursor:
-    """Return the cursor after a model of an entity, or of any, which may have been deleted. Raises `NotFound`."""
     model = get_or_none(snapshot, Model, model_id) or get_or_none(snapshot, Tombstone, model_id)
     if model is None or entity not in (None, model.entity) or not scope.covers(model.entity, model.project):
         raise NotFound("Model", model_id)
@@ -174,7 +162,6 @@ def model_place(index: str, scope: Scope, entity: str | None, model_id: str, sna
 
 
 def checkpoint_place(model_id: str, checkpoint_id: str, snapshot: Snapshot) -> Cursor:
-    """Return the cursor after a checkpoint of a model, which may have been deleted. Raises `NotFound`."""
     checkpoint = get_or_none(snapshot, Checkpoint, checkpoint_id) or get_or_none(snapshot, Tombstone, checkpoint_id)
     parent = checkpoint.parent if isinstance(checkpoint, Tombstone) else checkpoint and checkpoint.model_id
     if parent != model_id:
@@ -183,7 +170,6 @@ def checkpoint_place(model_id: str, checkpoint_id: str, snapshot: Snapshot) -> C
 
 
 def log_place(index: str, model_id: str, log_id: str, snapshot: Snapshot) -> Cursor:
-    """Return the cursor after a log of a model. Raises `NotFound`."""
     log = get_or_none(snapshot, TrajectoryLog, log_id)
     if log is None or log.model_id != model_id:
         raise NotFound("Log", log_id)
