@@ -21,8 +21,6 @@ class _Undone(Exception):
 
 
 class SettingsLaws(PairLaws):
-    """Part of `modelyard.testing.contracts.store.StoreContract`."""
-
     def test_each_commit_that_changes_a_setting_changes_the_version(self, store: Store) -> None:
         for step in (
             lambda tx: tx.add(SETTING),
@@ -59,7 +57,6 @@ class SettingsLaws(PairLaws):
 
 
 def changes_version(store: Store, step: Callable[[Tx], object]) -> bool:
-    """Return whether the version is another one, or not known, after this step."""
     before = store.settings_version()
     store.transact(step)
     after = store.settings_version()

@@ -24,14 +24,12 @@ A_DAY = 86_400.0
 
 
 def increment(tx: Tx) -> int:
-    """Add one to the counter "c"."""
     counter = tx.get(Counter, "c")
     tx.replace(attrs.evolve(counter, value=counter.value + 1))
     return counter.value + 1
 
 
 def at_once(actions: Iterable[Callable[[], object]]) -> list[object]:
-    """Run actions at the same time, each on a thread of its own; return what each returned or raised."""
     chosen = list(actions)
     start = threading.Barrier(len(chosen))
 
@@ -47,8 +45,6 @@ def at_once(actions: Iterable[Callable[[], object]]) -> list[object]:
 
 
 class StepLaws:
-    """Part of `modelyard.testing.contracts.store.StoreContract`."""
-
     def reopen(self, store: Store) -> Store | None:
         """Close `store` and open the same records again; return None for a store without durability."""
         return None
