@@ -17,11 +17,9 @@ _KNOWN = "a folder, file:///folder, memory://, s3://bucket/prefix, gs://bucket/p
 
 
 def open_artifacts(address: str, randomness: Randomness) -> ArtifactStore:
-    """Open the artifact store at an address: a folder, `file://`, `memory://`, `s3://`, `gs://` or `az://`.
-
-    The credentials of an object store come from where its own tools take them: its environment variables, its files or
-    the machine. Nothing is asked of it yet. Raises `InvalidInput`, `MissingExtra`, `StoreError`.
-    """
+    """Open the artifact store at an address: a folder, `file://`, `memory://`, `s3://`, `gs://` or `az://`. The
+    credentials of an object store come from where its own tools take them. No request is made yet. Raises
+    `InvalidInput`, `MissingExtra`, `StoreError`."""
     scheme = _SCHEME.match(address)
     if scheme is None:
         return FolderArtifacts(address, randomness)

@@ -28,7 +28,6 @@ from modelyard.parts.traffic.records import CollectionJob
 from modelyard.platform.platform import Platform
 
 SHOWN = ("loss", "reward", "score", "failed")
-"""The numbers of an event that are shown next to the progress bar."""
 
 
 @click.group(cls=Group)
@@ -51,7 +50,6 @@ JOB_COLUMNS = (
 
 
 ERROR_WIDTH = 60
-"""How many characters of an error the list shows."""
 
 
 @jobs.command("list")
@@ -80,7 +78,6 @@ def list_jobs(
 
 
 def _tagged(platform: Platform, tag: str) -> frozenset[str]:
-    """Return the ids of the jobs and of the runs that have a tag."""
     kinds = (AnnotatedKind.JOB, AnnotatedKind.RUN)
     return frozenset(one.subject for kind in kinds for one in platform.annotations.list(kind=kind, tag=tag))
 
@@ -90,7 +87,6 @@ def _cell(platform: Platform, job: JobSummary, column: str) -> object:
 
 
 def _brief(job: JobSummary) -> JobSummary:
-    """Return the job with its error cut to fit a line of the table; `jobs show` prints the whole error."""
     message = job.error_message or ""
     return job if len(message) <= ERROR_WIDTH else attrs.evolve(job, error_message=message[: ERROR_WIDTH - 1] + "…")
 
@@ -113,14 +109,12 @@ def show_job(store: StoreName, job: str, as_json: bool) -> None:
 
 
 def _shown(platform: Platform, job: JobSummary) -> JobSummary | TrainingJob | CollectionJob:
-    """Return what is known of a job of its kind."""
     if job.kind is JobKind.COLLECT:
         return platform.traffic.job(job.id).refresh()
     return job if job.kind in EVALUATIONS | ANSWERS else platform.training.get(job.id)
 
 
 def _found(platform: Platform, job: str) -> JobSummary:
-    """Find a job by its id, by the id of an evaluation run, or by the model that it trains."""
     if "/" not in job:
         return platform.jobs.get(job)
     trained = platform.training.list(model=job, order="desc").page(1).items
@@ -130,7 +124,6 @@ def _found(platform: Platform, job: str) -> JobSummary:
 
 
 def _flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield fields one by one, those of nested values with dotted names."""
     for name, value in fields.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")
@@ -166,7 +159,6 @@ def watch_job(store: StoreName, job: str) -> None:
 
 
 def _final_numbers(platform: Platform, job: JobSummary) -> list[tuple[str, object]]:
-    """Return what came of a job: how long it took, and its last metrics or its scores."""
     took = [] if job.started_at is None or job.ended_at is None else [("took", f"{job.ended_at - job.started_at}")]
     if job.kind in EVALUATIONS:
         summary = platform.evaluations.runs.get(job.subject).summary or {}
@@ -180,7 +172,6 @@ def _final_numbers(platform: Platform, job: JobSummary) -> list[tuple[str, objec
 
 
 def _how_far(event: TrainingEvent, before: int) -> tuple[int, int | None]:
-    """Return how many steps or rows are done after an event, and the total if the event has it."""
     match event.type:
         case "training_started":
             return before, event.data["num_sequences"]

@@ -19,7 +19,6 @@ _STANDARD = ",".join(STANDARD)
 
 
 def _interfaces(context: click.Context, option: click.Parameter, given: str) -> tuple[Interface, ...]:
-    """Read names of interfaces between commas. Raises `click.BadParameter`, which lists them."""
     names = [name.strip() for name in given.split(",")]
     unknown = [name for name in names if name not in Interface.__members__.values()]
     if unknown:

@@ -25,7 +25,6 @@ SLOW_TO_IMPORT = (
     "modelyard.stores.sqlite.store",
     "modelyard.platform.training.run",
 )
-"""What training a local model of any architecture imports: seconds of processor time."""
 
 DEFAULT_FACTORY = "modelyard.compose:open_by_addresses"
 
@@ -75,11 +74,8 @@ def work(
 
 
 def set_up_torch(platform: Platform) -> None:
-    """Set, for libraries that are not loaded yet, how many threads torch uses, and that no model hub is searched.
-
-    Variables that the environment already has stay. Threads that spin while they wait cost a busy machine more than
-    they gain.
-    """
+    """Set how many threads torch uses, and that no model hub is searched, before the libraries are loaded. Variables of
+    the environment have precedence. Threads that spin while they wait cost a busy machine more than they gain."""
     models = platform.base_models()
     if models:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -89,10 +85,8 @@ def set_up_torch(platform: Platform) -> None:
 
 
 def executor_of(platform: Platform, store: StoreName, concurrency: int, isolate: bool) -> Executor:
-    """Make an executor of processes that open the same platform, with torch loaded beforehand if it is needed.
-
-    Unless every job is to be isolated, those alone are that were in a process that died.
-    """
+    """Make an executor of processes that open the same platform, with torch loaded beforehand if it is needed. Unless
+    `isolate`, only jobs that were in a process that died are isolated."""
     arguments, factory = _arguments(store), named_factory() or DEFAULT_FACTORY
     if not isolate:
         return IsolatingExecutor(ThreadExecutor(concurrency), SubprocessExecutor(factory, arguments))
@@ -101,6 +95,5 @@ def executor_of(platform: Platform, store: StoreName, concurrency: int, isolate:
 
 
 def _arguments(store: StoreName) -> list[str]:
-    """Return what opens the same platform in another process, which may run in another folder."""
     named = [] if named_factory() else [store, *filter(None, [named_artifacts()])]
     return [str(one) if "://" in str(one) else str(Path(one).absolute()) for one in named]
