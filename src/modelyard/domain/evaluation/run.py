@@ -75,7 +75,7 @@ class EvaluationRun:
         return self._ended(RunState.COMPLETED, at, summary=summary)
 
     def stopped(self, state: RunState, reason: str, at: datetime) -> "EvaluationRun":
-        """Return this run, failed or cancelled for a reason. A run that is so already keeps its first reason. Raises
+        """Return this run, failed or cancelled for a reason. A run that has ended so keeps its first reason. Raises
         `RunAlreadyFinished`."""
         return self if self.state is state else self._ended(state, at, reason=reason)
 

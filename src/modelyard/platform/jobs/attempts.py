@@ -38,8 +38,8 @@ def is_current(job: Job | None, attempt: Job) -> bool:
 
 
 def note_waiting(tx: Tx, attempt: Job, claim: Claim, waiting: bool, now: datetime) -> Job | None:
-    """Store whether the attempt waits for room in its executor, and so is queued. None if nothing changes. Nothing does
-    once a process has adopted the job from this claim, however late the executor hears of it."""
+    """Store whether the attempt waits for room in its executor, and so is queued. Returns None if nothing changes, as
+    when a process has adopted the job from this claim, however late the executor hears of it."""
     job = get_or_none(tx, Job, attempt.id)
     if job is None or not is_current(job, attempt) or waiting is (job.status is JobStatus.QUEUED):
         return None
