@@ -1,9 +1,7 @@
-"""What loads when it is first used, so that a platform in memory answers as soon as it is imported.
-
-An import stays where imports stand and keeps its types: `from modelyard.stores import sqlite` names a module that is
+"""Modules and objects that load when they are first used, so that a platform in memory answers soon after its import.
+An import stays at the top of a file and keeps its types: `from modelyard.stores import sqlite` names a module that is
 loaded by the first `sqlite.SqliteStore`, because its package declared so with `defer_modules`. `asyncio` and the
-library's `log` are imported from here, because most processes never need them and both are slow to load.
-"""
+library's `log` are imported from here, because most processes never need them and both are slow to load."""
 
 import sys
 import threading
@@ -61,8 +59,6 @@ def _homes_of_parts(package: str) -> Mapping[str, Sequence[str]]:
 
 
 class _Deferred:
-    """Stands in for what `make` returns, the same object each time: its attributes are that object's."""
-
     __slots__ = ("_known", "_made", "_make")
 
     def __init__(self, make: Callable[[], object], known: Mapping[str, object]) -> None:
@@ -91,10 +87,8 @@ def _made_by(stand_in: _Deferred) -> Any:
 
 
 def defer_modules(package: str, *names: str) -> None:
-    """Let `from package import name` wait with loading that module until something of it is used.
-
-    `from package.name import something` loads it at once, as ever.
-    """
+    """Let `from package import name` load that module only when something of it is used.
+    `from package.name import something` loads it at once, as ever."""
     for name in names:
         setattr(sys.modules[package], name, _Deferred(partial(import_module, f"{package}.{name}"), {}))
 
@@ -119,8 +113,6 @@ def deferred(make: Callable[[], T], **known: object) -> T:
 
 
 def calls(module: Any, name: str) -> Callable[..., Any]:
-    """Return a function that calls this one of a module whose loading may wait until then (`defer_modules`)."""
-
     def call(*arguments: Any) -> Any:
         return getattr(module, name)(*arguments)
 
@@ -138,4 +130,3 @@ if not TYPE_CHECKING:
     asyncio = _Deferred(partial(import_module, "asyncio"), {})
 
 log: "logging.Logger" = deferred(_logger)
-"""The library's logger."""

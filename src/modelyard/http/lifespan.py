@@ -1,4 +1,4 @@
-"""What runs while the platform is served: the store is synced each second, and a worker runs if requested."""
+"""The work while the platform is served: the store is synced each second, and a worker runs if requested."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,7 +15,6 @@ SYNC_SECONDS = 1.0
 
 @asynccontextmanager
 async def served(platform: Platform, worker: bool, executor: Executor | None) -> AsyncIterator[None]:
-    """Sync the store each second, and run a worker if requested."""
     working = platform.worker(executor=executor) if worker else None
     if working is not None:
         await in_new_thread(working.__enter__)

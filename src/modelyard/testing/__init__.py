@@ -1,6 +1,5 @@
-"""What modelyard promises, runnable: contracts for what you implement, doubles and strategies for your own tests, and
-clients wired to a platform in process.
-"""
+"""The promises of modelyard, runnable: contracts for your implementations, doubles and strategies for your own tests,
+and clients wired to a platform in process."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -38,7 +38,6 @@ def ready(call: RouteCall) -> Response:
 
 
 def system_check(call: RouteCall) -> Response:
-    """Try every part of the platform; the status is 503 when one fails."""
     check = call.platform.health.system_check()
     return json_response(attrs.asdict(check), 200 if check.success else 503)
 

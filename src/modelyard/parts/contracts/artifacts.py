@@ -23,13 +23,11 @@ HOSTILE_NAMES = ("", ".", "..", "../x", "/etc/hostname", "a/b", "x\0", "\ud800",
 
 
 def read(artifacts: ArtifactStore, name: str) -> bytes:
-    """Return all bytes of an artifact."""
     with artifacts.open(name) as file:
         return file.read()
 
 
 def _upload(upload: DirectUpload, data: bytes) -> None:
-    """Send the bytes as their owner would: only to the addresses."""
     for number, address in enumerate(upload.addresses):
         part = data[number * upload.part_size :][: upload.part_size]
         request = Request(address, part, dict(upload.headers), method="PUT")  # noqa: S310 - the store made it

@@ -27,11 +27,7 @@ from modelyard.errors import Unauthenticated
 from modelyard.protocols import Authenticator
 
 SENDABLE = re.compile(r"[A-Za-z0-9._~+/-]+={0,2}")
-"""The tokens that an Authorization header of the scheme Bearer can carry."""
-
 STRANGERS = (*("", " ", "-", "*", "%", "\n", "a\0b", "\ud800", "é", "🔑", "null", "None", "' OR ''='"), "x" * 100_000)
-"""Strings that have never been a secret."""
-
 _quick = settings(max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
 
@@ -45,7 +41,6 @@ def variations(secret: str) -> Iterator[str]:
 
 
 def refusal(authenticator: Authenticator, secret: str) -> str:
-    """Return the message with which a secret is refused."""
     try:
         answer = authenticator.authenticate(secret)
     except Unauthenticated as refused:

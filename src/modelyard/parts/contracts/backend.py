@@ -68,7 +68,6 @@ LOOK_UP = Tool("look_up", "looks a thing up", SCHEMA)
 
 
 def needs(declared: object, what: str) -> None:
-    """Skip the test unless the backend declares what it tests."""
     if not declared:
         pytest.skip(f"this backend does not declare {what}")
 
@@ -83,7 +82,6 @@ class BackendContract:
 
     @pytest.fixture
     def can(self, backend: AnyBackend, model: str) -> Capabilities:
-        """Return the capabilities of that model."""
         return backend.capabilities(model)
 
     # ---- what is offered ----
@@ -330,7 +328,6 @@ class BackendContract:
 
 
 def _interleaved(backend: AnyBackend, requests: list[CompletionRequest]) -> list[list[Delta]]:
-    """Read all answers in turns of one delta each."""
     with opened(backend, requests) as streams:
         rounds = list(zip_longest(*streams))
     return [[delta for delta in answer if delta is not None] for answer in zip(*rounds, strict=True)]
@@ -348,7 +345,6 @@ def _check_choice(deltas: list[Delta], request: CompletionRequest) -> None:
 
 
 def _check_by_hand(value: Any) -> None:
-    """Check that the value is valid under `SCHEMA`."""
     assert value.keys() == {"found", "count"}
     assert type(value["found"]) is bool
     assert type(value["count"]) is int

@@ -23,25 +23,22 @@ MAX_TOKENS = 24
 
 
 def request_for(model: str, **fields: Any) -> CompletionRequest:
-    """Create a request to the model, seeded, with at most 24 tokens of answer."""
     asked = CompletionRequest(model, QUESTION, sampling=Sampling(seed=7), max_tokens=MAX_TOKENS)
     return attrs.evolve(asked, **fields)
 
 
 def served(backend: AnyBackend, model: str) -> ServedModel:
-    """Return the model as the catalogue lists it."""
     (entry,) = [entry for entry in backend.entries() if entry.id == model]
     return ServedModel(model, entry)
 
 
 def deltas_of(backend: AnyBackend, request: CompletionRequest) -> list[Delta]:
-    """Return the whole answer, delta by delta."""
     with opened(backend, [request]) as (stream,):
         return list(stream)
 
 
 def read_all(begin: Callable[[], Iterator[T]], abegin: Callable[[], AsyncIterator[T]], blocking: bool) -> list[T]:
-    """Return everything that a backend yields, which is read by blocking calls or on an event loop."""
+    """Return everything that a backend yields, read by blocking calls or on an event loop."""
     if blocking:
         return list(begin())
 
@@ -63,8 +60,6 @@ def opened(backend: AnyBackend, requests: Iterable[CompletionRequest]) -> Iterat
 
 
 class _OneByOne:
-    """An answer delta by delta, which can be closed if the backend's own can."""
-
     def __init__(self, items: Iterator[Deltas]) -> None:
         self._items = items
         self._ready: Iterator[Delta] = iter(())
@@ -79,7 +74,6 @@ class _OneByOne:
             self._ready = iter(several(next(self._items)))
 
     def close(self) -> None:
-        """Close the answer."""
         stop = getattr(self._items, "close", None)
         assert stop is not None, "closing the answer stops the work: make `stream` a generator"
         stop()
@@ -87,8 +81,6 @@ class _OneByOne:
 
 
 class _Turns:
-    """An asynchronous answer as a blocking iterator."""
-
     def __init__(self, runner: asyncio.Runner, deltas: AsyncIterator[Deltas]) -> None:
         self._runner, self._deltas = runner, deltas
 
@@ -105,17 +97,14 @@ class _Turns:
         return await anext(self._deltas)
 
     def close(self) -> None:
-        """Close an answer."""
         close = getattr(self._deltas, "aclose", None)
         assert close is not None, "closing the answer stops the work: make `astream` a generator"
         self._runner.run(close())
 
 
 def close(stream: Iterator[Delta]) -> None:
-    """Close an answer."""
     cast(_OneByOne, stream).close()
 
 
 def choice_of(deltas: Iterable[Delta]) -> Choice:
-    """Fold the deltas into a choice."""
     return fold_choice(0, deltas, with_logprobs=True)

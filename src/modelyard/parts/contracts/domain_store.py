@@ -1,4 +1,4 @@
-"""A store that fails a step which leaves the domains in which it says that it stays."""
+"""A store that fails a step which leaves its declared domains."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -54,8 +54,6 @@ class DomainStore(RunTwiceStore):
 
 
 class _WatchedTx:
-    """The operations of a step, which must stay in some domains."""
-
     def __init__(self, tx: Tx, records: Mapping[type, Record], domains: Collection[Domain]) -> None:
         self._tx, self._records, self._domains = tx, records, {*domains}
         self.left: LeftDomain | None = None

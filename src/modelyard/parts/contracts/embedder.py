@@ -25,7 +25,6 @@ TEXTS = ("a cat sat", "the cat sat on the mat", "Größe ≠ 深さ 🌊", "a", 
 
 
 def embed(backend: Any, model: str, inputs: Sequence[EmbeddingInput], dimensions: int | None = None) -> EmbeddedBatch:
-    """Return all vectors, and the tokens of all inputs, None if they are not known."""
     request = EmbeddingRequest(model, tuple(inputs), dimensions)
     batches: list[EmbeddedBatch] = read_all(
         lambda: backend.embed(request, served(backend, model)),
@@ -48,7 +47,6 @@ class EmbedderContract:
 
     @pytest.fixture
     def can(self, backend: Any, model: str) -> Capabilities:
-        """Return the capabilities of that model."""
         found: Capabilities = backend.capabilities(model)
         return found
 

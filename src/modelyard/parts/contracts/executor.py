@@ -15,16 +15,13 @@ from modelyard.parts.contracts.executor_trials import Trials, TrialsHere, until
 from modelyard.protocols import Ended, Executor, ExecutorState, Running
 
 NEEDS = Needs(JobKind.EVALUATE)
-"""What the jobs of the contract need."""
 
 
 def state(executor: Executor, handle: str) -> ExecutorState:
-    """Return the state of one job."""
     return executor.states([handle])[handle]
 
 
 def outcome(executor: Executor, handle: str) -> Ended:
-    """Wait for the end of a job; return how it ended."""
     found: list[Ended] = []
 
     def ended() -> bool:
@@ -39,9 +36,9 @@ def outcome(executor: Executor, handle: str) -> Ended:
 class ExecutorContract:
     """The laws of `modelyard.protocols.Executor`. The fixture `executor` is an executor without jobs.
 
-    An executor that runs jobs inside `submit` sets `inline`. One that runs them outside of this process sets `detached`
-    and provides its own fixture `trials`; if they can outlive this process, it sets `leaves`. One that isolates those
-    jobs alone that need it sets `isolates`.
+    An executor that runs jobs inside `submit` sets `inline`. An executor that runs them outside of this process sets
+    `detached` and provides its own fixture `trials`; if they can outlive this process, it sets `leaves`. An executor
+    that isolates only jobs that need it sets `isolates`.
     """
 
     inline = False
@@ -90,7 +87,6 @@ class ExecutorContract:
         assert executor.states([]) == {}
 
     def test_what_runs_outside_of_this_process_is_found_again(self, executor: Executor, trials: Trials) -> None:
-        """Nothing else is unknown."""
         if self.inline:
             trials.release()
         handle = executor.submit(Claim("waiting-1", 1, "worker"), trials.run, NEEDS)
@@ -100,7 +96,6 @@ class ExecutorContract:
         executor.close()
 
     def test_an_unknown_handle_runs_not_and_cannot_be_ended_or_found(self, executor: Executor) -> None:
-        """As after a restart."""
         for handle in ("never given out", "", "a/b/c", "a/1-2/3-4"):
             assert isinstance(state(executor, handle), Ended)
             executor.cancel(handle)
@@ -118,14 +113,13 @@ class ExecutorContract:
         assert isinstance(state(executor, handle), Ended)
 
     def test_a_job_that_raises_leaves_the_executor_as_it_was(self, executor: Executor, trials: Trials) -> None:
-        """The next job runs."""
         for job in ("failing-1", "brief-2"):
             outcome(executor, executor.submit(Claim(job, 1, "worker"), trials.run, NEEDS))
         assert trials.begun() == ["failing-1", "brief-2"]
         assert trials.ended() == ["brief-2"]
 
     def test_closing_waits_for_what_runs_and_may_be_repeated(self, executor: Executor, trials: Trials) -> None:
-        """When `close` returns in time, nothing runs any more. A job in a process of its own may outlive it."""
+        """When `close` returns in time, nothing runs any more. A job in a separate process may outlive it."""
         handle = executor.submit(Claim("slow-1", 1, "worker"), trials.run, NEEDS)
         until(lambda: "slow-1" in trials.begun())
         executor.close()

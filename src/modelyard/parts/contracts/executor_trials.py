@@ -12,15 +12,12 @@ from modelyard.domain.job import Claim
 PATIENCE = 60.0
 """Seconds to wait for an expected event: many, since only a broken executor takes that long."""
 A_WHILE = 0.1
-"""Seconds that a slow job takes."""
 BETWEEN_LOOKS = 0.005
 
 
 class Trials(Protocol):
-    """Jobs to test an executor with. The part of a job's id before the first "-" is what the job does:
-
-    "brief" ends at once, "failing" raises, "waiting" runs until it is released, "slow" takes a while after that.
-    """
+    """Jobs to test an executor with. The part of a job's id before the first "-" is what the job does: "brief" ends at
+    once, "failing" raises, "waiting" runs until it is released, "slow" takes a while after that."""
 
     def run(self, claim: Claim) -> None:
         """Run the job: the function that `submit` gets."""
@@ -34,9 +31,7 @@ class Trials(Protocol):
         """Return the ids of the jobs that ended without raising."""
         ...
 
-    def release(self) -> None:
-        """Let waiting jobs end."""
-        ...
+    def release(self) -> None: ...
 
 
 class TrialsHere:
@@ -48,7 +43,6 @@ class TrialsHere:
         self._go_on = threading.Event()
 
     def run(self, claim: Claim) -> None:
-        """Run the job that the id describes."""
         self.claims.append(claim)
         what = claim.job_id.partition("-")[0]
         if what == "failing":
@@ -60,20 +54,17 @@ class TrialsHere:
         self._ended.append(claim.job_id)
 
     def begun(self) -> Sequence[str]:
-        """Return the ids of the jobs that have begun."""
         return [claim.job_id for claim in self.claims]
 
     def ended(self) -> Sequence[str]:
-        """Return the ids of the jobs that ended without raising."""
         return list(self._ended)
 
     def release(self) -> None:
-        """Let waiting jobs end."""
         self._go_on.set()
 
 
 class TrialsElsewhere:
-    """The same jobs in processes of their own, which write what they do into a folder that they share with this one.
+    """The same jobs in other processes, which write what they do into a folder that they share with this one.
 
     Such a process calls `trial_elsewhere` as its factory, with the folder as its argument:
 
@@ -88,15 +79,12 @@ class TrialsElsewhere:
         raise AssertionError("the job must not run in this process")
 
     def begun(self) -> Sequence[str]:
-        """Return the ids of the jobs that have begun."""
         return self._written("begun")
 
     def ended(self) -> Sequence[str]:
-        """Return the ids of the jobs that ended without raising."""
         return self._written("ended")
 
     def release(self) -> None:
-        """Let waiting jobs end."""
         (self.folder / "released").touch()
 
     def _written(self, what: str) -> Sequence[str]:
@@ -125,7 +113,6 @@ def _write(file: Path, job: str) -> None:
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Wait until the condition holds."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, "the condition did not become true"

@@ -26,12 +26,10 @@ class RunTwiceStore:
 
     @property
     def blocking(self) -> bool:
-        """The value of the inner store."""
         return self._store.blocking
 
     @property
     def durability(self) -> str:
-        """The value of the inner store."""
         return self._store.durability
 
     def transact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
@@ -51,27 +49,21 @@ class RunTwiceStore:
         return self._store.read(query)
 
     def subscribe(self, topic: str, wake: Callable[[], None]) -> Subscription:
-        """Subscribe to notices of the inner store."""
         return self._store.subscribe(topic, wake)
 
     def settings_version(self) -> int | None:
-        """Return what the inner store does."""
         return self._store.settings_version()
 
     def check(self) -> Mapping[str, object]:
-        """Check the inner store."""
         return self._store.check()
 
     def sync(self) -> None:
-        """Sync the inner store."""
         self._store.sync()
 
     def backup(self, path: str) -> None:
-        """Back up the inner store."""
         self._store.backup(path)
 
     def close(self) -> None:
-        """Close the inner store."""
         self._store.close()
 
 

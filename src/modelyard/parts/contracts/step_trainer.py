@@ -1,4 +1,4 @@
-"""The contract of trainers that train as their caller says, step by step, to be run on your own:
+"""The contract of trainers that train step by step, to run on your own:
 
     class TestMySteps(StepTrainerContract):
         @pytest.fixture
@@ -9,8 +9,8 @@
         def base_model(self):
             return "my-base"
 
-The base model has at least the tokens 0 to 99 and reads rows of 12; `tolerance` is by how much results may differ that
-the laws call equal, where rows are computed together.
+The base model has at least the tokens 0 to 99 and reads rows of 12; `tolerance` is by how much equal results may
+differ when rows are computed together.
 """
 
 import io
@@ -33,7 +33,6 @@ ADAM = AdamParams(learning_rate=1e-3)
 
 
 def target_rows(seed: int, count: int = 3, k: int = 1) -> list[TargetRow]:
-    """Create rows of arbitrary tokens, of different lengths."""
     chance = random.Random(seed)  # noqa: S311 - data
     return [
         TargetRow([chance.randrange(100) for _ in range(size)], [chance.randrange(100) for _ in range(size * k)], k)
@@ -42,12 +41,10 @@ def target_rows(seed: int, count: int = 3, k: int = 1) -> list[TargetRow]:
 
 
 def cross_entropy(rows: Sequence[TargetRow], weight: float = 1.0) -> Objective:
-    """Return what lessens the sum of the targets' costs, times a weight."""
     return token_objective("cross_entropy", {}, rows, [{"weights": [weight] * len(row.targets)} for row in rows])
 
 
 def importance_sampling(rows: Sequence[TargetRow], sampled: Rows) -> Objective:
-    """Return what raises the first half of each row, and lowers the rest."""
     columns = [
         {"logprobs": old, "advantages": [1.0 if place < len(old) / 2 else -1.0 for place in range(len(old))]}
         for old in sampled
@@ -56,12 +53,10 @@ def importance_sampling(rows: Sequence[TargetRow], sampled: Rows) -> Objective:
 
 
 def read(files: Mapping[str, Any]) -> Files:
-    """Return files with their bytes."""
     return {name: b"".join(chunks) for name, chunks in files.items()}
 
 
 def flat(rows: Rows) -> list[float]:
-    """Return all numbers of rows."""
     return [value for row in rows for value in row]
 
 
@@ -70,18 +65,15 @@ class StepTrainerContract:
 
     @pytest.fixture
     def tolerance(self) -> float:
-        """By how much log-probabilities may differ that are equal but for rounding."""
+        """By how much log-probabilities may differ that are equal except for rounding."""
         return 1e-5
 
     @pytest.fixture
     def adapter(self) -> AdapterConfig:
-        """Return a configuration that the base model can have."""
         return AdapterConfig(rank=4, seed=3, train_unembed=False)
 
     @pytest.fixture
     def opens(self, trainer: Any, base_model: str, adapter: AdapterConfig) -> Opens:
-        """Return what opens a run, from the base or from files in memory."""
-
         def open_run(files: Files | None = None, adapter: AdapterConfig = adapter) -> OpenRun:
             held = files or {}
             run: OpenRun = trainer.open_run(base_model, adapter, frozenset(held), lambda name: io.BytesIO(held[name]))
@@ -283,30 +275,25 @@ class StepTrainerContract:
 
 
 def distance(left: Sequence[float], right: Sequence[float]) -> float:
-    """Return how far apart these are."""
     return sum(abs(a - b) for a, b in zip(left, right, strict=True))
 
 
 def train_once(run: OpenRun, seed: int, step: int) -> None:
-    """Make one step on rows of this seed."""
     rows = target_rows(100 * seed + step)
     run.accumulate(rows, cross_entropy(rows))
     run.optim_step(ADAM)
 
 
 def trained(run: OpenRun, seed: int) -> OpenRun:
-    """Make three steps."""
     for step in range(3):
         train_once(run, seed, step)
     return run
 
 
 def ending(opens: Opens, seed: int) -> Files:
-    """Return the state after three steps of a run of its own."""
     return read(trained(opens(), seed).state())
 
 
 def stepped(run: OpenRun) -> Files:
-    """Make a step, and return the state."""
     run.optim_step(ADAM)
     return read(run.state())

@@ -7,11 +7,11 @@
             yield store
             store.close()
 
-A store that outlives its object also overrides `reopen(self, store)`: close it and open the same records again. One
-whose records several objects may share overrides `another(self, store)`, which returns a function that opens a second.
+A store that outlives its object also overrides `reopen(self, store)`: close it and open the same records again. If
+several objects may share the records, it overrides `another(self, store)`, which returns a function that opens another.
 `machine_over` searches longer than the contract does for histories in which a store and a plain dictionary disagree;
-`RunTwiceStore` runs any of it, or a whole service, with every step repeated; `DomainStore` fails a step that leaves the
-domains in which it says that it stays.
+`RunTwiceStore` runs any of it, or a whole service, with every step repeated; `DomainStore` fails a step that leaves its
+declared domains.
 """
 
 from hypothesis import HealthCheck, settings

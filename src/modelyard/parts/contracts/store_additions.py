@@ -20,17 +20,14 @@ _MANY = 150
 """Records that no store needs to write at once."""
 
 Answer = tuple[type[Exception] | None, str, list[object]]
-"""The error and what it says, if there was one, and the records that the step sees then."""
 
 
 def add_each(tx: Tx, records: Sequence[object]) -> None:
-    """Add records one by one."""
     for record in records:
         tx.add(record)
 
 
 def add_together(tx: Tx, records: Sequence[object]) -> None:
-    """Add records together."""
     tx.add_all(records)
 
 
@@ -47,7 +44,6 @@ def _answer(tx: Tx, add: Callable[[Tx, Sequence[object]], None], records: Sequen
 
 
 def _undone(store: Store, step: Callable[[Tx], Answer]) -> Answer:
-    """Return what a step answers, and undo it."""
     answers: list[Answer] = []
 
     def undone(tx: Tx) -> None:
@@ -70,7 +66,6 @@ several: st.SearchStrategy[list[Any]] = (
 
 
 def _refused_between(before: object, records: Sequence[object], after: object, tx: Tx) -> None:
-    """Try to add some records together, one of which is refused, between two others."""
     tx.add(before)
     with pytest.raises(RecordConflict):
         tx.add_all(records)

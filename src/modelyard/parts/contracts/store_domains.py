@@ -1,4 +1,4 @@
-"""The laws of a store about steps that stay in domains: whether it runs them at once or not, no caller can see it."""
+"""The laws of a store about steps that stay in domains: no caller can see whether it runs them at once."""
 
 from collections.abc import Callable
 
@@ -17,8 +17,6 @@ NAMES = ("a", "b")
 
 
 def add_to(*names: str) -> Callable[[Tx], None]:
-    """Make a step that adds one to counters, and stays in their domains."""
-
     def step(tx: Tx) -> None:
         for name in names:
             counter = tx.get(Counter, name)
@@ -28,7 +26,6 @@ def add_to(*names: str) -> Callable[[Tx], None]:
 
 
 def move_one(tx: Tx) -> None:
-    """Take one from "a" and give it to "b", with a count of the total, in a step that may touch anything."""
     first, second = (tx.get(Counter, name) for name in NAMES)
     tx.replace(attrs.evolve(first, value=first.value - 1))
     tx.replace(attrs.evolve(second, value=second.value + 1))
@@ -36,7 +33,6 @@ def move_one(tx: Tx) -> None:
 
 
 def change_counters(number: int, store: Store) -> None:
-    """Add to one counter, to the other, to both; and move between them now and then."""
     for time in range(TIMES):
         store.transact(add_to(NAMES[(number + time) % 2]), durable=time % 2 == 0)
         store.transact(add_to(*NAMES))

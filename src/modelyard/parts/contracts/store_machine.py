@@ -19,7 +19,7 @@ actions: st.SearchStrategy[Action] = st.tuples(st.sampled_from(["add", "replace"
 
 
 class UndoStep(Exception):
-    """Ends a step that is to be undone."""
+    """Ends a step that the machine undoes."""
 
 
 def sorted_items(chosen: Sequence[Item], index: str, descending: bool = False) -> list[Item]:
@@ -50,7 +50,6 @@ def apply_to_model(model: Expected, action: Action) -> type[Exception] | None:
 
 
 def apply_to_store(tx: Tx, action: Action) -> type[Exception] | None:
-    """Apply an action; return the error if it is refused."""
     verb, item = action
     try:
         if verb == "add":
@@ -66,8 +65,6 @@ def apply_to_store(tx: Tx, action: Action) -> type[Exception] | None:
 
 @attrs.frozen
 class Window:
-    """A request for a page: after a position, whether a record is there or not."""
-
     index: str
     after: Item
     limit: int
@@ -75,7 +72,6 @@ class Window:
 
     @property
     def where(self) -> list[Any]:
-        """Return the prefix of the index."""
         return [getattr(self.after, name) for name in ITEM.indexes[self.index].where]
 
     @property
@@ -84,15 +80,12 @@ class Window:
         return {"after": cursor, "limit": self.limit, "descending": self.descending}
 
     def page(self, snapshot: Snapshot) -> list[Item]:
-        """Read whole records."""
         return snapshot.page(Item, self.index, *self.where, **self._after)
 
     def select(self, snapshot: Snapshot, names: Sequence[str]) -> list[tuple[Any, ...]]:
-        """Read these columns of them."""
         return snapshot.select(Item, names, self.index, *self.where, **self._after)
 
     def of(self, model: Expected) -> list[Item]:
-        """Return the expected records from a dictionary."""
         group = [i for i in model.values() if [getattr(i, n) for n in ITEM.indexes[self.index].where] == self.where]
         ranked = sorted_items([*group, self.after], self.index, self.descending)
         cursor = ITEM.cursor(self.index, self.after)
@@ -113,10 +106,8 @@ names_of_columns: st.SearchStrategy[list[str]] = st.lists(
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Steps of several operations, some undone, compared with the same operations on a dictionary.
-
-    See `machine_over`.
-    """
+    """Steps of several operations, some undone, compared with the same operations on a dictionary. See
+    `machine_over`."""
 
     open_store: Callable[[], Store]
     reopen_store: Callable[[Store], Store]
@@ -128,7 +119,6 @@ class StoreMachine(RuleBasedStateMachine):
         self.model: Expected = {}
 
     def teardown(self) -> None:
-        """Close the store."""
         self.close_store(self.store)
 
     @rule(chosen=st.lists(actions, max_size=4), durable=st.booleans())
@@ -139,10 +129,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(chosen=st.lists(actions, max_size=4))
     def step_that_raises(self, chosen: list[Action]) -> None:
-        """Run a step that is undone."""
-
         def step(tx: Tx) -> None:
-            """Run a step in which each operation succeeds or is refused as it should be."""
             for action in chosen:
                 apply_to_store(tx, action)
             raise UndoStep
@@ -155,7 +142,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(chosen=st.lists(items, min_size=1, max_size=6))
     def add_together(self, chosen: list[Item]) -> None:
-        """Add several at once, or none of them where one is refused."""
+        """Add several at once, or none of them if one is refused."""
         model = {**self.model}
         errors = [error for item in chosen if (error := apply_to_model(model, ("add", item))) is not None]
 
@@ -178,7 +165,6 @@ class StoreMachine(RuleBasedStateMachine):
         ranks = {(item.shelf, item.number): rank for item, rank in changes}
 
         def step(tx: Tx) -> None:
-            """Run a step in which each operation succeeds or is refused as it should be."""
             for item in found:
                 old = tx.get(Item, item.shelf, item.number)
                 tx.replace(attrs.evolve(old, rank=ranks[item.shelf, item.number]))
@@ -190,7 +176,6 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(shelf=shelves, number=st.integers(-1, 2))
     def get(self, shelf: str, number: int) -> None:
-        """Read one record, or be refused."""
         expected = self.model.get((shelf, number))
         assert self.store.read(lambda snapshot: snapshot.find(Item, KEY, shelf, number)) == expected
         try:
@@ -233,10 +218,8 @@ def _same(store: Store) -> Store:
 
 
 def machine_over(open_store: Callable[[], Store], reopen_store: Callable[[Store], Store] = _same) -> type[StoreMachine]:
-    """Create a machine for hypothesis' `run_state_machine_as_test`.
-
-    `open_store` opens an empty store with `CONTRACT_RECORDS`; `reopen_store` closes one and opens its records again.
-    """
+    """Create a machine for hypothesis' `run_state_machine_as_test`. `open_store` opens an empty store with
+    `CONTRACT_RECORDS`; `reopen_store` closes one and opens its records again."""
     return _machine(open_store, reopen_store, lambda store: store.close())
 
 

@@ -19,18 +19,15 @@ LISTINGS: Sequence[tuple[str, ...]] = (("all",), *(("by_topic", topic) for topic
 
 
 def ids(store: Store, *listing: str) -> list[str]:
-    """Return the ids of a listing's entries, in its order."""
     return [entry.id for entry in store.read(lambda snapshot: snapshot.page(Entry, *listing, limit=1000))]
 
 
 def next_entries(after: Entry | None, *listing: str) -> Callable[[Snapshot], list[Entry]]:
-    """Return a query for the entries of a listing after one of them."""
     cursor = None if after is None else (after.seq,)
     return lambda snapshot: snapshot.page(Entry, *listing, after=cursor, limit=3)
 
 
 def follow(store: Store, ended: threading.Event, *listing: str) -> Iterator[Entry]:
-    """Yield the entries of a listing as they appear, reading from the last one on, until nothing more comes."""
     last: Entry | None = None
     while True:
         over = ended.is_set()
@@ -43,10 +40,8 @@ def follow(store: Store, ended: threading.Event, *listing: str) -> Iterator[Entr
 
 
 def write_entries(store: Store, name: str, times: int, within: bool = False) -> list[str]:
-    """Add entries of both topics, alone and several at once, some in steps that are undone; return the ids stored.
-
-    If `within` is true, each step stays in the domains of its entries.
-    """
+    """Add entries of both topics, alone and several at once, some in steps that are undone; return the ids stored. If
+    `within` is true, each step stays in the domains of its entries."""
     stored: list[str] = []
     for number in range(times):
         several = [Entry(f"{name}-{number}-{at}", TOPICS[(number + at) % 2]) for at in range(1 + number % 3)]
@@ -143,7 +138,6 @@ class OrderLaws:
 
 
 def check_followers(writers: Sequence[Store], readers: Sequence[Store], times: int = 12, within: bool = False) -> None:
-    """Follow every listing in each store of `readers` while `writers` write; raise AssertionError if one differs."""
     ended, left = threading.Event(), threading.Semaphore(0)
 
     def write(at: int) -> list[str]:

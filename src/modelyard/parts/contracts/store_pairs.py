@@ -23,8 +23,6 @@ How = str | ProcessPoolExecutor
 
 
 def add_to_empty(number: int, shelf: str) -> Callable[[Tx], None]:
-    """Make a step that adds an item to a shelf if it finds it empty, as a lane gets its one job that is ready."""
-
     def step(tx: Tx) -> None:
         if tx.count(Item, "by_shelf", shelf) == 0:
             tx.add(Item(shelf, number))
@@ -33,8 +31,6 @@ def add_to_empty(number: int, shelf: str) -> Callable[[Tx], None]:
 
 
 def take_one_away(number: int, pair: int) -> Callable[[Tx], None]:
-    """Make a step that reads two records and changes one of them, so that one of them stays as it is."""
-
     def step(tx: Tx) -> None:
         both = [tx.get(Counter, f"{name}{pair}") for name in "ab"]
         if all(counter.value for counter in both):
@@ -44,25 +40,21 @@ def take_one_away(number: int, pair: int) -> Callable[[Tx], None]:
 
 
 def fill_shelves(number: int, store: Store) -> None:
-    """Add an item to each shelf that is empty."""
     for shelf in range(TIMES):
         store.transact(add_to_empty(number, f"s{shelf}"))
 
 
 def take_away(number: int, store: Store) -> None:
-    """Set one counter of each pair to zero if both are not."""
     for pair in range(TIMES):
         store.transact(take_one_away(number, pair))
 
 
 def count_up(number: int, store: Store) -> None:
-    """Add one to the counter "c", many times."""
     for _ in range(TIMES):
         store.transact(increment)
 
 
 def take_keys(number: int, store: Store) -> None:
-    """Try to be the first with each of many keys, and count those that were won."""
     for key in range(TIMES):
         try:
             keep(store, Counter(f"key-{key}", number), Item("won", key))
@@ -71,12 +63,10 @@ def take_keys(number: int, store: Store) -> None:
 
 
 def write_many(number: int, store: Store) -> list[str]:
-    """Add entries; return the ids of those that were stored."""
     return write_entries(store, f"w{number}", TIMES)
 
 
 def run_on_another(open_store: OpenStore, work: Callable[[Store], Any]) -> Any:
-    """Open a store of its own in this process, and do the work on it."""
     with closing(open_store()) as store:
         return work(store)
 
@@ -85,27 +75,22 @@ class PairLaws:
     """Part of `modelyard.parts.contracts.store.StoreContract`."""
 
     def another(self, store: Store) -> OpenStore | None:
-        """Return a function that opens another store over the records of `store`, which stays open.
-
-        It must survive pickle, so that another process can call it. None declares that there is no second one.
-        """
+        """Return a function that opens another store over the records of `store`, which stays open. It must survive
+        pickle, so that another process can call it. None declares that there is no second one."""
         return None
 
     @pytest.fixture(scope="class")
     @classmethod
     def other_process(cls) -> Iterator[ProcessPoolExecutor]:
-        """Start one process, at its first use, for all laws that need a second one."""
         with ProcessPoolExecutor(1, get_context("spawn")) as process:
             yield process
 
     @pytest.fixture(params=["thread", "process"])
     def how(self, request: pytest.FixtureRequest, other_process: ProcessPoolExecutor) -> How:
-        """Return where the second store is: in another thread, or in another process."""
         return "thread" if request.param == "thread" else other_process
 
     @contextmanager
     def _workers(self, store: Store, how: How) -> Iterator[Callable[[Callable[[int, Store], Any]], list[object]]]:
-        """Yield a function that does work twice at once: on `store`, and on another one."""
         open_store = self.another(store)
         if open_store is None:
             pytest.skip("`another` is not overridden: no second store shares the records of this one")
@@ -176,20 +161,16 @@ class PairLaws:
 
 
 def ids_of_all(store: Store) -> list[str]:
-    """Return the ids of all entries."""
     return ids(store, "all")
 
 
 def count_items(shelf: str, snapshot: Snapshot) -> int:
-    """Return how many items a shelf has."""
     return snapshot.count(Item, "by_shelf", shelf)
 
 
 def value_of(name: str, snapshot: Snapshot) -> int:
-    """Return the value of a counter."""
     return snapshot.get(Counter, name).value
 
 
 def add_item(number: int, tx: Tx) -> None:
-    """Add an item to the shelf "z"."""
     tx.add(Item("z", number))

@@ -1,4 +1,4 @@
-"""The laws of a store about records that are taken like the jobs of a queue, and about notices."""
+"""The laws of a store about records that are taken like the jobs of a queue, and about notifications."""
 
 import threading
 from collections.abc import Callable
@@ -15,7 +15,6 @@ from modelyard.protocols import DomainStep, Snapshot, Store, Tx
 
 TASKS = 40
 _PATIENCE = 30.0
-"""Seconds after which a notice that has not come is a broken law."""
 
 
 class _Undone(Exception):
@@ -23,7 +22,6 @@ class _Undone(Exception):
 
 
 def take_task(name: str, tx: Tx) -> str | None:
-    """Take the first task that is open, and close it in this name. Returns its id."""
     task = tx.take(Task, "by_state", "open")
     if task is None:
         return None
@@ -32,7 +30,6 @@ def take_task(name: str, tx: Tx) -> str | None:
 
 
 def take_all(number: int, store: Store) -> list[str]:
-    """Take tasks until none is left."""
     taken: list[str] = []
     while (found := store.transact(DomainStep(partial(take_task, f"w{number}"), ()), durable=False)) is not None:
         taken.append(found)
@@ -40,7 +37,6 @@ def take_all(number: int, store: Store) -> list[str]:
 
 
 def open_tasks(snapshot: Snapshot) -> list[str]:
-    """Return the ids of the tasks that are open, in their order."""
     return [task.id for task in snapshot.page(Task, "by_state", "open", limit=1000)]
 
 
@@ -108,7 +104,6 @@ class QueueLaws(PairLaws):
             self._check_waking(store, other)
 
     def _check_waking(self, store: Store, other: Store) -> None:
-        """Check that one who is woken sees what was committed, and that notices come where they should."""
         woken = threading.Event()
         subscription = other.subscribe("tasks", woken.set)
         for number in range(3):

@@ -20,8 +20,6 @@ _quick = settings(max_examples=25, deadline=None, database=None, suppress_health
 
 
 def keep(store: Store, *records: object) -> None:
-    """Add records in one transaction."""
-
     def step(tx: Tx) -> None:
         for record in records:
             tx.add(record)
@@ -30,8 +28,6 @@ def keep(store: Store, *records: object) -> None:
 
 
 def clear(store: Store, chosen: Sequence[Item]) -> None:
-    """Remove items in one transaction."""
-
     def step(tx: Tx) -> None:
         for item in chosen:
             tx.remove(Item, item.shelf, item.number)
@@ -40,7 +36,6 @@ def clear(store: Store, chosen: Sequence[Item]) -> None:
 
 
 def all_items(store: Store) -> list[Item]:
-    """Return every item, by label."""
     return store.read(lambda snapshot: snapshot.page(Item, "by_label", limit=1000))
 
 
@@ -175,7 +170,6 @@ class RecordLaws:
             assert store.read(lambda snapshot, w=where: snapshot.count(Item, index, *w)) == len(expected)  # type: ignore[misc]
 
     def _visited(self, store: Store, index: str, where: tuple[object, ...], descending: bool) -> list[Item]:
-        """Read every record of a listing, in pages of two."""
         visited: list[Item] = []
 
         def next_page(snapshot: Snapshot) -> list[Item]:
@@ -289,5 +283,4 @@ def _where_of(item: Item, index: str) -> tuple[object, ...]:
 
 
 def _label_of(item: Item) -> tuple[object, ...]:
-    """Return its label, or something that no other item has."""
     return (item.shelf, item.label) if item.label is not None else (item.shelf, item.number, None)

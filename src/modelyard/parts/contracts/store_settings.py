@@ -59,7 +59,6 @@ class SettingsLaws(PairLaws):
 
 
 def changes_version(store: Store, step: Callable[[Tx], object]) -> bool:
-    """Return whether the version is another one, or not known, after this step."""
     before = store.settings_version()
     store.transact(step)
     after = store.settings_version()

@@ -24,14 +24,12 @@ A_DAY = 86_400.0
 
 
 def increment(tx: Tx) -> int:
-    """Add one to the counter "c"."""
     counter = tx.get(Counter, "c")
     tx.replace(attrs.evolve(counter, value=counter.value + 1))
     return counter.value + 1
 
 
 def at_once(actions: Iterable[Callable[[], object]]) -> list[object]:
-    """Run actions at the same time, each on a thread of its own; return what each returned or raised."""
     chosen = list(actions)
     start = threading.Barrier(len(chosen))
 

@@ -31,7 +31,6 @@ sales: st.SearchStrategy[list[Sale]] = st.lists(
 
 
 def tallies(store: Store, day: str = "day 0") -> list[Tally]:
-    """Return the totals of a day."""
     return store.read(lambda snapshot: snapshot.page(Tally, "by_day", day))
 
 
@@ -45,8 +44,6 @@ def _expected(added: Sequence[Sale]) -> dict[tuple[str, str], Tally]:
 
 
 class TotalLaws:
-    """Laws about what records add to their totals."""
-
     def test_a_record_is_added_to_its_total_exactly(self, store: Store) -> None:
         penny = Sale("1", amount=_PENNY)
 
@@ -157,7 +154,6 @@ def _remove_all(tx: Tx) -> None:
 def _shown(
     snapshot: Snapshot, expected: dict[tuple[str, str], Tally], limit: int, descending: bool
 ) -> dict[str, list[Tally]]:
-    """Return the totals of each day, read page by page, once every other way of reading has shown the same."""
     shown: dict[str, list[Tally]] = {}
     for day in {day for _, day in expected}:
         after, found = None, list[Tally]()

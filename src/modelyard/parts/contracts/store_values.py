@@ -14,8 +14,6 @@ from modelyard.domain.usage import EXACT
 
 
 class Colour(Enum):
-    """An enum, which is stored by value."""
-
     RED = "red"
     GREEN = "green"
     BLUE = "blue"
@@ -63,16 +61,12 @@ class Item:
 
 @attrs.frozen
 class Counter:
-    """A total."""
-
     id: str
     value: int = 0
 
 
 @attrs.frozen
 class Tally:
-    """Sums by a key of two columns."""
-
     name: str
     day: str
     count: int = 0
@@ -84,8 +78,6 @@ class Tally:
 
 @attrs.frozen
 class Sale:
-    """Something that is added up: its total has the day of its hour, and counts it."""
-
     id: str
     name: str = "a"
     hour: int = 0
@@ -94,14 +86,11 @@ class Sale:
 
 
 def tally_of(sale: Sale) -> Tally:
-    """Return what a sale adds to its total."""
     return Tally(sale.name, f"day {sale.hour // 24}", 1, sale.amount)
 
 
 @attrs.frozen
 class Entry:
-    """Something in a log that readers follow: the store numbers it."""
-
     id: str
     topic: str = "a"
     text: str = ""
@@ -110,8 +99,6 @@ class Entry:
 
 @attrs.frozen
 class Task:
-    """Something to be taken by one worker: in the state "open" until it is."""
-
     id: str
     state: str = "open"
     by: str = ""
@@ -120,8 +107,6 @@ class Task:
 
 @attrs.frozen
 class Setting:
-    """Something of which one field is a setting."""
-
     id: str
     value: int = 0
     note: str = ""
@@ -175,11 +160,9 @@ CONTRACT_RECORDS: tuple[Record, ...] = (
     Record(Setting, "settings", key=("id",), settings=("value",)),
     Record(Task, "tasks", key=("id",), indexes={"by_state": Index(("state",))}, sequence="seq", domain=("task", "id")),
 )
-"""The records that a store must be opened with for the contract and the machine."""
 
 
 def texts(**limits: Any) -> st.SearchStrategy[str]:
-    """Generate any string without lone surrogates; NUL and the highest code points included."""
     return st.text(st.characters(codec="utf-8"), **limits)
 
 
@@ -224,7 +207,6 @@ specimens: st.SearchStrategy[Specimen] = st.builds(
     maybe_mapping=st.none() | mappings,
     maybe_names=st.none() | names,
 )
-"""A specimen with any values that a store must accept."""
 
 shelves: st.SearchStrategy[str] = st.sampled_from(["", "a", "é", "\U0001f600", "\uffff"])
 items: st.SearchStrategy[Item] = st.builds(

@@ -10,7 +10,6 @@ from modelyard.protocols import Capabilities
 __all__ = ["conversations", "items", "json_values", "requests", "samplings", "sayings", "specimens", "texts"]
 
 LIMIT = 16
-"""The highest token limit of a generated request."""
 
 _SAMPLING: dict[str, st.SearchStrategy[object]] = {
     "temperature": st.floats(0, 2),
@@ -25,13 +24,11 @@ _SAMPLING: dict[str, st.SearchStrategy[object]] = {
 
 
 def sayings() -> st.SearchStrategy[str]:
-    """Generate the text of a message: several words, none, or any text."""
     words = st.sampled_from(["hello", "world", "naïve", "深さ", "🌊", "1,5", "don't", "\n"])
     return st.lists(words, min_size=2, max_size=8).map(" ".join) | st.just("") | texts(max_size=20)
 
 
 def conversations() -> st.SearchStrategy[tuple[Message, ...]]:
-    """Generate a conversation that ends with the user."""
     turns = st.lists(st.tuples(sayings(), sayings()), max_size=2)
     return st.builds(_conversation, st.none() | sayings(), turns, sayings())
 
@@ -44,16 +41,13 @@ def _conversation(system: str | None, turns: list[tuple[str, str]], last: str) -
 
 
 def samplings(can: Capabilities) -> st.SearchStrategy[Sampling]:
-    """Generate sampling parameters that the backend supports, within the bounds of the core."""
     honoured = {name: _SAMPLING[name] for name in sorted(can.parameters & _SAMPLING.keys())}
     return st.builds(Sampling, **honoured)
 
 
 def requests(model: str, can: Capabilities) -> st.SearchStrategy[CompletionRequest]:
-    """Generate requests that the core may send to a backend with these capabilities.
-
-    They ask for a few tokens of free text, after any conversation.
-    """
+    """Generate requests that the core may send to a backend with these capabilities. They ask for a few tokens of free
+    text, after any conversation."""
     return st.builds(
         CompletionRequest,
         model=st.just(model),

@@ -10,7 +10,7 @@
             return "my-base"
 
 The trainer should save a state every few steps. A trainer of another model than a chat model of text also overrides
-the fixtures `examples` and `groups`: at least six rows of each, where RL finds something to learn.
+the fixtures `examples` and `groups`: at least six rows of each, with something to learn for RL.
 """
 
 import io
@@ -35,8 +35,6 @@ ANSWERS = ("It is blue.", "It is green.", "It is black.", "It is white.")
 
 @attrs.frozen
 class Run:
-    """What a trainer yielded, with all files read."""
-
     started: tuple[Started, ...]
     steps: tuple[Step, ...]
     states: Mapping[int, Files]
@@ -46,7 +44,6 @@ class Run:
 
 
 def followed(items: Iterable[TrainItem]) -> Run:
-    """Pull a trainer to its end, reading each item's files before the next is asked for."""
     started, steps, kinds = [], [], []
     states: dict[int, Files] = {}
     trained: list[tuple[Files, Mapping[str, float]]] = []
@@ -75,7 +72,6 @@ def context_of(
     reference: Files | None = None,
     held_out: Sequence[Any] = (),
 ) -> TrainContext:
-    """Create a context over files in memory."""
     step, saved = resume or (0, {})
     parent, reference = parent or {}, reference or {}
     return TrainContext(
@@ -97,18 +93,15 @@ def _opener(files: Files) -> Callable[[str], BinaryIO]:
 
 
 def conversation_about(word: str, answer: str) -> Example:
-    """Create a question and its answer."""
     return Example((Message(Role.USER, f"What colour is the {word}?"), Message(Role.ASSISTANT, answer)))
 
 
 def preferred(example: Example) -> Preference:
-    """Create a preference of an example's answer over an empty one."""
     *prompt, answer = example.messages
     return Preference(tuple(prompt), answer, Message(Role.ASSISTANT, "I do not know."), example.tools)
 
 
 def sampled(answer: str, logprobs: bool = True) -> SampledChoice:
-    """Create a sampled choice in which each word has probability 1/2."""
     words = tuple(TokenLogprob(word, math.log(0.5), tuple(word.encode())) for word in answer.split(" ") if word)
     return SampledChoice(Message(Role.ASSISTANT, answer), logprobs=words if logprobs else None)
 
@@ -127,31 +120,26 @@ CONFIGS: Mapping[str, Any] = {
     "rl": RLConfig(learning_rate=1e-6, packed_sequence_length=1),
     "dpo": DPOConfig(learning_rate=1e-5, batch_size=1),
 }
-"""For each method a configuration with which a few rows make several steps."""
 
 
 def require_method(trainer: Trainer, base_model: str, method: str) -> None:
-    """Skip a test of a method that the trainer does not list."""
     if method not in trainer.methods(base_model):
         pytest.skip(f"the trainer does not list the method {method}")
 
 
 class TrainerContract:
-    """What a trainer owes to the jobs that it runs."""
+    """The laws of `modelyard.protocols.Trainer`, for the jobs that it runs."""
 
     @pytest.fixture
     def examples(self) -> Sequence[Example]:
-        """Rows for SFT."""
         return [conversation_about(word, ANSWERS[place % 4]) for place, word in enumerate(WORDS)]
 
     @pytest.fixture
     def groups(self) -> Sequence[TrajectoryGroup]:
-        """Rows for RL, in each of which rewards differ."""
         return [rewarded(word, [place % 2, 1.0, 0.5, 0.0]) for place, word in enumerate(WORDS)]
 
     @pytest.fixture
     def rows(self, examples: Sequence[Example], groups: Sequence[TrajectoryGroup]) -> Mapping[str, Sequence[Any]]:
-        """Rows for each method."""
         preferences = [preferred(example) for example in examples]
         return {"sft": examples, "rl": groups, "dpo": preferences}
 

@@ -11,11 +11,8 @@ from typing import Any, Self
 
 
 class LeftLoopback(BaseException):
-    """Something tried to reach another host.
-
-    It is not an `Exception`, so that a client's retry or an application's fallback does not handle it as a network
-    error.
-    """
+    """Something tried to reach another host. It is not an `Exception`, so that a client's retry or an application's
+    fallback does not handle it as a network error."""
 
 
 class LoopbackGuard:

@@ -42,12 +42,10 @@ def use_cassette(
     It is synchronous, asynchronous or both, as `backend` is; a cassette that is only replayed is both. A request is
     answered by the recordings that agree with it in everything that it asks for, in the order in which they were made,
     each once. `ignore` names fields that need not agree ("messages", "temperature", "max_tokens", ...); `match` returns
-    the part of a request that must. Keys of well-known shapes, and what the strings and patterns `redact` match, are
+    the part of a request that must. Keys of well-known shapes, and matches of the strings and patterns `redact`, are
     never written. With a `clock` a replayed stream takes the time that the recorded one took; without one it takes
-    none.
-
-    Raises `NotFound` if there is no such cassette to replay, `InvalidInput`, and `StoreCorrupt` for an unreadable line.
-    Answering raises `NoAnswerPrepared` if nothing is recorded, and what `backend` raises, which is not recorded.
+    none. Raises `NotFound` if there is no such cassette to replay, `InvalidInput`, and `StoreCorrupt` for an unreadable
+    line. Answering raises `NoAnswerPrepared` if nothing is recorded, and what `backend` raises, which is not recorded.
     """
     if mode not in get_args(Mode):
         raise InvalidInput.at("mode", msg=f"must be 'none', 'new' or 'all', not {mode!r}")
@@ -71,42 +69,32 @@ def _cassette_file(path: Path, mode: Mode) -> CassetteFile:
 
 
 class _CassetteBackend:
-    """The common part of all kinds of cassette backends. `real` is None if nothing is recorded."""
-
     def __init__(self, player: Player, real: Any) -> None:
         self._player, self._real = player, real
 
     @property
     def blocking(self) -> bool:
-        """Whether the real backend blocks, or a replay takes time."""
         return self._player.clock is not None or getattr(self._real, "blocking", False)
 
     def backend_of(self, model: str) -> AnyBackend:
-        """Return the recorder of the backend that answers for this model."""
         inner = getattr(self._real, "backend_of", None)
         return _backend_for(self._player, self._real if inner is None else inner(model))
 
     def entries(self) -> Sequence[CatalogueEntry]:
-        """Return the entries of the real backend, now or when it was recorded."""
         return self._player.entries(self._real)
 
     def capabilities(self, model: str) -> Capabilities:
-        """Return the capabilities of the real backend, now or when it was recorded."""
         if self._real is None:
             return self._player.file.offers[model].capabilities
         can: Capabilities = self._real.capabilities(model)
         return can
 
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int | None:
-        """Return the recorded count, else that of the real backend."""
         return self._player.prompt_tokens(request, model, self._real)
 
 
 class _Synchronous(_CassetteBackend):
-    """Replays and records `stream`."""
-
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
-        """Stream a recorded or a real answer."""
         found = self._player.find(request, model, self._real)
         if isinstance(found, RecordingSession):
             yield from _recorded(found, one_by_one(self._real.stream(request, model)))
@@ -118,10 +106,7 @@ class _Synchronous(_CassetteBackend):
 
 
 class _Asynchronous(_CassetteBackend):
-    """Replays and records `astream`."""
-
     async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
-        """Stream a recorded or a real answer."""
         found = self._player.find(request, model, self._real)
         if isinstance(found, RecordingSession):
             real = aone_by_one(self._real.astream(request, model))
@@ -136,7 +121,7 @@ class _Asynchronous(_CassetteBackend):
 
 
 class _Either(_Synchronous, _Asynchronous):
-    """Replays and records both."""
+    """Replays and records both kinds of answers."""
 
 
 def _backend_for(player: Player, real: Any) -> AnyBackend:

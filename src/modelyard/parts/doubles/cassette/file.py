@@ -1,8 +1,6 @@
-"""The file of a cassette: a header, then in JSON Lines the offered models and the recorded answers.
-
-A line is appended by a single write, under a lock that other processes respect, so that two of them may record into one
-file and a review shows the added lines. Windows has no such lock: there one process at a time may record into a file.
-"""
+"""The file of a cassette: a header, then in JSON Lines the offered models and the recorded answers. A line is appended
+by a single write, under a lock that other processes respect, so that two of them may record into one file and a review
+shows the added lines. Windows has no such lock: there one process at a time may record into a file."""
 
 import json
 import os
@@ -26,16 +24,12 @@ _HEADER = {"modelyard_cassette": VERSION}
 
 @attrs.frozen
 class Timed:
-    """A delta, and the seconds between the request and its arrival."""
-
     at: float
     delta: Delta
 
 
 @attrs.frozen
 class Offer:
-    """A model as the recorded backend offered it."""
-
     entry: CatalogueEntry
     capabilities: Capabilities
 
@@ -43,10 +37,8 @@ class Offer:
 @attrs.frozen
 class Recording:
     """A request (`testing.cassette.request_key`) and its answer. `step` is that of a trained model's checkpoint.
-
     `left_early` means that the reader disconnected before the answer was complete. `line` is its line in the file, 0 if
-    it was just made.
-    """
+    it was just made."""
 
     asked: Mapping[str, Any]
     prompt_tokens: int | None
@@ -57,10 +49,8 @@ class Recording:
 
 
 class CassetteFile:
-    """A cassette file. Opening it with `truncate` empties it; recordings that were read are never rewritten.
-
-    Raises FileNotFoundError, `StoreCorrupt` naming the line that cannot be read, or `StoreTooNew`.
-    """
+    """A cassette file. Opening it with `truncate` empties it; recordings that were read are never rewritten. Raises
+    FileNotFoundError, `StoreCorrupt` naming the line that cannot be read, or `StoreTooNew`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -71,7 +61,6 @@ class CassetteFile:
 
     @classmethod
     def opened(cls, path: Path, truncate: bool) -> "CassetteFile":
-        """Open a file, creating it if needed, and emptying it if `truncate` is true."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
             if truncate:
@@ -79,11 +68,9 @@ class CassetteFile:
         return cls(path)
 
     def add(self, recording: Recording) -> None:
-        """Append a recording. Raises `StoreCorrupt` or OSError."""
         _append(self.path, [_recording_json(recording)])
 
     def offer(self, offers: Mapping[str, Offer]) -> None:
-        """Append those offers that the file does not contain yet. Raises `StoreCorrupt` or OSError."""
         new = {model: offer for model, offer in offers.items() if self.offers.get(model) != offer}
         self.offers |= new
         if new:
@@ -112,7 +99,6 @@ class CassetteFile:
 
 
 def _recording_json(recording: Recording) -> dict[str, Any]:
-    """Return a recording as JSON, with the request first, for human readers, and each delta with its time."""
     data: dict[str, Any] = unstructure(attrs.evolve(recording, deltas=(), line=0))
     return data | {"deltas": [{"at": timed.at, **unstructure(timed.delta)} for timed in recording.deltas]}
 
@@ -157,7 +143,6 @@ def _check_whole(path: Path, file: FileIO, size: int) -> None:
 
 
 def _line(data: Mapping[str, Any]) -> bytes:
-    """Encode a line in UTF-8, for human readers; escape it if it contains lone surrogates."""
     try:
         return f"{json.dumps(data, ensure_ascii=False)}\n".encode()
     except UnicodeEncodeError:

@@ -16,10 +16,8 @@ _COMPARED = 4000
 
 
 class Match:
-    """The compared part of requests: everything, all but the fields to `ignore`, or what `match` returns.
-
-    Raises `InvalidInput` for a field that no request has, and if both are given.
-    """
+    """The compared part of requests: everything, all but the fields to `ignore`, or what `match` returns. Raises
+    `InvalidInput` for a field that no request has, and if both are given."""
 
     def __init__(self, match: Callable[[CompletionRequest], object] | None, ignore: Collection[str]) -> None:
         unknown = sorted(set(ignore) - FIELDS)
@@ -30,15 +28,11 @@ class Match:
         self._match, self._ignored = match, frozenset(ignore)
 
     def compared(self, requested: RequestKey) -> Any:
-        """Return JSON data: requests match if it is equal."""
         if self._match is None:
             return {name: value for name, value in requested.items() if name not in self._ignored}
         return unstructure(self._match(request_of(requested)))
 
     def key(self, requested: RequestKey) -> str:
-        """Return the compared part as one string. Raises `InvalidInput` if `match` returns something other than JSON
-        data.
-        """
         try:
             return json.dumps(self.compared(requested), sort_keys=True)
         except TypeError as error:
@@ -47,11 +41,9 @@ class Match:
             ) from None
 
     def prompt_key(self, requested: RequestKey) -> str:
-        """Return the key of the part that determines the prompt's length."""
         return self.key(prompt_part(requested))
 
     def nearest(self, recorded: Sequence[RequestKey], requested: RequestKey) -> tuple[int, list[str]]:
-        """Return the index of the most similar recorded request, and its differences, one sentence each."""
         wanted, text = self.compared(requested), self.key(requested)
         return min(
             ((at, list(differences(self.compared(one), wanted))) for at, one in enumerate(recorded)),
@@ -64,7 +56,6 @@ def _likeness(one: str, other: str) -> float:
 
 
 def differences(recorded: Any, requested: Any, *loc: str | int) -> Iterator[str]:
-    """Yield every place where two JSON values differ."""
     if isinstance(recorded, dict) and isinstance(requested, dict):
         for name in [*recorded, *(name for name in requested if name not in recorded)]:
             yield from _member(recorded, requested, name, loc)
@@ -90,7 +81,6 @@ def _where(loc: tuple[str | int, ...]) -> str:
 
 
 def _shown(value: Any, other: Any = None) -> str:
-    """Shorten a value; of a long string, show the part where it begins to differ from `other`."""
     text = value if isinstance(value, str) else json.dumps(value)
     start = 0
     if isinstance(value, str) and isinstance(other, str):
@@ -100,7 +90,6 @@ def _shown(value: Any, other: Any = None) -> str:
 
 
 def _common_length(one: str, other: str) -> int:
-    """Return the length of the common prefix of two strings."""
     for at, (left, right) in enumerate(zip(one, other, strict=False)):
         if left != right:
             return at
@@ -108,6 +97,5 @@ def _common_length(one: str, other: str) -> int:
 
 
 def in_words(differing: Sequence[str]) -> str:
-    """Join the differences to one sentence, with the first few of many."""
     more = f"; and {len(differing) - _MOST_SHOWN} more" if len(differing) > _MOST_SHOWN else ""
     return "; ".join(differing[:_MOST_SHOWN]) + more

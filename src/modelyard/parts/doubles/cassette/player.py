@@ -1,4 +1,4 @@
-"""A cassette being played: which recording is next, and recording what is missing."""
+"""A cassette in use: which recording is next, and recording what is missing."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -17,8 +17,6 @@ from modelyard.parts.doubles.cassette.request_key import RequestKey, request_key
 from modelyard.protocols import Clock, ServedModel
 
 Mode = Literal["none", "new", "all"]
-"""Replay and never use the backend; record what is missing; record everything again."""
-
 _DECIMALS = 4
 
 
@@ -37,7 +35,6 @@ class Player:
         self._lock = threading.Lock()
 
     def entries(self, real: Any) -> Sequence[CatalogueEntry]:
-        """Return the entries of the real backend, recording them, or those that were recorded."""
         if real is None:
             return tuple(offer.entry for offer in self.file.offers.values())
         entries: Sequence[CatalogueEntry] = real.entries()
@@ -48,7 +45,6 @@ class Player:
         return entries
 
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel, real: Any) -> int | None:
-        """Return the recorded count, else that of the real backend."""
         key = self._match.prompt_key(self._redacted(request_key(request, model.entry, None)))
         if self.mode != "all" and key in self._prompts:
             return self._prompts[key]
@@ -56,7 +52,6 @@ class Player:
         return counted
 
     def find(self, request: CompletionRequest, model: ServedModel, real: Any) -> "Recording | RecordingSession":
-        """Return the recording that answers, or a session that records one. Raises `NoAnswerPrepared`."""
         prompt_tokens = self.prompt_tokens(request, model, real)
         plain = request_key(request, model.entry, prompt_tokens)
         asked = self._redacted(plain)
@@ -69,7 +64,6 @@ class Player:
         return RecordingSession(self, request.n, Recording(asked, prompt_tokens, (), step), asked != plain)
 
     def keep(self, session: "RecordingSession", left_early: bool) -> None:
-        """Write the answer of a session to the file, and count it as played."""
         deltas = self._redactor.deltas([timed.delta for timed in session.received])
         if session.secretive:
             deltas = [without_prompt_ids(delta) for delta in deltas]
@@ -79,10 +73,8 @@ class Player:
             self.file.add(recording)
 
     def replayed(self, recording: Recording) -> Iterator[tuple[float, Delta]]:
-        """Yield each delta and the seconds to wait before it.
-
-        Raises `NoAnswerPrepared` if the reader had disconnected.
-        """
+        """Yield each delta and the seconds to wait before it. Raises `NoAnswerPrepared` if the reader had
+        disconnected."""
         began = self.clock.monotonic() if self.clock else 0.0
         for timed in recording.deltas:
             yield (max(0.0, timed.at - (self.clock.monotonic() - began)) if self.clock else 0.0), timed.delta
@@ -118,8 +110,6 @@ _ADVICE = "record it with mode='new', or compare less with ignore= or match="
 
 
 class RecordingSession:
-    """An answer while it is recorded. The end of a complete answer is `held` until it has been written."""
-
     def __init__(self, player: Player, choices: int, recording: Recording, secretive: bool) -> None:
         self.recording: Recording = recording
         self.secretive: bool = secretive
@@ -130,7 +120,6 @@ class RecordingSession:
         self._began = self._clock.monotonic()
 
     def add(self, delta: Delta) -> bool:
-        """Record a delta; return whether the reader may have it now."""
         self.received.append(Timed(round(self._clock.monotonic() - self._began, _DECIMALS), delta))
         self._open -= delta.finish_reason is not None
         if self._open <= 0:
@@ -138,10 +127,8 @@ class RecordingSession:
         return self._open > 0
 
     def keep(self) -> None:
-        """Write the whole answer."""
         self._player.keep(self, left_early=False)
 
     def keep_so_far(self) -> None:
-        """Write what came before the reader disconnected."""
         if self.received:
             self._player.keep(self, left_early=True)

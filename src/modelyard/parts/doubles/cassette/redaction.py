@@ -1,7 +1,5 @@
-"""Removal of secrets from recordings: known shapes of keys, and what the host names.
-
-A secret is also found across the pieces of a stream: they are searched as one text.
-"""
+"""Removal of secrets from recordings: known shapes of keys, and what the host names. A secret is also found across the
+pieces of a stream: they are searched as one text."""
 
 import json
 import re
@@ -33,7 +31,6 @@ KNOWN_SHAPES: Mapping[str, str] = {
     "bearer token": r"(?i:(?<=\bbearer ))[0-9A-Za-z._~+/=-]{16,}",
     "password in a URL": r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)",
 }
-"""The shapes of keys of well-known services."""
 
 
 class Redactor:
@@ -48,11 +45,9 @@ class Redactor:
         self._patterns += [_literal(given) if isinstance(given, str) else given for given in patterns]
 
     def text(self, text: str) -> str:
-        """Return the text without secrets."""
         return self.pieces([text])[0]
 
     def value(self, value: Any) -> Any:
-        """Return JSON data without secrets in its strings and names."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
@@ -71,10 +66,8 @@ class Redactor:
         return kept
 
     def deltas(self, deltas: Sequence[Delta]) -> list[Delta]:
-        """Return the deltas of an answer without secrets in text, reasoning, arguments of calls, or tokens.
-
-        A token of a secret keeps its log-probability and loses its alternatives; the ids of its delta become 0.
-        """
+        """Return the deltas of an answer without secrets in text, reasoning, arguments of calls, or tokens. A token of
+        a secret keeps its log-probability and loses its alternatives; the ids of its delta become 0."""
         clean = list(deltas)
         for choice in {delta.index for delta in deltas}:
             places = [at for at, delta in enumerate(deltas) if delta.index == choice]
@@ -104,7 +97,6 @@ class Redactor:
             deltas[at] = _with_tokens(deltas[at], tuple(entry for _, entry in group))
 
     def _spans(self, text: str) -> list[tuple[int, int]]:
-        """Return the spans of secrets in order, merging those that touch or overlap."""
         found = sorted(match.span() for pattern in self._patterns for match in pattern.finditer(text) if match[0])
         merged: list[tuple[int, int]] = []
         for start, end in found:
@@ -116,12 +108,10 @@ class Redactor:
 
 
 def _literal(secret: str) -> re.Pattern[str]:
-    """Match a string literally, and in its JSON form."""
     return re.compile(f"{re.escape(secret)}|{re.escape(json.dumps(secret)[1:-1])}")
 
 
 def _outside(piece: str, at: int, spans: list[tuple[int, int]]) -> Iterator[str]:
-    """Yield the parts of a piece that begins at `at` without secrets, and a mark for each secret that begins in it."""
     here, end = at, at + len(piece)
     for first, last in spans:
         if last <= at or first >= end:
@@ -136,7 +126,6 @@ def _outside(piece: str, at: int, spans: list[tuple[int, int]]) -> Iterator[str]
 
 
 def without_prompt_ids(delta: Delta) -> Delta:
-    """Replace each token id of the prompt, which contains a secret, by 0."""
     return attrs.evolve(delta, prompt_token_ids=(0,) * len(delta.prompt_token_ids))
 
 

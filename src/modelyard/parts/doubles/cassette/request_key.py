@@ -1,9 +1,7 @@
-"""The key of a request: JSON data that a cassette stores and compares, and that a person can read.
-
-Sampling parameters are on the same level as the others, and values that are defaults are left out. So is what cannot
-change an answer (`user`, `metadata`, `store`), and what the platform filled in: a seed that it drew, and a token limit
-that is all that the model has room for.
-"""
+"""The key of a request: JSON data that a cassette stores and compares, and that a person can read. Sampling parameters
+are on the same level as the others, and default values are left out. So are fields that cannot change an answer
+(`user`, `metadata`, `store`), and those that the platform filled in: a seed that it drew, and a token limit that is all
+that the model has room for."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,14 +18,12 @@ WITHOUT_EFFECT = ("user", "metadata", "store")
 FIELDS = frozenset(
     {*SAMPLING_PARAMETERS, *(field.name for field in attrs.fields(CompletionRequest))} - {"sampling", *WITHOUT_EFFECT}
 )
-"""The members of a key."""
 
 _DRAWN_SEED = 2**32
 """A seed of this magnitude or more counts as drawn by the platform: of its 64-bit seeds one in 2^31 lies below."""
 
 
 def request_key(request: CompletionRequest, entry: CatalogueEntry, prompt_tokens: int | None) -> dict[str, Any]:
-    """Return the key of a request to a model, whose prompt has so many tokens."""
     key: dict[str, Any] = unstructure(request)
     key |= key.pop("sampling", {})
     for name in WITHOUT_EFFECT:
@@ -45,7 +41,6 @@ def prompt_part(key: RequestKey) -> dict[str, Any]:
 
 
 def request_of(key: RequestKey) -> CompletionRequest:
-    """Return the request of a key. Raises `InvalidInput` for data that `request_key` does not return."""
     sampling = {name: key[name] for name in SAMPLING_PARAMETERS if name in key}
     others = {name: value for name, value in key.items() if name not in SAMPLING_PARAMETERS}
     return structure_exactly(CompletionRequest, others | {"sampling": sampling})

@@ -34,11 +34,9 @@ class HttpxTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         self._carrier = InProcess(platform, httpx.RemoteProtocolError, interfaces)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Respond to a `Client`."""
         return _response(self._carrier.handle(request), _Stream)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Respond to an `AsyncClient`."""
         return _response(await self._carrier.ahandle(request), _AsyncStream)
 
 

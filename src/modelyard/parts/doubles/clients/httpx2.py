@@ -34,11 +34,9 @@ class Httpx2Transport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
         self._carrier = InProcess(platform, httpx2.RemoteProtocolError, interfaces)
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Respond to a `Client`."""
         return _response(self._carrier.handle(request), _Stream)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Respond to an `AsyncClient`."""
         return _response(await self._carrier.ahandle(request), _AsyncStream)
 
 

@@ -19,26 +19,16 @@ BrokenOff = Callable[[str], Exception]
 
 
 class RequestUrl(Protocol):
-    """A URL of a client library."""
+    @property
+    def scheme(self) -> str: ...
 
     @property
-    def scheme(self) -> str:
-        """The scheme, such as "http"."""
-        ...
-
-    @property
-    def raw_path(self) -> bytes:
-        """Path and query, percent-encoded."""
-        ...
+    def raw_path(self) -> bytes: ...
 
 
 class RawHeaders(Protocol):
-    """Headers of a client library."""
-
     @property
-    def raw(self) -> list[tuple[bytes, bytes]]:
-        """Names and values."""
-        ...
+    def raw(self) -> list[tuple[bytes, bytes]]: ...
 
 
 class ClientRequest(Protocol):
@@ -48,14 +38,10 @@ class ClientRequest(Protocol):
     stream: Any
 
     @property
-    def url(self) -> RequestUrl:
-        """The requested URL; its host does not matter."""
-        ...
+    def url(self) -> RequestUrl: ...
 
     @property
-    def headers(self) -> RawHeaders:
-        """The headers."""
-        ...
+    def headers(self) -> RawHeaders: ...
 
 
 class _ClientFailed(BaseException):
@@ -66,10 +52,8 @@ class _ClientFailed(BaseException):
 
 
 class InProcess:
-    """Carries requests to a platform and responses back. Thread-safe; holds nothing that must be closed.
-
-    What the client's body raises is raised to the client. If a response breaks off, `broken_off` creates the exception.
-    """
+    """Carries requests to a platform and responses back. Thread-safe; holds nothing that must be closed. An exception
+    of the client's body is raised to the client. If a response breaks off, `broken_off` creates the exception."""
 
     def __init__(self, platform: Platform, broken_off: BrokenOff, interfaces: Iterable[Interface] = STANDARD) -> None:
         self._endpoint = Endpoint(platform, interfaces)
@@ -85,7 +69,6 @@ class InProcess:
             raise self._broken_off("the platform disconnected without a response") from error
 
     async def ahandle(self, request: ClientRequest) -> Response:
-        """Respond as `handle` does, on an event loop, where other tasks run meanwhile, as with a socket."""
         await asyncio.sleep(0)
         try:
             return await self._endpoint.ahandle(_request(request, _asent(request.stream)))
@@ -134,7 +117,7 @@ class Pieces:
 
 
 class AsyncPieces:
-    """The body of a response on an event loop, where other tasks run after each piece."""
+    """The body of a response on an event loop; other tasks run after each piece."""
 
     def __init__(self, pieces: Any, broken_off: BrokenOff) -> None:
         self._pieces, self._broken_off = pieces, broken_off
@@ -148,5 +131,4 @@ class AsyncPieces:
             raise self._broken_off("the platform broke off its response") from error
 
     async def aclose(self) -> None:
-        """Stop the work for the response; the usage so far is recorded."""
         await self._pieces.aclose()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from modelyard.parts.doubles.faults.faults import Faults
 
 BASE_URL = "http://modelyard.invalid/inference/v1"
-"""The base URL of the clients, whose host name can never be resolved."""
+"""The base URL of the clients, with a host name that can never be resolved."""
 
 
 def openai_client(
@@ -40,10 +40,8 @@ def openai_client(
 def async_openai_client(
     platform: Platform, *, base_url: str = BASE_URL, faults: "Faults | None" = None, **options: Any
 ) -> "AsyncOpenAI":
-    """Create an asynchronous client as `openai_client` does.
-
-    It holds no socket and may be used on one event loop after another.
-    """
+    """Create an asynchronous client as `openai_client` does. It holds no socket and may be used on one event loop after
+    another."""
     openai = _openai()
     http_client = openai.DefaultAsyncHttpxClient(transport=_transport(openai, platform, faults))
     client = openai.AsyncOpenAI(base_url=base_url, http_client=http_client, **_with_key(platform, options))
@@ -59,7 +57,6 @@ def _openai() -> ModuleType:
 
 
 def _transport(openai: ModuleType, platform: Platform, faults: "Faults | None") -> object:
-    """Create the transport for the library on which this version of the client is built."""
     library = openai.DefaultHttpxClient.__base__.__module__.partition(".")[0]
     transport = httpx.HttpxTransport(platform) if library == "httpx" else httpx2.Httpx2Transport(platform)
     return transport if faults is None else faults.transport(transport)

@@ -1,8 +1,6 @@
-"""The pauses between a client's retries: they pass on the platform's manual clock, and take no real time.
-
-A client that retries sleeps by itself, which a test would have to wait for. On a `ManualClock` the pause moves the
-clock; a platform with a real clock is asked again at once.
-"""
+"""The pauses between a client's retries: they pass on the platform's manual clock, and take no real time. A client that
+retries sleeps by itself, and a test would have to wait for that. On a `ManualClock` the pause moves the clock; a
+platform with a real clock is asked again at once."""
 
 from collections.abc import Callable
 from inspect import iscoroutinefunction
@@ -18,34 +16,27 @@ SLEEP_OF_OPENAI = "_sleep_for_retry"
 
 
 class RetryPauses:
-    """Pauses of clients of one platform."""
-
     def __init__(self, platform: Platform) -> None:
         self._clock = platform.clock if isinstance(platform.clock, ManualClock) else None
 
     def sleep(self, seconds: float) -> None:
-        """Let a pause pass."""
         if self._clock is not None:
             self._clock.sleep(seconds)
 
     async def asleep(self, seconds: float) -> None:
-        """Let a pause pass, on an event loop."""
         if self._clock is not None:
             await self._clock.asleep(seconds)
 
 
 def pause_of_openai(client: Any, *, retries_taken: int, max_retries: int, options: Any, response: Any) -> float:
-    """Return how many seconds an `openai` client would have slept, given the arguments of its own sleep."""
     headers = None if response is None else response.headers
     seconds: float = client._calculate_retry_timeout(max_retries - retries_taken, options, headers)
     return seconds
 
 
 def without_sleep(client: T, platform: Platform) -> T:
-    """Return the `openai` client, which from now on retries in no real time, as do those made by its `with_options`.
-
-    It stays an instance of its own class.
-    """
+    """Return the `openai` client, which from now on retries in no real time, as do copies made by its `with_options`.
+    It stays an instance of its own class."""
     pauses, changed = RetryPauses(platform), cast(Any, client)
     copy: Callable[..., T] = changed.copy
 

@@ -1,4 +1,4 @@
-"""An ASGI application on a free loopback port, in a thread of its own, for clients that need a socket."""
+"""An ASGI application on a free loopback port, in another thread, for clients that need a socket."""
 
 import asyncio
 import itertools
@@ -18,7 +18,6 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]
 PATIENCE = 1
 """Seconds that a response may still be streamed after the server was asked to stop."""
 LONGEST_END = 30
-"""Seconds within which a server must have stopped."""
 TICK = 0.1
 """Seconds between two ticks of the server, which keep the date that it sends."""
 
@@ -31,10 +30,8 @@ class AsgiServer:
         self._server = server
 
     def cut(self, client: tuple[str, int] | None = None) -> None:
-        """Drop all connections, idle ones too, or only that of one client (an ASGI scope's `client`).
-
-        That one still receives what was sent. May be called from any thread.
-        """
+        """Drop all connections, idle ones too, or only that of one client (an ASGI scope's `client`). That one still
+        receives what was sent. May be called from any thread."""
         for connection in list(self._server.server_state.connections):
             if client is None:
                 connection.loop.call_soon_threadsafe(connection.transport.abort)
@@ -44,11 +41,9 @@ class AsgiServer:
 
 @contextmanager
 def asgi_server(application: Application, **options: Any) -> Iterator[AsgiServer]:
-    """Serve the application while the block runs; `options` are those of a `uvicorn.Config`.
-
-    Logs go to the loggers of `uvicorn`, which are not configured unless the options name a level. Raises `MissingExtra`
-    without uvicorn, and RuntimeError for a server that does not stop.
-    """
+    """Serve the application while the block runs; `options` are those of a `uvicorn.Config`. Logs go to the loggers of
+    `uvicorn`, which are not configured unless the options name a level. Raises `MissingExtra` without uvicorn, and
+    RuntimeError for a server that does not stop."""
     try:
         import uvicorn  # noqa: PLC0415 - an extra that is needed for sockets only
     except ImportError as error:
@@ -74,7 +69,7 @@ def asgi_server(application: Application, **options: Any) -> Iterator[AsgiServer
 
 
 def _listener() -> socket.socket:
-    """Listen on a free port. Only with its protocol named does an event loop send what is written without delay."""
+    """Listen on a free port. An event loop sends without delay only if the protocol is named."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.bind(("127.0.0.1", 0))
@@ -106,7 +101,7 @@ async def _tick(server: Any, end: asyncio.Event) -> None:
 
 
 async def _shut_down(server: Any, patiently: Callable[..., Awaitable[None]], sockets: Any = None) -> None:
-    """Shut down at once where no request is being answered; otherwise `patiently`, as uvicorn does."""
+    """Shut down at once if no request is being answered; otherwise `patiently`, as uvicorn does."""
     state = server.server_state
     for connection in list(state.connections):
         connection.shutdown()

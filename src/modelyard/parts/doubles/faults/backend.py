@@ -1,4 +1,4 @@
-"""A backend whose answers fail as scheduled."""
+"""A backend with answers that fail as scheduled."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, cast
@@ -21,14 +21,11 @@ AnyBackend = Backend | AsyncBackend
 
 
 def faulty_backend(plan: FaultPlan, inner: AnyBackend) -> AnyBackend:
-    """Wrap a backend in one of the same kind: synchronous, asynchronous or both."""
     kinds = {(True, False): _Faulty, (False, True): _AsyncFaulty, (True, True): _BothFaulty}
     return cast(AnyBackend, kinds[hasattr(inner, "stream"), hasattr(inner, "astream")](plan, inner))
 
 
 class _FaultyOffer:
-    """What both kinds have in common. Other attributes are the backend's own."""
-
     def __init__(self, plan: FaultPlan, inner: Any) -> None:
         self._plan, self._inner = plan, inner
 
@@ -36,7 +33,6 @@ class _FaultyOffer:
         return getattr(self._inner, name)
 
     def backend_of(self, model: str) -> AnyBackend:
-        """Return the model's backend, wrapped: of a router, every backend fails as scheduled."""
         found = backend_of(self._inner, model)
         return cast(AnyBackend, self) if found is self._inner else faulty_backend(self._plan, found)
 
@@ -54,15 +50,11 @@ class _FaultyOffer:
 
 
 class _Faulty(_FaultyOffer):
-    """A synchronous backend."""
-
     @property
     def blocking(self) -> bool:
-        """Whether the backend blocks, or a slow answer is scheduled."""
         return bool(self._inner.blocking) or self._plan.slow(COMPLETION)
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
-        """Stream the backend's answer, or fail."""
         answer = _Answer(self._plan.struck(COMPLETION))
         deltas = one_by_one(self._inner.stream(request, model))
         try:
@@ -79,10 +71,7 @@ class _Faulty(_FaultyOffer):
 
 
 class _AsyncFaulty(_FaultyOffer):
-    """An asynchronous backend."""
-
     async def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Delta]:
-        """Stream the backend's answer, or fail."""
         answer = _Answer(self._plan.struck(COMPLETION))
         deltas = aone_by_one(self._inner.astream(request, model))
         try:
@@ -113,18 +102,15 @@ class _Answer:
 
     @property
     def continues(self) -> bool:
-        """Whether the rest of the answer follows."""
         return self._fault is None or isinstance(self._fault, Slow | Malformed)
 
     def passed(self, delta: Delta) -> Delta:
-        """Return the part of a delta that comes before the disturbance."""
         if delta.tokens > self.left and not self.continues:
             delta = attrs.evolve(first_tokens(delta, self.left), finish_reason=None, usage=None)
         self.left = max(0, self.left - delta.tokens)
         return delta
 
     def disturbed(self) -> float:
-        """Record the disturbance, unless the answer was too short for it; return the seconds that it takes."""
         if self._struck is None or self.left:
             self._fault = None
             return 0.0
@@ -132,7 +118,6 @@ class _Answer:
         return self._struck.seconds
 
     def replacement(self) -> Sequence[Delta]:
-        """Return what is streamed instead of the rest, or before it. Raises what ends the answer."""
         if isinstance(self._fault, Exception):
             raise self._fault.with_traceback(None)
         if isinstance(self._fault, Timeout):

@@ -20,7 +20,7 @@ __all__ = ["Cut", "Disconnect", "Faults", "Happened", "Killed", "Malformed", "Sl
 
 
 class Faults:
-    """What goes wrong at the ports of one platform, and when. Equal seeds give equal faults.
+    """The faults at the ports of one platform, by a schedule. Equal seeds give equal faults.
 
         faults = Faults()
         with faults.open_platform() as platform:
@@ -62,16 +62,13 @@ class Faults:
         rate: float | None = None,
         after: int = 0,
     ) -> None:
-        """Fail a request of a client in process: before it is sent, or `after` so many events of its response.
-
-        A response without events counts as one event.
-        """
+        """Fail a request of a client in process: before it is sent, or `after` so many events of its response. A
+        response without events counts as one event."""
         self._plan.add(CONNECTION, fault, at, times, rate, after)
 
     def transact(
         self, error: Exception, *, at: int | None = None, times: int | None = None, rate: float | None = None
     ) -> None:
-        """Fail a transaction of the store: `StoreBusy`, `StorageFull`."""
         self._plan.add(TRANSACT, error, at, times, rate)
 
     def read(
@@ -133,16 +130,13 @@ class Faults:
     # ---- wrapping the ports
 
     def backend(self, inner: AnyBackend) -> AnyBackend:
-        """Wrap a backend; of a router, wrap every backend."""
         return faulty_backend(self._plan, inner)
 
     def store(self, inner: Store) -> Store:
-        """Wrap a store."""
         self._store = inner
         return FaultyStore(self._plan, inner)
 
     def artifacts(self, inner: ArtifactStore) -> ArtifactStore:
-        """Wrap an artifact store."""
         return FaultyArtifacts(self._plan, inner)
 
     def trainer(self, inner: Trainer) -> Trainer:
@@ -150,7 +144,6 @@ class Faults:
         return FaultyTrainer(self._plan, inner, self._kept, ids_by(self.clock))
 
     def executor(self, inner: Executor) -> Executor:
-        """Wrap an executor."""
         return FaultyExecutor(self._plan, inner)
 
     def transport(self, inner: Any) -> Any:
@@ -158,10 +151,8 @@ class Faults:
         return FaultyTransport(self._plan, inner)
 
     def open_platform(self, path: str | os.PathLike[str] | None = None, **arguments: Any) -> Platform:
-        """Call `modelyard.open_platform` with this clock and with every port wrapped, including given ones.
-
-        Raises ValueError for another clock.
-        """
+        """Call `modelyard.open_platform` with this clock and with every port wrapped, including given ones. Raises
+        ValueError for another clock."""
         if arguments.setdefault("clock", self.clock) is not self.clock:
             raise ValueError("pass the clock to Faults(clock=...), so that both use the same")
         opened = open_platform(path, **arguments)

@@ -21,7 +21,7 @@ class Timeout:
 
 @attrs.frozen
 class Disconnect:
-    """The connection is lost."""
+    """The client loses its connection."""
 
 
 @attrs.frozen
@@ -51,10 +51,8 @@ Fault = Exception | Slow | Timeout | Disconnect | Cut | Malformed | Killed | Tak
 
 @attrs.frozen
 class Happened:
-    """A fault that occurred: at the `number`-th call of its operation, at this `moment` of the clock.
-
-    For training jobs the number is that of the step.
-    """
+    """A fault that occurred: at the `number`-th call of its operation, at this `moment` of the clock. For training jobs
+    the number is that of the step."""
 
     operation: str
     number: int

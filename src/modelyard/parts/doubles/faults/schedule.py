@@ -1,4 +1,4 @@
-"""The schedule of faults, repeatable by its seed, and a record of those that occurred."""
+"""The schedule of faults, repeatable by its seed, and a record of faults that occurred."""
 
 import math
 import threading
@@ -13,10 +13,8 @@ from modelyard.protocols import Clock
 
 @attrs.define(eq=False)
 class Planned:
-    """A scheduled fault: from the `at`-th call on so many `times`, or at a `rate`.
-
-    `after` is the number of tokens, or events, of an answer that precede it.
-    """
+    """A scheduled fault: from the `at`-th call on so many `times`, or at a `rate`. `after` is the number of tokens, or
+    events, of an answer that precede it."""
 
     operation: str
     fault: Fault
@@ -43,7 +41,6 @@ class Planned:
 
     @property
     def lacks(self) -> bool:
-        """Return whether it occurred less often than scheduled."""
         return self.happened < (1 if self.times == math.inf else self.times)
 
     def __str__(self) -> str:
@@ -54,8 +51,6 @@ class Planned:
 
 
 class FaultPlan:
-    """The faults of one platform, scheduled and occurred. Thread-safe."""
-
     def __init__(self, seed: int, clock: Clock) -> None:
         self.seed: int = seed
         self.clock: Clock = clock
@@ -67,7 +62,6 @@ class FaultPlan:
     def add(
         self, operation: str, fault: Fault, at: int | None, times: int | None, rate: float | None, after: int = 0
     ) -> None:
-        """Schedule a fault. Raises ValueError for a contradictory schedule."""
         if rate is not None and at is not None:
             raise ValueError("give `at` or `rate`, not both")
         if not ((at is None or at >= 1) and (times is None or times >= 1) and after >= 0):
@@ -80,7 +74,6 @@ class FaultPlan:
             self.planned.append(Planned(operation, fault, at or 1, often, rate, after, draws))
 
     def struck(self, operation: str, number: int | None = None) -> "Struck | None":
-        """Return the fault of this call, if any: of several the one that was scheduled first."""
         with self._lock:
             self._numbers[operation] += 1
             here = [one for one in self.planned if one.operation == operation and one.strikes(number)]
@@ -89,18 +82,15 @@ class FaultPlan:
             return Struck(self, here[0], number or self._numbers[operation]) if here else None
 
     def raises(self, operation: str) -> None:
-        """Raise the fault of this call, if any."""
         struck = self.struck(operation)
         if struck is not None:
             raise struck.error()
 
     def slow(self, operation: str) -> bool:
-        """Return whether a fault of this operation that takes time is scheduled."""
         with self._lock:
             return any(isinstance(one.fault, Slow | Timeout) for one in self.planned if one.operation == operation)
 
     def note(self, planned: Planned, number: int) -> None:
-        """Record a fault that has occurred."""
         with self._lock:
             planned.happened += 1
             self.happened.append(Happened(planned.operation, number, planned.fault, self.clock.now()))
@@ -108,34 +98,27 @@ class FaultPlan:
 
 @attrs.frozen
 class Struck:
-    """A fault that occurs now, at the `number`-th call of its operation."""
-
     plan: FaultPlan
     planned: Planned
     number: int
 
     @property
     def fault(self) -> Fault:
-        """The fault."""
         return self.planned.fault
 
     @property
     def seconds(self) -> float:
-        """The seconds that it takes."""
         return self.fault.seconds if isinstance(self.fault, Slow | Timeout) else 0.0
 
     @property
     def after(self) -> int:
-        """The number of tokens, or events, of an answer that precede it."""
         return self.planned.after
 
     def record(self) -> Fault:
-        """Record that it has occurred, and return it."""
         self.plan.note(self.planned, self.number)
         return self.planned.fault
 
     def error(self) -> Exception:
-        """Record that it has occurred, and return it as an exception."""
         error = self.record()
         assert isinstance(error, Exception)
         return error.with_traceback(None)

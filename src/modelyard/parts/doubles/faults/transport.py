@@ -11,8 +11,6 @@ CONNECTION = "connection"
 
 
 class FaultyTransport:
-    """Carries requests as another transport does, or loses the connection. It serves both kinds of client."""
-
     def __init__(self, plan: FaultPlan, inner: Any) -> None:
         self._plan, self._inner = plan, inner
 
@@ -29,7 +27,6 @@ class FaultyTransport:
         return response
 
     async def handle_async_request(self, request: Any) -> Any:
-        """Respond to an `AsyncClient`."""
         struck = self._plan.struck(CONNECTION)
         if struck is not None and not struck.after:
             struck.record()
@@ -41,11 +38,9 @@ class FaultyTransport:
         return response
 
     def close(self) -> None:
-        """Close the other transport."""
         self._inner.close()
 
     async def aclose(self) -> None:
-        """Close the other transport, on an event loop."""
         await self._inner.aclose()
 
     def __enter__(self) -> "FaultyTransport":
@@ -64,38 +59,29 @@ class FaultyTransport:
 
 
 class _Cut:
-    """The place where the body of a response breaks: after so many events, or at its end if it has no events."""
-
     def __init__(self, struck: Struck) -> None:
         self._left, self._events = struck.after, 0
 
     @property
     def reached(self) -> bool:
-        """Whether everything before the place has passed."""
         return self._events >= self._left
 
     def parts(self, piece: bytes) -> tuple[bytes, bytes]:
-        """Split a piece at the place."""
         at = 0
         while not self.reached and (end := piece.find(b"\n\n", at)) >= 0:
             at, self._events = end + 2, self._events + 1
         return (piece[:at], piece[at:]) if self.reached else (piece, b"")
 
     def over(self) -> bool:
-        """Return whether the place is at the body's end."""
         return not self._events and self._left == 1
 
 
 class _Broken:
-    """The body of a response on a connection that fails."""
-
     def __init__(self, struck: Struck, request: Any, stream: Any) -> None:
         self._struck, self._request, self._stream = struck, request, stream
 
 
 class _Breaking(_Broken):
-    """The body for a `Client`."""
-
     def __iter__(self) -> Iterator[bytes]:
         cut, pieces = _Cut(self._struck), iter(self._stream)
         for piece in pieces:
@@ -115,13 +101,10 @@ class _Breaking(_Broken):
         _raise(self._struck, self._request)
 
     def close(self) -> None:
-        """Close the wrapped body, because the client has disconnected."""
         self._stream.close()
 
 
 class _AsyncBreaking(_Broken):
-    """The body for an `AsyncClient`."""
-
     async def __aiter__(self) -> AsyncIterator[bytes]:
         cut, pieces = _Cut(self._struck), aiter(self._stream)
         async for piece in pieces:
@@ -142,7 +125,6 @@ class _AsyncBreaking(_Broken):
         _raise(self._struck, self._request)
 
     async def aclose(self) -> None:
-        """Close the wrapped body, because the client has disconnected."""
         await self._stream.aclose()
 
 
@@ -157,7 +139,6 @@ def _library(request: Any) -> Any:
 
 
 def _raise(struck: Struck, request: Any) -> None:
-    """Raise the fault as an exception of the client's library; if it is slow only, return."""
     library, fault = _library(request), struck.fault
     if isinstance(fault, Slow):
         return

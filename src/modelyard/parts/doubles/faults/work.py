@@ -1,4 +1,4 @@
-"""A trainer and an executor whose jobs fail, die, are slow or are lost, as scheduled."""
+"""A trainer and an executor with jobs that fail, die, are slow or are lost, as scheduled."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import count
@@ -32,20 +32,16 @@ MOST_CRASHES = 1_000_000
 
 
 class FaultyTrainer:
-    """A trainer whose runs fail as scheduled when they reach a step, before that step is recorded.
-
-    `store` is where the jobs are, which it takes away from whom they are taken.
-    """
+    """A trainer with runs that fail as scheduled when they reach a step, before that step is recorded. `store` has the
+    jobs, of which it takes away the claims."""
 
     def __init__(self, plan: FaultPlan, inner: Trainer, store: Callable[[], Store], ids: Ids) -> None:
         self._plan, self._inner, self._store, self._ids = plan, inner, store, ids
 
     def methods(self, base_model: str) -> Collection[str]:
-        """Return the methods of the wrapped trainer."""
         return self._inner.methods(base_model)
 
     def train(self, method: str, config: Any, data: Iterable[Any], context: TrainContext) -> Iterator[TrainItem]:
-        """Run the wrapped trainer, with faults."""
         return self._disturbed(self._inner.train(method, config, data, context), context)
 
     def _disturbed(self, items: Iterator[TrainItem], context: TrainContext) -> Iterator[TrainItem]:
@@ -100,11 +96,9 @@ class FaultyExecutor:
 
     @property
     def isolates(self) -> bool:
-        """Whether the executor that it makes faulty isolates jobs."""
         return self._inner.isolates
 
     def submit(self, claim: Claim, run: Callable[[Claim], None], needs: Needs) -> str:
-        """Submit a job, or fail."""
         struck = self._plan.struck(SUBMIT)
         if struck is None:
             return self._inner.submit(claim, run, needs)
@@ -116,21 +110,17 @@ class FaultyExecutor:
         return handle
 
     def states(self, handles: Collection[str]) -> Mapping[str, ExecutorState]:
-        """Return the states of jobs; a lost one was killed."""
         kept = [handle for handle in handles if handle not in self._lost]
         lost = {handle: Ended("its process was killed") for handle in handles if handle in self._lost}
         return {**self._inner.states(kept), **lost}
 
     def cancel(self, handle: str) -> None:
-        """Kill a job."""
         self._inner.cancel(handle)
 
     def reattach(self, handle: str, alive: bool) -> bool:
-        """Return whether this executor watches a job; it does watch a lost one."""
         return handle in self._lost or self._inner.reattach(handle, alive)
 
     def close(self, leave: bool = False) -> None:
-        """Close the executor."""
         self._inner.close(leave)
 
 

@@ -1,7 +1,5 @@
-"""Clients of urllib3, and so of requests: their connections ask who answers for a host.
-
-A connection is below pools, retries and redirects, which so behave as with a server. It needs urllib3 2.
-"""
+"""Clients of urllib3, and so of requests: their connections ask who answers for a host. A connection is below pools,
+retries and redirects, so these behave as with a server. It needs urllib3 2."""
 
 import http.client
 import io
@@ -18,7 +16,7 @@ from modelyard.parts.doubles.clients.in_process import Pieces
 from modelyard.parts.doubles.intercept.target import TARGETS, HostTarget
 
 _LAST = threading.local()
-"""The target of each thread's last request, whose clock a pause before a retry takes."""
+"""The target of each thread's last request; a pause before a retry takes its clock."""
 
 _REQUEST = "_modelyard_request"
 
@@ -36,8 +34,6 @@ class _Headers:
 
 @attrs.frozen
 class _Sent:
-    """A request of urllib3, as a platform in process reads it."""
-
     method: str
     url: _Url
     headers: _Headers
@@ -47,7 +43,6 @@ class _Sent:
 
 @contextmanager
 def urllib3_intercepted(urllib3: ModuleType) -> Iterator[None]:
-    """Let requests to intercepted hosts go to their targets while the block runs."""
     plain, tls = urllib3.connection.HTTPConnection, urllib3.connection.HTTPSConnection
     retry, answer_of = urllib3.Retry, _answers(urllib3)
     connects = {kind: kind.connect for kind in (plain, tls)}
@@ -104,13 +99,8 @@ def _bytes(value: str | bytes) -> bytes:
 
 
 def _answers(urllib3: ModuleType) -> Any:
-    """Return a function that makes a response of urllib3 of the platform's."""
-
     class Streamed(urllib3.HTTPResponse):  # type: ignore[name-defined,misc]
-        """A response whose stream gives each piece as it comes."""
-
         def stream(self, amt: int | None = 2**16, decode_content: bool | None = None) -> Iterator[bytes]:
-            """Yield the pieces that have not been read."""
             with self._error_catcher():
                 while piece := self._fp.read1(-1):
                     yield piece
@@ -142,14 +132,12 @@ class _PieceReader(io.BufferedIOBase):
         return True
 
     def read1(self, size: int = -1, /) -> bytes:
-        """Return the next piece, or the first `size` bytes of it. No bytes are the end."""
         piece = self._left or next(filter(None, self._iterator), b"")
         cut = len(piece) if size < 0 else size
         self._left = piece[cut:]
         return piece[:cut]
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Return `size` bytes, or all that are left."""
         if size is None or size < 0:
             return b"".join(iter(self.read1, b""))
         found = bytearray()
@@ -158,6 +146,5 @@ class _PieceReader(io.BufferedIOBase):
         return bytes(found)
 
     def close(self) -> None:
-        """Disconnect."""
         self._pieces.close()
         super().close()

@@ -1,4 +1,5 @@
-"""Answer what an application's own clients ask of real hosts: `with intercept(platform, hosts=["api.openai.com"]):`."""
+"""Answer the requests of an application's own clients to real hosts: `with intercept(platform,
+hosts=["api.openai.com"]):`."""
 
 import sys
 import threading
@@ -37,7 +38,7 @@ def intercept(platform: Platform, hosts: Iterable[str] = HOSTS, *, faults: Fault
 
 
 class _Hooks:
-    """What is replaced in the libraries while at least one block runs. Blocks may overlap, also in threads."""
+    """The replaced parts of the libraries while at least one block runs. Blocks may overlap, also in threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -45,7 +46,6 @@ class _Hooks:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Replace at the first block, and put back after the last."""
         with self._lock:
             if not self._blocks:
                 self._replace()

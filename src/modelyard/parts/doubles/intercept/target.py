@@ -14,12 +14,9 @@ from modelyard.parts.doubles.faults.faults import Faults
 from modelyard.platform.platform import Platform
 
 INFERENCE = ("", "inference", "v1")
-"""The segments before the paths of the chat-completion format."""
 
 
 class HostTarget:
-    """A platform that answers for hosts. Thread-safe."""
-
     def __init__(self, platform: Platform, faults: Faults | None) -> None:
         self.in_process: InProcess = InProcess(platform, ConnectionResetError)
         self.pauses: RetryPauses = RetryPauses(platform)
@@ -29,7 +26,6 @@ class HostTarget:
         self._key = f"Bearer {platform.keys.create(name='intercepted').secret}"
 
     def transport(self, kind: type) -> Any:
-        """Return the transport of this kind, `HttpxTransport` or `Httpx2Transport`, to the platform."""
         found = self._transports.get(kind)
         if found is None:
             made = kind(self._platform)
@@ -38,9 +34,7 @@ class HostTarget:
 
     def path(self, path: str) -> str:
         """Return the platform's path of a vendor's: "/openai/v1/chat/completions" is "/inference/v1/chat/completions".
-
-        A path that the platform has itself stays, and so does one that it has nothing for.
-        """
+        A path that the platform has itself stays, and so does one that it has nothing for."""
         if self._known(path):
             return path
         segments = path.split("/")
@@ -51,7 +45,6 @@ class HostTarget:
         return bool(self._routes.match(path).routes)
 
     def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """Return headers with a key of the platform in the place of a vendor's. A request without a key keeps none."""
         return {
             name: self._key if name.lower() == "authorization" and _VENDORS.match(value) else value
             for name, value in headers.items()
@@ -59,18 +52,14 @@ class HostTarget:
 
 
 _VENDORS = re.compile(r"Bearer (?!my_)", re.IGNORECASE)
-"""A bearer that is not a secret of `platform.keys`."""
 
 
 class Targets:
-    """The targets of this process by host, and who intercepts for them."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_host: dict[str, HostTarget] = {}
 
     def find(self, host: str) -> HostTarget | None:
-        """Return who answers for a host; None for a host that is not intercepted."""
         return self._by_host.get(host.lower())
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Clients of httpx and httpx2, living ones too: the transports under them ask who answers for a host."""
+"""Clients of httpx and httpx2, also existing ones: the transports under them ask who answers for a host."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +11,6 @@ from modelyard.parts.doubles.intercept.target import TARGETS, HostTarget
 
 @contextmanager
 def httpx_intercepted(library: ModuleType, transport: type, begin: Callable[[], None]) -> Iterator[None]:
-    """Let requests to intercepted hosts go to their targets while the block runs. `begin` is called before each."""
     http, ahttp = library.HTTPTransport, library.AsyncHTTPTransport
     handle, ahandle = http.handle_request, ahttp.handle_async_request
 
@@ -37,7 +36,6 @@ def httpx_intercepted(library: ModuleType, transport: type, begin: Callable[[], 
 
 
 def _readdressed(library: ModuleType, request: Any, target: HostTarget) -> Any:
-    """Return the request as the target must receive it. The client keeps its own."""
     path, query, rest = request.url.raw_path.partition(b"?")
     raw_path = target.path(path.decode("ascii")).encode("ascii") + query + rest
     return library.Request(
