@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
 
     from modelyard import Platform
-    from modelyard.testing import Faults
     from modelyard.protocols import AsyncBackend, Backend
-    from modelyard.testing import LoopbackGuard
+    from modelyard.testing import Faults, LoopbackGuard
     from modelyard.testing.clock import ManualClock
 
 OPENED_WITH = {"yard_clock": "clock"}
