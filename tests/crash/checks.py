@@ -248,7 +248,7 @@ class Evidence:
         with closing(sqlite3.connect(self.path)) as connection:
             tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
             return {
-                name: connection.execute(f'SELECT * FROM "{name}" ORDER BY 1, 2').fetchall()
+                name: sorted(connection.execute(f'SELECT * FROM "{name}"'), key=repr)
                 for name in tables
                 if name not in ("workers", "worker_processes")
             }
