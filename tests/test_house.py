@@ -34,6 +34,7 @@ LONG = {
 SHORT = {
     "version.py": "the one place that the package and the build read the version from",
     "cli/__main__.py": "`python -m modelyard.cli`",
+    "http/core_routes.py": "the list of the routes that wait for a request",
     "otel.py": "a public module of a part",
 }
 """Files under 35 lines, each with its reason."""
@@ -41,7 +42,7 @@ SHORT = {
 VALUES = {"__init__.py", "part.py", "interface.py"}
 """Files that may be short: a package, and what a part is."""
 
-LONGEST_CHAIN = 29
+LONGEST_CHAIN = 30
 
 
 def sources() -> Iterator[tuple[str, Path]]:

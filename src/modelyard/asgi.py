@@ -66,7 +66,7 @@ def asgi_app(
     """
     endpoint = Endpoint(platform, interfaces, authenticator, cors_origins, anonymous)
     answering = platform.site(authenticator, api=endpoint) if dashboard else endpoint
-    return _application(answering.ahandle, lambda: served(platform, worker, executor))
+    return _application(answering.ahandle, lambda: served(platform, worker, executor, endpoint.table.load))
 
 
 def dashboard_app(

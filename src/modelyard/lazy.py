@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
+from os.path import exists
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
@@ -29,13 +30,19 @@ def lazy_exports(
     """
     home_of = {name: home for home, names in homes.items() for name in names}
 
+    def is_module(name: str) -> bool:
+        place = f"{sys.modules[package].__path__[0]}/{name}"
+        return exists(f"{place}.py") or exists(place)
+
     def everything() -> dict[str, str]:
         return home_of | {name: home for home, names in _homes_of_parts(package).items() for name in names}
 
     def load(name: str) -> Any:
         if name == "__all__":
             return sorted(everything())
-        found = home_of.get(name) or (None if name.startswith("_") else everything().get(name))
+        found = home_of.get(name)
+        if found is None and not name.startswith("_") and not is_module(name):
+            found = everything().get(name)
         if found is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home = import_module(f"modelyard.{found}")

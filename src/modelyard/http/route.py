@@ -120,8 +120,7 @@ class Route:
     `error_format` is that of the interface unless given. `headers` are those that only some routes read.
     `read` makes what a call has as its body of the bytes, if they are not kept as a file.
     `links` are the parameters of other paths that members of the response name: `{"model_id": "id"}`.
-    `admit` identifies the caller by the parameters of the path, for `Auth.ADDRESS`. A route that shows what the process
-    has `counted` makes it count.
+    `admit` identifies the caller by the parameters of the path, for `Auth.ADDRESS`.
     """
 
     method: str
@@ -142,7 +141,6 @@ class Route:
     links: Mapping[str, str] = attrs.field(factory=dict)
     read: Callable[[bytes], object] = parse
     admit: Callable[[Platform, Mapping[str, str]], Principal] | None = None
-    counted: bool = False
     error_format: ErrorFormat = attrs.field()
     is_flow: bool = attrs.field(init=False)
 

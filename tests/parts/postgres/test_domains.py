@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from modelyard.parts.contracts.store_values import Counter, Entry
-from modelyard.parts.postgres import PostgresStore
+from modelyard.parts.postgres.store import PostgresStore
 from modelyard.protocols import DomainStep, Store, Tx
 from modelyard.testing import CONTRACT_RECORDS
 from polling import until

@@ -11,7 +11,7 @@ import pytest
 
 from modelyard.errors import OutcomeUnknown
 from modelyard.parts.contracts.store_values import Counter, Item
-from modelyard.parts.postgres import PostgresStore
+from modelyard.parts.postgres.store import PostgresStore
 from modelyard.protocols import Snapshot, Tx
 from modelyard.testing import CONTRACT_RECORDS
 from polling import until

@@ -12,7 +12,7 @@ import pytest
 
 from modelyard.errors import StorageFull
 from modelyard.parts.contracts.store_values import Entry
-from modelyard.parts.postgres import PostgresStore
+from modelyard.parts.postgres.store import PostgresStore
 from modelyard.protocols import Tx
 from modelyard.testing import CONTRACT_RECORDS
 from postgres_server import PostgresServer

@@ -12,7 +12,7 @@ import pytest
 
 from modelyard.parts.contracts.store_steps import increment
 from modelyard.parts.contracts.store_values import Counter, Task
-from modelyard.parts.postgres import PostgresStore
+from modelyard.parts.postgres.store import PostgresStore
 from modelyard.protocols import Store, Tx
 from modelyard.testing import CONTRACT_RECORDS, StoreContract
 from pgbouncer import PgBouncer, pooler_program

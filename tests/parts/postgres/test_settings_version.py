@@ -6,7 +6,8 @@ import attrs
 import pytest
 
 from modelyard.parts.contracts.store_values import Counter, Setting
-from modelyard.parts.postgres import PostgresStore, writer
+from modelyard.parts.postgres import writer
+from modelyard.parts.postgres.store import PostgresStore
 from modelyard.testing import CONTRACT_RECORDS
 
 SETTING = Setting("s")
