@@ -83,6 +83,10 @@ def test_files_are_neither_long_nor_short() -> None:
     assert short == set(SHORT)
 
 
+def test_the_general_way_of_a_completion_is_a_page() -> None:
+    assert (SOURCE / "platform" / "chat" / "pipeline.py").read_text().count("\n") <= 150
+
+
 def test_what_is_there_for_speed_alone_says_what_it_earns() -> None:
     """The first line of such a file says so, and the table of docs/explanation/speed.md names it."""
     table = (ROOT / "docs" / "explanation" / "speed.md").read_text(encoding="utf-8")

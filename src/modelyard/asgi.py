@@ -241,10 +241,10 @@ class RequestReceiver:
 
     def watch(self) -> None:
         """Read no more of the body, and watch for the disconnect: some turns of the event loop later."""
-        if not self.complete and self._timer is not None:
+        read_before, self.complete = self.complete, True
+        if not read_before and self._timer is not None:
             self._timer.cancel()
             self._begun.add(self)
-        self.complete = True
 
     def stop(self) -> None:
         """Watch no longer."""
