@@ -286,7 +286,7 @@ def test_prose_names_the_public_modules_only(page: Path) -> None:
     assert private <= INTERNALS_SHOWN.get(page.name, set())
 
 
-INTERNALS_SHOWN = {"architecture.md": {"modelyard.compose", "modelyard.lazy"}, "decisions.md": set[str]()}
+INTERNALS_SHOWN = {"architecture.md": {"modelyard.compose", "modelyard.lazy"}}
 
 
 @pytest.mark.parametrize("door", THERE)
