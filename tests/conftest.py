@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from decimal import Decimal
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 from hypothesis.internal.conjecture import providers
 
+from core_tests import needs_parts
 from example_counts import PLAIN
 from modelyard import Platform, open_platform
 from modelyard.domain.canonical import digest
@@ -52,13 +54,22 @@ settings.register_profile("search", slow, max_examples=1000)
 settings.load_profile("same")
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out the tests that use a part, where the folder of parts was deleted (`tests/core_alone.py`)."""
+    if find_spec("modelyard.parts") is None and collection_path.suffix == ".py":
+        return needs_parts(collection_path) or None
+    return None
+
+
 SERVERS = {"postgres", "slurm"}
 """The fixtures that start a server."""
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that start a server, before the plain run leaves them out."""
+    if find_spec("modelyard.parts") is None:
+        items[:] = [item for item in items if item.get_closest_marker("parts") is None]
     for item in items:
         if not SERVERS.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker("servers")

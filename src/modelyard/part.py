@@ -67,12 +67,12 @@ class DefaultEngine(Protocol):
 
     @property
     def backend(self) -> "Backend":
-        """Answers."""
+        """The backend that answers for its base models."""
         ...
 
     @property
     def trainers(self) -> "Sequence[Trainer]":
-        """Train."""
+        """The trainers of its base models."""
         ...
 
     def folder_of(self, base_model: str) -> str | None:
@@ -84,7 +84,7 @@ class DefaultEngine(Protocol):
         ...
 
     def close(self) -> None:
-        """Release what was loaded."""
+        """Release the models that were loaded."""
         ...
 
 
@@ -93,7 +93,7 @@ class JobCluster(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name for people."""
+        """The name of the cluster, for people."""
         ...
 
     def check(self) -> None:
@@ -121,11 +121,11 @@ class Site(Protocol):
     """Pages for people, next to an API."""
 
     def handle(self, request: "Request") -> "Response":
-        """Answer."""
+        """Answer a request with a page, or pass it to the API."""
         ...
 
     async def ahandle(self, request: "Request") -> "Response":
-        """Answer, on an event loop that is never blocked."""
+        """Answer as `handle` does, on an event loop that is never blocked."""
         ...
 
 

@@ -8,6 +8,7 @@ from operator import attrgetter
 from pathlib import Path
 
 import click
+import pytest
 
 import pytest_modelyard
 from modelyard import errors, open_platform, testing
@@ -15,6 +16,8 @@ from modelyard.cli import main
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.interface import Interface
 from modelyard.part import standard_parts
+
+pytestmark = pytest.mark.parts
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 

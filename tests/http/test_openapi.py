@@ -62,6 +62,7 @@ def test_every_reference_leads_somewhere(shown: Any) -> None:
     assert {name.removeprefix("#/components/schemas/") for name in named} <= set(shown["components"]["schemas"])
 
 
+@pytest.mark.parts
 def test_operations_have_names_of_their_own_and_say_who_may_call(shown: Any) -> None:
     operations = [operation for methods in shown["paths"].values() for operation in methods.values()]
     assert len({operation["operationId"] for operation in operations}) == len(operations)

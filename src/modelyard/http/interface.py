@@ -62,7 +62,8 @@ class _Named(type):
 
     def __iter__(cls) -> "Iterator[Interface]":
         values = import_module("modelyard.http.interfaces")  # above this module, since it makes interfaces
-        return iter(values.every_interface())
+        found: Iterator[Interface] = values.every_interface()
+        return found
 
 
 @attrs.frozen(eq=False)

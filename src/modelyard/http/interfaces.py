@@ -1,6 +1,6 @@
 """The interfaces of the core, and those that are mounted by default."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from modelyard.http.error_responses import DETAIL, ERROR, REASON
 from modelyard.http.interface import Auth, Interface
@@ -36,9 +36,11 @@ def interfaces_of(parts: Iterable[Part]) -> tuple[Interface, ...]:
     return (*CORE, *(interface for part in parts for interface in part.interfaces()))
 
 
-def every_interface() -> tuple[Interface, ...]:
-    """Return the interfaces of the core and of the standard parts."""
-    return interfaces_of(standard_parts())
+def every_interface() -> Iterator[Interface]:
+    """Yield the interfaces of the core, and then those of the standard parts, each loaded when it is reached."""
+    yield from CORE
+    for part in standard_parts():
+        yield from part.interfaces()
 
 
 def mounted_by_default(parts: Iterable[Part]) -> tuple[Interface, ...]:

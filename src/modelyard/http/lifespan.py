@@ -1,7 +1,7 @@
-"""What runs while the platform is served: the store is synced each second, and a worker runs if requested."""
+"""The work while the platform is served: the store is synced each second, and a worker runs if requested."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 from modelyard.errors import StoreError
@@ -14,15 +14,19 @@ SYNC_SECONDS = 1.0
 
 
 @asynccontextmanager
-async def served(platform: Platform, worker: bool, executor: Executor | None) -> AsyncIterator[None]:
-    """Sync the store each second, and run a worker if requested."""
+async def served(
+    platform: Platform, worker: bool, executor: Executor | None, load: Callable[[], None] | None = None
+) -> AsyncIterator[None]:
     working = platform.worker(executor=executor) if worker else None
     if working is not None:
         await in_new_thread(working.__enter__)
     syncing = asyncio.create_task(_sync_each_second(platform))
+    loading = None if load is None else asyncio.create_task(in_new_thread(load))
     try:
         yield
     finally:
+        if loading is not None:
+            await loading
         syncing.cancel()
         with suppress(asyncio.CancelledError):
             await syncing

@@ -122,8 +122,7 @@ class Route:
     `read` makes what a call has as its body of the bytes, if they are not kept as a file.
     `operation` is its name in the OpenAPI document: that of the handler (`operation_name`) unless given.
     `links` are the parameters of other paths that members of the response name: `{"model_id": "id"}`.
-    `admit` identifies the caller by the parameters of the path, for `Auth.ADDRESS`. A route that shows what the process
-    has `counted` makes it count.
+    `admit` identifies the caller by the parameters of the path, for `Auth.ADDRESS`.
     """
 
     method: str
@@ -144,7 +143,6 @@ class Route:
     links: Mapping[str, str] = attrs.field(factory=dict)
     read: Callable[[bytes], object] = parse
     admit: Callable[[Platform, Mapping[str, str]], Principal] | None = None
-    counted: bool = False
     error_format: ErrorFormat = attrs.field()
     operation: str = attrs.field()
     is_flow: bool = attrs.field(init=False)

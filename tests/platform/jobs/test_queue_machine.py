@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from modelyard.domain.job import Claim, Gain, Job, JobEvent, JobKind, JobProgress, NewEvent, QueueState
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import Conflict, LeaseLost
+from modelyard.parts.contracts.run_twice_store import RunTwiceStore
 from modelyard.platform.job_types import job_types_of
 from modelyard.platform.jobs.claims import (
     Claimant,
@@ -38,7 +39,6 @@ from modelyard.platform.jobs.queue import (
 from modelyard.protocols import Tx
 from modelyard.stores.memory import MemoryStore
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.contracts.run_twice_store import RunTwiceStore
 
 JOB_TYPES = job_types_of(())
 

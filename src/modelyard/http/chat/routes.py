@@ -18,11 +18,9 @@ from modelyard.http.route import Body, Route, RouteCall
 from modelyard.platform.chat.backend_stream import StreamStarted
 
 LONG = 1000
-"""Tokens from which an answer with details is written off the event loop."""
 
 
 def create_chat_completion(call: RouteCall, training: bool = False) -> Flow[Response | None]:
-    """Answer a chat; for `training` with the log-probabilities and token ids that it needs."""
     platform = call.platform
     booked_on = attribution(call.headers, call.principal)
     parsed = call.body if type(call.body) is ParsedRequest else _structured(call.body, training)
@@ -45,7 +43,6 @@ def create_chat_completion(call: RouteCall, training: bool = False) -> Flow[Resp
 
 
 def _read(raw: bytes, training: bool = False) -> object:
-    """Return the request of a plain body, and the JSON of any other."""
     return read_plain_text(raw, training) or parse(raw)
 
 
@@ -69,7 +66,7 @@ def _chunks(started: StreamStarted, parsed: ParsedRequest) -> Chunks:
 
 
 def _routes(path: str, interface: Interface, training: bool) -> tuple[Route, ...]:
-    """Return the route with and without a slash at its end: a redirect would lose bodies and keys."""
+    """Return the route with and without a trailing slash: a redirect would lose bodies and keys."""
     return tuple(
         Route(
             "POST",

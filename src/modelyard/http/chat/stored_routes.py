@@ -44,7 +44,6 @@ def _shown(stored: StoredCompletion) -> bytes:
 
 
 def list_chat_completions(call: RouteCall) -> Response:
-    """List the completions that were stored, oldest first unless another order is requested."""
     metadata = {
         name.removeprefix("metadata[").removesuffix("]"): values[-1]
         for name, values in call.query.items()

@@ -107,7 +107,6 @@ show_comparison = answering(
     metrics=each(_show_metric, "metrics"),
     not_compared="uncompared",
 )
-"""Describes a comparison."""
 
 
 @attrs.frozen

@@ -68,7 +68,6 @@ class StatusOf:
 
 
 def check_references(body: EvaluateModel | Rescore) -> None:
-    """Refuse members that are not references. Raises `InvalidInput` naming every one."""
     found = [
         Problem(("body", *loc), wrong.msg, wrong.type)
         for loc, text, kinds in _references(body)
@@ -116,7 +115,6 @@ class EvaluationEventObject:
 
 
 show_event = answering(EvaluationEventObject)
-"""Describes an event."""
 
 
 @attrs.frozen
@@ -159,7 +157,6 @@ class StatusAnswer:
 
 
 def status_answer(status: RunStatus) -> StatusAnswer:
-    """Describe how far a run has come."""
     if status.run.state is RunState.RUNNING:
         return StatusAnswer(StatusRunning("running", status.completed_rows, status.total_rows))
     if status.run.state is RunState.COMPLETED:
@@ -190,13 +187,11 @@ class _Work(TypedDict, total=False):
 
 
 def _work_of(body: EvaluateModel | Rescore) -> _Work:
-    """Return how workers are to work on the run: in how many jobs, and what each needs."""
     work: _Work = {} if body.shards is None else {"shards": body.shards}
     return work if body.needs is None else {**work, "needs": resources_of(body.needs)}
 
 
 _MEMBERS = {"model": "model_ref", **dict.fromkeys(("evaluation", "rows", "scorers"), "evaluation_ref")}
-"""The members of the body that the arguments come from: rows and scorers are those of the evaluation."""
 
 
 def rescore_evaluation_run(call: RouteCall) -> Response:
@@ -242,7 +237,6 @@ def show_evaluation_status(call: RouteCall) -> Response:
 
 
 def _namespace(call: RouteCall, project_id: str) -> NamespaceArguments:
-    """Return the entity and project of a body. Raises `Forbidden`."""
     entity, _, project = project_id.partition("/")
     call.principal.require(entity, project)
     return {"entity": entity, "project": project}

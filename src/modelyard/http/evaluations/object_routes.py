@@ -112,7 +112,6 @@ _DIGESTS = Parameter("digests", TEXTS, "Which versions to delete; all when absen
 
 
 def _routes(kind: ObjectKind, create: Creator, request: type, created: type, shown: type, body: Body) -> list[Route]:
-    """Declare the four routes of one kind of object."""
     word = kind.value
     one, version = f"/{word}s/{{object_id}}", f"/{word}s/{{object_id}}/versions/{{version}}"
     article = "an" if word[0] in "aeiou" else "a"

@@ -95,7 +95,6 @@ class EvaluationRunObject:
 
 
 show_run = answering(EvaluationRunObject, evaluation_run_id="id")
-"""Describes a run."""
 
 
 @attrs.frozen
@@ -141,7 +140,6 @@ show_checkpoint = answering(
     step="checkpoint.step",
     steps=each(answering(TrainedStepObject), "steps"),
 )
-"""Describes the lineage of a checkpoint."""
 
 show_lineage = answering(
     RunLineageObject,
@@ -151,7 +149,6 @@ show_lineage = answering(
     checkpoint=lambda found: None if found.checkpoint is None else show_checkpoint(found.checkpoint),
     has_more="more",
 )
-"""Describes the lineage of a run."""
 
 
 # ---- routes

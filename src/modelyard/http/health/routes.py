@@ -38,7 +38,6 @@ def check_readiness(call: RouteCall) -> Response:
 
 
 def check_system(call: RouteCall) -> Response:
-    """Try every part of the platform; the status is 503 when one fails."""
     check = call.platform.health.system_check()
     return json_response(attrs.asdict(check), 200 if check.success else 503)
 

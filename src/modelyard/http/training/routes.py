@@ -165,7 +165,7 @@ def _required(call: RouteCall, name: str) -> str:
 
 @contextmanager
 def _rows_in_body() -> Iterator[None]:
-    """Locate the problems of rows in the body, and leave those of names where they are."""
+    """Locate the problems of rows in the body; the location of names stays."""
     try:
         yield
     except InvalidInput as wrong:
