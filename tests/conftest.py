@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from decimal import Decimal
@@ -59,6 +60,25 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     if find_spec("modelyard.parts") is None and collection_path.suffix == ".py":
         return needs_parts(collection_path) or None
     return None
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--by-part", action="store_true", help="print what the tests of the core and of each part took")
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Add up seconds by the owner of a test: the core, or a part. Tests that ran at once count each."""
+    if not config.getoption("--by-part"):
+        return
+    seconds, tests = Counter[str](), Counter[str]()
+    for report in (one for found in terminalreporter.stats.values() for one in found if hasattr(one, "duration")):
+        path = Path(report.nodeid.partition("::")[0]).parts
+        owner = "/".join(path[1:3]) if path[1:2] == ("parts",) else "core"
+        seconds[owner] += report.duration
+        tests[owner] += report.when == "call"
+    terminalreporter.section("seconds of tests by part")
+    for owner, took in seconds.most_common():
+        terminalreporter.write_line(f"{owner:22} {took:8.1f} s {tests[owner]:6} tests")
 
 
 SERVERS = {"postgres", "slurm"}

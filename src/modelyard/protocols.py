@@ -193,7 +193,7 @@ class Store(Protocol):
     laws hold for all who share the records, from any object, process or machine. 7. A record with a sequence gets its
     number when it is added: no record appears before one that any reader can have seen, so a reader who continues after
     the last record misses none, and a number is never used again. 8. A string in a key, a unique key or an index has at
-    most `stores.conversions.MAX_INDEXED` bytes in UTF-8; a longer one is a ValueError. 9. The laws also hold among
+    most `stores.conversions_fast.MAX_INDEXED` bytes in UTF-8; a longer one is a ValueError. 9. The laws also hold among
     `DomainStep`s of different domains, if each stays in its own.
     """
 

@@ -16,7 +16,7 @@ from modelyard.parts.contracts.store_steps import increment
 from modelyard.parts.contracts.store_values import Counter, Item, Specimen
 from modelyard.parts.postgres.locks import lock_key
 from modelyard.parts.postgres.pages import Row, Statement
-from modelyard.parts.postgres.round_trips import PipelinedConnection
+from modelyard.parts.postgres.round_trips_fast import PipelinedConnection
 from modelyard.parts.postgres.store import PostgresStore
 from modelyard.parts.postgres.wire import Abandoned, Wire
 from modelyard.protocols import Tx

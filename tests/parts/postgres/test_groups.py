@@ -24,7 +24,7 @@ from modelyard.parts.contracts.store_machine import (
 )
 from modelyard.parts.contracts.store_records import all_items
 from modelyard.parts.contracts.store_values import Counter, Entry, Item, Sale, Tally, tally_of
-from modelyard.parts.postgres.round_trips import PipelinedConnection
+from modelyard.parts.postgres.round_trips_fast import PipelinedConnection
 from modelyard.parts.postgres.store import PostgresStore
 from modelyard.parts.postgres.wire import Wire
 from modelyard.protocols import Tx

@@ -14,7 +14,7 @@ from modelyard.errors import RecordConflict, RecordNotFound, StoreError
 from modelyard.parts.contracts.store_machine import Window, names_of_columns, sorted_items, windows
 from modelyard.parts.contracts.store_values import ITEM, UNKEEPABLE, Colour, Item, Specimen, items, specimens
 from modelyard.protocols import Snapshot, Store, Tx
-from modelyard.stores.conversions import MAX_INDEXED
+from modelyard.stores.conversions_fast import MAX_INDEXED
 
 _quick = settings(max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
