@@ -1,12 +1,12 @@
 """Records in one schema of a PostgreSQL database, which many machines may share."""
 
-from modelyard.errors import MissingExtra
+from typing import TYPE_CHECKING
 
-try:
-    import psycopg  # noqa: F401 - an extra
-except ImportError as error:
-    raise MissingExtra("psycopg", "postgres") from error
+from modelyard.lazy import lazy_exports
 
-from modelyard.parts.postgres.store import PostgresStore, migrate
+if TYPE_CHECKING:
+    from modelyard.parts.postgres.store import PostgresStore, migrate
 
-__all__ = ["PostgresStore", "migrate"]
+    __all__ = ["PostgresStore", "migrate"]
+else:
+    __getattr__, __dir__ = lazy_exports(__name__, {"parts.postgres.store": ("PostgresStore", "migrate")})

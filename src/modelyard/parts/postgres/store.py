@@ -6,11 +6,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any, Literal, TypeVar, cast
 
-import psycopg
-
 from modelyard import process_identity
 from modelyard.domain.record import Record
-from modelyard.errors import StoreClosed, StoreError, UsedAfterFork
+from modelyard.errors import MissingExtra, StoreClosed, StoreError, UsedAfterFork
+
+try:
+    import psycopg
+except ImportError as error:
+    raise MissingExtra("psycopg", "postgres") from error
+
 from modelyard.parts.postgres import months
 from modelyard.parts.postgres.connections import Connector, ReadPool
 from modelyard.parts.postgres.errors import to_store_error
