@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from modelyard.testing.contracts.embedder import EmbedderContract
     from modelyard.testing.contracts.executor import ExecutorContract
     from modelyard.testing.contracts.executor_trials import Trials, TrialsElsewhere, TrialsHere
+    from modelyard.testing.contracts.part import PartContract
     from modelyard.testing.contracts.run_twice_store import RunTwiceStore
     from modelyard.testing.contracts.step_trainer import StepTrainerContract
     from modelyard.testing.contracts.store import StoreContract
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
         "LoopbackGuard",
         "Malformed",
         "ManualClock",
+        "PartContract",
         "RunTwiceStore",
         "Slow",
         "StepTrainerContract",
@@ -94,6 +96,7 @@ else:
             "testing.contracts.embedder": ("EmbedderContract",),
             "testing.contracts.executor": ("ExecutorContract",),
             "testing.contracts.executor_trials": ("Trials", "TrialsElsewhere", "TrialsHere"),
+            "testing.contracts.part": ("PartContract",),
             "testing.contracts.run_twice_store": ("RunTwiceStore",),
             "testing.contracts.step_trainer": ("StepTrainerContract",),
             "testing.contracts.store": ("StoreContract",),
@@ -127,6 +130,11 @@ if "pytest" in sys.modules:
                 "authenticator",
                 "backend",
                 "executor",
+                "part",
+                "part_names",
+                "part_records",
+                "part_routes",
+                "part_tenants",
                 "step_trainer",
                 "store",
                 "store_domains",
