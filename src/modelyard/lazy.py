@@ -81,6 +81,9 @@ class _Deferred:
     def __getitem__(self, key: object) -> Any:
         return _made_by(self)[key]
 
+    def __contains__(self, key: object) -> bool:
+        return key in _made_by(self)
+
     def __setattr__(self, name: str, value: object) -> None:
         setattr(_made_by(self), name, value)
 

@@ -1,6 +1,6 @@
 """The kinds of jobs, as the queue knows them. Each is loaded when the queue first asks for it."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,7 @@ from modelyard.lazy import calls
 from modelyard.part import Part
 from modelyard.platform.evaluations import job as evaluation_job
 from modelyard.platform.evaluations import shards
-from modelyard.platform.jobs.claims import latest_job
+from modelyard.platform.jobs.claims import ClaimedJob, latest_job
 from modelyard.platform.jobs.job_type import JobType, JobTypes, answers, longest_row
 from modelyard.platform.jobs.queue import request_cancel
 from modelyard.platform.paging import get_or_none
@@ -23,8 +23,17 @@ from modelyard.platform.training.submission import CHILD, RUN
 from modelyard.protocols import Tx
 
 
+def _unknown(kind: str) -> JobType:
+    """Return what is known of a kind of a part that is not open: its jobs wait, and keep their files."""
+
+    def run(claimed: ClaimedJob) -> Generator[None, None, None]:
+        raise TypeError(f"no open part has jobs of the kind {kind}")
+
+    return JobType(kind, run, "job_ended", "job_failed", resumable=lambda job: True, can_run=lambda *_: False)
+
+
 class KindsOfJobs(JobTypes):
-    """The kinds of jobs by their names."""
+    """The kinds of jobs by their names. A job of another kind is of a part that is not open."""
 
     def __init__(self, known: Mapping[str, Callable[[], JobType]]) -> None:
         self._known, self._loaded = known, dict[str, JobType]()
@@ -32,8 +41,11 @@ class KindsOfJobs(JobTypes):
     def __getitem__(self, kind: str) -> JobType:
         found = self._loaded.get(kind)
         if found is None:
-            found = self._loaded[kind] = self._known[kind]()
+            found = self._loaded[kind] = self._known[kind]() if kind in self._known else _unknown(kind)
         return found
+
+    def __contains__(self, kind: object) -> bool:
+        return kind in self._known
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._known)

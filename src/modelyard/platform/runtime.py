@@ -225,6 +225,15 @@ class Runtime:
                 "that run; free some, then try again"
             )
 
+    def require_every_part(self) -> None:
+        """Raise `StoreError` if the store has records of a part that is not open, which nothing here knows."""
+        others: Sequence[str] = getattr(self.store, "other_tables", tuple)()
+        if others:
+            raise StoreError(
+                f"the store has records in the tables {[*others]}, which are not declared: open it with the parts that"
+                " they belong to"
+            )
+
     def observe(self, event: object) -> None:
         """Notify the host's observer. What it raises is logged and changes nothing here."""
         if self.observer is None:

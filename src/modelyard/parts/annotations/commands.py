@@ -18,9 +18,10 @@ from modelyard.platform.platform import Platform
 def annotate(
     store: StoreName, subject: str, tags: tuple[str, ...], removed: tuple[str, ...], note: str | None, as_json: bool
 ) -> None:
-    """Tag SUBJECT or write a note on it, and show both; without an option only show them.
+    """Tag a job, a run, a model or a checkpoint, or write a note on it.
 
-    SUBJECT is a job's id, a run (RUN), a model (project/name), or a checkpoint (project/name:step3, project/name:prod).
+    Both are shown; without an option nothing is changed. SUBJECT is a job's id, a run (RUN), a model (project/name),
+    or a checkpoint (project/name:step3, project/name:prod).
     """
     with opened(store) as platform:
         named, annotations = _subject(platform, subject), platform.annotations

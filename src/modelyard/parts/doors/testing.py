@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from modelyard.parts.contracts.embedder import EmbedderContract
     from modelyard.parts.contracts.executor import ExecutorContract
     from modelyard.parts.contracts.executor_trials import Trials, TrialsElsewhere, TrialsHere
+    from modelyard.parts.contracts.part_contract import PartContract
     from modelyard.parts.contracts.run_twice_store import RunTwiceStore
     from modelyard.parts.contracts.step_trainer import StepTrainerContract
     from modelyard.parts.contracts.store import StoreContract
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from modelyard.parts.upstream.recording import record
 
 HOMES = {
+    "parts.contracts.part_contract": ("PartContract",),
     "parts.doubles.cassette.cassette": ("use_cassette",),
     "parts.doubles.clients.httpx": ("HttpxTransport",),
     "parts.doubles.clients.httpx2": ("Httpx2Transport",),
@@ -107,6 +109,7 @@ __all__: list[str] = [
     "LeftLoopback",
     "LoopbackGuard",
     "Malformed",
+    "PartContract",
     "Refuse",
     "RunTwiceStore",
     "Slow",

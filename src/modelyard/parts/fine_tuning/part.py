@@ -45,7 +45,7 @@ PART = Part(
     trained=_trained,
     commands={
         "train import": Command(
-            "", "modelyard.parts.fine_tuning.commands:import_jobs", "Repeat the fine-tuning jobs of another service."
+            "", "modelyard.parts.fine_tuning.commands:import_jobs", "Repeat fine-tuning jobs of another service here."
         )
     },
 )

@@ -73,7 +73,10 @@ def collect(
     as_json: bool,
     **conditions: Any,
 ) -> None:
-    """Collect stored answers into the dataset NAME: chat completions (store), responses and traced calls."""
+    """Collect stored answers into training data, and train on them.
+
+    The rows of chat completions (store), responses and traced calls become the dataset NAME.
+    """
     if sources:
         conditions["sources"] = sources
     if judge is not None:

@@ -22,8 +22,10 @@ def erase_entity(runtime: Runtime, entity: str) -> int:
     """Delete every record of `entity` and its files. Returns how many records were deleted.
 
     Catalogue entries that its models answer are unregistered first. Then aliases are removed, then models, by
-    `Models.delete`, which cancels their jobs. Every step can be repeated after a crash.
+    `Models.delete`, which cancels their jobs. Every step can be repeated after a crash. Raises `StoreError` if the
+    store has records of a part that is not open.
     """
+    runtime.require_every_part()
     host = Principal("host", entity, Scope(None))
     _withdraw(runtime, host)
     models = Models(runtime, host)

@@ -62,7 +62,9 @@ def collect_orphans(runtime: Runtime, grace: float = GRACE) -> OrphanReport:
     """Remove orphaned artifacts and unfinished uploads, and find the records whose artifacts are missing.
 
     If there are any orphans or missing ones, it waits `grace` seconds, or the length of a lease if that is longer.
+    Raises `StoreError` if the store has records of a part that is not open, since they may name artifacts.
     """
+    runtime.require_every_part()
     unfinished = _remove_unfinished(runtime, max(grace, DAY))
     with NameShards(runtime.artifacts) as second:
         with NameShards(runtime.artifacts) as first:
