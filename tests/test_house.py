@@ -179,6 +179,7 @@ DOORS = (
     "modelyard.examples",
     "modelyard.executors",
     "modelyard.otel",
+    "modelyard.parts",
     "modelyard.protocols",
     "modelyard.stores",
     "modelyard.testing",
