@@ -239,6 +239,7 @@ DOORS = (
     "modelyard.examples",
     "modelyard.executors",
     "modelyard.otel",
+    "modelyard.parts",
     "modelyard.protocols",
     "modelyard.stores",
     "modelyard.testing",

@@ -54,10 +54,11 @@ SECTIONS = {
 
 
 def command_line(parts: Iterable[Part]) -> click.Group:
-    """Make the command line of the core and of these parts.
+    """Make the command line of the core and of these parts, with which it opens its platforms.
 
     main = command_line((*STANDARD, NOTES))
     """
+    parts = tuple(parts)
     sections = {title: dict(commands) for title, commands in SECTIONS.items()}
     children: dict[str, dict[str, str]] = {}
     for part in parts:
@@ -67,7 +68,7 @@ def command_line(parts: Iterable[Part]) -> click.Group:
                 children.setdefault(group, {})[child] = command.home
             else:
                 sections.setdefault(command.section, {})[name] = (command.home, command.help)
-    line = LazyGroup("modelyard", sections, children, HELP)
+    line = LazyGroup("modelyard", sections, children, HELP, parts)
     return click.version_option(package_name="modelyard")(line)
 
 

@@ -8,6 +8,16 @@ import click
 from click.shell_completion import CompletionItem
 
 import modelyard
+from modelyard.part import Part, standard_parts
+
+PARTS = "modelyard.parts"
+"""Where a context keeps the parts of its command line."""
+
+
+def parts_of(context: click.Context | None) -> Sequence[Part]:
+    """Return the parts of the command line that runs: the standard ones for a command that runs alone."""
+    found: Sequence[Part] | None = None if context is None else context.meta.get(PARTS)
+    return standard_parts() if found is None else found
 
 
 class Group(click.Group):
@@ -36,9 +46,16 @@ class LazyGroup(Group):
         sections: Mapping[str, Mapping[str, tuple[str, str]]],
         children: Mapping[str, Mapping[str, str]],
         help: str,
+        parts: Sequence[Part],
     ) -> None:
         super().__init__(name, help=help)
-        self.sections, self.children = sections, children
+        self.sections, self.children, self._parts = sections, children, parts
+
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        """Make the context of the group, from which its commands know the parts."""
+        context = super().make_context(*arguments, **options)
+        context.meta[PARTS] = self._parts
+        return context
 
     def _known(self) -> Mapping[str, tuple[str, str]]:
         return {name: where for section in self.sections.values() for name, where in section.items()}

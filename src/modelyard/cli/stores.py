@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from modelyard.cli.lazy_group import parts_of
 from modelyard.cli.terminal import StoreName, StoreType, named_factory, printable_store, require_file, store_option
 from modelyard.compose import open_store, store_address
 from modelyard.domain.schema import records_of
@@ -18,12 +19,12 @@ def migrate(store: StoreName) -> None:
     """Bring the tables of an older version to this one. A file is also migrated when it is opened."""
     if named_factory() is not None:
         raise click.UsageError("name the store itself with --store: a factory may open any")
+    parts = parts_of(click.get_current_context())
     if isinstance(store, Path):
         require_file(store)
-        open_store(store).close()
+        open_store(store, parts=parts).close()
         click.echo(f"{store} is up to date")
         return
-    parts = standard_parts()
     address = store_address(store, parts)
     assert address is not None
     for name in address.migrate(store, records_of(parts), schema_changes.changes_of(parts)):
@@ -44,9 +45,11 @@ def copy(source: StoreName, target: StoreName) -> None:
     """
     if isinstance(source, Path):
         require_file(source)
-    with closing(open_store(source)) as kept, closing(open_store(target)) as copied:
-        records = copying.size_of(kept, RECORDS)
-        to_do = 3 * records - copying.size_of(copied, RECORDS)  # read from one, written to the other, compared
+    parts = parts_of(click.get_current_context())
+    declared = records_of(parts)
+    with closing(open_store(source, parts=parts)) as kept, closing(open_store(target, parts=parts)) as copied:
+        records = copying.size_of(kept, declared)
+        to_do = 3 * records - copying.size_of(copied, declared)  # read from one, written to the other, compared
         with click.progressbar(length=to_do, label=f"{records} records") as bar:
-            copying.copy_store(kept, copied, RECORDS, bar.update)
+            copying.copy_store(kept, copied, declared, bar.update)
     click.echo(f"{printable_store(target)} has the {records} records of {printable_store(source)}")

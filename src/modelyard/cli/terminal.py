@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from modelyard.cli.lazy_group import parts_of
 from modelyard.compose import is_address, open_platform
 from modelyard.errors import InvalidInput
 from modelyard.platform.platform import Platform
@@ -30,7 +31,7 @@ class StoreType(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            return value if is_address(value) else super().convert(value, param, ctx)
+            return value if is_address(value, parts_of(ctx)) else super().convert(value, param, ctx)
         except InvalidInput as error:
             self.fail(error.problems[0].msg, param, ctx)
 
@@ -93,13 +94,17 @@ def opened(store: StoreName, must_exist: bool = True) -> Iterator[Platform]:
     factory = named_factory()
     if factory is None and must_exist and isinstance(store, Path):
         require_file(store)
-    with _made(factory) if factory else open_platform(store, artifacts=named_artifacts()) as platform:
+    with _made(factory) if factory else _opened_with_parts(store) as platform:
         yield platform
+
+
+def _opened_with_parts(store: StoreName) -> Platform:
+    return open_platform(store, artifacts=named_artifacts(), parts=parts_of(click.get_current_context()))
 
 
 def opened_or_empty(store: StoreName) -> AbstractContextManager[Platform]:
     if store == DEFAULT_STORE and named_factory() is None and not DEFAULT_STORE.exists():
-        return open_platform()
+        return open_platform(parts=parts_of(click.get_current_context()))
     return opened(store, must_exist=False)
 
 

@@ -116,6 +116,7 @@ class Route:
 
     A segment `{name}` of `path` takes one segment, a last one `{name...}` all that follow. `handler` returns the
     response, or is a generator function whose flow returns it. `request` and `response` are the classes of the bodies,
+    `summary` is the first line of the docstring of `handler` unless given.
     `media` is the media type of the response, which may also be protobuf where it is `coded`, and `statuses` are those
     that carry it. `events` is the class of what a stream sends.
     `error_format` is that of the interface unless given. `headers` are those that only some routes read.
@@ -133,7 +134,7 @@ class Route:
     body: Body = Body.NONE
     request: type | None = None
     response: type | None = None
-    summary: str = ""
+    summary: str = attrs.field()
     query: tuple[Parameter, ...] = ()
     headers: tuple[Parameter, ...] = ()
     media: str = "application/json"
@@ -146,6 +147,10 @@ class Route:
     error_format: ErrorFormat = attrs.field()
     operation: str = attrs.field()
     is_flow: bool = attrs.field(init=False)
+
+    @summary.default
+    def _first_line_of_handler(self) -> str:
+        return (self.handler.__doc__ or "").partition("\n")[0]
 
     @error_format.default
     def _format_of_interface(self) -> ErrorFormat:
@@ -177,6 +182,5 @@ def operation_name(name: str, path: str) -> str:
 
 
 def documented_route(interface: Interface, auth: Auth, method: str, path: str, handler: Handler, **more: Any) -> Route:
-    """Declare a route, described by the first line of its handler's docstring unless `summary` is given."""
-    more.setdefault("summary", (handler.__doc__ or "").partition("\n")[0])
+    """Declare a route."""
     return Route(method, path, interface, auth, handler, **more)

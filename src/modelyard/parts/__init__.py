@@ -1,15 +1,30 @@
 """What may be deleted: each folder is one optional capability, and the core works without any of them.
 
 A part imports the core; the core imports no part. What a part adds, it adds through one value, `PART` in its `part.py`.
+The names here are those with which a part is written; each is loaded when it is used.
 """
 
-from collections.abc import Sequence
-from importlib import import_module
+from typing import TYPE_CHECKING
 
-from modelyard.lazy import defer_modules, deferred
-from modelyard.part import Part
+from modelyard.lazy import lazy_exports
 
-defer_modules(__name__, "postgres")
+if TYPE_CHECKING:
+    from modelyard.cli import command_line
+    from modelyard.cli.terminal import opened, store_option
+    from modelyard.formats.converter import structure
+    from modelyard.http.error_responses import DETAIL
+    from modelyard.http.interface import Auth, ErrorFormat, Interface
+    from modelyard.http.interfaces import OPERATIONS
+    from modelyard.http.message import json_response
+    from modelyard.http.route import Body, Route, RouteCall
+    from modelyard.part import Command, DashboardPage, Part, StoreAddress
+    from modelyard.parts.dashboard.view import HtmlPage, Redirect, View
+    from modelyard.parts.standard import STANDARD
+    from modelyard.platform.jobs.claims import ClaimedJob
+    from modelyard.platform.jobs.job_type import JobType
+    from modelyard.platform.jobs.own_lane import end_job, submit_job
+    from modelyard.platform.runtime import Runtime
+    from modelyard.report.html import Html, tag
 
 
 def _standard(name: str, has_engine: bool = False) -> Part:

@@ -10,6 +10,7 @@ from modelyard import Platform, ScriptedBackend, open_platform
 from modelyard.errors import BackendError, InvalidInput, JobFailed, NotFound, StoreError
 from modelyard.formats.training_data import read_dataset
 from modelyard.parts.traffic import job as collection_job
+from modelyard.platform.jobs import own_lane
 from modelyard.platform.jobs.runner import Runner
 from modelyard.testing import ManualClock
 
@@ -191,7 +192,7 @@ def test_training_that_has_ended_before_a_lost_collection_is_not_repeated(
     ask(platform, "one", "two")
     handle, runner = platform.traffic.submit("answers", train="p/bot"), Runner(platform._runtime)
     with monkeypatch.context() as patch:
-        patch.setattr(collection_job, "succeed", lost)
+        patch.setattr(own_lane, "succeed", lost)
         claimed = runner.claim()
         assert claimed is not None
         runner.run(claimed)

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.job import Job, JobKind, JobProgress
+from modelyard.domain.job import JobKind, JobProgress
 from modelyard.domain.training import Dataset
 from modelyard.parts.batches.parts import PartWriter
 from modelyard.parts.traffic.collected import Collected
@@ -16,8 +16,9 @@ from modelyard.parts.traffic.collector import Collector
 from modelyard.parts.traffic.kept_rows import KeptRows
 from modelyard.parts.traffic.records import STARTED
 from modelyard.parts.traffic.request import CollectRequest
-from modelyard.platform.jobs.claims import ClaimedJob, fenced, job_topic, requester_principal, require_claim
-from modelyard.platform.jobs.queue import announce, cancel, save_resume, succeed
+from modelyard.platform.jobs.claims import ClaimedJob, fenced, job_topic
+from modelyard.platform.jobs.own_lane import end_job
+from modelyard.platform.jobs.queue import save_resume
 from modelyard.platform.training.service import Training
 from modelyard.protocols import Tx
 
@@ -46,7 +47,7 @@ class _Collection:
 
     def __init__(self, claimed: ClaimedJob) -> None:
         self.claimed, self.runtime, self.spec = claimed, claimed.runtime, claimed.job.spec
-        self.principal = requester_principal(self.runtime, claimed.job)
+        self.principal = claimed.principal
         self.request = CollectRequest.of_plain(self.spec["collect"])
         self.parts = PartWriter(self.runtime.artifacts, claimed.loose)
         self.at_once = ANSWERS_AT_ONCE if self.request.judge is None else JUDGED_AT_ONCE
@@ -73,7 +74,7 @@ class _Collection:
         if collector.read > self.claimed.job.resume_step:
             self._write(collector)
             yield
-        self._end(self._result(collector))
+        end_job(self.claimed, self._result(collector))
 
     def _is_due(self, read: int) -> bool:
         since = self.runtime.clock.monotonic() - self.written_at
@@ -117,18 +118,6 @@ class _Collection:
             key = f"collection-{self.claimed.job.id}"
             made["training_job_id"] = training.submit(kind, self.spec["train"], url, idempotency_key=key).id
         return made
-
-    def _end(self, result: Mapping[str, Any]) -> None:
-        event_id, now, types = self.runtime.ids(), self.runtime.clock.now(), self.runtime.job_types
-
-        def step(tx: Tx) -> Job:
-            job, progress = require_claim(tx, self.claimed.claim), fenced(tx, self.claimed.claim)
-            job = attrs.evolve(job, result=result)
-            if progress.cancelled_by:
-                return cancel(tx, types, job, event_id, progress.cancelled_by, now)
-            return succeed(tx, types, job, event_id, now)
-
-        self.claimed.job = announce(self.runtime, self.runtime.store.transact(step))
 
 
 def _shown(dataset: Dataset | None) -> Mapping[str, Any] | None:

@@ -177,6 +177,11 @@ class ClaimedJob:
         self.hung = self.finishes_rows = False
         self.loose: list[str] = []
 
+    @property
+    def principal(self) -> Principal:
+        """For whom it acts. Raises `EvaluationError` if the key of the request is no longer valid."""
+        return requester_principal(self.runtime, self.job)
+
     def write(self, step: Callable[[Tx], JobProgress]) -> JobProgress:
         self.progress = self.runtime.store.transact(step)
         self.moved_at = self.runtime.clock.monotonic()

@@ -1,0 +1,38 @@
+"""The list of the standard parts."""
+
+from collections.abc import Sequence
+from importlib import import_module
+
+from modelyard.lazy import deferred
+from modelyard.part import Part
+
+
+def _standard(name: str, has_engine: bool = False) -> Part:
+    """Return the part of a folder, which is loaded when it is first asked for more than its name."""
+    known: dict[str, object] = {} if has_engine else {"engine": None}
+    part: Part = deferred(lambda: import_module(f"modelyard.parts.{name}.part").PART, name=name, **known)
+    return part
+
+
+STANDARD: Sequence[Part] = (
+    _standard("responses"),
+    _standard("completions"),
+    _standard("embeddings"),
+    _standard("messages"),
+    _standard("batches"),
+    _standard("fine_tuning"),
+    _standard("traces"),
+    _standard("traffic"),
+    _standard("tinker"),
+    _standard("annotations"),
+    _standard("uploads"),
+    _standard("dashboard"),
+    _standard("metrics"),
+    _standard("torch", has_engine=True),
+    _standard("upstream"),
+    _standard("scripted"),
+    _standard("postgres"),
+    _standard("objects"),
+    _standard("clusters"),
+)
+"""The parts that a platform has unless it is opened with others."""
