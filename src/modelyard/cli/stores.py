@@ -9,8 +9,7 @@ from modelyard.cli.lazy_group import parts_of
 from modelyard.cli.terminal import StoreName, StoreType, named_factory, printable_store, require_file, store_option
 from modelyard.compose import open_store, store_address
 from modelyard.domain.schema import records_of
-from modelyard.part import standard_parts
-from modelyard.stores import RECORDS, copying, schema_changes
+from modelyard.stores import copying, schema_changes
 
 
 @click.command()

@@ -47,6 +47,7 @@ _FACTORY = "modelyard.factory"
 
 
 def store_option(command: C) -> C:
+    """Add the options that name a platform: `--store`, which the command gets, `--artifacts` and `--factory`."""
     for option in (_artifacts_option, _factory_option):
         command = option(command)
     named = click.option(
@@ -91,6 +92,7 @@ def require_file(store: Path) -> None:
 
 @contextmanager
 def opened(store: StoreName, must_exist: bool = True) -> Iterator[Platform]:
+    """Open the platform in `store`, or that of `--factory`, for a `with` block."""
     factory = named_factory()
     if factory is None and must_exist and isinstance(store, Path):
         require_file(store)

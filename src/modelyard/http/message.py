@@ -81,6 +81,7 @@ EVENT_STREAM = ("content-type", "text/event-stream; charset=utf-8")
 
 
 def json_response(value: object, status: int = 200, headers: Iterable[Header] = ()) -> Response:
+    """Return a response whose body is a value as JSON; attrs classes are objects."""
     return Response(status, [JSON_HEADER, *headers], dump(value))
 
 

@@ -182,5 +182,5 @@ def operation_name(name: str, path: str) -> str:
 
 
 def documented_route(interface: Interface, auth: Auth, method: str, path: str, handler: Handler, **more: Any) -> Route:
-    """Declare a route."""
+    """Declare a route, described by the docstring of its handler."""
     return Route(method, path, interface, auth, handler, **more)

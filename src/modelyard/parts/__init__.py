@@ -26,35 +26,81 @@ if TYPE_CHECKING:
     from modelyard.platform.runtime import Runtime
     from modelyard.report.html import Html, tag
 
-
-def _standard(name: str, has_engine: bool = False) -> Part:
-    """Return the part of a folder, which is loaded when it is first asked for more than its name."""
-    known: dict[str, object] = {} if has_engine else {"engine": None}
-    part: Part = deferred(lambda: import_module(f"{__name__}.{name}.part").PART, name=name, **known)
-    return part
-
-
-STANDARD: Sequence[Part] = (
-    _standard("responses"),
-    _standard("completions"),
-    _standard("embeddings"),
-    _standard("messages"),
-    _standard("batches"),
-    _standard("fine_tuning"),
-    _standard("traces"),
-    _standard("traffic"),
-    _standard("tinker"),
-    _standard("annotations"),
-    _standard("uploads"),
-    _standard("dashboard"),
-    _standard("metrics"),
-    _standard("torch", has_engine=True),
-    _standard("upstream"),
-    _standard("scripted"),
-    _standard("postgres"),
-    _standard("objects"),
-    _standard("clusters"),
-    _standard("contracts"),
-    _standard("doubles"),
-)
-"""The parts that a platform has unless it is opened with others."""
+    __all__ = [
+        "DETAIL",
+        "OPERATIONS",
+        "STANDARD",
+        "Auth",
+        "Body",
+        "ClaimedJob",
+        "Command",
+        "DashboardPage",
+        "ErrorFormat",
+        "Html",
+        "HtmlPage",
+        "Interface",
+        "JobType",
+        "Part",
+        "Redirect",
+        "Route",
+        "RouteCall",
+        "Runtime",
+        "StoreAddress",
+        "View",
+        "command_line",
+        "end_job",
+        "json_response",
+        "opened",
+        "store_option",
+        "structure",
+        "submit_job",
+        "tag",
+    ]
+else:
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "cli": ("command_line",),
+            "cli.terminal": (
+                "opened",
+                "store_option",
+            ),
+            "formats.converter": ("structure",),
+            "http.error_responses": ("DETAIL",),
+            "http.interface": (
+                "Auth",
+                "ErrorFormat",
+                "Interface",
+            ),
+            "http.interfaces": ("OPERATIONS",),
+            "http.message": ("json_response",),
+            "http.route": (
+                "Body",
+                "Route",
+                "RouteCall",
+            ),
+            "part": (
+                "Command",
+                "DashboardPage",
+                "Part",
+                "StoreAddress",
+            ),
+            "parts.dashboard.view": (
+                "HtmlPage",
+                "Redirect",
+                "View",
+            ),
+            "parts.standard": ("STANDARD",),
+            "platform.jobs.claims": ("ClaimedJob",),
+            "platform.jobs.job_type": ("JobType",),
+            "platform.jobs.own_lane": (
+                "end_job",
+                "submit_job",
+            ),
+            "platform.runtime": ("Runtime",),
+            "report.html": (
+                "Html",
+                "tag",
+            ),
+        },
+    )

@@ -71,6 +71,8 @@ body{margin:0;padding:32px 28px 64px;background:#fff;color:#1a1d21}
 
 
 class Html(str):
+    """Markup, in which nothing needs to be escaped any more."""
+
     __slots__ = ()
 
 
