@@ -171,6 +171,16 @@ def test_a_chain_is_found() -> None:
     assert longest_chain(graph) == ["a", "b", "c"]
 
 
+MOST_LINES, MOST_FILES = 55_000, 390
+"""Of the core: what somebody reads who changes the specification."""
+
+
+def test_the_core_is_small() -> None:
+    core = [path for name, path in sources() if not name.startswith("parts/")]
+    assert sum(path.read_text(encoding="utf-8").count("\n") for path in core) <= MOST_LINES
+    assert len(core) <= MOST_FILES
+
+
 # ---- parts ----------------------------------------------------------------------------------------------------------
 
 DOORS_OF_PARTS = {"otel.py"}
