@@ -26,7 +26,6 @@ from modelyard.domain.evaluation.prediction import Prediction, Score, Source
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.protocols import Tx
 from modelyard.stores.sqlite import SqliteStore
-from modelyard.testing import CONTRACT_RECORDS
 from postgres_server import PostgresServer, server_folder
 
 gc.disable()  # until all tests are collected: what is made until then lives until the end of the run
@@ -57,8 +56,9 @@ settings.load_profile("same")
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Leave out the tests that use a part, where the folder of parts was deleted (`tests/core_alone.py`)."""
-    if find_spec("modelyard.parts") is None and collection_path.suffix == ".py":
-        return needs_parts(collection_path) or None
+    if find_spec("modelyard.parts") is None:
+        module = collection_path / "conftest.py" if collection_path.is_dir() else collection_path
+        return (module.suffix == ".py" and module.exists() and needs_parts(module)) or None
     return None
 
 
@@ -244,6 +244,8 @@ def yard_address(postgres: PostgresServer) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def empty_contract_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A SQLite file with the tables of the store contract and no record."""
+    from modelyard.testing import CONTRACT_RECORDS
+
     path = tmp_path_factory.mktemp("empty") / "contract.db"
     SqliteStore(path, CONTRACT_RECORDS).close()
     return path.read_bytes()

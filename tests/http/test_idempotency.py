@@ -19,10 +19,10 @@ from modelyard.domain.models import TrajectoryLog
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.training import Dataset
 from modelyard.http.interface import Interface
-from modelyard.parts.contracts.run_twice_store import RunTwiceStore
 from modelyard.platform.platform import Platform
 from modelyard.stores.memory import MemoryStore
 from modelyard.testing import ManualClock
+from modelyard.testing.run_twice_store import RunTwiceStore
 
 V1, PLACE = "/v1/preview", "/v2/acme/bots"
 OBJECT = "weave:///acme/bots/object/"

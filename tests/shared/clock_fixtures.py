@@ -1,9 +1,13 @@
 """A clock that stands still, and faults on it."""
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from modelyard.parts.doubles.faults.faults import Faults
 from modelyard.testing.clock import ManualClock
+
+if TYPE_CHECKING:
+    from modelyard.testing import Faults
 
 
 @pytest.fixture
@@ -12,5 +16,7 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def faults(clock: ManualClock) -> Faults:
+def faults(clock: ManualClock) -> "Faults":
+    from modelyard.testing import Faults
+
     return Faults(clock=clock)

@@ -15,7 +15,7 @@ SHARED = Path(__file__).parent
 @cache
 def needs_parts(path: Path) -> bool:
     """Return whether a module imports a name that is not there without parts."""
-    return any(not _is_there(module, name) for module, name in _imports(path))
+    return any(not _is_there(path.parent, module, name) for module, name in _imports(path))
 
 
 def _imports(path: Path) -> Iterator[tuple[str, str]]:
@@ -27,10 +27,10 @@ def _imports(path: Path) -> Iterator[tuple[str, str]]:
             yield from ((alias.name, "") for alias in node.names)
 
 
-def _is_there(module: str, name: str) -> bool:
-    shared = SHARED / f"{module}.py"
-    if shared.exists():
-        return not needs_parts(shared)
+def _is_there(here: Path, module: str, name: str) -> bool:
+    for shared in (SHARED / f"{module}.py", here / f"{module}.py"):
+        if shared.exists():
+            return not needs_parts(shared)
     if module.partition(".")[0] != "modelyard":
         return True
     try:

@@ -21,7 +21,6 @@ from modelyard.domain.schema import RECORDS
 from modelyard.domain.training import Example, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.executors.inline import InlineExecutor
-from modelyard.parts.contracts.run_twice_store import RunTwiceStore
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.jobs.service import Jobs
 from modelyard.platform.jobs.worker import Worker
@@ -33,6 +32,7 @@ from modelyard.protocols import Randomness, SavedState, Started, Step, Store, Tr
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
 from modelyard.testing.clock import ManualClock
+from modelyard.testing.run_twice_store import RunTwiceStore
 
 BASE = "base-model"
 STATE = "state.json"

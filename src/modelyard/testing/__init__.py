@@ -10,9 +10,11 @@ if TYPE_CHECKING:
     from modelyard.parts.doors import testing as _parts
     from modelyard.parts.doors.testing import *  # noqa: F403
     from modelyard.testing.clock import ManualClock
+    from modelyard.testing.run_twice_store import RunTwiceStore
 
     __all__ = [
         "ManualClock",
+        "RunTwiceStore",
     ]
     __all__ += _parts.__all__
 else:
@@ -20,6 +22,7 @@ else:
         __name__,
         {
             "testing.clock": ("ManualClock",),
+            "testing.run_twice_store": ("RunTwiceStore",),
         },
     )
 

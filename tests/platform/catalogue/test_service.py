@@ -23,12 +23,12 @@ from modelyard.domain.identity import Principal, Scope, host
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import ArtifactMissing, Forbidden, InvalidInput, JobFailed, ModelNotFound
-from modelyard.parts.contracts.run_twice_store import RunTwiceStore
 from modelyard.platform.catalogue.service import Catalogue, resolve
 from modelyard.platform.chat.service import Chat
 from modelyard.protocols import Store
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
+from modelyard.testing.run_twice_store import RunTwiceStore
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOST = host("acme")

@@ -53,7 +53,6 @@ from modelyard.errors import (
     UnsupportedParameter,
 )
 from modelyard.flow import iterate, run
-from modelyard.parts.contracts.run_twice_store import RunTwiceStore
 from modelyard.platform.chat.assembly import fold_choice
 from modelyard.platform.chat.backend_stream import CompletionResult, StreamStarted
 from modelyard.platform.chat.service import Chat
@@ -62,6 +61,7 @@ from modelyard.protocols import Capabilities, ServedModel, Store
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
 from modelyard.testing.clock import ManualClock
+from modelyard.testing.run_twice_store import RunTwiceStore
 
 HOST = host("acme")
 STOP, LENGTH, TOOL_CALLS = FinishReason.STOP, FinishReason.LENGTH, FinishReason.TOOL_CALLS

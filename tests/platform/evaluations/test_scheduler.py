@@ -41,7 +41,6 @@ from modelyard.errors import (
     UnsupportedParameter,
 )
 from modelyard.executors.inline import InlineExecutor
-from modelyard.parts.contracts.run_twice_store import RunTwiceStore
 from modelyard.parts.scripted.backend import ScriptedBackend
 from modelyard.platform.evaluations.result import EvaluationResult
 from modelyard.platform.evaluations.service import Evaluations
@@ -51,6 +50,7 @@ from modelyard.protocols import Capabilities, ServedModel, Store
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
 from modelyard.testing.clock import ManualClock
+from modelyard.testing.run_twice_store import RunTwiceStore
 
 START = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
 EVALUATION = "weave:///acme/red/object/sample_eval:EEEE"

@@ -18,7 +18,6 @@ from modelyard.domain.identity import Principal, Scope
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import Forbidden, InvalidInput, NotFound, RunAlreadyFinished
-from modelyard.parts.contracts.run_twice_store import RunTwiceStore
 from modelyard.platform.evaluations.runs import Runs
 from modelyard.platform.evaluations.service import Evaluations
 from modelyard.platform.listing import Listing
@@ -27,6 +26,7 @@ from modelyard.protocols import Backend, Store
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
 from modelyard.testing.clock import ManualClock
+from modelyard.testing.run_twice_store import RunTwiceStore
 
 START = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
 EVALUATION = "weave:///acme/red/object/sample_eval:EEEE"

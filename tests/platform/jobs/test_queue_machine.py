@@ -12,7 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from modelyard.domain.job import Claim, Gain, Job, JobEvent, JobKind, JobProgress, NewEvent, QueueState
 from modelyard.domain.schema import RECORDS
 from modelyard.errors import Conflict, LeaseLost
-from modelyard.parts.contracts.run_twice_store import RunTwiceStore
 from modelyard.platform.job_types import job_types_of
 from modelyard.platform.jobs.claims import (
     Claimant,
@@ -39,6 +38,7 @@ from modelyard.platform.jobs.queue import (
 from modelyard.protocols import Tx
 from modelyard.stores.memory import MemoryStore
 from modelyard.testing.clock import ManualClock
+from modelyard.testing.run_twice_store import RunTwiceStore
 
 JOB_TYPES = job_types_of(())
 

@@ -26,7 +26,6 @@ from modelyard.domain.identity import ApiKey, Limits, Principal, Scope, host
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.usage import Admission, Budget, LedgerEntry, UsageSum, cost
 from modelyard.errors import BackendError, BudgetExceeded, Forbidden, InvalidInput, NotFound, RateLimited
-from modelyard.parts.contracts.run_twice_store import RunTwiceStore
 from modelyard.platform.chat.service import Chat
 from modelyard.platform.usage.booking import book, close_requests
 from modelyard.platform.usage.service import Ledger
@@ -34,6 +33,7 @@ from modelyard.protocols import Capabilities, ServedModel, Store
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
 from modelyard.testing.clock import ManualClock
+from modelyard.testing.run_twice_store import RunTwiceStore
 
 HOST = host("acme")
 PRICING = Pricing(prompt=Decimal("0.001"), completion=Decimal("0.01"), request=Decimal("0.1"))

@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from modelyard.domain.record import Record, by_class
-from modelyard.parts.contracts.run_twice_store import RunTwiceStore
 from modelyard.protocols import Domain, DomainStep, Store, Tx
+from modelyard.testing.run_twice_store import RunTwiceStore
 
 T = TypeVar("T")
 

@@ -17,7 +17,6 @@ declared domains.
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from modelyard.parts.contracts.run_twice_store import RunTwiceStore
 from modelyard.parts.contracts.store_additions import AdditionLaws
 from modelyard.parts.contracts.store_domains import DomainLaws
 from modelyard.parts.contracts.store_machine import StoreMachine, machine_on, machine_over
@@ -29,6 +28,7 @@ from modelyard.parts.contracts.store_steps import StepLaws
 from modelyard.parts.contracts.store_totals import TotalLaws
 from modelyard.parts.contracts.store_values import CONTRACT_RECORDS
 from modelyard.protocols import Store
+from modelyard.testing.run_twice_store import RunTwiceStore
 
 __all__ = ["CONTRACT_RECORDS", "RunTwiceStore", "StoreContract", "StoreMachine", "machine_over"]
 

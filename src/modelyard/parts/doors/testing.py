@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from modelyard.parts.contracts.executor import ExecutorContract
     from modelyard.parts.contracts.executor_trials import Trials, TrialsElsewhere, TrialsHere
     from modelyard.parts.contracts.part_contract import PartContract
-    from modelyard.parts.contracts.run_twice_store import RunTwiceStore
     from modelyard.parts.contracts.step_trainer import StepTrainerContract
     from modelyard.parts.contracts.store import StoreContract
     from modelyard.parts.contracts.store_machine import StoreMachine, machine_over
@@ -56,7 +55,6 @@ HOMES = {
     "parts.contracts.embedder": ("EmbedderContract",),
     "parts.contracts.executor": ("ExecutorContract",),
     "parts.contracts.executor_trials": ("Trials", "TrialsElsewhere", "TrialsHere"),
-    "parts.contracts.run_twice_store": ("RunTwiceStore",),
     "parts.contracts.step_trainer": ("StepTrainerContract",),
     "parts.contracts.store": ("StoreContract",),
     "parts.contracts.store_machine": ("StoreMachine", "machine_over"),
@@ -111,7 +109,6 @@ __all__: list[str] = [
     "Malformed",
     "PartContract",
     "Refuse",
-    "RunTwiceStore",
     "Slow",
     "StepTrainerContract",
     "StoreContract",

@@ -27,13 +27,13 @@ from modelyard.domain.training import Dataset
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.interface import Auth, Interface
 from modelyard.http.message import Request
-from modelyard.parts.contracts.run_twice_store import RunTwiceStore
 from modelyard.parts.uploads.records import Upload
 from modelyard.parts.uploads.service import LIFE
 from modelyard.platform.runtime import Settings
 from modelyard.protocols import StoredArtifact
 from modelyard.stores.memory import MemoryStore
 from modelyard.testing.clock import ManualClock
+from modelyard.testing.run_twice_store import RunTwiceStore
 from modelyard.wsgi import wsgi_app
 
 CAPTURE = Path(__file__).parents[3] / "captures" / "training" / "19-sft-data-upload-wandb.json"
