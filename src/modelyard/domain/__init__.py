@@ -15,4 +15,6 @@ defer_modules(
     "retention",
     "training",
     "training_config",
+    "training_run",
+    "worker",
 )

@@ -7,9 +7,9 @@ from typing import Unpack
 import attrs
 
 from modelyard.domain import lineage as domain_lineage
+from modelyard.domain import models
 from modelyard.domain.completion import Completion, CompletionRequest, Delta, StoredCompletion
 from modelyard.domain.identity import Attribution, Principal
-from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.paging import Order
 from modelyard.domain.record import EMPTY
 from modelyard.errors import NotFound
@@ -148,7 +148,7 @@ class Chat:
     def _named(self, options: ChatOptions) -> ChatOptions:
         """Put its name in the place of a model or checkpoint that is given as a value."""
         given = options.get("model")
-        if not isinstance(given, Model | Checkpoint):
+        if isinstance(given, str) or not isinstance(given, models.Model | models.Checkpoint):
             return options
         return {**options, "model": requested_name(self._runtime, given)}
 
