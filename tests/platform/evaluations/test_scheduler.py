@@ -151,7 +151,7 @@ def world(request: pytest.FixtureRequest, yard_file: Path) -> Iterator[World]:
 @pytest.fixture
 def row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Finished rows wait for no others before they are committed."""
-    monkeypatch.setattr("modelyard.platform.evaluations.row.COMMITTED_TOGETHER", 1)
+    monkeypatch.setattr("modelyard.platform.evaluations.row_evaluation.COMMITTED_TOGETHER", 1)
 
 
 def numbered(count: int) -> list[dict[str, Any]]:
@@ -650,7 +650,7 @@ def test_resuming_repeats_no_row_that_was_stored_and_ends_as_if_nothing_had_happ
     count: int, concurrency: int, breaks_at: int, together: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("modelyard.platform.evaluations.row.COMMITTED_TOGETHER", together)
+        patch.setattr("modelyard.platform.evaluations.row_evaluation.COMMITTED_TOGETHER", together)
         check_resuming(count, concurrency, breaks_at, concurrency + together - 1)
 
 

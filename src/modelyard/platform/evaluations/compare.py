@@ -6,8 +6,8 @@ from typing import Unpack, get_args
 import attrs
 
 from modelyard.domain.evaluation.aggregate import aggregate
-from modelyard.domain.evaluation.compare import compare, compare_pages
 from modelyard.domain.evaluation.comparison import is_number
+from modelyard.domain.evaluation.pairing import compare, compare_pages
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.evaluation.summary import MetricSummary, ReportKeywords, RowNote
 from modelyard.errors import InvalidInput

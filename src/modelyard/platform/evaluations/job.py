@@ -23,10 +23,9 @@ from modelyard.domain.events import JobEventRecorded
 from modelyard.domain.job import Gain, Job, JobKind, JobProgress, JobStatus, NewEvent
 from modelyard.errors import EvaluationError, StoreError
 from modelyard.lazy import log
-from modelyard.platform.evaluations.job_rows import JobRows, RowRecords, remaining_rows
 from modelyard.platform.evaluations.model_under_test import CompletionModel
 from modelyard.platform.evaluations.pools import pools
-from modelyard.platform.evaluations.row import CallableModel, ModelUnderTest, RowScorer, RunLimits
+from modelyard.platform.evaluations.row_evaluation import CallableModel, ModelUnderTest, RowScorer, RunLimits
 from modelyard.platform.evaluations.scheduler import RowInFlight, RowScheduler, WorkItem, is_limited
 from modelyard.platform.evaluations.scorers import NO_CALLABLES, LocalCallables, build_scorer
 from modelyard.platform.evaluations.shards import (
@@ -38,6 +37,7 @@ from modelyard.platform.evaluations.shards import (
     others_of,
     shard_of,
 )
+from modelyard.platform.evaluations.stored_rows import JobRows, RowRecords, remaining_rows
 from modelyard.platform.evaluations.stored_run import StoredRun
 from modelyard.platform.jobs.claims import ClaimedJob, fenced, record_events, requester_principal, require_claim
 from modelyard.platform.jobs.queue import announce, cancel, end, fail, succeed

@@ -22,7 +22,7 @@ from modelyard.platform.chat.pipeline import CompletionPipeline
 from modelyard.platform.chat.plan import known_plan, make_plan
 from modelyard.platform.chat.request import CompletionOptions, build_messages, build_request
 from modelyard.platform.evaluations.references import Namespace, find_version, is_trained
-from modelyard.platform.evaluations.row import (
+from modelyard.platform.evaluations.row_evaluation import (
     Reply,
     Retries,
     ScoreResult,

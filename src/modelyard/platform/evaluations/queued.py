@@ -14,9 +14,9 @@ from modelyard.domain.idempotency import check_idempotency_key
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind, files_of
 from modelyard.errors import InvalidInput
+from modelyard.platform.evaluations.input_rows import RowData, build_specs
 from modelyard.platform.evaluations.references import Namespace
 from modelyard.platform.evaluations.rescore import build_rescore_spec
-from modelyard.platform.evaluations.rows import RowData, build_specs
 from modelyard.platform.evaluations.runs import find_run
 from modelyard.platform.evaluations.scorers import Scorers
 from modelyard.platform.evaluations.spec import OneModel, RunSpec

@@ -24,7 +24,7 @@ from modelyard.flow import Flow
 from modelyard.platform.evaluations.model_under_test import CompletionModel, JudgeScorer
 from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.references import Namespace
-from modelyard.platform.evaluations.row import (
+from modelyard.platform.evaluations.row_evaluation import (
     CallableScorer,
     Retries,
     RowScorer,

@@ -22,7 +22,7 @@ from modelyard.platform.chat.request import GenerationOptions
 from modelyard.platform.evaluations.model_under_test import CompletionModel
 from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.references import Namespace
-from modelyard.platform.evaluations.row import RunLimits, check_signature
+from modelyard.platform.evaluations.row_evaluation import RunLimits, check_signature
 from modelyard.platform.evaluations.scorers import (
     LocalCallables,
     ModelFunction,

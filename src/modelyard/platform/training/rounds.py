@@ -22,7 +22,7 @@ from modelyard.domain.training_config import LoopConfig, RLConfig
 from modelyard.errors import BudgetExceeded, TrainingError
 from modelyard.formats.jsonl import read_rows
 from modelyard.formats.training_data import GROUPS
-from modelyard.platform.evaluations.rows import build_specs
+from modelyard.platform.evaluations.input_rows import build_specs
 from modelyard.platform.evaluations.scorers import NamedScorer, build_scorer
 from modelyard.platform.jobs.claims import ClaimedJob, fenced, latest_job, requester_principal, require_claim
 from modelyard.platform.jobs.queue import announce, cancel, enqueue, save_resume, succeed
