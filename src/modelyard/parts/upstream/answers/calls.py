@@ -1,7 +1,7 @@
 """The tool calls of one choice, told apart by what servers send: ids, indexes, names, or only their order."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -15,6 +15,9 @@ from modelyard.parts.upstream.answers.values import (
     objects_of,
     string_of,
 )
+
+UNNAMED = "unnamed_tool"
+"""The name of a call that has none, in a request with several tools."""
 
 
 @attrs.define(eq=False)
@@ -63,11 +66,11 @@ def pieces_of(message: Mapping[str, Any]) -> list[_Piece]:
 
 
 def _piece(call: Mapping[str, Any]) -> _Piece:
-    function = object_of(call.get("function")) or call
+    function = object_of(call.get("function")) or object_of(call.get("custom")) or call
     given = function.get("arguments", function.get("parameters", call.get("input")))
-    return _Piece(
-        string_of(call.get("id")), index_of(call.get("index")), string_of(function.get("name")), arguments_of(given)
-    )
+    named = call.get("id")
+    id_ = str(named) if isinstance(named, int) and not isinstance(named, bool) else string_of(named)
+    return _Piece(id_, index_of(call.get("index")), string_of(function.get("name")), arguments_of(given))
 
 
 class CallReader:
@@ -77,7 +80,7 @@ class CallReader:
     unless the call before still waits for the rest of its own. A piece without id and index continues the last call.
     """
 
-    def __init__(self, choice: int, tools: Collection[str]) -> None:
+    def __init__(self, choice: int, tools: Sequence[str]) -> None:
         self._choice, self._tools = choice, tools
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
@@ -98,13 +101,8 @@ class CallReader:
         return deltas
 
     def end(self) -> list[ToolCallDelta]:
-        """Return what still waits. A call without any name is one of the only tool there is, or is left out."""
-        return list(self._passed(self._calls, certain=True))
-
-    @property
-    def nameless(self) -> int:
-        """How many calls were left out, because nothing names their tool."""
-        return sum(not call.shown for call in self._calls)
+        """Return what still waits. A call without any name is one of the only tool there is, or of `UNNAMED`."""
+        return list(self._passed(self._calls, certain=True, over=True))
 
     def _begun(self) -> _Call:
         self._calls.append(_Call(len(self._calls)))
@@ -150,10 +148,12 @@ class CallReader:
             call.name = self._joined_name(call, piece.name)
         call.add(call.halves.take(piece.arguments))
 
-    def _passed(self, calls: Sequence[_Call], certain: bool) -> Iterator[ToolCallDelta]:
+    def _passed(self, calls: Sequence[_Call], certain: bool, over: bool = False) -> Iterator[ToolCallDelta]:
         for call in calls:
             if certain:
                 call.add(call.halves.end())
+            if over and not call.name:
+                call.name = self._tools[0] if len(self._tools) == 1 else UNNAMED
             if not call.shown and not self._named(call, certain):
                 continue
             arguments = "".join(call.waiting)
@@ -167,9 +167,7 @@ class CallReader:
     def _named(self, call: _Call, certain: bool) -> bool:
         """Return whether the name of a call is known, and no more of it can come."""
         if not call.name:
-            if certain and len(self._tools) == 1:
-                (call.name,) = self._tools
-            return bool(call.name)
+            return False
         longer = any(tool != call.name and tool.startswith(call.name) for tool in self._tools)
         return certain or bool(call.pieces) or (call.name in self._tools and not longer)
 

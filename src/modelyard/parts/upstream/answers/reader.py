@@ -5,6 +5,7 @@ it is assembled. Chunks are read by hand because there are many: structuring the
 differ from one before in their text alone are not even parsed.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -31,23 +32,34 @@ from modelyard.parts.upstream.answers.values import (
 )
 
 _delta = maker(Delta)
-_REASONS: Mapping[str, FinishReason] = {
-    name: reason
-    for reason, names in {
-        FinishReason.STOP: "stop eos eos_token end_turn end stop_sequence stop_token complete completed finished",
-        FinishReason.LENGTH: "length max_tokens max_length max_new_tokens max_output_tokens model_length token_limit",
-        FinishReason.TOOL_CALLS: "tool_calls tool_call tool_use function_call function_calls",
-        FinishReason.CONTENT_FILTER: (
-            "content_filter content_filtered safety recitation blocklist prohibited_content spii image_safety refusal "
-            "sensitive language"
-        ),
-    }.items()
-    for name in names.split()
+_NAMES = {
+    FinishReason.STOP: (
+        "stop eos eos_token eos_token_id end end_turn end_of_turn stop_sequence stop_token complete completed done "
+        "finish finished normal pause_turn"
+    ),
+    FinishReason.LENGTH: (
+        "length max_tokens max_token max_output_tokens max_new_tokens max_completion_tokens max_length model_length "
+        "token_limit context_length context_length_exceeded model_context_window_exceeded incomplete"
+    ),
+    FinishReason.TOOL_CALLS: "tool_calls tool_call tool_use function_call function_calls tool",
+    FinishReason.CONTENT_FILTER: (
+        "content_filter content_filtered filtered safety image_safety refusal recitation blocklist "
+        "prohibited_content spii sensitive moderation guardrail_intervened guardrails"
+    ),
 }
-"""What servers call the reasons for the end of a choice, in lower case."""
+_REASONS: Mapping[str, FinishReason] = {name: reason for reason, names in _NAMES.items() for name in names.split()}
+"""What servers and families of models call the reasons for the end of a choice, in lower case."""
 _NOT_ENDED = frozenset({"", "null", "none", "not_finished", "finish_reason_unspecified"})
-_BROKEN_OFF = frozenset({"abort", "aborted", "error", "cancelled", "insufficient_system_resource"})
+_BROKEN_OFF = frozenset(
+    {"abort", "aborted", "error", "cancelled", "canceled", "network_error", "insufficient_system_resource"}
+)
 """Reasons of servers that stop before the answer is complete."""
+
+
+def _reason_name(value: Any) -> str | None:
+    """Return the name of a reason, also of an object with a type, or as a library prints it; None for neither."""
+    name = value.get("type") if isinstance(value, Mapping) else value
+    return re.sub(r"[-\s]+", "_", name.strip().rpartition(".")[2]).lower() if isinstance(name, str) else None
 
 
 class AnswerBrokenOff(Exception):
@@ -263,8 +275,6 @@ class _ChoiceReader:
             if content or reasoning
             else []
         )
-        if self._calls.nameless:
-            self._note("calls a tool without naming it, which is left out")
         return deltas + [Delta(index=self.index, tool_call=call) for call in calls]
 
     def ended(self) -> Delta:
@@ -303,12 +313,12 @@ class _ChoiceReader:
         self._said_stop = self._said_stop or given is not None or "message" in choice
         if given is None:
             return
-        name = given.strip().lower() if isinstance(given, str) else ""
+        name = _reason_name(given)
         if name in _BROKEN_OFF:
             raise AnswerBrokenOff
-        if name in _NOT_ENDED and isinstance(given, str):
+        if name in _NOT_ENDED or given is False:
             return
-        reason = _REASONS.get(name)
+        reason = _REASONS.get(name or "")
         if reason is None:
             self._note("has an unknown finish reason, which is read as 'stop'")
         self.reason = reason or FinishReason.STOP

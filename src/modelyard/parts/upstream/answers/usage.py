@@ -10,42 +10,35 @@ from typing import Any
 from modelyard.domain.completion import Usage
 from modelyard.parts.upstream.answers.values import count_of, object_of, objects_of
 
-_PROMPT = ("prompttokens", "prompttokencount", "promptevalcount", "tokensevaluated")
-_INPUT = ("inputtokens", "inputtokencount")
-_COMPLETION = (
-    *("completiontokens", "outputtokens", "candidatestokencount", "outputtokencount", "evalcount", "tokenspredicted"),
-    *("generatedtokens", "completiontokencount"),
-)
-_TOTAL = ("totaltokens", "totaltokencount")
-_CACHED = (
-    *("cachedtokens", "promptcachehittokens", "cachedcontenttokencount", "numcachedtokens", "cachedprompttokens"),
-    "cachedprompttexttokens",
-)
-_READ = ("cachereadinputtokens", "cachereadinputtokencount")
-_WRITTEN = ("cachecreationinputtokens", "cachewriteinputtokens", "cachewriteinputtokencount")
-_MISSED = ("promptcachemisstokens",)
-_REASONING = ("reasoningtokens", "thoughtstokencount", "thinkingtokens", "reasoningtokencount")
-
-_COUNTS: Mapping[str, str] = {
-    name: count
-    for count, names in {
-        "prompt": _PROMPT,
-        "input": _INPUT,
-        "completion": _COMPLETION,
-        "total": _TOTAL,
-        "cached": _CACHED,
-        "read": _READ,
-        "written": _WRITTEN,
-        "missed": _MISSED,
-        "reasoning": _REASONING,
-    }.items()
-    for name in names
+_NAMES = {
+    "prompt": "prompttokens prompttokencount promptevalcount tokensevaluated nativetokensprompt numprompttokens",
+    "input": "inputtokens inputtokencount",
+    "completion": (
+        "completiontokens completiontokencount outputtokens outputtokencount candidatestokencount responsetokencount "
+        "evalcount tokenspredicted nativetokenscompletion generatedtokens numcompletiontokens"
+    ),
+    "total": "totaltokens totaltokencount",
+    "cached": (
+        "cachedtokens numcachedtokens promptcachehittokens cachedcontenttokencount nativetokenscached "
+        "cachedprompttokens cachedprompttexttokens cachedinputtokens"
+    ),
+    "read": "cachereadinputtokens cachereadinputtokencount",
+    "written": "cachecreationinputtokens cachewriteinputtokens cachewriteinputtokencount",
+    "missed": "promptcachemisstokens",
+    "reasoning": "reasoningtokens reasoningtokencount nativetokensreasoning thinkingtokens",
+    "thoughts": "thoughtstokencount",
+    "tool_prompt": "tooluseprompttokencount",
 }
-"""What each name counts; names are compared in lower case and without underscores."""
-
-_BESIDE_CHOICES = frozenset({*_PROMPT[2:], "evalcount", "tokenspredicted"})
+"""Names by what they count, in lower case and without underscores: those of OpenAI, vLLM, SGLang, Mistral, Together
+and Azure; of Gemini; of Ollama and llama.cpp; of OpenRouter, Anthropic, Bedrock, DeepSeek, Kimi and xAI.
+"""
+_COUNTS: Mapping[str, str] = {name: count for count, names in _NAMES.items() for name in names.split()}
+_BESIDE_CHOICES = frozenset({"promptevalcount", "tokensevaluated", "evalcount", "tokenspredicted"})
 """Names that servers put next to the choices, without an object around them."""
-_REPORTS = ("usage", "usageMetadata", "usage_metadata", "meta_info", "amazon-bedrock-invocationMetrics")
+_REPORTS = (
+    *("usage", "usageMetadata", "usage_metadata", "token_usage", "tokenUsage", "meta_info", "billed_units"),
+    "amazon-bedrock-invocationMetrics",
+)
 
 
 def _plain(name: str) -> str:
@@ -89,7 +82,7 @@ class Counts:
     def _take_details(self, details: Mapping[str, Any]) -> None:
         for name, value in details.items():
             count = _COUNTS.get(_plain(name))
-            if count in ("cached", "read", "reasoning"):
+            if count in ("cached", "read", "reasoning", "thoughts"):
                 self._keep("cached" if count == "read" else count, value)
 
     def _keep(self, count: str, value: Any) -> None:
@@ -124,7 +117,7 @@ class UsageReader:
     @property
     def completion(self) -> int:
         """The tokens of the answer as they have been reported; 0 if they have not."""
-        return max(self._most("completion"), self._sum("completion"))
+        return self._added("completion")
 
     @property
     def reported(self) -> bool:
@@ -149,30 +142,30 @@ class UsageReader:
 
         Some servers count reasoning within the answer and some beside it: the total tells, or that it is more.
         """
-        prompt, total = self._prompt(), self._most("total")
-        reasoning = max(self._most("reasoning"), self._sum("reasoning"))
-        counted = self.completion
-        if reasoning and (reasoning > counted or 0 < prompt <= total - counted - reasoning):
-            counted += reasoning
-        if prompt:
-            if total > prompt + counted:  # what is missing was produced: thoughts that are not shown
-                hidden = total - prompt - counted if counted else 0
-                counted, reasoning = total - prompt, reasoning + hidden
-        elif total:
-            prompt = max(0, total - (counted or produced))
-        return prompt, counted, reasoning
+        prompt, total, counted = self._prompt(), self._most("total"), self.completion
+        reasoning, thoughts = self._added("reasoning"), self._added("thoughts")
+        beside = max(reasoning, thoughts)
+        if total and prompt:
+            counted += beside if total >= prompt + counted + beside else 0
+        elif thoughts or reasoning > counted:
+            counted += beside
+        if not prompt:
+            return max(0, total - (counted or produced)), counted, beside
+        if total > prompt + counted:  # what is missing was produced, as thoughts that are not shown
+            beside += total - prompt - counted if counted else 0
+            counted = total - prompt
+        return prompt, counted, beside
 
     def _prompt(self) -> int:
+        """Return the tokens of the prompt, with the cached ones that Anthropic's names leave out."""
         outside = self._most("read") + self._most("written")
-        given = self._most("input")
-        return max(self._most("prompt"), given + outside if given else 0, self._missed())
-
-    def _missed(self) -> int:
-        missed = self._most("missed")
-        return missed + self._most("cached") if missed else 0
+        given, missed = self._most("input"), self._most("missed")
+        counted = max(self._most("prompt"), given + outside if given else 0)
+        return max(counted, missed + self._most("cached") if missed else 0) + self._most("tool_prompt")
 
     def _most(self, count: str) -> int:
         return max(self._whole[count], *(one[count] for one in self._choices.values()), 0)
 
-    def _sum(self, count: str) -> int:
-        return sum(one[count] for one in self._choices.values())
+    def _added(self, count: str) -> int:
+        """Return a count of the answer: as it was reported for all choices, or for each of them."""
+        return max(self._whole[count], sum(one[count] for one in self._choices.values()))

@@ -22,19 +22,19 @@ BYTES_PER_TOKEN = 4
 
 
 def read_json(raw: bytes) -> Any:
-    """Parse an answer. Raises `InvalidInput` for what is no JSON.
+    """Parse an answer. Raises `InvalidInput` for what is not JSON; what follows a JSON value is ignored.
 
     NaN, infinities, integers of any length, doubled members, control characters in strings, a byte order mark, half
     characters and bytes that are not UTF-8 are read; see `joined` for the last two.
     """
-    text = raw.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+    text = raw.decode("utf-8", "surrogateescape").removeprefix("\ufeff").lstrip()
     try:
-        return _PLAIN.decode(text)
+        return _PLAIN.raw_decode(text)[0]
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise InvalidInput.at("answer", msg=f"is not valid JSON: {error.msg} at {place}", type="json_invalid") from None
     except ValueError:  # an integer of thousands of digits
-        return _CAREFUL.decode(text)
+        return _CAREFUL.raw_decode(text)[0]
     except RecursionError:
         raise InvalidInput.at("answer", msg="is nested too deeply", type="json_invalid") from None
 
