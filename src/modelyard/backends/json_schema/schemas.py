@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 
-from modelyard.domain import safe_regex
+from modelyard import safe_regex
 from modelyard.errors import InvalidInput
 
 Schema = Mapping[str, Any]

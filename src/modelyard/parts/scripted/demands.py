@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Never
 
+from modelyard import safe_regex
 from modelyard.backends.json_schema.schemas import MAX_STEPS, Document, Loc
 from modelyard.backends.json_schema.validation import fits
-from modelyard.domain import safe_regex
 from modelyard.domain.completion import (
     CompletionRequest,
     Delta,
