@@ -52,6 +52,7 @@ CERTAIN = Capabilities(
     reasoning=True,
     embedding_size=256,
     embedding_dimensions=True,
+    strict_conversations=True,
 )
 """A text of probability 1 does not depend on any sampling parameter, so all are supported."""
 
