@@ -14,7 +14,6 @@ from modelyard.formats import converter
 from modelyard.platform.chat import capability_checks as checks
 from modelyard.platform.chat.assembly import ResponseAssembler, check_length
 from modelyard.platform.chat.booked_request import BookedRequest
-from modelyard.platform.chat.conversation_checks import check_conversation
 from modelyard.platform.usage.booking import CompletionBooking
 from modelyard.protocols import ServedModel, Tx
 
@@ -52,8 +51,9 @@ class RunningCompletion(BookedRequest):
             request = checks.with_details(request, capabilities)
         if request.tool_choice.mode is _REQUIRED:
             checks.check_tool_choice(request)
-        if (request.tools or len(request.messages) > 1) and capabilities.strict_conversations:
-            check_conversation(request, self.runtime.settings)
+        has_shape = request.tools or len(request.messages) > 1
+        if has_shape and capabilities.strict_conversations and self.runtime.settings.strict_conversations:
+            checks.check_conversation(request)
         self.images = checks.check_supported(request, entry, capabilities)
         self.prompt_tokens = backend.prompt_tokens(request, self.served)
         self.max_tokens = checks.resolve_max_tokens(entry, self.prompt_tokens, request)
