@@ -48,6 +48,8 @@ def ask(answer: Any, unchecked: bool = False, **options: Any) -> str:
         (say(call("look_up"), call("pay", sum=0.5)), {"tools": STRICT}, "which is strict"),
         (WRITTEN, {"tools": STRICT}, "arguments of 'pay', which is strict, that are JSON"),
         ("ac", {"structured_outputs": {"regex": "ab?"}}, "a text that matches 'ab[?]'"),
+        ("two words", {"min_tokens": 3}, "at least 3 tokens"),
+        ("two words", {"ignore_eos": True}, "ignores the end of a turn"),
     ],
 )
 def test_what_a_server_could_not_have_sent_is_refused_unless_it_is_meant(
@@ -70,6 +72,9 @@ def test_what_a_server_could_not_have_sent_is_refused_unless_it_is_meant(
         (call("look_up", sum="3"), {"tools": STRICT}),
         (call("pay", sum="3"), {"tools": STRICT, "max_tokens": 1}),
         ("abb", {"structured_outputs": {"regex": "ab+"}}),
+        ("three words here", {"min_tokens": 3}),
+        ("three words here", {"ignore_eos": True, "max_tokens": 2}),
+        (say("two words", finish="length"), {"ignore_eos": True}),
     ],
     ids=str,
 )

@@ -43,7 +43,8 @@ def checked(answer: Iterable[Item], request: CompletionRequest) -> Iterable[Item
     """Return the answer. Raises `NoAnswerPrepared` if it is whole and does not meet the demands, and `InvalidInput` for
     a schema or a pattern that is not decided here, at its place."""
     free = request.response_format.type is ResponseType.TEXT and request.tool_choice.mode is ToolMode.AUTO
-    if free and not any(tool.strict for tool in request.tools):
+    of_any_length = not (request.sampling.min_tokens or request.sampling.ignore_eos)
+    if free and of_any_length and not any(tool.strict for tool in request.tools):
         return answer
     return _checked(answer, request)
 
@@ -60,7 +61,7 @@ def _checked(answer: Iterable[Item], request: CompletionRequest) -> Iterator[Ite
     deltas = [item for item in held if isinstance(item, Delta)]
     if broken is None and not any(delta.finish_reason in CUT for delta in deltas):
         text, calls = "".join(delta.text for delta in deltas), _calls(deltas)
-        _refuse(_unmet(text, calls, request), _shown(text, calls))
+        _refuse(_unmet(text, calls, request) or _too_short(deltas, request), _shown(text, calls))
     yield from held
     if broken is not None:
         raise broken
@@ -98,6 +99,16 @@ def _unmet(text: str, calls: list[tuple[str, str]], request: CompletionRequest) 
     if choice.mode is ToolMode.NONE and called:
         return f"the request wants no tool called, and this calls {called[0]}"
     return _wrong_arguments(calls, request) if called else _unformatted(text, request.response_format)
+
+
+def _too_short(deltas: list[Delta], request: CompletionRequest) -> str | None:
+    """Return the demand on its length that an answer does not meet which ended by itself."""
+    sampling = request.sampling
+    if sum(delta.tokens for delta in deltas) < sampling.min_tokens:
+        return f"the request wants at least {sampling.min_tokens} tokens"
+    if sampling.ignore_eos and not (request.stop or sampling.stop_token_ids):
+        return "the request ignores the end of a turn, so that its answers end with finish='length' only"
+    return None
 
 
 def _wrong_arguments(calls: list[tuple[str, str]], request: CompletionRequest) -> str | None:
