@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from io import BytesIO
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from modelyard.formats.converter import unstructure
 from modelyard.formats.training_data import RowFormat
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.runtime import Runtime
+from modelyard.platform.training.base_model_checks import BaseModelCheck
 from modelyard.protocols import ArtifactStore, Snapshot, StoredArtifact, Tx
 
 T = TypeVar("T")
@@ -30,12 +32,26 @@ def rows_of(rows: RowFormat[T], data: Iterable[T | Mapping[str, Any]]) -> Iterat
 
 
 def _value(rows: RowFormat[T], number: int, row: T | Mapping[str, Any]) -> T:
-    if isinstance(row, rows.value):
-        return row
     try:
+        if isinstance(row, rows.value):
+            return _read_back(rows, row)
         return rows.of(unstructure(row))  # callers may use tuples and any mapping
     except InvalidInput as error:
-        raise InvalidInput([attrs.evolve(one, loc=("data", number, *one.loc)) for one in error.problems]) from None
+        raise error.below("data", number) from None
+
+
+def _read_back(rows: RowFormat[T], row: T) -> T:
+    """Return a value of the host's as the trainer will read it. The last line is the row; what a group has before it
+    are its trajectories."""
+    written = rows.dump(row)
+    last = written.count(b"\n")
+    try:
+        (found,) = rows.read(BytesIO(written))
+    except InvalidInput as error:
+        lines = [(one, int(one.loc[1])) for one in error.problems]
+        places = [(one, ("trajectories", line - 1) if line < last else ()) for one, line in lines]
+        raise InvalidInput([attrs.evolve(one, loc=(*place, *one.loc[2:])) for one, place in places]) from None
+    return found
 
 
 def store_rows(artifacts: ArtifactStore, rows: RowFormat[T], data: Iterable[T]) -> tuple[StoredArtifact, int]:
@@ -135,12 +151,19 @@ def check_rows(config: TrainingConfig, rows: int) -> None:
     config.check_rows(rows)
 
 
-def readable_rows(artifacts: ArtifactStore, dataset: Dataset, rows: RowFormat[Any]) -> int:
-    """Count the rows of a dataset. Raises `InvalidInput` naming the line at which it is not of this format. The rows of
-    a checked dataset are of one format: that of the first."""
-    with artifacts.open(dataset.artifact) as file:
-        try:
-            found = sum(1 for _ in islice(rows.read(file), 1 if dataset.rows else None))
-        except InvalidInput as wrong:
-            raise wrong.below("training_data_url") from None
+def readable_rows(
+    artifacts: ArtifactStore, dataset: Dataset, rows: RowFormat[Any], check: BaseModelCheck | None
+) -> int:
+    """Count the rows of a dataset. Raises `InvalidInput` naming the line at which it is not of this format, or which
+    the base model cannot read. The rows of a checked dataset are of one format: that of the first."""
+    whole = rows if check is None else rows.checked(check)
+    try:
+        with artifacts.open(dataset.artifact) as file:
+            found = sum(1 for _ in islice(whole.read(file), 1 if dataset.rows else None))
+        if dataset.rows and check is not None and check.marks:
+            with artifacts.open(dataset.artifact) as file:
+                for _ in rows.checked(check, check.marks).read(file):
+                    pass
+    except InvalidInput as wrong:
+        raise wrong.below("training_data_url") from None
     return dataset.rows or found
