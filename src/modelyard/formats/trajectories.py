@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from modelyard.domain.completion import FinishReason, Message, Role
-from modelyard.domain.logprobs import TokenLogprob
+from modelyard.domain.completion import FinishReason, Message, Role, TokenLogprob
 from modelyard.domain.training import History, RolloutError, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.errors import InvalidInput, nearest
 from modelyard.formats.chat.messages import (

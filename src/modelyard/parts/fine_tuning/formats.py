@@ -15,7 +15,7 @@ from modelyard.domain.training import Example, Preference
 from modelyard.errors import InvalidInput, nearest
 from modelyard.formats.jsonl import read_rows
 from modelyard.formats.training_data import example_of, preference_of
-from modelyard.platform.training.base_model_checks import BaseModelCheck
+from modelyard.platform.training.data import BaseModelCheck
 
 T = TypeVar("T")
 

@@ -12,8 +12,7 @@ from modelyard.formats.training_data import EXAMPLES, PREFERENCES
 from modelyard.parts.batches.files.service import Files
 from modelyard.parts.fine_tuning.formats import read_pairs, read_supervised
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.training.base_model_checks import BaseModelCheck
-from modelyard.platform.training.data import store_rows
+from modelyard.platform.training.data import BaseModelCheck, store_rows
 from modelyard.protocols import StoredArtifact
 
 PURPOSE = "fine-tune"

@@ -2,24 +2,28 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from itertools import islice
 from typing import Any, TypeVar
 
 import attrs
 
+from modelyard.domain.catalogue import CatalogueEntry
+from modelyard.domain.completion import Message
 from modelyard.domain.training import Dataset, DatasetName, Example, Preference, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import TrainingConfig
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.converter import unstructure
 from modelyard.formats.training_data import RowFormat
 from modelyard.platform.artifacts import remove_unless_recorded
+from modelyard.platform.catalogue.service import offered
+from modelyard.platform.chat.capability_checks import modality_of
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.training.base_model_checks import BaseModelCheck
 from modelyard.protocols import ArtifactStore, Snapshot, StoredArtifact, Tx
 
 T = TypeVar("T")
+Row = TypeVar("Row", bound=Example | Preference)
 
 ExampleData = Iterable[Example | Mapping[str, Any]]
 PreferenceData = Iterable[Preference | Mapping[str, Any]]
@@ -98,6 +102,55 @@ class Means:
             if isinstance(value, int | float) and math.isfinite(value):
                 self._sums[name] += value
                 self._counts[name] += 1
+
+
+# ---- what a base model reads -------------------------------------------------------------------------------------
+
+_PARTS = ("image_url", "input_audio", "video_url", "file")
+
+
+@attrs.frozen
+class BaseModelCheck:
+    """Checks that a base model can read what rows hold, as a chat with it does: the modalities of its entry, and tools
+    if it takes them."""
+
+    entry: CatalogueEntry
+    tools: bool
+
+    @classmethod
+    def of(cls, runtime: Runtime, base_model: str) -> "BaseModelCheck | None":
+        """Return the check of a base model; None for one that is not served here, so that only its trainer knows."""
+        entry = offered(runtime).get(base_model)
+        return None if entry is None else cls(entry, runtime.backend.capabilities(base_model).tools)
+
+    @property
+    def marks(self) -> Sequence[bytes]:
+        """One of these is in every line that may be refused."""
+        names = [name for name in _PARTS if self._refuses(name)] + ([] if self.tools else ["tools", "tool_calls"])
+        return [b'"%b"' % name.encode() for name in names]
+
+    def __call__(self, row: Row) -> Row:
+        """Return the row. Raises `InvalidInput`."""
+        messages: list[tuple[tuple[str | int, ...], Message]]
+        messages = [(("messages", number), message) for number, message in enumerate(row.messages)]
+        if isinstance(row, Preference):
+            messages += [(("chosen",), row.chosen), (("rejected",), row.rejected)]
+        problems = [problem for place, message in messages for problem in self._problems(place, message)]
+        if row.tools and not self.tools:
+            problems.append(Problem(("tools",), f"{self.entry.id} takes no tools; leave them out"))
+        if problems:
+            raise InvalidInput(problems)
+        return row
+
+    def _problems(self, place: tuple[str | int, ...], message: Message) -> Iterator[Problem]:
+        for number, part in enumerate(message.content if isinstance(message.content, tuple) else ()):
+            if part.type != "text" and self._refuses(part.type):
+                yield Problem((*place, "content", number), f"{self.entry.id} does not take {part.type}")
+        if message.tool_calls and not self.tools:
+            yield Problem((*place, "tool_calls"), f"{self.entry.id} calls no tools; leave out the row")
+
+    def _refuses(self, part: str) -> bool:
+        return modality_of(part) not in self.entry.input_modalities
 
 
 # ---- versions of datasets ----------------------------------------------------------------------------------------
