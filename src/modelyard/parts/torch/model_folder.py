@@ -203,8 +203,8 @@ def _templates(folder: Path) -> list[str]:
     if not named.get("default", "").strip():
         raise _refused(
             TEMPLATE,
-            "is missing or empty, and tokenizer_config.json has no chat_template (of several, none is named 'default'): "
-            "put there the template of this model",
+            "is missing or empty, and tokenizer_config.json has no chat_template, or several without a 'default': put "
+            "there the template of this model",
         )
     return found
 
