@@ -108,10 +108,11 @@ def check_answer(message: Message) -> Message:
 
 @attrs.define(on_setattr=None)
 class _Token:
+    IGNORED: ClassVar[Any] = ...
+
     token: str
     logprob: float = attrs.field(validator=_check_logprob)
     bytes: tuple[int, ...] | None = attrs.field(default=None, validator=_check_bytes)
-    top_logprobs: object = None
 
 
 @attrs.frozen

@@ -135,7 +135,7 @@ def test_tools_are_trained_where_the_model_reads_them_and_reasoning_that_it_cann
 TEXTS = st.text("ab .\n", max_size=5)
 
 
-@examples(25)
+@examples(12)
 @given(
     rows=st.lists(
         st.lists(st.tuples(TEXTS, st.sampled_from([None, 0, 1])), min_size=1, max_size=3),
@@ -261,7 +261,7 @@ def test_what_cannot_be_a_reward_is_refused_at_the_call_with_its_place(
 REWARDS = st.floats() | st.floats(-1e100, 1e100) | st.booleans() | st.sampled_from([10**99, -(10**300), 10**400])
 
 
-@examples(25)
+@examples(12)
 @given(rewards=st.lists(REWARDS, min_size=2, max_size=4), scaled=st.booleans(), normalized=st.booleans())
 @example(rewards=[1.7e308, -1.7e308], scaled=False, normalized=False)
 def test_no_reward_ends_a_job_in_an_error_of_python(rewards: list[Any], scaled: bool, normalized: bool) -> None:
