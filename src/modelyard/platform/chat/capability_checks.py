@@ -109,21 +109,21 @@ def _structure(request: CompletionRequest, capabilities: Capabilities) -> list[s
 def _modalities(messages: Sequence[Message], entry: CatalogueEntry) -> Iterator[Problem]:
     for at, message in enumerate(messages):
         for place, part in enumerate(_parts(message)):
-            if modality_of(part) not in entry.input_modalities:
+            if modality_of(part.type) not in entry.input_modalities:
                 yield Problem(("messages", at, "content", place), f"{entry.id} does not take {part.type}")
 
 
 def _images(messages: Sequence[Message]) -> int:
-    return sum(modality_of(part) == "image" for message in messages for part in _parts(message))
+    return sum(modality_of(part.type) == "image" for message in messages for part in _parts(message))
 
 
 def _parts(message: Message) -> Sequence[ContentPart]:
     return message.content if type(message.content) is tuple else ()
 
 
-def modality_of(part: ContentPart) -> str:
-    """Return the modality of a part: "image" for `image_url`, "audio" for `input_audio`, and so on."""
-    return part.type.removeprefix("input_").removesuffix("_url")
+def modality_of(part: str) -> str:
+    """Return the modality of a part of this type: "image" for `image_url`, "audio" for `input_audio`, and so on."""
+    return part.removeprefix("input_").removesuffix("_url")
 
 
 def check_tool_choice(request: CompletionRequest) -> None:
