@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, TypedDict, TypeVar
 import attrs
 
 from modelyard.domain.evaluation.filters import Expression, Field, truth
-from modelyard.domain.evaluation.metrics import MetricKind, RunRow, ScoredPrediction, kind_of
+from modelyard.domain.evaluation.metrics import NUMERIC, RunRow, ScoredPrediction, kind_of
 from modelyard.errors import CallerError, InvalidInput
 
 # ---- rows --------------------------------------------------------------------------------------------------------
@@ -197,7 +197,5 @@ def _sort_value(sort: Sort, row: ResultRow[ScoredPrediction]) -> float | str | N
 
 
 def _mean(field: Field, trials: Iterable[ScoredPrediction]) -> float | None:
-    values = [
-        value for trial in trials if kind_of(value := field.of(trial)) in (MetricKind.BINARY, MetricKind.CONTINUOUS)
-    ]
+    values = [value for trial in trials if kind_of(value := field.of(trial)) in NUMERIC]
     return math.fsum(values) / len(values) if values else None
