@@ -216,7 +216,7 @@ def test_a_score_is_kept_or_it_is_said_why_not(value: object, kept: object, reas
     assert checked_score(value) == (kept, reason)
 
 
-@pytest.mark.parametrize("value", [[1.0], object(), {1: 2}, b"x", {"a": [1]}])
+@pytest.mark.parametrize("value", [[1.0], object(), b"x", {"a": [1]}])
 def test_what_is_not_a_score_is_refused(value: object) -> None:
     with pytest.raises(TypeError):
         checked_score(value)

@@ -218,7 +218,7 @@ def checked_score(value: Any) -> tuple[Any, str]:
     if value is None:
         return None, "the scorer gave no score"
     if isinstance(value, Mapping):
-        parts = {_name(name): checked_score(part) for name, part in value.items()}
+        parts = {name: checked_score(part) for name, part in value.items()}
         reasons = [f"{name}: {reason}" for name, (part, reason) in parts.items() if reason and value[name] is not None]
         return MappingProxyType({name: part for name, (part, _) in parts.items()}), "; ".join(reasons)
     if isinstance(value, bool | str):
@@ -230,12 +230,6 @@ def checked_score(value: Any) -> tuple[Any, str]:
     if callable(item := getattr(value, "item", None)):
         return checked_score(item())
     raise TypeError(f"the scorer returned {type(value).__name__}; a score is a bool, a number, a string or a mapping")
-
-
-def _name(name: object) -> str:
-    if not isinstance(name, str):
-        raise TypeError(f"the scorer returned a mapping with the name {name!r}, which is not a string")
-    return name
 
 
 def text_of(value: Any) -> str:
