@@ -24,7 +24,7 @@ from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.aggregate import aggregate
 from modelyard.domain.evaluation.metrics import ScoredPrediction
 from modelyard.domain.evaluation.pairing import compare
-from modelyard.domain.evaluation.prediction import Prediction, Score
+from modelyard.domain.evaluation.run import Prediction, Score
 from modelyard.platform.evaluations.service import Evaluations
 from modelyard.protocols import Tx
 from modelyard.report.evaluations.comparison import ComparisonReport

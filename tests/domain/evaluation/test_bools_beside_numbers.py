@@ -13,7 +13,7 @@ from modelyard import Platform, open_platform
 from modelyard.domain.evaluation.aggregate import aggregate
 from modelyard.domain.evaluation.metrics import ScoredPrediction
 from modelyard.domain.evaluation.pairing import compare
-from modelyard.domain.evaluation.results_summary import RunTotals
+from modelyard.domain.evaluation.results import RunTotals
 
 leaf = st.sampled_from([True, False, 0, 1, 0.5, 2.5, None, "text"])
 value = leaf | st.fixed_dictionaries({"tone": leaf, "deep": st.fixed_dictionaries({"found": leaf})})

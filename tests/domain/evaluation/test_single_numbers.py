@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation import aggregate as aggregating
 from modelyard.domain.evaluation import number_rows_fast, pairing
-from modelyard.domain.evaluation.aggregate import aggregate, aggregate_means
+from modelyard.domain.evaluation.aggregate import aggregate, aggregate_means, run_summary
 from modelyard.domain.evaluation.comparison import Comparison
 from modelyard.domain.evaluation.metrics import ScoredPrediction
 from modelyard.domain.evaluation.pairing import compare
-from modelyard.domain.evaluation.prediction import Prediction, Score
-from modelyard.domain.evaluation.summary import run_summary
+from modelyard.domain.evaluation.run import Prediction, Score
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SCORERS = ("weave:///local/p/object/tone:v0", "wandb-artifact:///local/p/tone:v0", "weave:///local/p/object/facts:v0")

@@ -19,8 +19,7 @@ from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import CompletionRequest, Delta
-from modelyard.domain.evaluation.prediction import Prediction, Score, Source
-from modelyard.domain.evaluation.run import EvaluationRun, Outcome, RunState
+from modelyard.domain.evaluation.run import EvaluationRun, Outcome, Prediction, RunState, Score, Source
 from modelyard.domain.identity import Limits as KeyLimits
 from modelyard.domain.identity import Principal, Scope, host
 from modelyard.domain.job import Job, JobEvent, JobProgress, JobStatus

@@ -6,10 +6,9 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.evaluation.references import ObjectRef
+from modelyard.domain.evaluation.objects import ObjectRef
 from modelyard.domain.identity import Principal
-from modelyard.domain.paging import Order
-from modelyard.domain.record import EMPTY
+from modelyard.domain.record import EMPTY, Order
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.json import as_json
 from modelyard.parts.traces.records import Feedback

@@ -12,10 +12,11 @@ import attrs
 from modelyard.domain.completion import CompletionRequest, Delta, ToolMode
 from modelyard.errors import BackendError, InvalidInput
 from modelyard.flow import Await, Emit, Flow
-from modelyard.formats.chat.answer_reader import AnswerBrokenOff, AnswerReader
 from modelyard.formats.chat.request import request_object
 from modelyard.formats.chat.sse import EventReader
-from modelyard.formats.json import dumps, loads
+from modelyard.formats.json import dumps
+from modelyard.parts.upstream.answers.reader import AnswerBrokenOff, AnswerReader
+from modelyard.parts.upstream.answers.values import read_json
 from modelyard.parts.upstream.errors import Head, RetryableError, failed_inside, refusal
 from modelyard.parts.upstream.models import UpstreamModel
 from modelyard.parts.upstream.timeouts import Timeouts
@@ -26,7 +27,7 @@ log.addHandler(logging.NullHandler())
 
 MAX_ANSWER = 2**26
 MAX_REFUSAL = 2**16
-_DONE = b"[DONE]"
+_DONE = frozenset({b"[DONE]", b"DONE", b"[done]"})
 _GREEDY = 1e-5
 """The temperature below which vLLM takes the likeliest token."""
 _LAST_READ = 1.0
@@ -196,11 +197,15 @@ class Attempts:
 
     def _json(self, raw: bytes) -> Any:
         """Parse JSON. Raises the error that the value reports, if it is one."""
-        value = loads(raw, at=("answer",), max_structure=MAX_ANSWER)
+        value = read_json(raw)
+        self._failed(value)
+        return value
+
+    def _failed(self, value: Any) -> None:
+        """Raise the error that a value reports, if it is one."""
         failed = failed_inside(value, self._upstream.api_key) if isinstance(value, dict) else None
         if failed is not None:
             raise failed
-        return value
 
     def _timed(self, method: Callable[..., Any], *arguments: Any) -> Generator[Await, Any, Any]:
         """Call a method of the transport within what is left of the time limit. Our own work does not count."""
@@ -242,54 +247,87 @@ class Exchange(Attempts):
         can = self._upstream_model.capabilities
         return dumps(request_object(request, name, limit, can.parameters, can.reasoning))
 
-    def _reader(self, whole: bool) -> AnswerReader:
-        return AnswerReader(self._request)
+    def _reader(self) -> AnswerReader:
+        return AnswerReader(self._request, note)
 
     def _answer(self, head: Head) -> Flow[None]:
-        return self._events() if head.content_type.startswith("text/event-stream") else self._document()
+        """Read the answer. What it says of its usage is emitted also before an error, as it is paid for."""
+        reader = self._reader()
+        try:
+            yield from (
+                self._events(reader) if head.content_type.startswith("text/event-stream") else self._document(reader)
+            )
+        except (InvalidInput, BackendError, RetryableError, AnswerBrokenOff, TimeoutError):
+            if reader.reported:
+                self._begun = True
+                yield Emit(self._choices_of(Delta(usage=reader.usage())))
+            raise
 
-    def _events(self) -> Flow[None]:
+    def _events(self, reader: AnswerReader) -> Flow[None]:
         """Read a stream of chunks up to its end, so that its connection can be used again.
 
-        Deltas that have come at once are emitted at once, also before an error that came with them.
+        A stream that breaks off once every choice has ended is complete.
         """
-        events, reader = EventReader(), self._reader(whole=False)
+        events = EventReader()
         self._done = False
         try:
             while raw := (yield from self._timed(self._transport.read)):
-                ready: list[Delta] = []
-                found, at = events.take(raw), 0
-                try:
-                    while at < len(found):
-                        texts = reader.take_texts(found, at)
-                        ready += self._shown(texts) if texts else self._deltas(found[at], reader)
-                        at += len(texts) or 1
-                finally:
-                    if ready:
-                        yield Emit(ready)
+                yield from self._read(events.take(raw), reader)
+            yield from self._read(events.end(), reader)
         except (RetryableError, TimeoutError):
-            if not self._done:
+            if not self._done and not reader.complete:
                 raise
-        yield Emit(self._choices_of(reader.end()))
+        yield Emit([shown for delta in reader.end(self._done) for shown in self._choices_of(delta)])
+
+    def _read(self, found: Sequence[bytes], reader: AnswerReader) -> Flow[None]:
+        """Read events, and emit their deltas at once, also before an error that one of them is."""
+        ready: list[Delta] = []
+        at = 0
+        try:
+            while at < len(found):
+                texts = reader.take_texts(found, at)
+                ready += self._shown(texts) if texts else self._deltas(found[at], reader)
+                at += len(texts) or 1
+        finally:
+            if ready:
+                yield Emit(ready)
 
     def _deltas(self, event: bytes, reader: AnswerReader) -> Sequence[Delta]:
         """Return the deltas of an event, and note what the next one may take."""
-        if event == _DONE:
-            self._done, self._limit, self._waited = True, _LAST_READ, 0.0
+        event = event.strip()
+        if event in _DONE:
+            self._end()
             return ()
-        deltas = reader.take(self._json(event), event)
-        return self._shown(deltas) if deltas else ()
+        if not event.startswith(b"{"):
+            if event:
+                note("has an event that is not a chunk, which is left out")
+            return ()
+        value = read_json(event)
+        try:
+            deltas = reader.take(value, event)
+        finally:
+            self._failed(value)
+        shown = self._shown(deltas) if deltas else ()
+        if reader.complete and reader.counted:
+            self._end()
+        return shown
+
+    def _end(self) -> None:
+        """Note that nothing more is needed. The rest is read for a moment, so that the connection can be used again."""
+        self._done, self._limit, self._waited = True, _LAST_READ, 0.0
 
     def _shown(self, deltas: Sequence[Delta]) -> Sequence[Delta]:
         """Return the deltas without those that the caller does not get, and note that the answer has begun."""
         self._begun, self._limit, self._waited = True, self._timeouts.between_tokens, 0.0
         return [shown for delta in deltas for shown in self._choices_of(delta)] if self._greedy else deltas
 
-    def _document(self) -> Flow[None]:
+    def _document(self, reader: AnswerReader) -> Flow[None]:
         """Read an answer in one piece, as servers that do not stream give it to a streamed request too."""
-        reader = self._reader(whole=True)
-        value = self._json((yield from self._whole(MAX_ANSWER)))
-        deltas = [*reader.take(value), reader.end()]
+        value = read_json((yield from self._whole(MAX_ANSWER)))
+        try:
+            deltas = reader.whole(value)
+        finally:
+            self._failed(value)
         self._begun = True
         yield Emit([shown for delta in deltas for shown in self._choices_of(delta)])
 
@@ -303,6 +341,10 @@ class Exchange(Attempts):
             total = attrs.evolve(usage, completion_tokens=usage.completion_tokens * count)
             copies[-1] = attrs.evolve(copies[-1], usage=total)
         return copies
+
+
+def note(what: str) -> None:
+    log.warning("the upstream server's answer %s", what)
 
 
 def _strict(request: CompletionRequest) -> CompletionRequest:

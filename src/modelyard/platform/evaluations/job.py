@@ -13,12 +13,10 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.evaluation.aggregate import aggregate_means
-from modelyard.domain.evaluation.prediction import Prediction, Score
-from modelyard.domain.evaluation.references import ObjectRef
-from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.domain.evaluation.aggregate import aggregate_means, run_summary
+from modelyard.domain.evaluation.objects import ObjectRef
+from modelyard.domain.evaluation.run import EvaluationRun, Prediction, Score
 from modelyard.domain.evaluation.running_totals import RunningTotals
-from modelyard.domain.evaluation.summary import run_summary
 from modelyard.domain.events import JobEventRecorded
 from modelyard.domain.job import Gain, Job, JobKind, JobProgress, JobStatus, NewEvent
 from modelyard.errors import EvaluationError, StoreError

@@ -6,12 +6,10 @@ from typing import Any
 import attrs
 
 from modelyard.domain.canonical import digest
-from modelyard.domain.evaluation.objects import ObjectVersion, OneObject
-from modelyard.domain.evaluation.references import ObjectRef
+from modelyard.domain.evaluation.objects import ObjectRef, ObjectVersion, OneObject
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.evaluation.scorers import DeclarativeScorer
-from modelyard.domain.idempotency import check_idempotency_key
-from modelyard.domain.identity import Principal
+from modelyard.domain.identity import Principal, check_idempotency_key
 from modelyard.domain.job import Job, JobKind, files_of
 from modelyard.errors import InvalidInput
 from modelyard.platform.evaluations.input_rows import RowData, build_specs

@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.evaluation.prediction import Prediction
+from modelyard.domain.evaluation.run import Prediction
 from modelyard.domain.frozen_fast import quick_init
 from modelyard.domain.identity import Limits, Principal
 from modelyard.platform.evaluations.pools import CompletionQueue, FlowResult, InlinePool, Pool

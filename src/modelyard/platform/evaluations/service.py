@@ -6,10 +6,10 @@ from contextlib import closing
 from functools import partial
 from typing import Any, Unpack
 
+from modelyard.domain.evaluation.aggregate import ReportKeywords
 from modelyard.domain.evaluation.objects import OneObject
 from modelyard.domain.evaluation.results import QueryOptions, ResultQuery
 from modelyard.domain.evaluation.run import EvaluationRun
-from modelyard.domain.evaluation.summary import ReportKeywords
 from modelyard.domain.identity import Principal
 from modelyard.domain.training import TrainingEvent
 from modelyard.errors import InvalidInput

@@ -9,13 +9,20 @@ from typing import Any, TypedDict, TypeVar
 import attrs
 
 from modelyard.domain.catalogue import CatalogueEntry
-from modelyard.domain.evaluation.objects import ObjectKind, ObjectVersion, OneObject
-from modelyard.domain.evaluation.references import EVALUATION_KINDS, ObjectRef, RefKind, object_id
+from modelyard.domain.evaluation.objects import (
+    EVALUATION_KINDS,
+    ObjectKind,
+    ObjectRef,
+    ObjectVersion,
+    OneObject,
+    RefKind,
+    object_id,
+)
 from modelyard.domain.evaluation.run import MAX_SHARDS, EvaluationRun
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind
 from modelyard.domain.models import Checkpoint, Model
-from modelyard.domain.resources import Resources, check_resources
+from modelyard.domain.worker import Resources, check_resources
 from modelyard.errors import InvalidInput, NotFound, Problem
 from modelyard.formats.json import as_json
 from modelyard.platform.chat.request import GenerationOptions

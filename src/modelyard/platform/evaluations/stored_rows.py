@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.canonical import digest
-from modelyard.domain.evaluation.prediction import Prediction, Score, Source
+from modelyard.domain.evaluation.run import Prediction, Score, Source
 from modelyard.domain.evaluation.running_totals import VALUE
 from modelyard.domain.frozen_fast import maker
 from modelyard.domain.job import Job, JobKind

@@ -16,9 +16,9 @@ from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.domain.identity import Attribution
 from modelyard.domain.job import Job, JobKind, JobStatus, NewEvent
 from modelyard.domain.models import Model
-from modelyard.domain.resources import Resources
 from modelyard.domain.training import TRAINING_ROUND, TRAINING_STARTED, TrajectoryGroup
 from modelyard.domain.training_config import LoopConfig, RLConfig
+from modelyard.domain.worker import Resources
 from modelyard.errors import BudgetExceeded, TrainingError
 from modelyard.formats.jsonl import read_rows
 from modelyard.formats.training_data import GROUPS

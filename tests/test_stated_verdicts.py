@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.domain.evaluation.judgements import LONGEST, rating_in, verdict_in
 from modelyard.domain.evaluation.scorers import LlmJudge, Unscored
+from modelyard.stated import LONGEST, rating_in, verdict_in
 
 YES = """
 Yes.

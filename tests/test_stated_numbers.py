@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.domain.evaluation.numbers_in_text import NUMBER, number_in
 from modelyard.domain.evaluation.scorers import Numeric
+from modelyard.stated import NUMBER, number_in
 
 TABLE = """
 5 => 5
