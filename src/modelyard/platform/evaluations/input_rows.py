@@ -142,6 +142,14 @@ def _rows_of_file(principal: Principal, path: str | os.PathLike[str]) -> Iterato
         raise wrong.below(os.fspath(path)) from None
 
 
+def _check_delimiter(names: Sequence[str]) -> None:
+    """Refuse a table of one column that has another delimiter in its name: each row would be one cell."""
+    other = next((one for one in ";\t|" if len(names) == 1 and one in names[0]), None)
+    if other is not None:
+        msg = f"names one column, {names[0]!r}; separate columns by commas and not by {other!r}"
+        raise InvalidInput.at("line", 1, msg=msg)
+
+
 def _csv_rows(path: str | os.PathLike[str]) -> Iterator[Mapping[str, str]]:
     """Yield the rows of a table in UTF-8; its first line has the names of the columns. All values are strings."""
     with open(path, newline="", encoding="utf-8-sig") as file:
@@ -150,6 +158,7 @@ def _csv_rows(path: str | os.PathLike[str]) -> Iterator[Mapping[str, str]]:
             names = next(lines, [])
             if len(set(names)) < len(names):
                 raise InvalidInput.at("line", 1, msg="must name each column once")
+            _check_delimiter(names)
             for cells in filter(None, lines):
                 if len(cells) != len(names):
                     msg = f"has {len(cells)} cells, and the first line has {len(names)}"
