@@ -53,6 +53,13 @@ oui
 Ja.
 Passed
 It's true
+The response is not only correct but complete
+Verdict: 'yes'
+Yes\\n\\nExplanation: nothing is wrong, though a reader might call it false
+<verdict>yes</verdict>
+\\boxed{yes}
+{"score": 4, "verdict": "pass"}
+{"verdict": {"passed": "yes"}, "score": 2}
 """
 
 NO = """
@@ -98,6 +105,11 @@ It failed
 否
 Вердикт: нет
 nein
+hardly correct
+Verdict: 'no'
+No\\n\\nExplanation: although it is true that A holds, B does not.
+NO\\n**Reason:** it would be true without the last line
+{"score": 4, "passed": false}
 """
 
 NEITHER = """
@@ -116,6 +128,7 @@ Knowing nothing, I note the notary.
 correctly, falsely
 The correct answer is Paris.
 {"verdict": null}
+{"verdict": null, "reasoning": "It is true that nothing can be decided."}
 {}
 passport
 是不是
@@ -138,6 +151,16 @@ From 1/10 to 10/10: 7/10. => 7
 4 (from 1 to 5) => 4
 4 (1 = bad, 5 = good) => 4
 4 (max 5) => 4
+4 (out of 5) => 4
+4 (of 5) => 4
+4 (5 is best) => 4
+4 (1 lowest, 5 highest) => 4
+8 points out of 10 points => 8
+Score: 4. It has 3 errors. => 4
+Rating (1-5): 4, of 6 claims 2 are wrong, 3/6 unclear => 4
+4\\nReason: 3 of 7 claims are wrong => 4
+(4) => 4
+-1 (scale -2 to 2) => -1
 4, on a scale from 1 to 5 => 4
 On a scale of 1 to 10, I give it 8 => 8
 8 on a 1-10 scale => 8

@@ -16,9 +16,9 @@ import math
 import re
 import unicodedata
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 # ---- numbers -----------------------------------------------------------------------------------------------------
 
@@ -62,6 +62,8 @@ def _value(found: re.Match[str]) -> Fraction:
 
 # ---- verdicts ----------------------------------------------------------------------------------------------------
 
+R = TypeVar("R")
+
 LONGEST = 20_000
 """Characters of an answer that are read, the last ones."""
 
@@ -69,14 +71,16 @@ _LABEL = r"(?:verdict|judge?ment|decision|conclusion|result|answer|score|rating|
 _NAMES = re.compile(rf"(?:(?:final|overall)[ _]?)?{_LABEL}|label|(?:is_)?correct|pass(?:ed)?|value", re.IGNORECASE)
 _GOOD = r"yes|true|pass(?:es|ed)?|correct"
 _WORD = rf"(?:{_GOOD}|no|false|fail(?:s|ed)?|incorrect)"
-_START, _END = r"(?<![a-zà-ɏ0-9_'’-])", r"(?![a-zà-ɏ0-9_'’])"
+_START, _END = r"(?<![a-zà-ɏ0-9_-])(?<![a-z]['’])", r"(?![a-zà-ɏ0-9_]|['’][a-z])"
 _ALTERNATIVES = re.compile(
     rf"{_START}neither\s+\S+\s+nor\s+\S+|{_START}{_WORD}\s*(?:/|\||,?\s+or\s+|\s+nor\s+)\s*[\"']?{_WORD}{_END}"
 )
 _NOT_A_NOUN = (
     r"(?:it|this|that|these|those|the|there|i|we|you|he|she|they|because|since|as|but|and|so|not|its|not?|is|was|an?)\b"
 )
-_NEGATION = rf"(?:not|never|nothing|none|cannot|no longer|by no means|in no way|[a-z]{{1,10}}n['’]t){_END}"
+_NEGATION = (
+    rf"(?:not(?!\s+only\b)|never|nothing|none|hardly|cannot|no longer|by no means|in no way|[a-z]{{1,10}}n['’]t){_END}"
+)
 _ADVERB = r"\s+(?:[a-z]+ly|quite|at|all|so|very|really|the|an?|be|is|are|being|considered|deemed|in|fact)"
 _VERDICT = re.compile(
     rf"(?:{_START}(?P<negated>{_NEGATION})(?:{_ADVERB}){{0,3}}\s+)?{_START}"
@@ -91,22 +95,55 @@ _WHOLE = {
 }
 """Other languages, where nothing else follows a line break or a colon."""
 
+_REASON = re.compile(
+    r"^[^\w\n]*(?:explanation|reason(?:ing|s)?|rationale|justification)\s*[:\n]", re.IGNORECASE | re.MULTILINE
+)
+
 _TO = r"\s*(?:[-\u2010-\u2013\u2212~]|to|and|through|\.\.+)\s*"
-_OUT_OF = re.compile(rf"({NUMBER.pattern})\s*(?:/|out\s+of)\s*(?:a\s+(?:possible|maximum)\s+)?\d")
+_OUT_OF = re.compile(
+    rf"({NUMBER.pattern})\s*(?:points?|stars?|marks?)?\s*[(\[]?\s*(?:/|out\s+of)\s*(?:a\s+(?:possible|maximum)\s+)?\d"
+)
+_RATED = re.compile(rf"\b(?:score|rating|grade)\s*[\"']?\s*[:=]\s*[\"'(\[]*\s*({NUMBER.pattern})", re.IGNORECASE)
+_ASIDE = re.compile(r"\([^()]{0,200}\)")
 _SCALE = re.compile(
     rf"[(\[][^()\[\]]{{0,40}}?\d[\d.]{{0,9}}{_TO}\d[^()\[\]]{{0,40}}[)\]]"
     rf"|\b(?:scale|range)\b[^.\n\d]{{0,20}}\d[\d.]{{0,9}}{_TO}\d[\d.]{{0,9}}|\bscale\s+of\s+\d[\d.]{{0,9}}"
     rf"|\d[\d.]{{0,9}}{_TO}\d[\d.]{{0,9}}[\s-]*(?:points?\s+)?(?:scale|range)|\d[\d.]{{0,9}}[\s-]*points?[\s-]+scale"
-    r"|\bmax(?:imum)?\b[^.\n\d]{0,15}\d[\d.]{0,9}|\b\d[\d.]{0,9}\s*=\s*[^\W\d]|(?<=\d)\s{0,10}(?:/|(?:out\s+)?of)\s{0,10}[\d.]{1,20}"
+    r"|\bmax(?:imum)?\b[^.\n\d]{0,15}\d[\d.]{0,9}|\b\d[\d.]{0,9}\s*=\s*[^\W\d]|(?<=\d)\s{0,10}[(\[]?\s{0,10}"
+    r"(?:/|(?:out\s+)?of)\s{0,10}[\d.]{1,20}"
 )
 
 
 def verdict_in(answer: str) -> bool | None:
     """Return whether a judge said yes; None without a verdict."""
-    said = _decided(answer)
-    if isinstance(said, bool):
-        return said
-    text = _plain(said).lower()
+    return _first(_verdict, answer)
+
+
+def rating_in(answer: str) -> float | None:
+    """Return the number that a judge gave: the last one after a label ("Score: 4"), else the last one before "/10" or
+    "out of 10", else the last one that is not of a scale, as in "(scale 1-5)"."""
+    return _first(_rating, answer)
+
+
+def label_text(answer: str) -> str:
+    """Return the part of an answer in which a label is looked for."""
+    return "\n".join(map(str, _deciding(answer)))
+
+
+def _first(read: Callable[[str], R | None], answer: str) -> R | None:
+    """Return what the first deciding part says, before its reasons if they follow."""
+    for part in _deciding(answer):
+        text = _plain(part if isinstance(part, str) else json.dumps(part))
+        reason = _REASON.search(text)
+        found = read(text[: reason.start()]) if reason else None
+        found = read(text) if found is None else found
+        if found is not None:
+            return found
+    return None
+
+
+def _verdict(text: str) -> bool | None:
+    text = text.lower()
     labelled = (_VERDICT.match(text, label.end()) for label in _LABELLED.finditer(text))
     found = [*filter(None, labelled)] or [*_VERDICT.finditer(_without_alternatives(text))]
     if found:
@@ -119,38 +156,35 @@ def _without_alternatives(text: str) -> str:
     return _ALTERNATIVES.sub(" ", "".join(one for one in sentences if not one.rstrip().endswith("?")))
 
 
-def rating_in(answer: str) -> float | None:
-    """Return the number that a judge gave: the last one before "/10" or "out of 10", else the last one that is not of a
-    scale, as in "(scale 1-5)"."""
-    said = _decided(answer)
-    if isinstance(said, bool):
-        return None
-    text = _plain(str(said))
-    rated = [*_OUT_OF.finditer(text)]
-    number = number_in(rated[-1][1]) if rated else number_in(_SCALE.sub(" ", text))
+def _rating(text: str) -> float | None:
+    unscaled = _SCALE.sub(" ", text)
+    rated = [*_RATED.finditer(unscaled)] or [*_OUT_OF.finditer(text)]
+    without_asides = number_in(_ASIDE.sub(" ", unscaled))
+    number = number_in(rated[-1][1]) if rated else number_in(unscaled) if without_asides is None else without_asides
     try:
         return None if number is None else float(number)
     except OverflowError:
         return None
 
 
-def label_text(answer: str) -> str:
-    """Return the part of an answer in which a label is looked for."""
-    return str(_decided(answer))
-
-
-def _decided(answer: str) -> Any:
-    """Return the member that decides, if the answer is JSON, else the answer."""
+def _deciding(answer: str) -> list[Any]:
+    """Return the members that may decide, if the answer is JSON, else the answer."""
     answer = answer[-LONGEST:]
     start, end = answer.find("{"), answer.rfind("}")
     try:
         found = json.loads(answer[start : end + 1]) if start >= 0 else None
     except (ValueError, RecursionError):
-        return answer
-    while isinstance(found, Mapping):
-        named = [found[name] for name in found if _NAMES.fullmatch(name)] or [*found.values()][:1]
-        found = named[0] if named else None
-    return answer if found is None else found if isinstance(found, bool | str) else str(found)
+        return [answer]
+    return [answer] if found is None else [*_members(found)]
+
+
+def _members(found: Mapping[str, Any]) -> Iterator[Any]:
+    named = [found[name] for name in found if _NAMES.fullmatch(name) or len(found) == 1]
+    for value in named or found.values():
+        if isinstance(value, Mapping):
+            yield from _members(value)
+        else:
+            yield value
 
 
 def _plain(text: str) -> str:
