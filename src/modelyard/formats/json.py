@@ -6,9 +6,10 @@ it needless, so an ordinary body pays very little for all of them."""
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import accumulate
-from typing import Any, Never
+from types import MappingProxyType, NoneType
+from typing import Any, Never, cast
 
 from modelyard.errors import InvalidInput
 
@@ -233,21 +234,54 @@ def dumps(value: object) -> bytes:
 def checked_dumps(value: object, *, at: tuple[str | int, ...] = ()) -> bytes:
     """Return what `dumps` does for a value of the host, after checking that `loads` can read it back. Raises
     `InvalidInput` at the place `at`."""
+    return written(value, at)[0]
+
+
+def as_json(value: Any, *, at: tuple[str | int, ...] = ()) -> Any:
+    """Return the JSON data that `checked_dumps` writes for a value: the value itself, unless its types or the names of
+    members are others, such as a subclass of `float` or numbers as names. Raises `InvalidInput`."""
+    return written(value, at)[1]
+
+
+def written(value: object, at: tuple[str | int, ...]) -> tuple[bytes, Any]:
+    """Return what `checked_dumps` and `as_json` return."""
     try:
         raw = dumps(value)
         if len(raw) > MAX_STRUCTURE or _openings(raw) > MAX_DEPTH:
             _check_structure(raw, MAX_DEPTH, MAX_STRUCTURE)
         _check_escapes(raw)
-    except ValueError as error:
-        circular = str(error).startswith("Circular")
-        place = None if circular else _place(value, lambda part: type(part) is float and not math.isfinite(part))
-        says = f"cannot be kept as JSON: {error}" if place is None else "must be a finite number"
+    except (_Refused, TypeError, ValueError, RecursionError) as error:
+        endless = isinstance(error, RecursionError) or str(error).startswith("Circular")
+        place = None if endless else _place(value, _is_unfit)
+        finite = place is not None and isinstance(error, ValueError)
+        says = "must be a finite number" if finite else f"cannot be kept as JSON: {error}"
         raise InvalidInput.at(*at, *(place or ()), msg=says, type="json_invalid") from None
-    except (_Refused, TypeError, RecursionError) as error:
-        raise InvalidInput.at(*at, msg=f"cannot be kept as JSON: {error}", type="json_invalid") from None
+    if not _is_plain(value):
+        return raw, loads(raw, at=at)
     if _has_suspicious_number(raw):
         loads(raw, at=at)
-    return raw
+    return raw, value
+
+
+def _is_unfit(value: object) -> bool:
+    if isinstance(value, str):
+        return any("\ud800" <= one <= "\udfff" for one in value)
+    return not (math.isfinite(value) if isinstance(value, float) else isinstance(value, int | NoneType))
+
+
+def _is_plain(value: object) -> bool:
+    kind, parts = type(value), cast("Any", value)
+    if kind in (dict, MappingProxyType):
+        return _NAMES.issuperset(map(type, parts)) and _all_plain(parts.values())
+    return kind in _SCALARS or (kind in (list, tuple) and _all_plain(parts))
+
+
+def _all_plain(values: Collection[object]) -> bool:
+    return _SCALARS.issuperset(map(type, values)) or all(map(_is_plain, values))
+
+
+_SCALARS = frozenset({str, int, float, bool, NoneType})
+_NAMES = frozenset({str})
 
 
 def without_nulls(row: Any) -> Any:

@@ -77,7 +77,7 @@ class SqliteStore:
             needed = _dotted(_STRICT_TABLES)
             raise StoreError(f"SQLite {_dotted(SQLITE_VERSION)} has no strict tables; {needed} or newer is needed")
         self.durability = durability
-        self._path = os.path.abspath(path)
+        self._path = os.path.realpath(path)
         self._patience = patience
         self._clock = clock or SystemClock()
         self._forks = process_identity.forks
@@ -93,7 +93,7 @@ class SqliteStore:
     def _open(self, opened: ExitStack, plans: Mapping[type, StatementPlan], changes: Sequence[Change]) -> None:
         _inspect(self._path, changes, self._patience)
         create_file(self._path)
-        turn = f"{os.path.realpath(self._path)}-turn"
+        turn = f"{self._path}-turn"
         fair_lock = opened.enter_context(closing(FairLock(turn, self._patience)))
         self._board = board = opened.enter_context(closing(NoticeBoard(turn)))
         connection = opened.enter_context(closing(connect(self._path, "rw", busy_seconds=0)))
