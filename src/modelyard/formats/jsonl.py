@@ -39,7 +39,7 @@ def dump_row(row: Any, number: int) -> bytes:
 
 
 def written_row(row: Any, number: int) -> tuple[bytes, Mapping[str, Any]]:
-    """Return the line of a row, and the JSON data in it. Raises as `dump_row`."""
+    """Return the line that `dump_row` does, and the JSON data in it."""
     line, data = written(_object(row, "rows", number), at=("rows", number))
     if len(line) >= MAX_ROW:
         raise InvalidInput.at("rows", number, msg=f"must not be longer than {MAX_ROW} bytes as JSON")

@@ -275,21 +275,6 @@ def rows(scored: Iterable[ScoredPrediction]) -> Iterator[RunRow]:
 _row = maker(RunRow)
 
 
-def merged(baseline: Iterator[RunRow], candidate: Iterator[RunRow]) -> Iterator[tuple[RunRow | None, RunRow | None]]:
-    """Pair the rows of two runs, in their order; a row without a partner is paired with None."""
-    one, other = next(baseline, None), next(candidate, None)
-    while one is not None or other is not None:
-        if other is None or (one is not None and one.digest < other.digest):
-            yield one, None
-            one = next(baseline, None)
-        elif one is None or other.digest < one.digest:
-            yield None, other
-            other = next(candidate, None)
-        else:
-            yield one, other
-            one, other = next(baseline, None), next(candidate, None)
-
-
 # ---- row values --------------------------------------------------------------------------------------------------
 
 
