@@ -98,12 +98,12 @@ class UpstreamBackend:
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Deltas]:
         """Answer over the threads' connections. Closing the iterator closes the request's connection."""
-        through = transport.BlockingTransport(self._process_state(), self._upstream, model.headers)
+        through = transport.BlockingTransport(self._process_state(), self._upstream, model)
         return iterate(self._exchange(through, request, model).flow(), [through])
 
     def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Deltas]:
         """Answer over the running event loop's connections. Cancelling the task closes the request's connection."""
-        through = transport.AsyncTransport(self._process_state(), self._upstream, model.headers)
+        through = transport.AsyncTransport(self._process_state(), self._upstream, model)
         return aiterate(self._exchange(through, request, model).flow(), [through])
 
     def _exchange(self, through: Transport, request: CompletionRequest, model: ServedModel) -> Exchange:
@@ -114,14 +114,14 @@ class UpstreamBackend:
 
     def embed(self, request: "embedding.EmbeddingRequest", model: ServedModel) -> "Iterator[embedding.EmbeddedBatch]":
         """Embed over the threads' connections. Closing the iterator closes the request's connection."""
-        through = transport.BlockingTransport(self._process_state(), self._upstream, model.headers)
+        through = transport.BlockingTransport(self._process_state(), self._upstream, model)
         return iterate(self._embedding(through, request, model).flow(), [through])
 
     def aembed(
         self, request: "embedding.EmbeddingRequest", model: ServedModel
     ) -> "AsyncIterator[embedding.EmbeddedBatch]":
         """Embed over the running event loop's connections. Cancelling the task closes the request's connection."""
-        through = transport.AsyncTransport(self._process_state(), self._upstream, model.headers)
+        through = transport.AsyncTransport(self._process_state(), self._upstream, model)
         return aiterate(self._embedding(through, request, model).flow(), [through])
 
     def _embedding(

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 import attrs
 
 from modelyard.domain.completion import CompletionRequest, Delta, ToolMode
-from modelyard.errors import BackendError, InvalidInput
+from modelyard.errors import BackendError, InvalidInput, ModelyardError
 from modelyard.flow import Await, Emit, Flow
 from modelyard.formats.chat.request import request_object
 from modelyard.formats.chat.sse import EventReader
@@ -133,12 +133,16 @@ class Attempts:
                 yield from self._attempt()
                 return
             except RetryableError as failure:
+                self._model.on_sent(False)
                 pause = self._timeouts.pause(attempt, failure.wait, self._upstream.jitter())
                 last = self._begun or not failure.again or attempt >= self._timeouts.retries
                 if last or self._clock.monotonic() + pause > until:
                     raise failure.error from failure.__cause__
                 self._upstream.retried()
                 log.warning("attempt %d failed, the next follows in %.1f s: %s", attempt + 1, pause, failure)
+            except ModelyardError:
+                self._model.on_sent(False)
+                raise
             yield _effect(self._transport.pause, pause)
 
     def _attempt(self) -> Flow[None]:

@@ -154,7 +154,7 @@ def most_prompt(request: CompletionRequest, context_length: int) -> int:
     if any(part.type != "text" for message in request.messages for part in _parts(message)):
         return context_length
     size = TEMPLATE_TOKENS + MESSAGE_TOKENS * len(request.messages)
-    size += len(request.prompt) if type(request.prompt) is tuple else _size(request.prompt)
+    size += _size(request.prompt) if isinstance(request.prompt, str) else len(request.prompt or ())
     structured: list[Any] = [request.tools, request.response_format, request.extras]
     for message in request.messages:
         size += sum(map(_size, (message.text, message.reasoning, message.name, message.tool_call_id)))

@@ -56,6 +56,8 @@ class RunningCompletion(BookedRequest):
             checks.check_tool_choice(request)
         self.images = checks.check_supported(request, entry, capabilities)
         self.prompt_tokens = backend.prompt_tokens(request, self.served)
+        if self.prompt_tokens is None:
+            self.follow()
         self.max_tokens = checks.resolve_max_tokens(entry, self.prompt_tokens, request)
         sampling = request.sampling
         if sampling.seed is None:
@@ -122,7 +124,7 @@ class RunningCompletion(BookedRequest):
         """Return what records what was produced so far, and releases what was reserved."""
         if self.completion is not None:
             return self._booking(self.completion.usage)
-        if any(assembler.produced for assembler in self.assemblers):
+        if self.sent or any(assembler.produced for assembler in self.assemblers):
             return self._booking(self.usage())
         return None if self.reserved is None else self._booking(None)
 
