@@ -16,8 +16,9 @@ from modelyard.formats.chat.request import request_object
 from modelyard.formats.chat.sse import EventReader
 from modelyard.formats.json import dumps
 from modelyard.parts.upstream.answers.reader import AnswerBrokenOff, AnswerReader
-from modelyard.parts.upstream.answers.values import read_json
-from modelyard.parts.upstream.errors import Head, RetryableError, failed_inside, refusal
+from modelyard.parts.upstream.answers.values import read_json, read_values
+from modelyard.parts.upstream.decoding import Decompressor, encoding_of
+from modelyard.parts.upstream.errors import Head, RetryableError, failed_inside, refusal, reported
 from modelyard.parts.upstream.models import UpstreamModel
 from modelyard.parts.upstream.timeouts import Timeouts
 from modelyard.protocols import Clock, ServedModel
@@ -30,6 +31,10 @@ MAX_REFUSAL = 2**16
 _DONE = frozenset({b"[DONE]", b"DONE", b"[done]"})
 _GREEDY = 1e-5
 """The temperature below which vLLM takes the likeliest token."""
+_EVENTS = (b"data:", b"event:", b"id:", b"retry:", b":")
+_TELLING = 2
+"""Bytes of a body that tell whether it is compressed."""
+_MOST_REDIRECTS = 4
 _LAST_READ = 1.0
 """Seconds that a connection has to end once the answer is complete."""
 
@@ -61,8 +66,15 @@ class Transport(Protocol):
         """Return the name of an adapter that stays loaded until the transport is closed."""
         ...
 
-    def send(self, method: str, path: str, body: bytes, seconds: float) -> Any:
-        """Send the request and return the `Head` of the answer. Raises `RetryableError`, `TimeoutError`."""
+    def send(self, method: str, path: str, body: bytes, target: str | None, seconds: float) -> Any:
+        """Send the request and return the `Head` of the answer. Raises `RetryableError`, `TimeoutError`.
+
+        It goes to a path below the server's URL, or to the `target` that the server has named instead.
+        """
+        ...
+
+    def redirected(self, path: str, location: str) -> str | None:
+        """Return the target that a `location` names; None if it is on another server, which never gets the key."""
         ...
 
     def read(self, seconds: float) -> Any:
@@ -112,6 +124,8 @@ class Attempts:
         self._limit = self._waited = 0.0
         self._begun = False
         self._adapter: str | None = None
+        self._decompressor: Decompressor | None = None
+        self._ahead = b""
 
     def _body(self, name: str) -> bytes:
         """Return the request to the model that the server calls by this name."""
@@ -150,12 +164,9 @@ class Attempts:
         self._limit, self._waited = self._timeouts.first_token, 0.0
         try:
             head = yield from self._begin()
-            if head.status != 200:
+            yield from self._open(head)
+            if not head.is_success:
                 raise refusal(head, (yield from self._whole(MAX_REFUSAL)), upstream.api_key, self._clock.now())
-            if head.content_encoding not in ("", "identity"):
-                raise RetryableError(
-                    BackendError("the upstream server's answer is compressed, which was not requested")
-                )
             yield from self._answer(head)
         except InvalidInput as wrong:
             raise RetryableError(BackendError(f"the upstream server's answer is malformed: {wrong}")) from wrong
@@ -186,13 +197,49 @@ class Attempts:
         return (yield from self._send(self._adapter))
 
     def _send(self, name: str) -> Flow[Head]:
-        return (yield from self._timed(self._transport.send, "POST", self.path, self._body(name)))  # type: ignore[no-any-return]
+        """Send the request, to another place of the same server if it says so. Raises `RetryableError`."""
+        body, target = self._body(name), None
+        for _ in range(_MOST_REDIRECTS):
+            head: Head = yield from self._timed(self._transport.send, "POST", self.path, body, target)
+            if not head.is_redirect:
+                break
+            target = self._transport.redirected(self.path, head.location)
+            if target is None:
+                raise RetryableError(
+                    BackendError("the upstream server redirects to another server; give that one's address as the url")
+                )
+        return head
 
     # ---- the answer
 
+    def _open(self, head: Head) -> Flow[None]:
+        """Read the beginning of the body, which tells whether it is compressed, and what it is."""
+        begin = b""
+        while len(begin) < _TELLING and (raw := (yield from self._timed(self._transport.read))):
+            begin += raw
+        encoding = encoding_of(head.content_encoding, begin) if begin else ""
+        self._decompressor = Decompressor(encoding, begin) if encoding else None
+        self._ahead = b"" if encoding else begin
+        if encoding:
+            self._ahead = yield from self._read()
+
+    def _read(self) -> Generator[Await, Any, bytes]:
+        """Return the next bytes of the body as they were before compression; none at its end."""
+        if self._ahead:
+            found, self._ahead = self._ahead, b""
+            return found
+        if self._decompressor is None:
+            return (yield from self._timed(self._transport.read))  # type: ignore[no-any-return]
+        while not (found := self._decompressor.take()):
+            raw = yield from self._timed(self._transport.read)
+            if not raw:
+                return b""
+            self._decompressor.feed(raw)
+        return found
+
     def _whole(self, most: int) -> Flow[bytes]:
         pieces, size = [], 0
-        while raw := (yield from self._timed(self._transport.read)):
+        while raw := (yield from self._read()):
             pieces.append(raw)
             size += len(raw)
             if size > most:
@@ -258,14 +305,19 @@ class Exchange(Attempts):
         """Read the answer. What it says of its usage is emitted also before an error, as it is paid for."""
         reader = self._reader()
         try:
-            yield from (
-                self._events(reader) if head.content_type.startswith("text/event-stream") else self._document(reader)
-            )
+            yield from self._events(reader) if self._is_stream(head) else self._document(reader)
         except (InvalidInput, BackendError, RetryableError, AnswerBrokenOff, TimeoutError):
             if reader.reported:
                 self._begun = True
                 yield Emit(self._choices_of(Delta(usage=reader.usage())))
             raise
+
+    def _is_stream(self, head: Head) -> bool:
+        """Return whether events follow. The first bytes of the body tell more than its label."""
+        begin = self._ahead.removeprefix(b"\xef\xbb\xbf").lstrip()
+        if begin.startswith((b"{", b"[")):
+            return False
+        return begin.startswith(_EVENTS) or head.content_type.lower().startswith("text/event-stream")
 
     def _events(self, reader: AnswerReader) -> Flow[None]:
         """Read a stream of chunks up to its end, so that its connection can be used again.
@@ -275,15 +327,15 @@ class Exchange(Attempts):
         events = EventReader()
         self._done = False
         try:
-            while raw := (yield from self._timed(self._transport.read)):
-                yield from self._read(events.take(raw), reader)
-            yield from self._read(events.end(), reader)
+            while raw := (yield from self._read()):
+                yield from self._take(events.take(raw), reader)
+            yield from self._take(events.end(), reader)
         except (RetryableError, TimeoutError):
             if not self._done and not reader.complete:
                 raise
         yield Emit([shown for delta in reader.end(self._done) for shown in self._choices_of(delta)])
 
-    def _read(self, found: Sequence[bytes], reader: AnswerReader) -> Flow[None]:
+    def _take(self, found: Sequence[bytes], reader: AnswerReader) -> Flow[None]:
         """Read events, and emit their deltas at once, also before an error that one of them is."""
         ready: list[Delta] = []
         at = 0
@@ -327,13 +379,30 @@ class Exchange(Attempts):
 
     def _document(self, reader: AnswerReader) -> Flow[None]:
         """Read an answer in one piece, as servers that do not stream give it to a streamed request too."""
-        value = read_json((yield from self._whole(MAX_ANSWER)))
+        raw = yield from self._whole(MAX_ANSWER)
+        values: list[Any] = []
         try:
-            deltas = reader.whole(value)
+            values = read_values(raw)
+            deltas = reader.whole(values)
+        except InvalidInput as wrong:
+            raise self._said(values, raw) or wrong from None
         finally:
-            self._failed(value)
+            for value in values:
+                self._failed(value)
         self._begun = True
         yield Emit([shown for delta in deltas for shown in self._choices_of(delta)])
+
+    def _said(self, values: Sequence[Any], raw: bytes) -> RetryableError | None:
+        """Return the error that the server has in the place of an answer: in an envelope of its own, or on a page."""
+        if values:
+            return reported(values[0], self._upstream.api_key)
+        if not raw.lstrip().startswith(b"<"):
+            return None
+        return RetryableError(
+            BackendError(
+                "the upstream server answered with a web page; the url must be the base of its chat completions"
+            )
+        )
 
     def _choices_of(self, delta: Delta) -> Sequence[Delta]:
         """Return the delta, and of greedy sampling a copy for each choice: vLLM refuses to make equal choices."""

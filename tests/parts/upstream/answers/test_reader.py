@@ -47,7 +47,7 @@ def whole(text: str | None, reason: str = "stop", usage: Any = None, **more: Any
 def read(request: CompletionRequest, *answers: Any) -> list[Delta]:
     reader = AnswerReader(request)
     if not request.streamed:
-        return [delta for answer in answers for delta in reader.whole(answer)]
+        return reader.whole(answers)
     return [*(delta for answer in answers for delta in reader.take(answer)), *reader.end(finished=False)]
 
 

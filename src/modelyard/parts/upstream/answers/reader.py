@@ -132,12 +132,12 @@ class AnswerReader:
         deltas[-1] = attrs.evolve(deltas[-1], usage=self.usage())
         return deltas
 
-    def whole(self, answer: Any) -> list[Delta]:
-        """Return the deltas of a whole answer. Raises what `take` and `end` raise.
+    def whole(self, answers: Sequence[Any]) -> list[Delta]:
+        """Return the deltas of a whole answer, perhaps of several values. Raises what `take` and `end` raise.
 
         The last delta of a choice ends it, if the choice has any.
         """
-        deltas = self.take(answer)
+        deltas = [delta for answer in answers for delta in self.take(answer)]
         for ended in self.end(finished=True):
             last = next((at for at in reversed(range(len(deltas))) if deltas[at].index == ended.index), None)
             if last is None or deltas[last].finish_reason or ended.tool_call or ended.text or ended.reasoning:

@@ -39,6 +39,23 @@ def read_json(raw: bytes) -> Any:
         raise InvalidInput.at("answer", msg="is nested too deeply", type="json_invalid") from None
 
 
+def read_values(raw: bytes) -> list[Any]:
+    """Parse an answer of one JSON value, or of several that follow each other or stand in a list.
+
+    What follows them and is not JSON is ignored. Raises `InvalidInput` if there is none.
+    """
+    text = raw.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+    found: list[Any] = []
+    while rest := text.lstrip(" \t\r\n,"):
+        try:
+            value, end = _PLAIN.raw_decode(rest)
+        except (ValueError, RecursionError):
+            break
+        found += value if isinstance(value, list) else [value]
+        text = rest[end:]
+    return found or [read_json(raw)]
+
+
 _PLAIN = json.JSONDecoder(strict=False)
 _CAREFUL = json.JSONDecoder(strict=False, parse_int=float)
 
