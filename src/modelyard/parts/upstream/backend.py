@@ -13,7 +13,7 @@ from modelyard.domain.completion import CompletionRequest
 from modelyard.domain.record import EMPTY
 from modelyard.errors import BackendError, InvalidInput, ModelNotFound
 from modelyard.flow import aiterate, iterate
-from modelyard.parts.upstream import address, embedding_exchange, prompt_exchange, tokenizing, transport
+from modelyard.parts.upstream import address, decoding, embedding_exchange, prompt_exchange, tokenizing, transport
 from modelyard.parts.upstream.answers.values import read_json
 from modelyard.parts.upstream.concurrency import ConcurrencyLimiter
 from modelyard.parts.upstream.errors import RetryableError, refusal
@@ -222,9 +222,10 @@ def _listed(through: "transport.BlockingTransport", upstream: Upstream) -> bytes
             raw += piece
     finally:
         through.close()
-    if head.status != 200:
-        raise refusal(head, raw, upstream.api_key, upstream.clock.now())
-    return raw
+    body: bytes = decoding.decoded(head, raw, MAX_ANSWER)
+    if not head.is_success:
+        raise refusal(head, body, upstream.api_key, upstream.clock.now())
+    return body
 
 
 _is_a_backend: type[Backend] = UpstreamBackend

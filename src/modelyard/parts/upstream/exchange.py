@@ -18,7 +18,7 @@ from modelyard.formats.json import dumps
 from modelyard.parts.upstream.answers.reader import AnswerBrokenOff, AnswerReader
 from modelyard.parts.upstream.answers.values import read_json, read_values
 from modelyard.parts.upstream.decoding import Decompressor, encoding_of
-from modelyard.parts.upstream.errors import Head, RetryableError, failed_inside, refusal, reported
+from modelyard.parts.upstream.errors import Head, RetryableError, failed_inside, moved, refusal, reported
 from modelyard.parts.upstream.models import UpstreamModel
 from modelyard.parts.upstream.timeouts import Timeouts
 from modelyard.protocols import Clock, ServedModel
@@ -164,9 +164,9 @@ class Attempts:
         self._limit, self._waited = self._timeouts.first_token, 0.0
         try:
             head = yield from self._begin()
-            yield from self._open(head)
             if not head.is_success:
-                raise refusal(head, (yield from self._whole(MAX_REFUSAL)), upstream.api_key, self._clock.now())
+                raise refusal(head, (yield from self._reason(head)), upstream.api_key, self._clock.now())
+            yield from self._open(head)
             yield from self._answer(head)
         except InvalidInput as wrong:
             raise RetryableError(BackendError(f"the upstream server's answer is malformed: {wrong}")) from wrong
@@ -205,9 +205,7 @@ class Attempts:
                 break
             target = self._transport.redirected(self.path, head.location)
             if target is None:
-                raise RetryableError(
-                    BackendError("the upstream server redirects to another server; give that one's address as the url")
-                )
+                raise moved(head, self._upstream.api_key)
         return head
 
     # ---- the answer
@@ -236,6 +234,18 @@ class Attempts:
                 return b""
             self._decompressor.feed(raw)
         return found
+
+    def _reason(self, head: Head) -> Flow[bytes]:
+        """Return what the server says of a failure, as far as it can be read: its status is known without."""
+        self._limit, self._waited = self._timeouts.between_tokens, 0.0
+        said = b""
+        try:
+            yield from self._open(head)
+            while len(said) < MAX_REFUSAL and (raw := (yield from self._read())):
+                said += raw
+        except (RetryableError, TimeoutError) as wrong:
+            return said or str(wrong).encode()
+        return said
 
     def _whole(self, most: int) -> Flow[bytes]:
         pieces, size = [], 0
