@@ -421,7 +421,8 @@ class ServedModel:
     `entry` is the catalogue entry that prices it; its id differs when the host listed the model under another name. A
     trained model adds one checkpoint; `open_file` opens its files for reading, and raises `ArtifactMissing`. `threads`
     are those in which a backend that is called on an event loop may block, on the caller's account. `headers` are for a
-    backend that asks another server, such as `traceparent`.
+    backend that asks another server, such as `traceparent`. Such a backend calls `on_sent(True)` once the server has
+    the request, and `on_sent(False)` if it failed: a caller who leaves meanwhile pays for the prompt, as the host does.
     """
 
     base_model: str
@@ -430,6 +431,7 @@ class ServedModel:
     open_file: Callable[[str], BinaryIO] | None = attrs.field(default=None, eq=False)
     threads: TenantThreads | None = attrs.field(default=None, eq=False, repr=False)
     headers: Mapping[str, str] = attrs.field(factory=dict, eq=False, repr=False)
+    on_sent: Callable[[bool], object] = attrs.field(default=bool, eq=False, repr=False)
 
 
 Deltas = Delta | Sequence[Delta]

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 import attrs
 
 from modelyard.domain.completion import CompletionRequest, Delta, ToolMode
-from modelyard.errors import BackendError, InvalidInput
+from modelyard.errors import BackendError, InvalidInput, ModelyardError
 from modelyard.flow import Await, Emit, Flow
 from modelyard.formats.chat.request import request_object
 from modelyard.formats.chat.sse import EventReader
@@ -18,7 +18,7 @@ from modelyard.formats.json import dumps
 from modelyard.parts.upstream.answers.reader import AnswerBrokenOff, AnswerReader
 from modelyard.parts.upstream.answers.values import read_json, read_values
 from modelyard.parts.upstream.decoding import Decompressor, encoding_of
-from modelyard.parts.upstream.errors import Head, RetryableError, failed_inside, refusal, reported
+from modelyard.parts.upstream.errors import Head, RetryableError, failed_inside, moved, refusal, reported
 from modelyard.parts.upstream.models import UpstreamModel
 from modelyard.parts.upstream.timeouts import Timeouts
 from modelyard.protocols import Clock, ServedModel
@@ -147,12 +147,16 @@ class Attempts:
                 yield from self._attempt()
                 return
             except RetryableError as failure:
+                self._model.on_sent(False)
                 pause = self._timeouts.pause(attempt, failure.wait, self._upstream.jitter())
                 last = self._begun or not failure.again or attempt >= self._timeouts.retries
                 if last or self._clock.monotonic() + pause > until:
                     raise failure.error from failure.__cause__
                 self._upstream.retried()
                 log.warning("attempt %d failed, the next follows in %.1f s: %s", attempt + 1, pause, failure)
+            except ModelyardError:
+                self._model.on_sent(False)
+                raise
             yield _effect(self._transport.pause, pause)
 
     def _attempt(self) -> Flow[None]:
@@ -160,9 +164,9 @@ class Attempts:
         self._limit, self._waited = self._timeouts.first_token, 0.0
         try:
             head = yield from self._begin()
-            yield from self._open(head)
             if not head.is_success:
-                raise refusal(head, (yield from self._whole(MAX_REFUSAL)), upstream.api_key, self._clock.now())
+                raise refusal(head, (yield from self._reason(head)), upstream.api_key, self._clock.now())
+            yield from self._open(head)
             yield from self._answer(head)
         except InvalidInput as wrong:
             raise RetryableError(BackendError(f"the upstream server's answer is malformed: {wrong}")) from wrong
@@ -201,9 +205,7 @@ class Attempts:
                 break
             target = self._transport.redirected(self.path, head.location)
             if target is None:
-                raise RetryableError(
-                    BackendError("the upstream server redirects to another server; give that one's address as the url")
-                )
+                raise moved(head, self._upstream.api_key)
         return head
 
     # ---- the answer
@@ -232,6 +234,18 @@ class Attempts:
                 return b""
             self._decompressor.feed(raw)
         return found
+
+    def _reason(self, head: Head) -> Flow[bytes]:
+        """Return what the server says of a failure, as far as it can be read: its status is known without."""
+        self._limit, self._waited = self._timeouts.between_tokens, 0.0
+        said = b""
+        try:
+            yield from self._open(head)
+            while len(said) < MAX_REFUSAL and (raw := (yield from self._read())):
+                said += raw
+        except (RetryableError, TimeoutError) as wrong:
+            return said or str(wrong).encode()
+        return said
 
     def _whole(self, most: int) -> Flow[bytes]:
         pieces, size = [], 0

@@ -20,6 +20,8 @@ from modelyard.domain.completion import (
     tool_choice_problems,
 )
 from modelyard.errors import ContextLengthExceeded, InvalidInput, Problem, UnsupportedParameter
+from modelyard.formats import converter
+from modelyard.formats.json import dumps
 from modelyard.protocols import Capabilities
 
 _DEFAULTS = attrs.fields(CompletionRequest)
@@ -29,6 +31,10 @@ _SAMPLING, _FORMAT, _CHOICE = (
 _OFF: dict[str, tuple[Any, ...]] = {field.name: (field.default,) for field in attrs.fields(Sampling)}
 _OFF |= {"top_k": (None, 0, -1), "logit_bias": ({},)}
 _GUIDED = (ResponseType.CHOICE, ResponseType.REGEX)
+
+TEMPLATE_TOKENS = 1024
+"""Tokens that a chat template may add to a prompt: the markers, a default system message, how tools are called."""
+MESSAGE_TOKENS = 32
 
 _FORMATS = {ResponseType.JSON_OBJECT: "json_mode", ResponseType.JSON_SCHEMA: "structured_outputs"}
 
@@ -139,6 +145,28 @@ def estimated_prompt(request: CompletionRequest) -> int:
         return len(request.prompt)
     characters = sum(len(message.text) for message in request.messages) + len(request.prompt or "")
     return characters // 4 + 1
+
+
+def most_prompt(request: CompletionRequest, context_length: int) -> int:
+    """Return how many tokens a prompt can have that nothing here can count.
+
+    A token has at least one byte. Templates add some of their own, and may write tools, calls and forms with spaces and
+    escapes. What an image or another part costs only the server knows: then it is the whole context.
+    """
+    if any(part.type != "text" for message in request.messages for part in _parts(message)):
+        return context_length
+    size = TEMPLATE_TOKENS + MESSAGE_TOKENS * len(request.messages)
+    size += _size(request.prompt) if isinstance(request.prompt, str) else len(request.prompt or ())
+    structured: list[Any] = [request.tools, request.response_format, request.extras]
+    for message in request.messages:
+        size += sum(map(_size, (message.text, message.reasoning, message.name, message.tool_call_id)))
+        structured.append(message.tool_calls)
+    size += 2 * len(dumps(converter.unstructure(structured)))
+    return min(size, context_length)
+
+
+def _size(text: str | None) -> int:
+    return len(text.encode("utf-8", "surrogatepass")) if text else 0
 
 
 def resolve_max_tokens(entry: CatalogueEntry, prompt_tokens: int | None, request: CompletionRequest) -> int:
