@@ -167,6 +167,8 @@ def test_an_unknown_parameter_is_refused_with_the_nearest_known_ones(client: Any
 def test_parameters_without_effect_are_accepted(client: Any) -> None:
     given: dict[str, Any] = dict.fromkeys(WITHOUT_EFFECT, "auto")
     given["prediction"] = {"type": "content", "content": "one two"}
+    given["prompt_cache_options"] = {"mode": "explicit", "ttl": "30m"}
+    given["prompt_cache_retention"] = "24h"
     assert client.chat("one two", **given).json["choices"][0]["message"]["content"] == "one two"
 
 
