@@ -10,6 +10,9 @@ from modelyard.formats.constraints import hint
 
 CACHED = "a cache changes how fast a prompt is read, not the answer"
 PADDED = "events are not padded"
+IDENTIFIES = "it names the end user to the operator of the model"
+QUEUED = "it chooses a queue of the hosted service"
+GUESSED = "a guess at the answer may only make it faster"
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Verbosity = Literal["low", "medium", "high"]
@@ -25,7 +28,6 @@ class DirectCaller:
 
 
 DIRECT = "every tool is called by the model itself"
-QUEUED = "it chooses a queue of the hosted service"
 
 
 @attrs.frozen
@@ -61,12 +63,12 @@ class Cacheable:
 
 
 WITHOUT_EFFECT: Mapping[str, str] = {
-    "safety_identifier": "it names the end user to the operator of the model",
+    "safety_identifier": IDENTIFIES,
     "service_tier": QUEUED,
     "prompt_cache_key": CACHED,
     "prompt_cache_options": CACHED,
     "prompt_cache_retention": CACHED,
-    "prediction": "a guess at the answer may only make it faster",
+    "prediction": GUESSED,
 }
 """Parameters that every model accepts although they change no answer, and why. Servers are sent them."""
 

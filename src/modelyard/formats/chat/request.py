@@ -21,7 +21,11 @@ from modelyard.domain.completion import (
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.chat.bounds import LONGEST_MODEL_NAME, NUMBERS, ParsedRequest, number_fields
 from modelyard.formats.chat.hints import (
+    CACHED,
+    GUESSED,
+    IDENTIFIES,
     PADDED,
+    QUEUED,
     WITHOUT_EFFECT,
     CacheOptions,
     Effort,
@@ -167,13 +171,13 @@ class ChatRequest(GenerationBody):
     store: bool | None = None
     reasoning_effort: Effort | None = None
     verbosity: Verbosity | None = None
-    safety_identifier: str | None = attrs.field(default=None, validator=_SHORT)
-    service_tier: ServiceTier | None = None
-    prompt_cache_key: str | None = attrs.field(default=None, validator=_SHORT)
-    prompt_cache_options: CacheOptions | None = None
-    prompt_cache_retention: Retention | None = None
+    safety_identifier: str | None = attrs.field(default=None, validator=_SHORT, metadata=hint(IDENTIFIES))
+    service_tier: ServiceTier | None = attrs.field(default=None, metadata=hint(QUEUED))
+    prompt_cache_key: str | None = attrs.field(default=None, validator=_SHORT, metadata=hint(CACHED))
+    prompt_cache_options: CacheOptions | None = attrs.field(default=None, metadata=hint(CACHED))
+    prompt_cache_retention: Retention | None = attrs.field(default=None, metadata=hint(CACHED))
     prediction: Mapping[str, Any] | None = attrs.field(
-        default=None, metadata={"parser": read_prediction, "described_as": Prediction | None}
+        default=None, metadata={"parser": read_prediction, "described_as": Prediction, **hint(GUESSED)}
     )
     audio: object = attrs.field(default=None, validator=Unsupported("is not supported: answers are text"))
     web_search_options: object = attrs.field(

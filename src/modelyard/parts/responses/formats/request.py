@@ -16,7 +16,10 @@ from modelyard.domain.completion import (
 from modelyard.errors import InvalidInput, Problem, nearest
 from modelyard.formats.chat.bounds import LONGEST_MODEL_NAME, MAX_TOKENS, NUMBERS, number_fields
 from modelyard.formats.chat.hints import (
+    CACHED,
+    IDENTIFIES,
     PADDED,
+    QUEUED,
     CacheOptions,
     Effort,
     Retention,
@@ -190,11 +193,11 @@ class ResponseRequest:
     truncation: Literal["auto", "disabled"] | None = None
     metadata: Mapping[str, str] | None = attrs.field(default=None, validator=check_metadata)
     user: str | None = attrs.field(default=None, validator=_SHORT)
-    safety_identifier: str | None = attrs.field(default=None, validator=_SHORT)
-    service_tier: ServiceTier | None = None
-    prompt_cache_key: str | None = attrs.field(default=None, validator=_SHORT)
-    prompt_cache_options: CacheOptions | None = None
-    prompt_cache_retention: Retention | None = None
+    safety_identifier: str | None = attrs.field(default=None, validator=_SHORT, metadata=hint(IDENTIFIES))
+    service_tier: ServiceTier | None = attrs.field(default=None, metadata=hint(QUEUED))
+    prompt_cache_key: str | None = attrs.field(default=None, validator=_SHORT, metadata=hint(CACHED))
+    prompt_cache_options: CacheOptions | None = attrs.field(default=None, metadata=hint(CACHED))
+    prompt_cache_retention: Retention | None = attrs.field(default=None, metadata=hint(CACHED))
     conversation: object = attrs.field(
         default=None, validator=Unsupported("is not supported: send previous_response_id, or all items as input")
     )
@@ -243,13 +246,23 @@ def read_response_request(body: Any, *loc: str | int) -> ParsedResponse:
         _request(parsed),
         items,
         tuple(listed),
-        {name: value for name, value in body.items() if name != "input" and value is not None},
+        _as_given({name: value for name, value in body.items() if name != "input"}),
         parsed.instructions,
         parsed.previous_response_id,
         parsed.store is not False,
         bool(parsed.background),
         parsed.truncation == "auto",
     )
+
+
+def _as_given(value: Any) -> Any:
+    """Return parameters without the nulls, which stand for what was left out; schemas stay as they are."""
+    if isinstance(value, list):
+        return [_as_given(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    free = ("parameters", "schema")
+    return {name: one if name in free else _as_given(one) for name, one in value.items() if one is not None}
 
 
 def _contradictions(parsed: ResponseRequest) -> list[Problem]:
