@@ -3,7 +3,7 @@ what failed.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from logging import INFO
 from typing import Any, ClassVar
@@ -14,8 +14,9 @@ from modelyard import flow
 from modelyard.domain.events import CALLER_LEFT
 from modelyard.domain.identity import Principal, RateStand, Scope
 from modelyard.domain.usage import LedgerEntry
-from modelyard.errors import Unauthenticated
+from modelyard.errors import InvalidInput, Unauthenticated
 from modelyard.flow import Await, CallerDisconnected, Flow
+from modelyard.http import leniency
 from modelyard.http.auth import CHALLENGES, OPEN, Caller, CallerCache, credentials
 from modelyard.http.cors import AllowedOrigins
 from modelyard.http.ended_requests import log as access_log
@@ -93,6 +94,7 @@ class HttpExchange:
     booked: LedgerEntry | None = None
     span: Any = None
     rate: RateStand | None = None
+    ignored: Sequence[str] = ()
 
     def __init__(self, served: Served, request: Request) -> None:
         path = request.raw_path
@@ -163,6 +165,8 @@ class HttpExchange:
         headers.append(("x-request-id", self.id))
         if self.rate is not None:
             headers += rate_headers(self.rate)
+        if self.ignored:
+            headers.append(leniency.ignored_header(self.ignored))
         if self.served.origins is not None:
             headers += self.served.origins.headers(self.headers)
         if self.match.auth is not _PUBLIC:
@@ -204,9 +208,13 @@ class HttpExchange:
         )
         if route.body is not _NONE:
             yield from self._read_body(route, call)
-        if route.is_flow:
-            return (yield from route.handler(call))  # type: ignore[misc, no-any-return]
-        return (yield from self._handled(route.handler, call))  # type: ignore[arg-type]
+        while True:
+            try:
+                if route.is_flow:
+                    return (yield from route.handler(call))  # type: ignore[misc, no-any-return]
+                return (yield from self._handled(route.handler, call))  # type: ignore[arg-type]
+            except InvalidInput as refused:
+                self.ignored = [*self.ignored, *leniency.ignore_unknown(call, route.body, refused)]
 
     def _preflight(self) -> Response | None:
         """Return the answer to a browser that asks what it may send, where it may send anything."""

@@ -51,7 +51,8 @@ class Settings:
     artifacts is for what runs: a new job, or data for one, is refused before it takes any of it. `max_form` bounds the
     form that uploads a file. A response that was stored is kept for `response_days`. A training run that
     its client drives keeps its worker for `run_idle` after its last command, unless other jobs wait. A client's session
-    ends, and so do its runs, when nothing was heard of the client for `session_idle`.
+    ends, and so do its runs, when nothing was heard of the client for `session_idle`. `unknown_members` is "refuse" or
+    "ignore": what becomes of members of an inference request that are not known, unless the request says so itself.
     """
 
     lease: float = 30.0
@@ -70,6 +71,7 @@ class Settings:
     run_idle: float = 10.0
     session_idle: float = 3600.0
     reference_mode: str = "syntax"
+    unknown_members: str = "refuse"
 
 
 class Booking(Protocol):

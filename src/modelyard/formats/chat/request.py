@@ -74,7 +74,7 @@ class StreamOptions:
 
 
 @attrs.frozen
-class Prediction:
+class PredictedText:
     """Text that the answer may repeat."""
 
     type: Literal["content"]
@@ -90,7 +90,7 @@ class EngineDetails:
 
 def read_prediction(raw: Any) -> Mapping[str, Any]:
     """Check a prediction, and return it as it is sent to servers."""
-    structure_exactly(Prediction, raw)
+    structure_exactly(PredictedText, raw)
     return cast("Mapping[str, Any]", raw)
 
 
@@ -177,7 +177,7 @@ class ChatRequest(GenerationBody):
     prompt_cache_options: CacheOptions | None = attrs.field(default=None, metadata=hint(CACHED))
     prompt_cache_retention: Retention | None = attrs.field(default=None, metadata=hint(CACHED))
     prediction: Mapping[str, Any] | None = attrs.field(
-        default=None, metadata={"parser": read_prediction, "described_as": Prediction, **hint(GUESSED)}
+        default=None, metadata={"parser": read_prediction, "described_as": PredictedText, **hint(GUESSED)}
     )
     audio: object = attrs.field(default=None, validator=Unsupported("is not supported: answers are text"))
     web_search_options: object = attrs.field(
