@@ -188,7 +188,11 @@ def _catalogue_and_chat(yard: Recorder) -> None:
             yard.send("POST", f"{base}/embeddings{end}", {"model": "echo", "input": ["Where?"], "dimensions": 4})
             yard.send("POST", f"{base}/completions{end}", {"model": "echo", "prompt": USER["content"], "max_tokens": 2})
         yard.send("GET", f"{base}/chat/completions", limit=1)
-        yard.send("GET", f"{base}/chat/completions/{stored['id']}")
+        one = f"{base}/chat/completions/{stored['id']}"
+        yard.send("GET", one)
+        yard.send("GET", f"{one}/messages", limit=1)
+        yard.send("POST", one, {"metadata": {"topic": "orders"}})
+        yard.send("DELETE", one)
 
 
 def _tokens(yard: Recorder) -> None:

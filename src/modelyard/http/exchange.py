@@ -188,12 +188,12 @@ class HttpExchange:
         served, match, request = self.served, self.match, self.request
         if self._doubled and match.auth is not _PUBLIC:
             check_singular(self._doubled)
-        if request.method == "OPTIONS" and (preflight := self._preflight()) is not None:
-            return preflight
-        # That a path has no such method is in the OpenAPI document: callers need not be known for that.
         route = match.routes.get(request.method)
-        if route is None and match.routes and request.method != "OPTIONS":
-            route = match.route(request.method)
+        if route is None:
+            route = self._rarer_route()
+            match = self.match
+            if request.method == "OPTIONS" and (preflight := self._preflight()) is not None:
+                return preflight
         self.route = "" if route is None else route.path
         caller = self._known_caller()
         if caller is None:
@@ -215,6 +215,15 @@ class HttpExchange:
                 return (yield from self._handled(route.handler, call))  # type: ignore[arg-type]
             except InvalidInput as refused:
                 self.ignored = [*self.ignored, *leniency.ignore_unknown(call, route.body, refused)]
+
+    def _rarer_route(self) -> Route | None:
+        """Return the route that the first ones lack: of a path whose other methods are used less, or GET for HEAD. None
+        for OPTIONS, and for a path that does not exist. Raises `MethodNotAllowed`: as the OpenAPI document shows the
+        methods of a path, callers need not be known for that.
+        """
+        method = self.request.method
+        self.match = match = self.served.table.match(self.request.raw_path)
+        return match.route(method) if match.routes and method != "OPTIONS" else None
 
     def _preflight(self) -> Response | None:
         """Return the answer to a browser that asks what it may send, where it may send anything."""
