@@ -208,6 +208,7 @@ def _responses(yard: Recorder) -> None:
     for base in ("/v1", "/inference/v1"):
         for end in ("", "/"):
             made = yard.send("POST", f"{base}/responses{end}", asked)["id"]
+        yard.send("POST", f"{base}/responses/input_tokens", asked)
         yard.send("GET", f"{base}/responses/{made}")
         yard.send("GET", f"{base}/responses/{made}/input_items", limit=1)
         yard.send("DELETE", f"{base}/responses/{made}")

@@ -110,10 +110,9 @@ class Chat:
 
     def update(self, completion_id: str, *, metadata: Mapping[str, str]) -> StoredCompletion:
         """Replace the metadata of a stored completion. Raises `NotFound`."""
-        changed = {"metadata": dict(metadata)}
 
         def step(tx: Tx) -> StoredCompletion:
-            stored = attrs.evolve(self._stored(completion_id, tx), **changed)
+            stored = attrs.evolve(self._stored(completion_id, tx), metadata=metadata)
             tx.replace(stored)
             return stored
 

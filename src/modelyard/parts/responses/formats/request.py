@@ -160,15 +160,34 @@ _Choice = Literal["none", "auto", "required"] | ChosenFunction | ChosenFunctions
 
 
 @attrs.define(kw_only=True)
-class ResponseRequest:
-    """The body of a request for a response. Null means the same as leaving a parameter out."""
+class CountedResponse:
+    """The body of a request for the number of tokens of an input. Null means the same as leaving a parameter out."""
 
-    CALLED: ClassVar[str] = "a response"
+    CALLED: ClassVar[str] = "a count of input tokens"
 
     model: str = attrs.field(validator=Length(1, LONGEST_MODEL_NAME))
     input: str | tuple[ResponseItem, ...] = attrs.field(validator=Length(1), metadata={"parser": read_items})
     instructions: str | None = None
     previous_response_id: str | None = attrs.field(default=None, validator=Length(1, 256))
+    tools: tuple[ResponseFunction, ...] | None = attrs.field(
+        default=None, validator=Length(0, 1024), metadata={"parser": _read_tools}
+    )
+    tool_choice: _Choice | None = attrs.field(default=None, metadata={"parser": _read_choice})
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    conversation: object = attrs.field(
+        default=None, validator=Unsupported("is not supported: send previous_response_id, or all items as input")
+    )
+
+
+@attrs.define(kw_only=True)
+class ResponseRequest(CountedResponse):
+    """The body of a request for a response. Null means the same as leaving a parameter out."""
+
+    CALLED: ClassVar[str] = "a response"
+
     store: bool | None = None
     background: bool | None = None
     stream: bool | None = None
@@ -178,19 +197,11 @@ class ResponseRequest:
     top_p: float | None = attrs.field(default=None, validator=Within(*NUMBERS["top_p"]))
     top_logprobs: int | None = attrs.field(default=None, validator=Within(0, 20))
     include: tuple[str, ...] | None = attrs.field(default=None, validator=_check_included)
-    tools: tuple[ResponseFunction, ...] | None = attrs.field(
-        default=None, validator=Length(0, 1024), metadata={"parser": _read_tools}
-    )
-    tool_choice: _Choice | None = attrs.field(default=None, metadata={"parser": _read_choice})
-    parallel_tool_calls: bool | None = None
     max_tool_calls: int | None = attrs.field(
         default=None,
         validator=Within(1, MAX_TOKENS),
         metadata=hint("it bounds the calls of hosted tools, and there are none"),
     )
-    text: TextOptions | None = None
-    reasoning: ReasoningOptions | None = None
-    truncation: Literal["auto", "disabled"] | None = None
     metadata: Mapping[str, str] | None = attrs.field(default=None, validator=check_metadata)
     user: str | None = attrs.field(default=None, validator=_SHORT)
     safety_identifier: str | None = attrs.field(default=None, validator=_SHORT, metadata=hint(IDENTIFIES))
@@ -198,9 +209,6 @@ class ResponseRequest:
     prompt_cache_key: str | None = attrs.field(default=None, validator=_SHORT, metadata=hint(CACHED))
     prompt_cache_options: CacheOptions | None = attrs.field(default=None, metadata=hint(CACHED))
     prompt_cache_retention: Retention | None = attrs.field(default=None, metadata=hint(CACHED))
-    conversation: object = attrs.field(
-        default=None, validator=Unsupported("is not supported: send previous_response_id, or all items as input")
-    )
     prompt: object = attrs.field(default=None, validator=Unsupported("is not supported: send instructions and input"))
     context_management: object = attrs.field(
         default=None, validator=Unsupported("is not supported: send fewer items, or truncation: auto")
@@ -253,6 +261,11 @@ def read_response_request(body: Any, *loc: str | int) -> ParsedResponse:
         bool(parsed.background),
         parsed.truncation == "auto",
     )
+
+
+def read_counted_response(body: Any, *loc: str | int) -> ParsedResponse:
+    structure_exactly(CountedResponse, body, *loc)
+    return read_response_request(body, *loc)
 
 
 def _as_given(value: Any) -> Any:
