@@ -122,6 +122,21 @@ def test_what_changes_nothing_is_listed_with_a_reason() -> None:
     assert "banana" not in get_args(get_args(get_type_hints(ChatRequest)["service_tier"])[0])
 
 
+def test_variables_of_a_template_are_refused_by_a_model_that_has_none_unless_they_change_nothing(client: Any) -> None:
+    for path in ("/v1/chat/completions", "/inference/v1/chat/completions"):
+        for model in ("echo", "tabular-mini"):
+            body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+            kept = body | {
+                "chat_template_kwargs": {"preserve_thinking": True},
+                "nvext": {"extra_fields": ["engine_data"]},
+            }
+            assert client.send("POST", path, kept).status == 200
+            for variables in ({"enable_thinking": True}, {"preserve_thinking": True, "preserve_thinkng": True}):
+                refused = client.send("POST", path, body | {"chat_template_kwargs": variables}, check=False)
+                assert (refused.status, refused.json["error"]["param"]) == (400, "chat_template_kwargs")
+            assert client.send("POST", path, body | {"chat_template_kwargs": {}}).status == 200
+
+
 def test_what_clients_add_of_their_own_is_taken(client: Any) -> None:
     call = {"id": "1", "type": "function", "index": 0, "function": {"name": "f", "arguments": "{}"}}
     turn = {"role": "assistant", "content": None, "refusal": None, "audio": None, "function_call": None}

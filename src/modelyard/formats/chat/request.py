@@ -9,6 +9,7 @@ import attrs
 from modelyard.domain.completion import (
     ANSWER_EXTRAS,
     SAMPLING_PARAMETERS,
+    TEMPLATE,
     CompletionRequest,
     Message,
     ResponseFormat,
@@ -169,6 +170,7 @@ class ChatRequest(GenerationBody):
     modalities: tuple[Literal["text"], ...] | None = None
     metadata: Mapping[str, str] | None = attrs.field(default=None, validator=check_metadata)
     store: bool | None = None
+    chat_template_kwargs: Mapping[str, Any] | None = attrs.field(default=None, validator=Length(0, 64))
     reasoning_effort: Effort | None = None
     verbosity: Verbosity | None = None
     safety_identifier: str | None = attrs.field(default=None, validator=_SHORT, metadata=hint(IDENTIFIES))
@@ -307,7 +309,7 @@ def request_object(
     turns is sent `with_reasoning` only, under both names that servers have for it.
     """
     body = {
-        **request.extras,
+        **{name: value for name, value in request.extras.items() if name != TEMPLATE or name in parameters},
         "model": model,
         "messages": [_message(message, with_reasoning) for message in request.messages],
         "stream": request.streamed,
