@@ -268,8 +268,10 @@ def _instance(cls: Any, converter: Converter) -> Hook:
 def _fields(cls: Any, converter: Converter) -> Hook:
     fields = [field for field in attrs.fields(attrs.resolve_types(cls)) if field.init]
     hooks: dict[str, Any] = {field.name: override(struct_hook=_field(field, converter)) for field in fields}
-    made = make_dict_structure_fn(cls, converter, **hooks)
-    return _without(getattr(cls, "IGNORED", ()), frozenset(hooks), made) if converter.forbid_extra_keys else made
+    ignored = getattr(cls, "IGNORED", ())
+    exact = converter.forbid_extra_keys and ignored is not ...
+    made = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=exact, **hooks)
+    return _without(ignored, frozenset(hooks), made) if exact else made
 
 
 def _without(ignored: Container[str], known: frozenset[str], made: Hook) -> Hook:

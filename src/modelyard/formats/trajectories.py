@@ -108,10 +108,11 @@ def check_answer(message: Message) -> Message:
 
 @attrs.define(on_setattr=None)
 class _Token:
+    IGNORED: ClassVar[Any] = ...
+
     token: str
     logprob: float = attrs.field(validator=_check_logprob)
     bytes: tuple[int, ...] | None = attrs.field(default=None, validator=_check_bytes)
-    top_logprobs: object = None
 
 
 @attrs.frozen
@@ -239,7 +240,13 @@ def _spelled_ids(entries: tuple[_Token, ...]) -> tuple[int, ...]:
 
 
 def dump_group(group: TrajectoryGroup) -> bytes:
-    return b"".join(map(dump_trajectory, group.trajectories)) + dump_group_end(group)
+    lines = []
+    for number, trajectory in enumerate(group.trajectories):
+        try:
+            lines.append(dump_trajectory(trajectory))
+        except InvalidInput as wrong:
+            raise wrong.below("trajectories", number) from None
+    return b"".join(lines) + dump_group_end(group)
 
 
 def dump_trajectory(trajectory: Trajectory) -> bytes:
@@ -277,11 +284,9 @@ def _plain_trajectory(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def _plain_reward(reward: Any) -> Any:
-    """Return the number of whatever is a number to Python; anything else as it is."""
-    if type(reward) in (int, float, bool) or not hasattr(type(reward), "__float__"):
-        return reward
+    """Return the number of whatever is a number to Python; anything else as it is, to be refused."""
     try:
-        return float(reward)
+        return float(reward) if hasattr(type(reward), "__float__") else reward
     except (TypeError, ValueError, ArithmeticError):
         return str(reward)
 

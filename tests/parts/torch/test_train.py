@@ -14,6 +14,7 @@ from training_kit import TINY, learner_of, micro, trainer_of
 from modelyard.domain.completion import Message, Role, TokenLogprob
 from modelyard.domain.training import Example, History, Preference, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import DPOConfig, RLConfig, SFTConfig
+from modelyard.engines import LoraShape
 from modelyard.errors import InvalidInput, TrainingError
 from modelyard.parts.contracts.trainer import (
     WORDS,
@@ -23,7 +24,6 @@ from modelyard.parts.contracts.trainer import (
     followed,
     rewarded,
 )
-from modelyard.parts.torch.lora import LoraShape
 from modelyard.parts.torch.network import FULL_FILE
 from modelyard.parts.torch.records import Tuning
 from modelyard.parts.torch.tiny_model import build_tiny_model

@@ -52,13 +52,6 @@ _NEUTRAL_VALUES = {"kl_penalty_source": "current_learner"}
 _NOTHING = [{"type": "null"}, {"type": "integer", "enum": [0]}, {"type": "boolean", "enum": [False]}]
 
 
-class _Others:
-    """Other options, which `_unsupported` judges."""
-
-    def __contains__(self, name: str) -> bool:
-        return True
-
-
 OTHER_OPTIONS: Mapping[str, Any] = {
     "additionalProperties": {"anyOf": _NOTHING},
     "patternProperties": {
@@ -83,7 +76,7 @@ class RLOptionsBody:
     """How an RL job trains; every option may be null. Other options are accepted where they change nothing."""
 
     SCHEMA: ClassVar[Mapping[str, Any]] = OTHER_OPTIONS
-    IGNORED: ClassVar[_Others] = _Others()
+    IGNORED: ClassVar[Any] = ...  # `_unsupported` judges them
 
 
 @attrs.frozen
@@ -101,7 +94,7 @@ class SFTOptionsBody:
     """How an SFT job trains: one learning rate for all batches, or one for each."""
 
     SCHEMA: ClassVar[Mapping[str, Any]] = OTHER_OPTIONS
-    IGNORED: ClassVar[_Others] = _Others()
+    IGNORED: ClassVar[Any] = ...  # `_unsupported` judges them
 
 
 @attrs.frozen
@@ -120,7 +113,7 @@ class DPOOptionsBody:
     """How a DPO job trains: `beta` keeps it near its first checkpoint, `label_smoothing` allows for wrong labels."""
 
     SCHEMA: ClassVar[Mapping[str, Any]] = OTHER_OPTIONS
-    IGNORED: ClassVar[_Others] = _Others()
+    IGNORED: ClassVar[Any] = ...  # `_unsupported` judges them
 
 
 @attrs.frozen
@@ -148,7 +141,7 @@ class LoopOptionsBody:
     """How a loop works, and how each of its rounds trains: the options of an RL job."""
 
     SCHEMA: ClassVar[Mapping[str, Any]] = OTHER_OPTIONS
-    IGNORED: ClassVar[_Others] = _Others()
+    IGNORED: ClassVar[Any] = ...  # `_unsupported` judges them
 
 
 @attrs.frozen

@@ -22,13 +22,15 @@ _LEFT_OUT = "is left out by this model's chat template, so it would not be train
 @attrs.frozen
 class AnswerTurn:
     """The tokens of a prompt and of its answer up to the end, and the places in the answer of those that are trained:
-    all, or those that the template marks with `{% generation %}`. `text` is what the template writes of the answer.
+    all, or those that the template marks with `{% generation %}`. `text` is what the template writes of the answer,
+    `whole` what it writes of the conversation up to there.
     """
 
     prompt: Sequence[int]
     answer: Sequence[int]
     trained: Sequence[int]
     text: str
+    whole: str
 
 
 def answer_turn(chat: ChatTokenizer, messages: Sequence[Message], place: int, tools: Sequence[Tool]) -> AnswerTurn:
@@ -48,7 +50,7 @@ def answer_turn(chat: ChatTokenizer, messages: Sequence[Message], place: int, to
     ids, generated = _tokens(chat, before, whole, prompt, answer)
     end = next((number + 1 for number, token in enumerate(ids) if token in chat.end_tokens), len(ids))
     trained = [number for number in range(end) if generated[number]]
-    return AnswerTurn(before, ids[: trained[-1] + 1] if trained else [], trained, answer.text)
+    return AnswerTurn(before, ids[: trained[-1] + 1] if trained else [], trained, answer.text, whole.text)
 
 
 def _answer(chat: ChatTokenizer, whole: Rendered, prompt: Rendered, message: Message) -> Rendered | None:
@@ -96,8 +98,7 @@ def check_written(
     chat: ChatTokenizer, messages: Sequence[Message], tools: Sequence[Tool], turns: Sequence[tuple[int, AnswerTurn]]
 ) -> None:
     """Check that a template writes all of a conversation up to its last trained turn. Raises `InvalidInput`."""
-    last = turns[-1][0]
-    text = chat.rendered(messages[: last + 1], tools).text
+    last, text = turns[-1][0], turns[-1][1].whole
     problems = [
         Problem(("tools", at), _LEFT_OUT) for at, tool in enumerate(tools) if chat.escaped(tool.name) not in text
     ]
