@@ -13,9 +13,15 @@ import pytest
 import pytest_modelyard
 from modelyard import errors, open_platform, testing
 from modelyard.cli import main
+from modelyard.formats.chat.request import ChatRequest
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.interface import Interface
 from modelyard.part import standard_parts
+from modelyard.parts.completions.formats.generate import SAMPLING_WITHOUT_EFFECT
+from modelyard.parts.completions.formats.request import CompletionBody
+from modelyard.parts.messages.formats.request import MessagesBody
+from modelyard.parts.responses.formats.request import INCLUDED, ResponseRequest
+from unknown_members import without_effect
 
 pytestmark = pytest.mark.parts
 
@@ -39,6 +45,22 @@ def test_every_route_is_listed_with_its_authentication_and_operation() -> None:
         routes = Endpoint(platform, list(Interface)).table.routes
     listed = {tuple(row[:4]) for row in rows("http.md") if len(row) == 5}
     assert listed == {(route.method, route.path, route.auth.value, route.operation) for route in routes}
+
+
+def test_every_member_without_effect_is_listed_with_its_reason() -> None:
+    named = {
+        "chats": ChatRequest,
+        "completions": CompletionBody,
+        "responses": ResponseRequest,
+        "messages": MessagesBody,
+    }
+    known = {(what, name, why) for what, cls in named.items() for name, why in without_effect(cls).items()}
+    known |= {("generate", f"sampling_params.{name}", why) for name, why in SAMPLING_WITHOUT_EFFECT.items()}
+    known |= {("responses", f"include: {name}", why) for name, why in INCLUDED.items() if why}
+    text = (REFERENCE / "http.md").read_text(encoding="utf-8")
+    section = text.partition("| interface | members | why |")[2].partition("\n## ")[0]
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if "`" in line]
+    assert {(what, name.strip("`"), why) for what, names, why in lines for name in names.split(", ")} == known
 
 
 def commands(group: click.Group, prefix: str = "modelyard") -> dict[str, click.Command]:

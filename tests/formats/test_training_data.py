@@ -29,7 +29,7 @@ IMAGES = st.fixed_dictionaries({"url": TEXT, "detail": st.sampled_from(["auto", 
 PARTS = (
     st.builds(ContentPart, st.just("text"), TEXT)
     | st.builds(ContentPart, st.just("image_url"), data=IMAGES)
-    | st.builds(ContentPart, st.just("input_audio"), data=OBJECTS)
+    | st.builds(ContentPart, st.just("input_audio"), data=st.fixed_dictionaries({"data": TEXT}))
 )
 CONTENT = st.none() | TEXT | st.lists(PARTS, max_size=3).map(tuple)
 MESSAGES = st.builds(Message, st.sampled_from(Role), CONTENT, st.none() | TEXT, CALLS, st.none() | TEXT)

@@ -175,11 +175,11 @@ def test_what_the_trace_client_may_ask_for_in_vain_is_refused_by_name() -> None:
             table.match(path).route("POST")
 
 
-def test_what_is_loaded_first_is_whole() -> None:
-    """A path whose routes are loaded before the others has no other method, and the table has the same routes."""
+def test_what_is_loaded_first_stays_when_the_rest_is_loaded() -> None:
+    """A path whose routes are loaded before the others may have further methods, which the whole table has."""
     first = {(route.method, route.path) for route in FIRST if "{" not in route.path}
     paths = {path for _, path in first}
-    assert {(route.method, route.path) for route in routes() if route.path in paths} == first
+    assert {(route.method, route.path) for route in routes() if route.path in paths} >= first
     table = route_table(None, tuple(standard_parts()))
     assert set(HttpRouter(FIRST).exact) == paths
     assert {(route.method, route.path) for route in table.routes} > first

@@ -188,7 +188,11 @@ def _catalogue_and_chat(yard: Recorder) -> None:
             yard.send("POST", f"{base}/embeddings{end}", {"model": "echo", "input": ["Where?"], "dimensions": 4})
             yard.send("POST", f"{base}/completions{end}", {"model": "echo", "prompt": USER["content"], "max_tokens": 2})
         yard.send("GET", f"{base}/chat/completions", limit=1)
-        yard.send("GET", f"{base}/chat/completions/{stored['id']}")
+        one = f"{base}/chat/completions/{stored['id']}"
+        yard.send("GET", one)
+        yard.send("GET", f"{one}/messages", limit=1)
+        yard.send("POST", one, {"metadata": {"topic": "orders"}})
+        yard.send("DELETE", one)
 
 
 def _tokens(yard: Recorder) -> None:
@@ -204,6 +208,7 @@ def _responses(yard: Recorder) -> None:
     for base in ("/v1", "/inference/v1"):
         for end in ("", "/"):
             made = yard.send("POST", f"{base}/responses{end}", asked)["id"]
+        yard.send("POST", f"{base}/responses/input_tokens", asked)
         yard.send("GET", f"{base}/responses/{made}")
         yard.send("GET", f"{base}/responses/{made}/input_items", limit=1)
         yard.send("DELETE", f"{base}/responses/{made}")

@@ -16,7 +16,6 @@ from modelyard.backends.json_schema import instances
 from modelyard.domain import embedding
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
 from modelyard.domain.completion import (
-    ANSWER_EXTRAS,
     SAMPLING_PARAMETERS,
     CompletionRequest,
     Delta,
@@ -42,7 +41,7 @@ AT_ONCE = 64
 """The most tokens that are made at once: the first comes alone, then twice as many each time."""
 
 CERTAIN = Capabilities(
-    parameters=frozenset((*SAMPLING_PARAMETERS, *ANSWER_EXTRAS)),
+    parameters=frozenset((*SAMPLING_PARAMETERS, "reasoning_effort", "verbosity")),
     logprobs=True,
     top_logprobs=20,
     token_ids=True,

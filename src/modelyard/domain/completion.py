@@ -181,7 +181,15 @@ class Sampling:
         raise NotImplementedError
 
 
-ANSWER_EXTRAS = ("reasoning_effort", "verbosity")
+TEMPLATE = "chat_template_kwargs"
+"""Variables of the model's chat template, by name."""
+
+TEMPLATE_WITHOUT_EFFECT: Mapping[str, str] = {
+    "preserve_thinking": "what does not read it treats earlier reasoning in one way only"
+}
+"""Variables that are accepted for any model, and why they change nothing if its template does not read them."""
+
+ANSWER_EXTRAS = ("reasoning_effort", "verbosity", TEMPLATE)
 SAMPLING_PARAMETERS = tuple(field.name for field in attrs.fields(Sampling))
 
 

@@ -110,5 +110,10 @@ class Only:
         return {"anyOf": [*known, {"type": "null"}]}
 
 
+def hint(reason: str) -> Mapping[str, str]:
+    """Return the metadata of a field that is checked, and changes nothing for this reason."""
+    return {"without_effect": reason}
+
+
 NAME = Matching(r"(?!\.+$)[A-Za-z0-9._-]{1,128}", "must be 1 to 128 characters of A-Z a-z 0-9 . _ - and not dots only")
 ID = Matching(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", "must be an id, as the creation returned it")

@@ -21,10 +21,19 @@ from cattrs.cols import is_mapping, mapping_unstructure_factory
 from cattrs.fns import identity
 
 from modelyard.errors import InvalidInput, Problem
-from modelyard.formats.converter_errors import FAULTS, problems_in
+from modelyard.formats.converter_errors import FAULTS, UNKNOWN, problems_in
 from modelyard.formats.structure_hooks import add_structure_hooks, either, is_any, is_of, tag_of
 
-__all__ = ["MAX_PROBLEMS", "either", "structure", "structure_exactly", "tag_of", "unstructure", "unstructure_filled"]
+__all__ = [
+    "MAX_PROBLEMS",
+    "UNKNOWN",
+    "either",
+    "structure",
+    "structure_exactly",
+    "tag_of",
+    "unstructure",
+    "unstructure_filled",
+]
 
 T = TypeVar("T")
 
@@ -40,7 +49,8 @@ def structure(cls: type[T], value: object, *loc: str | int) -> T:
 
 def structure_exactly(cls: type[T], value: object, *loc: str | int) -> T:
     """Return what `structure` does. An unknown member is refused, unless it is null, or in the `IGNORED` of its class:
-    the names of members that change nothing, each with the reason, or `...` for any."""
+    the names of members that change nothing, each with the reason, or `...` for any. A class may say what it is
+    `CALLED` in such a refusal."""
     return _structured(_EXACT, cls, value, loc)
 
 

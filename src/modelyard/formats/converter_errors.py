@@ -8,6 +8,9 @@ from cattrs.errors import AttributeValidationNote, BaseValidationError, Forbidde
 
 from modelyard.errors import InvalidInput, Problem, nearest
 
+UNKNOWN = "extra_forbidden"
+"""The type of the problem that a member is not known."""
+
 FAULTS = (InvalidInput, ValueError, BaseValidationError, ForbiddenExtraKeysError)
 
 
@@ -25,9 +28,10 @@ def problems_in(error: BaseException, value: Any, loc: tuple[str | int, ...] = (
         for problem in error.problems:
             yield Problem((*loc, *problem.loc), problem.msg, problem.type)
     elif isinstance(error, ForbiddenExtraKeysError):
-        known = [field.name for field in attrs.fields(error.cl)]
+        known, called = [field.name for field in attrs.fields(error.cl)], getattr(error.cl, "CALLED", None)
+        says, alone = ("is not known", "; leave it out") if called is None else (f"is not a parameter of {called}", "")
         for name in (name for name in value if name in error.extra_fields):
-            yield Problem((*loc, name), f"is not known{nearest(name, known) or '; leave it out'}", "unknown")
+            yield Problem((*loc, name), says + (nearest(name, known) or alone), UNKNOWN)
     elif isinstance(error, ValueError):
         yield Problem(loc, str(error))
     else:

@@ -2,4 +2,4 @@
 
 from modelyard.lazy import defer_modules
 
-defer_modules(__name__, "core_routes", "openapi")
+defer_modules(__name__, "core_routes", "leniency", "openapi")

@@ -13,7 +13,7 @@ _MAX_AGE = ("access-control-max-age", "600")
 _EXPOSED = (
     "access-control-expose-headers",
     "x-request-id, retry-after, x-should-retry, allow, deprecation, etag, x-ratelimit-limit-requests, "
-    "x-ratelimit-remaining-requests, x-ratelimit-reset-requests",
+    "x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-modelyard-ignored",
 )
 _VARY = ("vary", "origin")
 

@@ -14,7 +14,6 @@ from modelyard.http import core_routes, openapi
 from modelyard.http.auth import CallerCache
 from modelyard.http.catalogue import routes as catalogue
 from modelyard.http.chat import routes as completion
-from modelyard.http.chat import stored_routes as stored
 from modelyard.http.cors import AllowedOrigins
 from modelyard.http.exchange import ANYONE, HttpExchange, Served
 from modelyard.http.interface import Interface
@@ -31,7 +30,7 @@ from modelyard.part import Part
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Authenticator
 
-FIRST: tuple[Route, ...] = (*catalogue.ROUTES, *completion.ROUTES, *stored.ROUTES)
+FIRST: tuple[Route, ...] = (*catalogue.ROUTES, *completion.ROUTES)
 """The routes that are loaded when an endpoint is made. The others are loaded by the first request for another path."""
 
 

@@ -3,7 +3,7 @@ what failed.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from logging import INFO
 from typing import Any, ClassVar
@@ -14,8 +14,9 @@ from modelyard import flow
 from modelyard.domain.events import CALLER_LEFT
 from modelyard.domain.identity import Principal, RateStand, Scope
 from modelyard.domain.usage import LedgerEntry
-from modelyard.errors import Unauthenticated
+from modelyard.errors import InvalidInput, Unauthenticated
 from modelyard.flow import Await, CallerDisconnected, Flow
+from modelyard.http import leniency
 from modelyard.http.auth import CHALLENGES, OPEN, Caller, CallerCache, credentials
 from modelyard.http.cors import AllowedOrigins
 from modelyard.http.ended_requests import log as access_log
@@ -93,6 +94,7 @@ class HttpExchange:
     booked: LedgerEntry | None = None
     span: Any = None
     rate: RateStand | None = None
+    ignored: Sequence[str] = ()
 
     def __init__(self, served: Served, request: Request) -> None:
         path = request.raw_path
@@ -163,6 +165,8 @@ class HttpExchange:
         headers.append(("x-request-id", self.id))
         if self.rate is not None:
             headers += rate_headers(self.rate)
+        if self.ignored:
+            headers.append(leniency.ignored_header(self.ignored))
         if self.served.origins is not None:
             headers += self.served.origins.headers(self.headers)
         if self.match.auth is not _PUBLIC:
@@ -184,12 +188,12 @@ class HttpExchange:
         served, match, request = self.served, self.match, self.request
         if self._doubled and match.auth is not _PUBLIC:
             check_singular(self._doubled)
-        if request.method == "OPTIONS" and (preflight := self._preflight()) is not None:
-            return preflight
-        # That a path has no such method is in the OpenAPI document: callers need not be known for that.
         route = match.routes.get(request.method)
-        if route is None and match.routes and request.method != "OPTIONS":
-            route = match.route(request.method)
+        if route is None:
+            route = self._rarer_route()
+            match = self.match
+            if request.method == "OPTIONS" and (preflight := self._preflight()) is not None:
+                return preflight
         self.route = "" if route is None else route.path
         caller = self._known_caller()
         if caller is None:
@@ -204,9 +208,22 @@ class HttpExchange:
         )
         if route.body is not _NONE:
             yield from self._read_body(route, call)
-        if route.is_flow:
-            return (yield from route.handler(call))  # type: ignore[misc, no-any-return]
-        return (yield from self._handled(route.handler, call))  # type: ignore[arg-type]
+        while True:
+            try:
+                if route.is_flow:
+                    return (yield from route.handler(call))  # type: ignore[misc, no-any-return]
+                return (yield from self._handled(route.handler, call))  # type: ignore[arg-type]
+            except InvalidInput as refused:
+                self.ignored = [*self.ignored, *leniency.ignore_unknown(call, route.body, refused)]
+
+    def _rarer_route(self) -> Route | None:
+        """Return the route that the first ones lack: of a path whose other methods are used less, or GET for HEAD. None
+        for OPTIONS, and for a path that does not exist. Raises `MethodNotAllowed`: as the OpenAPI document shows the
+        methods of a path, callers need not be known for that.
+        """
+        method = self.request.method
+        self.match = match = self.served.table.match(self.request.raw_path)
+        return match.route(method) if match.routes and method != "OPTIONS" else None
 
     def _preflight(self) -> Response | None:
         """Return the answer to a browser that asks what it may send, where it may send anything."""

@@ -30,7 +30,7 @@ NAMESPACE = (
 
 
 def requested_page(call: RouteCall, listing: Callable[[Order], Listing[T]], default: Order = "asc") -> Page[T]:
-    limit, order = call.integer("limit", DEFAULT_PAGE, 1, MAX_PAGE), _order(call, default)
+    limit, order = call.integer("limit", DEFAULT_PAGE, 1, MAX_PAGE), requested_order(call, default)
     return listing(order).page(limit, call.one("after"))
 
 
@@ -38,7 +38,7 @@ def listed_page(call: RouteCall, listing: Listing[T]) -> Page[T]:
     return listing.page(call.integer("limit", DEFAULT_PAGE, 1, MAX_PAGE), call.one("after"))
 
 
-def _order(call: RouteCall, default: Order) -> Order:
+def requested_order(call: RouteCall, default: Order = "asc") -> Order:
     order = call.one("order")
     if order not in (None, "asc", "desc"):
         raise InvalidInput.at("query", "order", msg="must be 'asc' or 'desc'", type="literal_error")

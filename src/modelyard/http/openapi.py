@@ -17,6 +17,7 @@ from modelyard.formats.constraints import NAME
 from modelyard.http.body_schemas import JsonSchema, Schemas, required_members
 from modelyard.http.interface import Auth
 from modelyard.http.interfaces import BASE
+from modelyard.http.leniency import UNKNOWN_MEMBERS
 from modelyard.http.message import HTML_HEADER, JSON_HEADER, PROTOBUF, Response, dump
 from modelyard.http.route import Body, Parameter, Route, RouteCall, function_of
 from modelyard.http.router import MAX_SEGMENT
@@ -187,13 +188,17 @@ def _operation(route: Route, schemas: Schemas) -> JsonSchema:
         "parameters": [
             *_path_parameters(route, example.get("path", {})),
             *(_parameter("query", parameter, example.get("query", {})) for parameter in route.query),
-            *(_parameter("header", parameter, {}) for parameter in route.headers),
+            *(_parameter("header", parameter, {}) for parameter in _headers(route)),
         ],
         "responses": _responses(route, schemas, example),
     }
     if route.body is not Body.NONE:
         operation["requestBody"] = {"required": _needs_body(route), "content": _taken(route, schemas, example)}
     return operation
+
+
+def _headers(route: Route) -> Sequence[Parameter]:
+    return (*route.headers, UNKNOWN_MEMBERS) if route.body is Body.CHAT else route.headers
 
 
 def _needs_body(route: Route) -> bool:

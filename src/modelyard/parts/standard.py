@@ -17,6 +17,7 @@ def _standard(name: str, has_engine: bool = False) -> Part:
 STANDARD: Sequence[Part] = (
     _standard("responses"),
     _standard("completions"),
+    _standard("stored_completions"),
     _standard("embeddings"),
     _standard("messages"),
     _standard("batches"),

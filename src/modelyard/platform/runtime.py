@@ -53,7 +53,8 @@ class Settings:
     its client drives keeps its worker for `run_idle` after its last command, unless other jobs wait. A client's session
     ends, and so do its runs, when nothing was heard of the client for `session_idle`. With `strict_conversations`
     doubles and tabular models refuse what vendors do: answers of tools without their call, calls without their answer,
-    tools of the same name, and blank texts in the messages format.
+    tools of the same name, and blank texts in the messages format. `unknown_members` is "refuse" or "ignore": what
+    becomes of members of an inference request that are not known, unless the request says so itself.
     """
 
     lease: float = 30.0
@@ -73,6 +74,7 @@ class Settings:
     session_idle: float = 3600.0
     reference_mode: str = "syntax"
     strict_conversations: bool = True
+    unknown_members: str = "refuse"
 
 
 class Booking(Protocol):

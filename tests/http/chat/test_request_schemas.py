@@ -295,7 +295,7 @@ def test_every_fault_is_named_at_once() -> None:
 
 
 def test_unknown_fields_are_refused_with_the_nearest_known_ones() -> None:
-    assert wrong(novelty=1) == {"novelty": "is not a parameter of a chat completion"}
+    assert wrong(banana=1) == {"banana": "is not a parameter of a chat completion"}
     near = "is not a parameter of a chat completion; did you mean 'max_tokens' or 'min_tokens'?"
     assert wrong(max_token=1) == {"max_token": near}
 

@@ -68,14 +68,16 @@ def test_what_a_line_does_wrong_is_its_own_error(platform: Platform) -> None:
         asking("good"),
         asking("unknown", model="nothing"),
         asking("streamed", stream=True),
+        asking("misspelt", response_format={"type": "json_schema", "json_schema": {"name": "a", "strcit": True}}),
     )
-    assert (batch.status, batch.completed, batch.failed) == (BatchStatus.COMPLETED, 1, 3)
+    assert (batch.status, batch.completed, batch.failed) == (BatchStatus.COMPLETED, 1, 4)
     assert [line["custom_id"] for line in lines_of(platform, batch.output_file_id)] == ["good"]
     found = {line["custom_id"]: line["response"] for line in lines_of(platform, batch.error_file_id)}
     assert {name: (one["status_code"], one["body"]["error"]["param"]) for name, one in found.items()} == {
         "hot": (400, "temperature"),
         "unknown": (404, None),
         "streamed": (400, "stream"),
+        "misspelt": (400, "response_format.json_schema.strcit"),
     }
 
 
@@ -88,6 +90,7 @@ def test_what_a_line_does_wrong_is_its_own_error(platform: Platform) -> None:
         ([asking("a"), asking("b"), asking("a")], [("duplicate_custom_id", 3, "custom_id")]),
         ([asking("a", url="/v1/embeddings")], [("invalid_line", 1, "url")]),
         ([asking("a").replace(b"POST", b"GET")], [("invalid_line", 1, "method")]),
+        ([asking("a").replace(b'"method"', b'"methd": 1, "method"')], [("invalid_line", 1, "methd")]),
         (
             [b'{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": 1}'],
             [("invalid_line", 1, "body")],

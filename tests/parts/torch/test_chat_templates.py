@@ -59,6 +59,25 @@ def test_reasoning_effort_is_a_variable_of_the_template(templated: Callable[[str
     assert b"".join(chat.token_bytes[token] for token in chat.prompt((HELLO,))) == b"none given"
 
 
+def test_variables_of_a_request_are_those_of_the_template(templated: Callable[[str], ChatTokenizer]) -> None:
+    chat = templated(
+        "{% set mine = 1 %}{% for one in messages %}{% generation %}{{ one.content }}{% endgeneration %}{% endfor %}"
+        "{{ bos_token }}{{ 'thinks' if enable_thinking else 'answers' }}{{ style }}"
+    )
+
+    def written(**variables: Any) -> bytes:
+        return b"".join(chat.token_bytes[token] for token in chat.prompt((HELLO,), variables=variables))
+
+    assert written(enable_thinking=True, style="<|im_end|>").endswith(b"thinks<|im_end|>")
+    assert written(enable_thinking=False, style="", preserve_thinking=True).endswith(b"answers")
+    wrong = [("enable_thinkng", "did you mean 'enable_thinking'"), ("mine", ""), ("messages", ""), ("bos_token", "")]
+    for name, says in wrong:
+        with pytest.raises(InvalidInput) as caught:
+            chat.prompt((HELLO,), variables={name: 1})
+        (problem,) = caught.value.problems
+        assert (problem.loc, says in problem.msg) == (("chat_template_kwargs", name), True)
+
+
 def test_earlier_reasoning_is_a_member_of_its_message(templated: Callable[[str], ChatTokenizer]) -> None:
     chat = templated("{% for one in messages %}{{ one.reasoning_content | default('-') }}{% endfor %}")
     answered = Message(Role.ASSISTANT, "so", reasoning="hm<|im_end|>")

@@ -7,15 +7,17 @@ import attrs
 
 from modelyard.domain.completion import ContentPart, Message, Role, Tool, ToolCall
 from modelyard.errors import InvalidInput
+from modelyard.formats.chat.hints import Cacheable
 from modelyard.formats.chat.plain_fast import plain_messages
-from modelyard.formats.constraints import Length, Unsupported
-from modelyard.formats.converter import structure
+from modelyard.formats.constraints import Length, Matching, Unsupported
+from modelyard.formats.converter import structure_exactly
 
 _NAME = Length(0, 1024)
+OF_SERVERS = "what some servers add for themselves"
 
 
 @attrs.frozen
-class TextPart:
+class TextPart(Cacheable):
     """Text in a message's content."""
 
     type: Literal["text"]
@@ -23,7 +25,7 @@ class TextPart:
 
 
 @attrs.frozen
-class RefusalPart:
+class RefusalPart(Cacheable):
     """What an assistant refused to answer."""
 
     type: Literal["refusal"]
@@ -35,11 +37,11 @@ class ImageUrl:
     """The address of an image, or the image itself as a data URL. Nothing is fetched here."""
 
     url: str
-    detail: Literal["auto", "low", "high"] = "auto"
+    detail: Literal["auto", "low", "high", "original"] = "auto"
 
 
 @attrs.frozen
-class ImagePart:
+class ImagePart(Cacheable):
     """An image in a message's content."""
 
     type: Literal["image_url"]
@@ -47,34 +49,60 @@ class ImagePart:
 
 
 @attrs.frozen
-class AudioPart:
+class AudioData:
+    """Sound in base64, in a format such as wav or mp3."""
+
+    data: str
+    format: str | None = attrs.field(
+        default=None, validator=Matching("[a-z0-9]{1,16}", "must be a format such as wav or mp3")
+    )
+
+
+@attrs.frozen
+class AudioPart(Cacheable):
     """Sound in a message's content."""
 
     type: Literal["input_audio"]
-    input_audio: Mapping[str, Any]
+    input_audio: AudioData
 
 
 @attrs.frozen
-class VideoPart:
+class VideoUrl:
+    """The address of a video, or the video itself as a data URL. Nothing is fetched here."""
+
+    url: str
+
+
+@attrs.frozen
+class VideoPart(Cacheable):
     """A video in a message's content."""
 
     type: Literal["video_url"]
-    video_url: Mapping[str, Any]
+    video_url: VideoUrl
 
 
 @attrs.frozen
-class FilePart:
+class FileData:
+    """A file as a data URL, or the id by which the server of the model knows it."""
+
+    file_data: str | None = None
+    file_id: str | None = None
+    filename: str | None = None
+
+
+@attrs.frozen
+class FilePart(Cacheable):
     """A file in a message's content."""
 
     type: Literal["file"]
-    file: Mapping[str, Any]
+    file: FileData
 
 
 InputPart = TextPart | ImagePart | AudioPart | VideoPart | FilePart
 
 
 @attrs.frozen
-class SystemMessage:
+class SystemMessage(Cacheable):
     """Instructions. `developer` is another word for `system`."""
 
     role: Literal["system", "developer"]
@@ -83,7 +111,7 @@ class SystemMessage:
 
 
 @attrs.frozen
-class UserMessage:
+class UserMessage(Cacheable):
     """A turn of the user."""
 
     role: Literal["user"]
@@ -95,6 +123,11 @@ class UserMessage:
 class CalledFunction:
     """A function and its arguments as JSON text."""
 
+    IGNORED: ClassVar[Mapping[str, str]] = {
+        "parsed_arguments": "what a client has read from the arguments",
+        "provider_specific_fields": OF_SERVERS,
+    }
+
     name: str
     arguments: str
 
@@ -103,17 +136,32 @@ class CalledFunction:
 class MessageToolCall:
     """A call that an assistant made."""
 
+    IGNORED: ClassVar[Mapping[str, str]] = {
+        "index": "its place in a stream",
+        "extra_content": OF_SERVERS,
+        "provider_specific_fields": OF_SERVERS,
+    }
+
     id: str
     function: CalledFunction
     type: Literal["function"] = "function"
 
 
 @attrs.frozen
-class AssistantMessage:
-    """An earlier turn of the assistant: text, calls, or both, and the reasoning before them, under either name.
+class AssistantMessage(Cacheable):
+    """An earlier turn of the assistant: text, calls, or both, and the reasoning before them, under either name. A
+    `refusal` is the text of a turn that has no other.
 
     Reasoning is given to models that read it, and to no others.
     """
+
+    IGNORED: ClassVar[Mapping[str, str]] = {
+        "annotations": "notes on the text, such as where it was found",
+        "parsed": "what a client has read from the text",
+        "provider_specific_fields": OF_SERVERS,
+        "reasoning_details": "reasoning is read from reasoning_content or reasoning",
+        "thinking_blocks": "reasoning is read from reasoning_content or reasoning",
+    }
 
     role: Literal["assistant"]
     content: str | tuple[TextPart | RefusalPart, ...] | None = None
@@ -121,14 +169,19 @@ class AssistantMessage:
     name: str | None = attrs.field(default=None, validator=_NAME)
     reasoning_content: str | None = None
     reasoning: str | None = None
+    refusal: str | None = None
+    audio: object = attrs.field(default=None, validator=Unsupported("is not supported: answers are text"))
+    function_call: object = attrs.field(default=None, validator=Unsupported("is the old form; send tool_calls"))
 
     def __attrs_post_init__(self) -> None:
-        if self.content is None and not (self.tool_calls or self.reasoning_content or self.reasoning):
+        if self.content and self.refusal:
+            raise InvalidInput.at("refusal", msg="must be null if there is content: one of them is the answer")
+        if self.content is None and not (self.tool_calls or self.reasoning_content or self.reasoning or self.refusal):
             raise InvalidInput.at("content", msg="is required, unless there are tool_calls", type="missing")
 
 
 @attrs.frozen
-class ToolMessage:
+class ToolMessage(Cacheable):
     """The answer of a tool that was called."""
 
     role: Literal["tool"]
@@ -146,12 +199,13 @@ ChatMessage = SystemMessage | UserMessage | AssistantMessage | ToolMessage
 def read_messages(raw: Any) -> tuple[Message, ...]:
     """Read a list of messages. Raises `InvalidInput`."""
     plain = plain_messages(raw)
-    return tuple([_read_message(one) for one in structure(tuple[ChatMessage, ...], raw)]) if plain is None else plain
+    return plain or tuple([_read_message(one) for one in structure_exactly(tuple[ChatMessage, ...], raw)])
 
 
 def _read_message(message: ChatMessage) -> Message:
     role, content = Role(message.role), read_content(message.content)
     if isinstance(message, AssistantMessage):
+        content = content or message.refusal or content
         reasoning = message.reasoning_content or message.reasoning or None
         return Message(role, content, message.name, _read_calls(message.tool_calls or ()), reasoning=reasoning)
     answered = message.tool_call_id if isinstance(message, ToolMessage) else None
@@ -172,9 +226,11 @@ def _read_part(part: InputPart | RefusalPart) -> ContentPart:
         return ContentPart("text", part.text)
     if isinstance(part, RefusalPart):
         return ContentPart("text", part.refusal)
-    if isinstance(part, ImagePart):
-        return ContentPart(part.type, data=attrs.asdict(part.image_url))
-    return ContentPart(part.type, data=getattr(part, part.type))
+    return ContentPart(part.type, data=given_members(getattr(part, part.type)))
+
+
+def given_members(data: attrs.AttrsInstance) -> Mapping[str, Any]:
+    return {name: value for name, value in attrs.asdict(data).items() if value is not None}
 
 
 # ---- written -----------------------------------------------------------------------------------------------------

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import attrs
 
 from modelyard.domain.completion import (
     ANSWER_EXTRAS,
     SAMPLING_PARAMETERS,
+    TEMPLATE,
     CompletionRequest,
     Message,
     ResponseFormat,
@@ -18,9 +19,23 @@ from modelyard.domain.completion import (
     ToolChoice,
     tool_choice_problems,
 )
-from modelyard.errors import InvalidInput, Problem, nearest
+from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.chat.bounds import LONGEST_MODEL_NAME, NUMBERS, ParsedRequest, number_fields
-from modelyard.formats.chat.messages import ChatMessage, message_object, read_messages
+from modelyard.formats.chat.hints import (
+    CACHED,
+    GUESSED,
+    IDENTIFIES,
+    PADDED,
+    QUEUED,
+    WITHOUT_EFFECT,
+    CacheOptions,
+    Effort,
+    Retention,
+    ServiceTier,
+    Verbosity,
+    sent,
+)
+from modelyard.formats.chat.messages import ChatMessage, TextPart, message_object, read_messages
 from modelyard.formats.chat.tools import (
     AllowedTools,
     FunctionTool,
@@ -40,8 +55,8 @@ from modelyard.formats.chat.tools import (
     tool_choice_json,
     tool_object,
 )
-from modelyard.formats.constraints import Length, Unsupported, Within
-from modelyard.formats.converter import structure
+from modelyard.formats.constraints import Length, Only, Unsupported, Within, hint
+from modelyard.formats.converter import structure_exactly
 
 _SHORT = Length(0, 1024)
 
@@ -53,6 +68,31 @@ class StreamOptions:
     """Options of a stream. `include_usage` adds a last chunk with the usage."""
 
     include_usage: bool = False
+    include_obfuscation: bool | None = attrs.field(default=None, metadata=hint(PADDED))
+    continuous_usage_stats: object = attrs.field(
+        default=None, validator=Only((False,), "must be false: the last chunk has the usage")
+    )
+
+
+@attrs.frozen
+class PredictedText:
+    """Text that the answer may repeat."""
+
+    type: Literal["content"]
+    content: str | tuple[TextPart, ...]
+
+
+@attrs.frozen
+class EngineDetails:
+    """What an answer is to tell of the engine that made it, as servers of one kind do. Answers here tell nothing."""
+
+    extra_fields: tuple[str, ...] = ()
+
+
+def read_prediction(raw: Any) -> Mapping[str, Any]:
+    """Check a prediction, and return it as it is sent to servers."""
+    structure_exactly(PredictedText, raw)
+    return cast("Mapping[str, Any]", raw)
 
 
 def _bounds(name: str) -> Within:
@@ -107,11 +147,16 @@ class GenerationBody:
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = attrs.field(default=None, validator=_SHORT)
+    nvext: EngineDetails | None = attrs.field(
+        default=None, metadata=hint("answers tell nothing of the engine that made them")
+    )
 
 
 @attrs.define(kw_only=True)
 class ChatRequest(GenerationBody):
     """The body of a request (specification 2.2). Null means the same as leaving a parameter out."""
+
+    CALLED: ClassVar[str] = "a chat completion"
 
     messages: tuple[ChatMessage, ...] = attrs.field(validator=Length(1), metadata={"parser": read_messages})
     max_tokens: int | None = attrs.field(default=None, validator=_bounds("max_tokens"))
@@ -125,13 +170,17 @@ class ChatRequest(GenerationBody):
     modalities: tuple[Literal["text"], ...] | None = None
     metadata: Mapping[str, str] | None = attrs.field(default=None, validator=check_metadata)
     store: bool | None = None
-    reasoning_effort: str | None = attrs.field(default=None, validator=_SHORT)
-    verbosity: str | None = attrs.field(default=None, validator=_SHORT)
-    safety_identifier: str | None = attrs.field(default=None, validator=_SHORT)
-    service_tier: str | None = attrs.field(default=None, validator=_SHORT)
-    prompt_cache_key: str | None = attrs.field(default=None, validator=_SHORT)
-    prompt_cache_retention: str | None = attrs.field(default=None, validator=_SHORT)
-    prediction: Mapping[str, Any] | None = None
+    chat_template_kwargs: Mapping[str, Any] | None = attrs.field(default=None, validator=Length(0, 64))
+    reasoning_effort: Effort | None = None
+    verbosity: Verbosity | None = None
+    safety_identifier: str | None = attrs.field(default=None, validator=_SHORT, metadata=hint(IDENTIFIES))
+    service_tier: ServiceTier | None = attrs.field(default=None, metadata=hint(QUEUED))
+    prompt_cache_key: str | None = attrs.field(default=None, validator=_SHORT, metadata=hint(CACHED))
+    prompt_cache_options: CacheOptions | None = attrs.field(default=None, metadata=hint(CACHED))
+    prompt_cache_retention: Retention | None = attrs.field(default=None, metadata=hint(CACHED))
+    prediction: Mapping[str, Any] | None = attrs.field(
+        default=None, metadata={"parser": read_prediction, "described_as": PredictedText, **hint(GUESSED)}
+    )
     audio: object = attrs.field(default=None, validator=Unsupported("is not supported: answers are text"))
     web_search_options: object = attrs.field(
         default=None, validator=Unsupported("is not supported: models do not search")
@@ -146,15 +195,6 @@ class ChatRequest(GenerationBody):
 
 PARAMETERS = frozenset(field.name for field in attrs.fields(ChatRequest))
 
-WITHOUT_EFFECT: Mapping[str, str] = {
-    "safety_identifier": "it names the end user to the operator of the model",
-    "service_tier": "it chooses a queue of the hosted service",
-    "prompt_cache_key": "a cache changes how fast a prompt is read, not the answer",
-    "prompt_cache_retention": "a cache changes how fast a prompt is read, not the answer",
-    "prediction": "a guess at the answer may only make it faster",
-}
-"""Parameters that every model accepts although they change no answer, and why. Servers are sent them."""
-
 _OF_ALL = ("model", "return_token_ids", "user")
 _OF_CHATS = ("logprobs", "top_logprobs", "parallel_tool_calls", "metadata", "store")
 _EXTRAS = (*ANSWER_EXTRAS, *WITHOUT_EFFECT)
@@ -166,9 +206,9 @@ def read_request(body: object, *loc: str | int, details: bool = False) -> Parsed
     """Read the JSON of a request.
 
     With `details`, the answer shows log-probabilities unless they were declined, and token ids always. Raises
-    `InvalidInput` naming every problem and every unknown parameter, each located below `loc`.
+    `InvalidInput` naming every problem and every unknown member at any depth, each located below `loc`.
     """
-    parsed = structure(ChatRequest, body, *loc)
+    parsed = structure_exactly(ChatRequest, body, *loc)
     assert isinstance(body, dict)
     try:
         request = _request(parsed, body)
@@ -176,17 +216,11 @@ def read_request(body: object, *loc: str | int, details: bool = False) -> Parsed
         raise error.below(*loc) from None
     with_logprobs = details if parsed.logprobs is None else parsed.logprobs
     problems = [*_contradictions(parsed, with_logprobs), *tool_choice_problems(request.tool_choice, request.tools)]
-    problems += [unknown_parameter(name) for name in body if name not in PARAMETERS]
     if problems:
         raise InvalidInput(problems).below(*loc)
     with_usage = parsed.stream_options is not None and parsed.stream_options.include_usage
     with_ids, as_ids = details or bool(parsed.return_token_ids), bool(parsed.return_tokens_as_token_ids)
     return ParsedRequest(request, with_logprobs, with_ids, with_usage, as_ids)
-
-
-def unknown_parameter(name: str) -> Problem:
-    """Return the problem of a parameter that does not exist, with the nearest ones that do."""
-    return Problem((name,), f"is not a parameter of a chat completion{nearest(name, PARAMETERS)}", "extra_forbidden")
 
 
 def _contradictions(parsed: ChatRequest, with_logprobs: bool) -> list[Problem]:
@@ -217,9 +251,12 @@ def _request(parsed: ChatRequest, names: Iterable[str]) -> CompletionRequest:
         fields["tools"] = allowed_tools([read_tool(tool) for tool in parsed.tools], parsed.tool_choice)
     if parsed.tool_choice is not None:
         fields["tool_choice"] = read_tool_choice(parsed.tool_choice)
-    return CompletionRequest(
-        **fields, messages=cast("tuple[Message, ...]", parsed.messages), extras=_given(parsed, _EXTRAS)
-    )
+    return CompletionRequest(**fields, messages=cast("tuple[Message, ...]", parsed.messages), extras=extras_of(parsed))
+
+
+def extras_of(parsed: object) -> dict[str, Any]:
+    """Return what is sent to servers as it is."""
+    return {name: sent(value) for name, value in _given(parsed, _EXTRAS).items()}
 
 
 def generation_fields(parsed: GenerationBody, names: Iterable[str]) -> dict[str, Any]:
@@ -234,7 +271,7 @@ def generation_fields(parsed: GenerationBody, names: Iterable[str]) -> dict[str,
     return fields if form is None else fields | {"response_format": form}
 
 
-def _given(parsed: GenerationBody, names: Iterable[str]) -> dict[str, Any]:
+def _given(parsed: object, names: Iterable[str]) -> dict[str, Any]:
     """Return the members of these names that are there."""
     return {name: value for name in names if (value := getattr(parsed, name, None)) is not None}
 
@@ -272,7 +309,7 @@ def request_object(
     turns is sent `with_reasoning` only, under both names that servers have for it.
     """
     body = {
-        **request.extras,
+        **{name: value for name, value in request.extras.items() if name != TEMPLATE or name in parameters},
         "model": model,
         "messages": [_message(message, with_reasoning) for message in request.messages],
         "stream": request.streamed,

@@ -7,6 +7,7 @@ import attrs
 
 from modelyard.domain.completion import ResponseFormat, ResponseType, Tool, ToolChoice, ToolMode
 from modelyard.errors import InvalidInput, Problem
+from modelyard.formats.chat.hints import Cacheable
 from modelyard.formats.constraints import Length, Matching, Unsupported
 from modelyard.formats.json import loads
 
@@ -29,7 +30,7 @@ class FunctionDefinition:
 
 
 @attrs.frozen
-class FunctionTool:
+class FunctionTool(Cacheable):
     """A tool."""
 
     type: Literal["function"]

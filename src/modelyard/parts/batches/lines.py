@@ -6,7 +6,8 @@ from typing import Any, BinaryIO
 
 import attrs
 
-from modelyard.errors import InvalidInput, ModelyardError
+from modelyard.errors import InvalidInput, ModelyardError, nearest
+from modelyard.formats.converter import UNKNOWN
 from modelyard.formats.json import dumps, loads
 from modelyard.formats.jsonl import MAX_ROW
 from modelyard.parts.batches.endpoints import LineAnswer
@@ -14,6 +15,7 @@ from modelyard.parts.batches.records import MAX_LINES, BatchProblem
 
 MAX_CUSTOM_ID = 512
 MAX_PROBLEMS = 100
+_MEMBERS = ("custom_id", "method", "url", "body")
 SERVER_ERROR = 500
 
 
@@ -86,6 +88,10 @@ def _line(number: int, text: bytes, endpoint: str) -> Line:
     row = loads(text, at=at)
     if not isinstance(row, dict):
         raise InvalidInput.at(*at, msg="must be a JSON object")
+    for name in row:
+        if name not in _MEMBERS:
+            msg = f"is not a member of a line{nearest(name, _MEMBERS)}"
+            raise InvalidInput.at(*at, name, msg=msg, type=UNKNOWN)
     custom_id, body = row.get("custom_id"), row.get("body")
     if not isinstance(custom_id, str) or not 1 <= len(custom_id) <= MAX_CUSTOM_ID:
         raise InvalidInput.at(*at, "custom_id", msg=f"must be a string of 1 to {MAX_CUSTOM_ID} characters")

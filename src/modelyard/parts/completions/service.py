@@ -11,6 +11,7 @@ from modelyard.flow import Flow
 from modelyard.formats.chat import values
 from modelyard.parts.completions.formats import request as prompts
 from modelyard.platform.chat.backend_stream import CompletionResult
+from modelyard.platform.chat.capability_checks import unsupported_extras
 from modelyard.platform.chat.completion_plan import CompletionPlan
 from modelyard.platform.chat.plan import known_plan, make_plan
 from modelyard.platform.chat.request import Messages, SamplingOptions, build_messages
@@ -111,6 +112,8 @@ class Completions:
 
     def _tokens(self, request: CompletionRequest) -> tuple[int, ...]:
         plan = self._able(request.model, "tokens")
+        if refused := unsupported_extras(request, plan.backend.capabilities(plan.served.base_model)):
+            raise UnsupportedParameter.at(refused[0], msg=f"{plan.served.entry.id} does not support this; leave it out")
         return tuple(cast("Tokenizing", plan.backend).tokens(request, plan.served))
 
     def _token_bytes(self, model: str, tokens: Sequence[int]) -> Sequence[bytes]:

@@ -6,7 +6,7 @@ import struct
 from array import array
 from collections.abc import Mapping, Sequence
 from json.encoder import encode_basestring_ascii as quoted
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import attrs
 
@@ -18,11 +18,11 @@ from modelyard.domain.embedding import (
     EmbeddingRequest,
     EmbeddingResult,
 )
-from modelyard.errors import InvalidInput, Problem, nearest
+from modelyard.errors import InvalidInput
 from modelyard.formats import fields
 from modelyard.formats.chat.bounds import LONGEST_MODEL_NAME, is_unicode
 from modelyard.formats.constraints import Length, Within
-from modelyard.formats.converter import structure
+from modelyard.formats.converter import structure_exactly
 from modelyard.formats.json import dumps
 
 MOST_DIMENSIONS = 2**16
@@ -87,6 +87,8 @@ def _check_total(tokens: int) -> None:
 class EmbeddingsBody:
     """The body of a request. Null means the same as leaving a parameter out."""
 
+    CALLED: ClassVar[str] = "embeddings"
+
     model: str = attrs.field(validator=Length(1, LONGEST_MODEL_NAME))
     input: tuple[EmbeddingInput, ...] = attrs.field(metadata={"parser": read_inputs, "described_as": EmbeddedInput})
     dimensions: int | None = attrs.field(default=None, validator=Within(1, MOST_DIMENSIONS))
@@ -123,8 +125,6 @@ class EmbeddingsAnswer:
 
 # ---- read and written for clients --------------------------------------------------------------------------------
 
-PARAMETERS = frozenset(field.name for field in attrs.fields(EmbeddingsBody))
-
 
 @attrs.frozen
 class ParsedEmbeddings:
@@ -133,20 +133,9 @@ class ParsedEmbeddings:
 
 
 def read_embeddings(body: object, *loc: str | int) -> ParsedEmbeddings:
-    parsed = structure(EmbeddingsBody, body, *loc)
-    assert isinstance(body, dict)
-    unknown = [name for name in body if name not in PARAMETERS]
-    if unknown:
-        msg = "is not a parameter of embeddings"
-        raise InvalidInput(
-            [Problem((*loc, name), msg + nearest(name, PARAMETERS), "extra_forbidden") for name in unknown]
-        )
+    parsed = structure_exactly(EmbeddingsBody, body, *loc)
     request = EmbeddingRequest(parsed.model, parsed.input, parsed.dimensions, parsed.user)
     return ParsedEmbeddings(request, parsed.encoding_format == "base64")
-
-
-def _unknown(name: str) -> Problem:
-    return Problem((name,), f"is not a parameter of embeddings{nearest(name, PARAMETERS)}", "extra_forbidden")
 
 
 def embeddings_json(made: EmbeddingResult, in_base64: bool) -> bytes:

@@ -1,5 +1,11 @@
 """Answers in the messages format: a translation of the shapes of requests and answers, over the same completions."""
 
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from modelyard.errors import InvalidInput
 from modelyard.flow import Flow
 from modelyard.http.answer_stream import AnswerEvents, stream_answer
 from modelyard.http.auth import attribution
@@ -17,14 +23,14 @@ from modelyard.parts.messages.formats.answer import (
 )
 from modelyard.parts.messages.formats.request import CountedMessages, MessagesBody, read_counted, read_messages_request
 from modelyard.parts.messages.interface import MESSAGES
-from modelyard.platform.chat.backend_stream import StreamStarted
+from modelyard.platform.chat.backend_stream import CompletionResult, StreamStarted
 
 
 def create_message(call: RouteCall) -> Flow[Response | None]:
     """Answer a conversation."""
     booked_on, clock = attribution(call.headers, call.principal), call.platform.clock
     request = read_messages_request(call.body, "body", strict=call.platform.settings.strict_conversations)
-    completion = call.platform.chat._pipeline(request, booked_on, client=call.client)
+    completion = _placed(call.platform.chat._pipeline(request, booked_on, client=call.client), call.body)
     if request.streamed:
         yield from stream_answer(completion, AnswerEvents(_begin, clock, _failure))
         return None
@@ -37,6 +43,18 @@ def count_message_tokens(call: RouteCall) -> Flow[Response | None]:
     booked_on = attribution(call.headers, call.principal)
     tokens = yield from call.platform.chat._count(read_counted(call.body, "body"), booked_on)
     return json_response(CountedTokens(tokens))
+
+
+def _placed(completion: Flow[CompletionResult], body: Mapping[str, Any]) -> Flow[CompletionResult]:
+    """Locate what is refused where this format has it."""
+    try:
+        return (yield from completion)
+    except InvalidInput as wrong:
+        chosen = (body.get("output_config") or {}).get("effort")
+        effort = ("thinking",) if chosen is None else ("output_config", "effort")
+        places = {"reasoning_effort": effort, "response_format": ("output_config", "format")}
+        moved = [attrs.evolve(one, loc=places.get(str(one.loc[0]), one.loc)) for one in wrong.problems if one.loc]
+        raise type(wrong)(moved or wrong.problems) from None
 
 
 def _begin(started: StreamStarted) -> MessagesEvents:

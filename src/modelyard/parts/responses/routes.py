@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from functools import partial
 
+import attrs
+
 from modelyard.domain.completion import Usage
 from modelyard.errors import InvalidInput
 from modelyard.flow import Flow
@@ -15,8 +17,13 @@ from modelyard.http.message import Response, deprecation, json_response
 from modelyard.http.route import Body, Route, RouteCall
 from modelyard.parts.responses.following import followed
 from modelyard.parts.responses.formats.replay import MOST_EVENTS
-from modelyard.parts.responses.formats.request import ResponseRequest, read_response_request
-from modelyard.parts.responses.formats.response import DeletedResponse, ResponseObject, response_object
+from modelyard.parts.responses.formats.request import (
+    CountedResponse,
+    ResponseRequest,
+    read_counted_response,
+    read_response_request,
+)
+from modelyard.parts.responses.formats.response import CountedInput, DeletedResponse, ResponseObject, response_object
 from modelyard.parts.responses.formats.stream import ResponseEvent, ResponseStreamEvent
 from modelyard.parts.responses.interface import RESPONSES
 from modelyard.parts.responses.schemas import AFTER, INCLUDE, PAGING, STREAM, ResponseItemPage, item_page
@@ -45,6 +52,15 @@ def create_response(call: RouteCall) -> Flow[Response | None]:
 
     yield from stream_answer(pipeline.flow(), AnswerEvents(lambda _: written, clock, failed))
     return None
+
+
+def count_input_tokens(call: RouteCall) -> Flow[Response | None]:
+    """Count the tokens of an input, with the conversation before it, without answering it."""
+    place = attribution(call.headers, call.principal)
+    parsed = read_counted_response(call.body, "body")
+    messages = yield from call.platform.responses._conversation(parsed)
+    tokens = yield from call.platform.chat._count(attrs.evolve(parsed.request, messages=messages), place)
+    return json_response(CountedInput(tokens, "response.input_tokens"))
 
 
 class _Written:
@@ -109,6 +125,15 @@ def _routes(base: str) -> tuple[Route, ...]:
     return (
         creating(path=f"{base}/responses"),
         creating(path=f"{base}/responses/"),
+        route(
+            "POST",
+            f"{base}/responses/input_tokens",
+            handler=count_input_tokens,
+            body=Body.CHAT,
+            request=CountedResponse,
+            response=CountedInput,
+            summary="Count the tokens of an input.",
+        ),
         described(
             "GET",
             one,

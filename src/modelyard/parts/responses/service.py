@@ -95,11 +95,13 @@ class Responses:
         self, parsed: ParsedResponse, place: Attribution, client: RequestInProgress | None = None
     ) -> Flow[ResponsePipeline]:
         """Return what answers a request, with the messages of the responses before it."""
-        if parsed.refers:
-            messages = yield self._call(partial(self._runtime.store.read, partial(self._messages, parsed)))
-        else:
-            messages = with_instructions(parsed, messages_of(parsed.items))
+        messages = yield from self._conversation(parsed)
         return ResponsePipeline(self._runtime, self._principal, parsed, messages, place, client)
+
+    def _conversation(self, parsed: ParsedResponse) -> Flow[tuple[Message, ...]]:
+        if not parsed.refers:
+            return with_instructions(parsed, messages_of(parsed.items))
+        return (yield self._call(partial(self._runtime.store.read, partial(self._messages, parsed))))  # type: ignore[no-any-return]
 
     def _messages(self, parsed: ParsedResponse, snapshot: Snapshot) -> tuple[Message, ...]:
         return Conversation(self._runtime, snapshot, self._principal).of_request(parsed)

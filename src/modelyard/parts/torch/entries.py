@@ -8,7 +8,7 @@ import attrs
 
 from modelyard.backends.entries import features, output_modalities, sampling_parameters
 from modelyard.domain.catalogue import CatalogueEntry
-from modelyard.domain.completion import SAMPLING_PARAMETERS
+from modelyard.domain.completion import SAMPLING_PARAMETERS, TEMPLATE
 from modelyard.errors import ModelNotFound
 from modelyard.parts.torch import model_folder, pooling
 from modelyard.parts.torch import records as base_model
@@ -60,7 +60,7 @@ def _capabilities(tool_format: str, reasoning_effort: bool, reasoning: bool, emb
     constrained = find_spec("llguidance") is not None
     effort = ("reasoning_effort",) if reasoning_effort else ()
     return Capabilities(
-        parameters=frozenset((*SAMPLING_PARAMETERS, *effort)),
+        parameters=frozenset((*SAMPLING_PARAMETERS, TEMPLATE, *effort)),
         logprobs=True,
         top_logprobs=20,
         token_ids=True,

@@ -6,17 +6,20 @@ Sampled tokens are never made again from their text: `encode(decode(ids))` is of
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, meta
 from jinja2.exceptions import TemplateError
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from modelyard.domain.completion import Message, Role, Tool, ToolCall
-from modelyard.errors import BackendError, InvalidInput
+from modelyard.domain.completion import TEMPLATE, TEMPLATE_WITHOUT_EFFECT, Message, Role, Tool, ToolCall
+from modelyard.domain.record import EMPTY
+from modelyard.errors import BackendError, InvalidInput, Problem, nearest
+from modelyard.formats.converter import UNKNOWN
 from modelyard.parts.torch import reasoning
 from modelyard.parts.torch.network import first_line
 from modelyard.parts.torch.rendered import Rendered, Span
@@ -86,6 +89,26 @@ _SPACE = "\u2581"
 _MARK = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
+_ENDS = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
+_OURS = frozenset(
+    {
+        *("messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"),
+        *("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"),
+    }
+)
+
+
+@lru_cache(maxsize=32)
+def variables_of(template: str) -> frozenset[str]:
+    """Return the variables that a chat template reads, but for those that every template is given."""
+    environment = Environment(extensions=["jinja2.ext.loopcontrols"])  # noqa: S701 - nothing is rendered
+    try:
+        found = meta.find_undeclared_variables(environment.parse(_ENDS.sub("", template)))
+    except TemplateError:
+        return frozenset()
+    return frozenset(found) - _OURS - environment.globals.keys()
+
+
 class ChatTokenizer:
     """The tokenizer and chat template of a base model's folder. Raises `BackendError` if they cannot be loaded."""
 
@@ -126,14 +149,31 @@ class ChatTokenizer:
         return [token for token in ids if token in added and added[token].content not in marks]
 
     def prompt(
-        self, messages: Sequence[Message], tools: Sequence[Tool] = (), reasoning_effort: str | None = None
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] = (),
+        reasoning_effort: str | None = None,
+        variables: Mapping[str, Any] = EMPTY,
     ) -> list[int]:
         """Return the tokens of a conversation up to where the assistant's answer begins.
 
-        Raises `InvalidInput` with the template's own message if it refuses these messages.
+        `variables` are further ones of the template. Raises `InvalidInput` for one that it does not read, and with the
+        template's own message if it refuses these messages.
         """
-        effort = {} if reasoning_effort is None else {"reasoning_effort": self._escaper.escape(reasoning_effort)}
-        return self.render(messages, tools, add_generation_prompt=True, **effort)
+        given = dict(variables) if reasoning_effort is None else {"reasoning_effort": reasoning_effort, **variables}
+        if variables:
+            self._check_variables(variables, self._template(tools))
+        return self.render(messages, tools, add_generation_prompt=True, **self._escaper.escape(given))
+
+    def _check_variables(self, variables: Mapping[str, Any], template: str) -> None:
+        known = variables_of(template)
+        problems = [
+            Problem((TEMPLATE, name), f"is not a variable of this model's chat template{nearest(name, known)}", UNKNOWN)
+            for name in variables
+            if name not in known and name not in TEMPLATE_WITHOUT_EFFECT
+        ]
+        if problems:
+            raise InvalidInput(problems)
 
     def around(self, text: str) -> list[int]:
         found: list[int] = self.tokenizer(text)["input_ids"]
@@ -150,7 +190,7 @@ class ChatTokenizer:
         return ids
 
     def render(
-        self, messages: Sequence[Message], tools: Sequence[Tool], *, add_generation_prompt: bool, **variables: str
+        self, messages: Sequence[Message], tools: Sequence[Tool], *, add_generation_prompt: bool, **variables: Any
     ) -> list[int]:
         """Return the tokens of a conversation as the template writes it, given further variables of it.
 

@@ -14,7 +14,9 @@ from modelyard.parts.upstream.answers.values import count_of, object_of, objects
 from modelyard.protocols import Capabilities
 
 COMMON = Capabilities(
-    parameters=frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty", "seed", *ANSWER_EXTRAS}),
+    parameters=frozenset(
+        {"temperature", "top_p", "frequency_penalty", "presence_penalty", "seed", "reasoning_effort", "verbosity"}
+    ),
     tools=True,
     json_mode=True,
 )

@@ -9,6 +9,8 @@ import attrs
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import (
     ANSWER_EXTRAS,
+    TEMPLATE,
+    TEMPLATE_WITHOUT_EFFECT,
     CompletionRequest,
     ContentPart,
     Message,
@@ -19,6 +21,7 @@ from modelyard.domain.completion import (
     ToolMode,
     tool_choice_problems,
 )
+from modelyard.domain.record import EMPTY
 from modelyard.errors import ContextLengthExceeded, InvalidInput, Problem, UnsupportedParameter
 from modelyard.formats import converter
 from modelyard.formats.json import dumps
@@ -98,8 +101,15 @@ def _details(request: CompletionRequest, capabilities: Capabilities) -> list[str
     if request.response_format.type in _GUIDED and request.response_format.type not in capabilities.guided:
         refused.append("structured_outputs")
     if request.extras:
-        refused += [name for name in ANSWER_EXTRAS if name in request.extras and name not in capabilities.parameters]
+        refused += unsupported_extras(request, capabilities)
     return refused if capabilities.synthesises_structure else refused + _structure(request, capabilities)
+
+
+def unsupported_extras(request: CompletionRequest, capabilities: Capabilities) -> list[str]:
+    """Return the extras that would change the answer, and that the backend does not honour."""
+    given = [name for name in ANSWER_EXTRAS if name in request.extras and name not in capabilities.parameters]
+    neutral = request.extras.get(TEMPLATE, EMPTY).keys() <= TEMPLATE_WITHOUT_EFFECT.keys()
+    return [name for name in given if not (neutral and name == TEMPLATE)]
 
 
 def _structure(request: CompletionRequest, capabilities: Capabilities) -> list[str]:

@@ -52,6 +52,7 @@ class GenerationOptions(SamplingOptions, total=False):
     metadata: Mapping[str, str] | None
     store: bool | None
     modalities: Sequence[Literal["text"]] | None
+    chat_template_kwargs: Mapping[str, Any] | None
     reasoning_effort: str | None
     verbosity: str | None
     service_tier: str | None

@@ -22,7 +22,7 @@ from modelyard.platform.chat.request import ChatOptions, build_request
 from modelyard.platform.chat.streams import AnswerStream, AsyncAnswerStream
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.runtime import Runtime
-from modelyard.protocols import Snapshot
+from modelyard.protocols import Snapshot, Tx
 
 
 class Chat:
@@ -107,6 +107,20 @@ class Chat:
     def get(self, completion_id: str) -> StoredCompletion:
         """Return a completion stored on request. Raises `NotFound`."""
         return self._runtime.store.read(lambda snapshot: self._stored(completion_id, snapshot))
+
+    def update(self, completion_id: str, *, metadata: Mapping[str, str]) -> StoredCompletion:
+        """Replace the metadata of a stored completion. Raises `NotFound`."""
+
+        def step(tx: Tx) -> StoredCompletion:
+            stored = attrs.evolve(self._stored(completion_id, tx), metadata=metadata)
+            tx.replace(stored)
+            return stored
+
+        return self._runtime.store.transact(step)
+
+    def delete(self, completion_id: str) -> None:
+        """Delete a stored completion. Its usage stays recorded. Raises `NotFound`."""
+        self._runtime.store.transact(lambda tx: tx.remove(StoredCompletion, self._stored(completion_id, tx).id))
 
     def lineage(self, completion_id: str) -> "promotion.CompletionLineage":
         """Return what answered a stored completion, and at what price. Raises `NotFound`."""

@@ -465,3 +465,18 @@ def test_what_cannot_be_answered_is_refused_before_it_is_queued(client: Any) -> 
     assert asked(client, background=True, model="nothing").status == 404
     assert asked(client, background=True, max_output_tokens=10**9).status == 400
     assert len(list(client.platform.jobs.list())) == jobs
+
+
+@BASES
+def test_the_tokens_of_an_input_are_counted_as_they_are_billed(client: Any, base: str) -> None:
+    request = {"model": "echo", "input": "three small words", "instructions": "Be brief."}
+    first = made(client, base=base, **{name: one for name, one in request.items() if name != "model"})
+    counted = client.ok("POST", f"{base}/responses/input_tokens", request)
+    assert counted == {"input_tokens": first["usage"]["input_tokens"], "object": "response.input_tokens"}
+    following = {"model": "echo", "input": "and more", "previous_response_id": first["id"]}
+    more = client.ok("POST", f"{base}/responses/input_tokens", following)["input_tokens"]
+    assert more == made(client, "and more", previous_response_id=first["id"])["usage"]["input_tokens"]
+    wrong = client.send("POST", f"{base}/responses/input_tokens", {**request, "instructionx": 1}, check=False)
+    assert (wrong.status, wrong.json["error"]["param"]) == (400, "instructionx")
+    stranger = client.another("rival").send("POST", f"{base}/responses/input_tokens", following)
+    assert (stranger.status, stranger.json["error"]["param"]) == (400, "previous_response_id")

@@ -1,18 +1,19 @@
 """Token ids in, token ids out: the bodies of requests and answers, as vLLM has them at `/inference/v1/generate`."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import attrs
 
 from modelyard.domain.completion import Completion, CompletionRequest, Delta, TokenLogprob, Usage
-from modelyard.errors import InvalidInput, Problem
+from modelyard.errors import InvalidInput, Problem, nearest
 from modelyard.formats.chat.bounds import MAX_TOKENS
+from modelyard.formats.chat.hints import CACHED
 from modelyard.formats.chat.request import GenerationBody, StreamOptions, contradictions, generation_fields
 from modelyard.formats.chat.response import AnsweredUsage, Logprobs
 from modelyard.formats.chat.sse import DONE, event
 from modelyard.formats.constraints import Length, Only, Unsupported, Within
-from modelyard.formats.converter import structure
+from modelyard.formats.converter import UNKNOWN, structure, structure_exactly
 from modelyard.formats.json import dumps
 from modelyard.parts.completions.formats.request import MOST_TOP, ParsedPrompts, Prompt, read_prompts
 from modelyard.parts.completions.formats.response import PromptLogprob, prompt_logprobs_list, usage_object
@@ -20,18 +21,21 @@ from modelyard.parts.completions.formats.response import PromptLogprob, prompt_l
 # ---- the shape ---------------------------------------------------------------------------------------------------
 
 _GENERATION = frozenset(field.name for field in attrs.fields(GenerationBody)) - {
-    *("model", "stream", "stream_options", "user", "return_token_ids"),
+    *("model", "stream", "stream_options", "user", "return_token_ids", "nvext"),
     *("response_format", "guided_json", "guided_choice", "guided_regex"),
 }
 """What the sampling parameters have in common with the bodies of other requests."""
 
-_WITHOUT_EFFECT = frozenset(
-    {
-        *("detokenize", "skip_special_tokens", "spaces_between_special_tokens", "output_kind"),
-        *("skip_reading_prefix_cache", "routed_experts_prompt_start"),
-    }
-)
-"""What concerns the text or the routing, which an answer in token ids does not have, or how fast it is made."""
+_OF_TEXT = "an answer in token ids has no text"
+SAMPLING_WITHOUT_EFFECT: Mapping[str, str] = {
+    "detokenize": _OF_TEXT,
+    "skip_special_tokens": _OF_TEXT,
+    "spaces_between_special_tokens": _OF_TEXT,
+    "output_kind": "stream says whether the answer comes in pieces",
+    "skip_reading_prefix_cache": CACHED,
+    "routed_experts_prompt_start": "no answer has its routing",
+}
+"""Sampling parameters that change no answer, and why."""
 
 
 @attrs.define(kw_only=True)
@@ -67,6 +71,8 @@ def read_token_ids(raw: object) -> tuple[int, ...]:
 class GenerateBody:
     """The body of a request to continue token ids. `sampling_params` are those of vLLM's `SamplingParams`."""
 
+    CALLED: ClassVar[str] = "generate"
+
     token_ids: tuple[int, ...] = attrs.field(metadata={"parser": read_token_ids})
     sampling_params: Mapping[str, Any]
     model: str = attrs.field(validator=Length(1, 1024))
@@ -79,9 +85,6 @@ class GenerateBody:
     kv_transfer_params: object = attrs.field(
         default=None, validator=Unsupported("is not supported: a model keeps its own cache")
     )
-
-
-PARAMETERS = frozenset(field.name for field in attrs.fields(GenerateBody))
 
 
 @attrs.frozen
@@ -127,11 +130,7 @@ class ParsedGeneration:
 
 
 def read_generate(body: object, *loc: str | int) -> ParsedGeneration:
-    parsed = structure(GenerateBody, body, *loc)
-    assert isinstance(body, dict)
-    unknown = [Problem((name,), "is not a parameter of generate", "extra_forbidden") for name in {*body} - PARAMETERS]
-    if unknown:
-        raise InvalidInput(unknown).below(*loc)
+    parsed = structure_exactly(GenerateBody, body, *loc)
     try:
         fields = _sampling_fields(parsed)
     except InvalidInput as error:
@@ -145,17 +144,20 @@ def read_generate(body: object, *loc: str | int) -> ParsedGeneration:
 
 
 def _sampling_fields(parsed: GenerateBody) -> dict[str, Any]:
-    given = {name: value for name, value in parsed.sampling_params.items() if name not in _WITHOUT_EFFECT}
+    given = {name: value for name, value in parsed.sampling_params.items() if name not in SAMPLING_WITHOUT_EFFECT}
+    known = _OWN | _GENERATION
     problems = [
-        Problem((name,), "is not a sampling parameter", "extra_forbidden")
+        Problem((name,), f"is not a sampling parameter{nearest(name, known)}", UNKNOWN)
         for name in given
-        if name not in _OWN and name not in _GENERATION
+        if name not in known
     ]
     if problems:
         raise InvalidInput(problems)
     if given.get("stop") == []:
         del given["stop"]
-    common = structure(GenerationBody, {**given, "model": parsed.model})
+    common = structure_exactly(
+        GenerationBody, {**{name: one for name, one in given.items() if name in _GENERATION}, "model": parsed.model}
+    )
     own = structure(SamplingParams, given)
     problems = contradictions(common, own.max_tokens)
     if problems:

@@ -1,16 +1,16 @@
 """The body of a request to continue a prompt: its shape and bounds, read strictly, and written for another server."""
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
 from modelyard.domain.completion import CompletionRequest
-from modelyard.errors import InvalidInput, Problem, nearest
+from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.chat.bounds import MAX_TOKENS, is_unicode
 from modelyard.formats.chat.request import GenerationBody, contradictions, generation_fields, request_object
 from modelyard.formats.constraints import Only, Unsupported, Within
-from modelyard.formats.converter import structure
+from modelyard.formats.converter import structure_exactly
 
 Prompt = str | tuple[int, ...]
 
@@ -50,6 +50,8 @@ def _unfit(says: str, *loc: int) -> InvalidInput:
 @attrs.define(kw_only=True)
 class CompletionBody(GenerationBody):
     """The body of a request to continue prompts. Null means the same as leaving a parameter out."""
+
+    CALLED: ClassVar[str] = "a completion"
 
     prompt: tuple[Prompt, ...] = attrs.field(
         metadata={
@@ -113,7 +115,7 @@ class ParsedPrompts:
 
 def read_body(body: object, *loc: str | int) -> ParsedPrompts:
     """Read the JSON of a request. Raises `InvalidInput` naming every problem and every unknown parameter."""
-    parsed = structure(CompletionBody, body, *loc)
+    parsed = structure_exactly(CompletionBody, body, *loc)
     assert isinstance(body, dict)
     try:
         fields = generation_fields(parsed, body)
@@ -121,7 +123,6 @@ def read_body(body: object, *loc: str | int) -> ParsedPrompts:
         raise error.below(*loc) from None
     fields.setdefault("max_tokens", _USUAL_TOKENS)
     problems = contradictions(parsed, fields["max_tokens"])
-    problems += [_unknown(name) for name in body if name not in PARAMETERS]
     if len(parsed.prompt) * fields.get("n", 1) > MOST_PROMPTS:
         problems.append(Problem(("n",), f"makes more than {MOST_PROMPTS} choices of these prompts; send fewer at once"))
     if problems:
@@ -149,11 +150,6 @@ def _details(parsed: CompletionBody, fields: Mapping[str, Any]) -> dict[str, Any
     if parsed.add_special_tokens is False:
         found["extras"] = {"add_special_tokens": False}
     return found
-
-
-def _unknown(name: str) -> Problem:
-    says = f"is not a parameter of a completion{nearest(name, PARAMETERS)}"
-    return Problem((name,), says, "extra_forbidden")
 
 
 # ---- written -----------------------------------------------------------------------------------------------------

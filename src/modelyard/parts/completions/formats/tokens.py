@@ -1,11 +1,11 @@
 """Text into token ids and back: the bodies of requests and answers, as vLLM has them at `/tokenize`, `/detokenize`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import attrs
 
-from modelyard.domain.completion import CompletionRequest, Message
+from modelyard.domain.completion import TEMPLATE, CompletionRequest, Message
 from modelyard.errors import InvalidInput
 from modelyard.formats.chat.messages import ChatMessage, read_messages
 from modelyard.formats.chat.tools import FunctionTool, read_tool
@@ -37,7 +37,7 @@ class TokenizeBody:
     chat_template: object = attrs.field(
         default=None, validator=Unsupported("is not supported: a model has its own template")
     )
-    chat_template_kwargs: object = attrs.field(default=None, validator=Unsupported("is not supported"))
+    chat_template_kwargs: Mapping[str, Any] | None = attrs.field(default=None, validator=Length(0, 64))
 
 
 @attrs.define(kw_only=True)
@@ -70,7 +70,11 @@ def read_tokenize(body: object, *loc: str | int) -> tuple[CompletionRequest, boo
     parsed = structure_exactly(TokenizeBody, body, *loc)
     if (parsed.prompt is None) is (parsed.messages is None):
         raise InvalidInput.at(*loc, "prompt", msg="is needed, or messages, and not both")
-    extras = {} if parsed.add_special_tokens is None else {"add_special_tokens": parsed.add_special_tokens}
+    extras: dict[str, Any] = {} if parsed.chat_template_kwargs is None else {TEMPLATE: parsed.chat_template_kwargs}
+    if parsed.add_special_tokens is not None:
+        extras["add_special_tokens"] = parsed.add_special_tokens
+    if parsed.chat_template_kwargs is not None and parsed.messages is None:
+        raise InvalidInput.at(*loc, TEMPLATE, msg="needs messages: a prompt has no template")
     tools = tuple([read_tool(tool) for tool in parsed.tools or ()])
     messages = cast("tuple[Message, ...]", parsed.messages or ())
     try:

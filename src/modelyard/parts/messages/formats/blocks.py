@@ -1,19 +1,27 @@
 """The turns of a conversation in the messages format, and the messages that they are."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import attrs
 
 from modelyard.domain.completion import ContentPart, Message, Role, ToolCall
 from modelyard.errors import Problem
-from modelyard.formats.constraints import Length, Matching, Only
+from modelyard.formats.chat.hints import CACHED, DIRECT, CacheControl, DirectCaller
+from modelyard.formats.constraints import Length, Matching, Only, hint
 from modelyard.formats.json import dumps
 
 _ID = Length(1, 256)
 _MEDIA = Matching(r"image/[a-z0-9.+-]{1,32}", "must be a media type such as image/png")
 _BLANK = "must not be blank; the vendor refuses this, and Settings(strict_conversations=False) does not"
 _BASE64 = Matching(r"[A-Za-z0-9+/]+={0,2}", "must be base64")
+
+
+@attrs.frozen(kw_only=True)
+class CacheableBlock:
+    """What may be the end of a cached prompt."""
+
+    cache_control: CacheControl | None = attrs.field(default=None, metadata=hint(CACHED))
 
 
 @attrs.frozen
@@ -24,8 +32,10 @@ class NoCitations:
 
 
 @attrs.frozen
-class TextBlock:
+class TextBlock(CacheableBlock):
     """A block of plain text."""
+
+    IGNORED: ClassVar[Mapping[str, str]] = {"citations": "where an earlier text was found, which models are not given"}
 
     type: Literal["text"]
     text: str
@@ -49,7 +59,7 @@ class UrlSource:
 
 
 @attrs.frozen
-class ImageBlock:
+class ImageBlock(CacheableBlock):
     """An image in a turn of the user."""
 
     type: Literal["image"]
@@ -74,7 +84,7 @@ class ContentSource:
 
 
 @attrs.frozen
-class DocumentBlock:
+class DocumentBlock(CacheableBlock):
     """A document of text, which the model reads with its title and context before it. It is never cited."""
 
     type: Literal["document"]
@@ -85,17 +95,18 @@ class DocumentBlock:
 
 
 @attrs.frozen
-class ToolUseBlock:
+class ToolUseBlock(CacheableBlock):
     """A call that the assistant made."""
 
     type: Literal["tool_use"]
     id: str = attrs.field(validator=_ID)
     name: str = attrs.field(validator=Length(1, 64))
     input: Mapping[str, Any] = attrs.field()
+    caller: DirectCaller | None = attrs.field(default=None, metadata=hint(DIRECT))
 
 
 @attrs.frozen
-class ToolResultBlock:
+class ToolResultBlock(CacheableBlock):
     """The answer of a tool. With `is_error` the model reads "Error: " before it.
 
     Images follow in a message of the user after the answers of the turn, since models read no images in the answers of

@@ -1,7 +1,7 @@
 """A request in the messages format: its shape and bounds, read strictly."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import attrs
 
@@ -14,18 +14,19 @@ from modelyard.domain.completion import (
     ToolMode,
     tool_choice_problems,
 )
-from modelyard.errors import InvalidInput, Problem, nearest
+from modelyard.errors import InvalidInput
 from modelyard.formats.chat.bounds import LONGEST_MODEL_NAME, MAX_TOKENS
+from modelyard.formats.chat.hints import CACHED, QUEUED, CacheControl
 from modelyard.formats.chat.tools import schema_format
-from modelyard.formats.constraints import Length, Matching, Unsupported, Within
-from modelyard.formats.converter import structure
-from modelyard.parts.messages.formats.blocks import TextBlock, Turn, blank_texts, messages_of
+from modelyard.formats.constraints import Length, Matching, Only, Unsupported, Within, hint
+from modelyard.formats.converter import structure_exactly
+from modelyard.parts.messages.formats.blocks import CacheableBlock, TextBlock, Turn, blank_texts, messages_of
 
 _NAME = Matching("[A-Za-z0-9_-]{1,64}", "must be 1 to 64 characters of A-Z a-z 0-9 _ -")
 
 
 @attrs.frozen
-class CustomTool:
+class CustomTool(CacheableBlock):
     """A tool that the client runs; `input_schema` is a JSON schema. Tools that the host would run are not there."""
 
     name: str = attrs.field(validator=_NAME)
@@ -33,6 +34,18 @@ class CustomTool:
     description: str | None = None
     type: Literal["custom"] | None = None
     strict: bool | None = None
+    defer_loading: object = attrs.field(
+        default=None, validator=Only((False,), "must be false: models are given all tools")
+    )
+    allowed_callers: object = attrs.field(
+        default=None, validator=Only((["direct"],), 'must be ["direct"]: only the model itself calls tools')
+    )
+    input_examples: object = attrs.field(
+        default=None, validator=Only(([],), "is not supported: show examples in the description")
+    )
+    eager_input_streaming: bool | None = attrs.field(
+        default=None, metadata=hint("the arguments of calls are always streamed as they come")
+    )
 
 
 @attrs.frozen
@@ -57,10 +70,28 @@ class MessagesMetadata:
 
 @attrs.frozen
 class Thinking:
-    """Whether the model may reason before it answers. It decides itself, and keeps to no budget of tokens."""
+    """Whether the model may reason before it answers. If it is "enabled", `budget_tokens` chooses the effort, as the
+    fewest of `BUDGETS` that it does not exceed; no model counts how much it reasons. Reasoning is shown as it is.
+    """
 
-    type: Literal["disabled", "adaptive"]
+    type: Literal["disabled", "adaptive", "enabled"]
     display: Literal["summarized"] | None = None
+    budget_tokens: int | None = attrs.field(default=None, validator=Within(1024, MAX_TOKENS))
+
+    def __attrs_post_init__(self) -> None:
+        if (self.type == "enabled") != (self.budget_tokens is not None):
+            raise InvalidInput.at(
+                "budget_tokens", msg='is required with the type "enabled", and only then', type="missing"
+            )
+
+    @property
+    def effort(self) -> str | None:
+        """The effort that stands for the budget, if there is one."""
+        return next((effort for most, effort in BUDGETS if (self.budget_tokens or most + 1) <= most), None)
+
+
+BUDGETS: tuple[tuple[int, str], ...] = ((4096, "low"), (16_384, "medium"), (MAX_TOKENS, "high"))
+"""The most tokens of a budget, and the effort that it stands for."""
 
 
 @attrs.frozen
@@ -75,7 +106,7 @@ class OutputSchema:
 class OutputConfig:
     """How much the model reasons, if it has a choice, and the form of its text."""
 
-    effort: str | None = attrs.field(default=None, validator=Length(0, 64))
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: OutputSchema | None = None
 
 
@@ -83,12 +114,17 @@ class OutputConfig:
 class CountedMessages:
     """The body of a request for the number of tokens. Null means the same as leaving a parameter out."""
 
+    CALLED: ClassVar[str] = "messages"
+
     model: str = attrs.field(validator=Length(1, LONGEST_MODEL_NAME))
     messages: tuple[Turn, ...] = attrs.field(validator=Length(1, 100_000))
     system: str | tuple[TextBlock, ...] | None = None
     tools: tuple[CustomTool, ...] | None = attrs.field(default=None, validator=Length(0, 1024))
     tool_choice: MessagesToolChoice | None = None
     thinking: Thinking | None = None
+    cache_control: CacheControl | None = attrs.field(default=None, metadata=hint(CACHED))
+    output_config: OutputConfig | None = None
+    thread: object = attrs.field(default=None, validator=Unsupported("is not supported: send the whole conversation"))
 
 
 @attrs.define(kw_only=True)
@@ -102,8 +138,7 @@ class MessagesBody(CountedMessages):
     stop_sequences: tuple[str, ...] | None = attrs.field(default=None, validator=Length(0, 4))
     stream: bool | None = None
     metadata: MessagesMetadata | None = None
-    output_config: OutputConfig | None = None
-    service_tier: str | None = attrs.field(default=None, validator=Length(0, 64))
+    service_tier: Literal["auto", "standard_only"] | None = attrs.field(default=None, metadata=hint(QUEUED))
     container: object = attrs.field(default=None, validator=Unsupported("is not supported: there are no containers"))
     mcp_servers: object = attrs.field(default=None, validator=Unsupported("is not supported: send tools"))
 
@@ -114,15 +149,16 @@ class MessagesBody(CountedMessages):
 
 def read_messages_request(body: object, *loc: str | int, strict: bool = False) -> CompletionRequest:
     """Read a request. Raises `InvalidInput`; if it is `strict`, for blank texts, too."""
-    parsed = structure(MessagesBody, body, *loc)
+    parsed = structure_exactly(MessagesBody, body, *loc)
     if strict and (blank := [*blank_texts(parsed.system, parsed.messages)]):
         raise InvalidInput(blank[:100]).below(*loc)
-    request = _request(parsed, body, *loc)
+    request = _request(parsed, *loc)
     given: dict[str, Any] = {"temperature": parsed.temperature, "top_p": parsed.top_p, "top_k": parsed.top_k}
     config = parsed.output_config or OutputConfig()
+    effort = config.effort or (None if parsed.thinking is None else parsed.thinking.effort)
     return attrs.evolve(
         request,
-        extras={} if config.effort is None else {"reasoning_effort": config.effort},
+        extras={} if effort is None else {"reasoning_effort": effort},
         response_format=ResponseFormat() if config.format is None else schema_format(config.format.schema),
         sampling=Sampling(**{name: value for name, value in given.items() if value is not None}),
         max_tokens=parsed.max_tokens,
@@ -133,19 +169,13 @@ def read_messages_request(body: object, *loc: str | int, strict: bool = False) -
 
 
 def read_counted(body: object, *loc: str | int) -> CompletionRequest:
-    return _request(structure(CountedMessages, body, *loc), body, *loc)
+    return _request(structure_exactly(CountedMessages, body, *loc), *loc)
 
 
-def _request(parsed: CountedMessages, body: Any, *loc: str | int) -> CompletionRequest:
+def _request(parsed: CountedMessages, *loc: str | int) -> CompletionRequest:
     tools = tuple(map(_tool, parsed.tools or ()))
     choice, several = _choice(parsed.tool_choice)
-    known = frozenset(field.name for field in attrs.fields(type(parsed)))
-    problems = [
-        Problem((name,), f"is not a parameter of messages{nearest(name, known)}", "extra_forbidden")
-        for name in body
-        if name not in known
-    ]
-    problems += [attrs.evolve(one, loc=("tool_choice",)) for one in tool_choice_problems(choice, tools)]
+    problems = [attrs.evolve(one, loc=("tool_choice",)) for one in tool_choice_problems(choice, tools)]
     if problems:
         raise InvalidInput(problems).below(*loc)
     messages = messages_of(parsed.system, parsed.messages)

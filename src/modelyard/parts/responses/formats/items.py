@@ -1,24 +1,35 @@
 """The items of a response's input and output: read strictly, and put together to the messages of a conversation."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import attrs
 
 from modelyard.domain.completion import ContentPart, Message, Role, ToolCall
 from modelyard.errors import InvalidInput, Problem, nearest
-from modelyard.formats.constraints import Length, Unsupported
-from modelyard.formats.converter import either, structure
+from modelyard.formats.chat.hints import CACHED, DIRECT, CacheBreakpoint, DirectCaller
+from modelyard.formats.chat.messages import AudioData, given_members
+from modelyard.formats.constraints import Length, Unsupported, hint
+from modelyard.formats.converter import either, structure_exactly
 from modelyard.formats.json import dumps, loads
 
 _NAME = Length(1, 1024)
 _NO_FILES = Unsupported("is not supported: send the data themselves")
 
+Status = Literal["in_progress", "completed", "incomplete"]
+
 # ---- contents ----------------------------------------------------------------------------------------------------
 
 
+@attrs.frozen(kw_only=True)
+class CacheableContent:
+    """What may be the end of a cached prompt."""
+
+    prompt_cache_breakpoint: CacheBreakpoint | None = attrs.field(default=None, metadata=hint(CACHED))
+
+
 @attrs.frozen
-class InputText:
+class InputText(CacheableContent):
     """A text in a message."""
 
     type: Literal["input_text"]
@@ -27,7 +38,13 @@ class InputText:
 
 @attrs.frozen
 class OutputText:
-    """Text of an answer. Its other members are not read."""
+    """Text of an answer."""
+
+    IGNORED: ClassVar[Mapping[str, str]] = {
+        "annotations": "notes on the text, such as where it was found",
+        "logprobs": "how likely the text was",
+        "parsed": "what a client has read from the text",
+    }
 
     type: Literal["output_text"]
     text: str
@@ -42,12 +59,12 @@ class OutputRefusal:
 
 
 @attrs.frozen
-class InputImage:
+class InputImage(CacheableContent):
     """The address of an image, or the image itself as a data URL. Nothing is fetched here."""
 
     type: Literal["input_image"]
     image_url: str | None = None
-    detail: Literal["auto", "low", "high"] = "auto"
+    detail: Literal["auto", "low", "high", "original"] = "auto"
     file_id: object = attrs.field(default=None, validator=_NO_FILES)
 
     def __attrs_post_init__(self) -> None:
@@ -56,7 +73,7 @@ class InputImage:
 
 
 @attrs.frozen
-class InputFile:
+class InputFile(CacheableContent):
     """A file, as a data URL."""
 
     type: Literal["input_file"]
@@ -75,7 +92,7 @@ class InputAudio:
     """A sound in a message."""
 
     type: Literal["input_audio"]
-    input_audio: Mapping[str, Any]
+    input_audio: AudioData
 
 
 ItemContent = InputText | OutputText | OutputRefusal | InputImage | InputFile | InputAudio
@@ -83,14 +100,24 @@ ItemContent = InputText | OutputText | OutputRefusal | InputImage | InputFile | 
 # ---- items -------------------------------------------------------------------------------------------------------
 
 
+@attrs.frozen(kw_only=True)
+class WrittenItem:
+    """What is written piece by piece."""
+
+    status: Status | None = attrs.field(default=None, metadata=hint("an item of an input is as it is"))
+
+
 @attrs.frozen
-class MessageItem:
+class MessageItem(WrittenItem):
     """A message of any author. Those of the assistant are text, as they were answered."""
 
     role: Literal["user", "assistant", "system", "developer"]
     content: str | tuple[ItemContent, ...]
     type: Literal["message"] = "message"
     id: str | None = attrs.field(default=None, validator=_NAME)
+    phase: Literal["commentary", "final_answer"] | None = attrs.field(
+        default=None, metadata=hint("models are given all that was said")
+    )
 
     def __attrs_post_init__(self) -> None:
         if self.role == "user" or isinstance(self.content, str):
@@ -104,25 +131,33 @@ class MessageItem:
             raise InvalidInput(problems)
 
 
+_NO_NAMESPACES = Unsupported("is not supported: functions have names only")
+
+
 @attrs.frozen
-class FunctionCallItem:
+class FunctionCallItem(WrittenItem):
     """A call of a function that a model made; `arguments` is JSON text."""
+
+    IGNORED: ClassVar[Mapping[str, str]] = {"parsed_arguments": "what a client has read from the arguments"}
 
     call_id: str = attrs.field(validator=_NAME)
     name: str
     arguments: str
     type: Literal["function_call"] = "function_call"
     id: str | None = attrs.field(default=None, validator=_NAME)
+    namespace: object = attrs.field(default=None, validator=_NO_NAMESPACES)
+    caller: DirectCaller | None = attrs.field(default=None, metadata=hint(DIRECT))
 
 
 @attrs.frozen
-class FunctionOutputItem:
+class FunctionOutputItem(WrittenItem):
     """The return value of a called function."""
 
     call_id: str = attrs.field(validator=_NAME)
     output: str | tuple[InputText | OutputText, ...]
     type: Literal["function_call_output"] = "function_call_output"
     id: str | None = attrs.field(default=None, validator=_NAME)
+    caller: DirectCaller | None = attrs.field(default=None, metadata=hint(DIRECT))
 
 
 @attrs.frozen
@@ -134,11 +169,21 @@ class ReasoningText:
 
 
 @attrs.frozen
-class ReasoningItem:
+class SummaryText:
+    """A summary of reasoning."""
+
+    type: Literal["summary_text"]
+    text: str
+
+
+@attrs.frozen
+class ReasoningItem(WrittenItem):
     """Reasoning that a model has shown. Models that read it are given its content again; a summary is not read."""
 
+    IGNORED: ClassVar[Mapping[str, str]] = {"encrypted_content": "what another server has hidden cannot be read"}
+
     type: Literal["reasoning"] = "reasoning"
-    summary: tuple[Any, ...] = ()
+    summary: tuple[SummaryText, ...] = ()
     content: tuple[ReasoningText, ...] | None = None
     id: str | None = attrs.field(default=None, validator=_NAME)
 
@@ -196,7 +241,7 @@ def _read_item(raw: Any, at: int) -> ResponseItem:
         known = f"must be {either([repr(name) for name in _CLASSES])}"
         more = f": items of hosted tools are not supported{nearest(kind, _CLASSES)}" if type(kind) is str else ""
         raise InvalidInput.at(at, "type", msg=known + more, type="literal_error")
-    item: ResponseItem = structure(cast(Any, cls), raw, at)
+    item: ResponseItem = structure_exactly(cast(Any, cls), raw, at)
     return item
 
 
@@ -259,4 +304,4 @@ def _part(content: ItemContent) -> ContentPart:
     if isinstance(content, InputFile):
         data = {"file_data": content.file_data, "filename": content.filename}
         return ContentPart("file", data={name: value for name, value in data.items() if value is not None})
-    return ContentPart("input_audio", data=content.input_audio)
+    return ContentPart("input_audio", data=given_members(content.input_audio))

@@ -1,7 +1,7 @@
 """A request for a response: its shape and bounds, read strictly."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import attrs
 
@@ -15,10 +15,21 @@ from modelyard.domain.completion import (
 )
 from modelyard.errors import InvalidInput, Problem, nearest
 from modelyard.formats.chat.bounds import LONGEST_MODEL_NAME, MAX_TOKENS, NUMBERS, number_fields
-from modelyard.formats.chat.request import check_metadata
+from modelyard.formats.chat.hints import (
+    CACHED,
+    IDENTIFIES,
+    PADDED,
+    QUEUED,
+    CacheOptions,
+    Effort,
+    Retention,
+    ServiceTier,
+    Verbosity,
+)
+from modelyard.formats.chat.request import check_metadata, extras_of
 from modelyard.formats.chat.tools import JsonObject, JsonObjectFormat, TextFormat
-from modelyard.formats.constraints import Length, Matching, Unsupported, Within
-from modelyard.formats.converter import structure
+from modelyard.formats.constraints import Length, Matching, Only, Unsupported, Within, hint
+from modelyard.formats.converter import either, structure_exactly
 from modelyard.parts.responses.formats.items import ItemReference, ResponseItem, read_items
 
 _SHORT = Length(0, 1024)
@@ -37,6 +48,12 @@ class ResponseFunction:
     parameters: JsonObject | None = None
     description: str | None = None
     strict: bool | None = None
+    defer_loading: object = attrs.field(
+        default=None, validator=Only((False,), "must be false: models are given all functions")
+    )
+    allowed_callers: object = attrs.field(
+        default=None, validator=Only((["direct"],), 'must be ["direct"]: only the model itself calls functions')
+    )
 
 
 @attrs.frozen
@@ -72,23 +89,54 @@ class TextOptions:
     """The form of the text, and how much of it there is to be."""
 
     format: TextFormat | JsonObjectFormat | SchemaFormat | None = None
-    verbosity: str | None = attrs.field(default=None, validator=_SHORT)
+    verbosity: Verbosity | None = None
+
+
+Summary = Literal["auto", "concise", "detailed"]
+UNSUMMARISED = "reasoning is shown as it is, which is all that a summary could say"
 
 
 @attrs.frozen
 class ReasoningOptions:
     """How much a model reasons, if it has a choice. Its reasoning is shown as it is; no summary of it is made."""
 
-    effort: str | None = attrs.field(default=None, validator=_SHORT)
-    summary: str | None = attrs.field(default=None, validator=_SHORT)
-    generate_summary: str | None = attrs.field(default=None, validator=_SHORT)
+    effort: Effort | None = None
+    summary: Summary | None = attrs.field(default=None, metadata=hint(UNSUMMARISED))
+    generate_summary: Summary | None = attrs.field(default=None, metadata=hint(UNSUMMARISED))
+    context: object = attrs.field(
+        default=None, validator=Only(("auto", "all_turns"), "must be 'auto' or 'all_turns': models read all reasoning")
+    )
+    mode: object = attrs.field(default=None, validator=Only(("standard",), "must be 'standard'"))
 
 
 @attrs.frozen
 class EventOptions:
-    """Options of a stream. No events are padded."""
+    """Options of a stream."""
 
-    include_obfuscation: bool | None = None
+    include_obfuscation: bool | None = attrs.field(default=None, metadata=hint(PADDED))
+
+
+_HOSTED = "there are no hosted tools, whose results it would show"
+INCLUDED: Mapping[str, str] = {
+    "message.output_text.logprobs": "",
+    "message.input_image.image_url": "items of the input are shown as they were sent",
+    "reasoning.encrypted_content": "reasoning is shown as it is, and can be sent again so",
+    "file_search_call.results": _HOSTED,
+    "web_search_call.results": _HOSTED,
+    "web_search_call.action.sources": _HOSTED,
+    "computer_call_output.output.image_url": _HOSTED,
+    "code_interpreter_call.outputs": _HOSTED,
+}
+"""What an answer may include, and why it changes nothing; "" if it does."""
+
+
+def _check_included(instance: object, attribute: Any, value: tuple[str, ...] | None) -> None:
+    unknown = [(at, name) for at, name in enumerate(value or ()) if name not in INCLUDED]
+    if unknown:
+        known = either([repr(name) for name in INCLUDED])
+        raise InvalidInput(
+            [Problem((at,), f"must be {known}{nearest(name, INCLUDED)}", "literal_error") for at, name in unknown]
+        )
 
 
 def _read_tools(raw: Any) -> tuple[ResponseFunction, ...]:
@@ -98,27 +146,48 @@ def _read_tools(raw: Any) -> tuple[ResponseFunction, ...]:
         if type(kind) is str and kind != "function":
             msg = f"is {kind!r}, a tool that is not run here: send functions, and run them where you call"
             raise InvalidInput.at(at, "type", msg=msg)
-    return structure(tuple[ResponseFunction, ...], raw)
+    return structure_exactly(tuple[ResponseFunction, ...], raw)
 
 
 def _read_choice(raw: Any) -> Any:
     kind = raw.get("type") if type(raw) is dict else None
     if type(kind) is str and kind not in ("function", "allowed_tools"):
         raise InvalidInput.at("type", msg=f"is {kind!r}, a tool that is not run here: choose among your functions")
-    return structure(_Choice, raw)  # type: ignore[arg-type]
+    return structure_exactly(_Choice, raw)  # type: ignore[arg-type]
 
 
 _Choice = Literal["none", "auto", "required"] | ChosenFunction | ChosenFunctions
 
 
 @attrs.define(kw_only=True)
-class ResponseRequest:
-    """The body of a request for a response. Null means the same as leaving a parameter out."""
+class CountedResponse:
+    """The body of a request for the number of tokens of an input. Null means the same as leaving a parameter out."""
+
+    CALLED: ClassVar[str] = "a count of input tokens"
 
     model: str = attrs.field(validator=Length(1, LONGEST_MODEL_NAME))
     input: str | tuple[ResponseItem, ...] = attrs.field(validator=Length(1), metadata={"parser": read_items})
     instructions: str | None = None
     previous_response_id: str | None = attrs.field(default=None, validator=Length(1, 256))
+    tools: tuple[ResponseFunction, ...] | None = attrs.field(
+        default=None, validator=Length(0, 1024), metadata={"parser": _read_tools}
+    )
+    tool_choice: _Choice | None = attrs.field(default=None, metadata={"parser": _read_choice})
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    conversation: object = attrs.field(
+        default=None, validator=Unsupported("is not supported: send previous_response_id, or all items as input")
+    )
+
+
+@attrs.define(kw_only=True)
+class ResponseRequest(CountedResponse):
+    """The body of a request for a response. Null means the same as leaving a parameter out."""
+
+    CALLED: ClassVar[str] = "a response"
+
     store: bool | None = None
     background: bool | None = None
     stream: bool | None = None
@@ -127,33 +196,24 @@ class ResponseRequest:
     temperature: float | None = attrs.field(default=None, validator=Within(*NUMBERS["temperature"]))
     top_p: float | None = attrs.field(default=None, validator=Within(*NUMBERS["top_p"]))
     top_logprobs: int | None = attrs.field(default=None, validator=Within(0, 20))
-    include: tuple[str, ...] | None = attrs.field(default=None, validator=Length(0, 64))
-    tools: tuple[ResponseFunction, ...] | None = attrs.field(
-        default=None, validator=Length(0, 1024), metadata={"parser": _read_tools}
+    include: tuple[str, ...] | None = attrs.field(default=None, validator=_check_included)
+    max_tool_calls: int | None = attrs.field(
+        default=None,
+        validator=Within(1, MAX_TOKENS),
+        metadata=hint("it bounds the calls of hosted tools, and there are none"),
     )
-    tool_choice: _Choice | None = attrs.field(default=None, metadata={"parser": _read_choice})
-    parallel_tool_calls: bool | None = None
-    max_tool_calls: int | None = attrs.field(default=None, validator=Within(1, MAX_TOKENS))
-    text: TextOptions | None = None
-    reasoning: ReasoningOptions | None = None
-    truncation: Literal["auto", "disabled"] | None = None
     metadata: Mapping[str, str] | None = attrs.field(default=None, validator=check_metadata)
     user: str | None = attrs.field(default=None, validator=_SHORT)
-    safety_identifier: str | None = attrs.field(default=None, validator=_SHORT)
-    service_tier: str | None = attrs.field(default=None, validator=_SHORT)
-    prompt_cache_key: str | None = attrs.field(default=None, validator=_SHORT)
-    prompt_cache_retention: str | None = attrs.field(default=None, validator=_SHORT)
-    conversation: object = attrs.field(
-        default=None, validator=Unsupported("is not supported: send previous_response_id, or all items as input")
-    )
+    safety_identifier: str | None = attrs.field(default=None, validator=_SHORT, metadata=hint(IDENTIFIES))
+    service_tier: ServiceTier | None = attrs.field(default=None, metadata=hint(QUEUED))
+    prompt_cache_key: str | None = attrs.field(default=None, validator=_SHORT, metadata=hint(CACHED))
+    prompt_cache_options: CacheOptions | None = attrs.field(default=None, metadata=hint(CACHED))
+    prompt_cache_retention: Retention | None = attrs.field(default=None, metadata=hint(CACHED))
     prompt: object = attrs.field(default=None, validator=Unsupported("is not supported: send instructions and input"))
     context_management: object = attrs.field(
         default=None, validator=Unsupported("is not supported: send fewer items, or truncation: auto")
     )
 
-
-_NAMES = frozenset(field.name for field in attrs.fields(ResponseRequest))
-_EXTRAS = ("safety_identifier", "service_tier", "prompt_cache_key", "prompt_cache_retention")
 
 # ---- read --------------------------------------------------------------------------------------------------------
 
@@ -183,13 +243,8 @@ class ParsedResponse:
 
 def read_response_request(body: Any, *loc: str | int) -> ParsedResponse:
     """Read the JSON of a request. Raises `InvalidInput` naming every problem, each located below `loc`."""
-    parsed = structure(ResponseRequest, body, *loc)
-    unknown = [
-        Problem((name,), f"is not a parameter of a response{nearest(name, _NAMES)}", "extra_forbidden")
-        for name in body
-        if name not in _NAMES
-    ]
-    problems = [*unknown, *_contradictions(parsed)]
+    parsed = structure_exactly(ResponseRequest, body, *loc)
+    problems = _contradictions(parsed)
     if problems:
         raise InvalidInput(problems).below(*loc)
     raw, items = body["input"], parsed.input
@@ -199,13 +254,28 @@ def read_response_request(body: Any, *loc: str | int) -> ParsedResponse:
         _request(parsed),
         items,
         tuple(listed),
-        {name: value for name, value in body.items() if name != "input" and value is not None},
+        _as_given({name: value for name, value in body.items() if name != "input"}),
         parsed.instructions,
         parsed.previous_response_id,
         parsed.store is not False,
         bool(parsed.background),
         parsed.truncation == "auto",
     )
+
+
+def read_counted_response(body: Any, *loc: str | int) -> ParsedResponse:
+    structure_exactly(CountedResponse, body, *loc)
+    return read_response_request(body, *loc)
+
+
+def _as_given(value: Any) -> Any:
+    """Return parameters without the nulls, which stand for what was left out; schemas stay as they are."""
+    if isinstance(value, list):
+        return [_as_given(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    free = ("parameters", "schema")
+    return {name: one if name in free else _as_given(one) for name, one in value.items() if one is not None}
 
 
 def _contradictions(parsed: ResponseRequest) -> list[Problem]:
@@ -230,7 +300,7 @@ def _problems_of_choice(parsed: ResponseRequest) -> list[Problem]:
 
 def _request(parsed: ResponseRequest) -> CompletionRequest:
     numbers = {name: value for name in ("temperature", "top_p") if (value := getattr(parsed, name)) is not None}
-    extras = {name: value for name in _EXTRAS if (value := getattr(parsed, name)) is not None}
+    extras = extras_of(parsed)
     if parsed.reasoning is not None and parsed.reasoning.effort is not None:
         extras["reasoning_effort"] = parsed.reasoning.effort
     if parsed.text is not None and parsed.text.verbosity is not None:

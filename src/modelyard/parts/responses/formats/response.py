@@ -156,6 +156,14 @@ class DeletedResponse:
     deleted: bool
 
 
+@attrs.frozen
+class CountedInput:
+    """How many tokens an input has."""
+
+    input_tokens: int
+    object: Literal["response.input_tokens"]
+
+
 # ---- written -----------------------------------------------------------------------------------------------------
 
 _DEFAULTS: Mapping[str, Any] = {

@@ -12,8 +12,9 @@ from typing import Any, Self
 import attrs
 
 from modelyard.backends.sampling import check_token_ids
-from modelyard.domain.completion import CompletionRequest, ResponseType, ToolMode
+from modelyard.domain.completion import TEMPLATE, CompletionRequest, ResponseType, ToolMode
 from modelyard.domain.embedding import EmbeddedBatch, EmbeddingInput, EmbeddingRequest, check_lengths
+from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput
 from modelyard.parts.torch.model_config import CONFIG, vocabulary_size
 from modelyard.parts.torch.model_folder import check_unchanged, writes_reasoning
@@ -61,9 +62,10 @@ class LoadedModel:
         Raises `InvalidInput`.
         """
         given: object = request.messages if request.prompt is None else request.prompt
-        tools, option = request.tools, request.extras.get("reasoning_effort")
+        tools, extras = request.tools, request.extras
+        option: Any = extras.get("reasoning_effort"), repr(extras.get(TEMPLATE))
         if request.prompt is not None:
-            option = request.extras.get("add_special_tokens", True)
+            option = extras.get("add_special_tokens", True)
         key = (id(given), id(tools), option)
         known = self._prompts.get(key)
         if known is not None:
@@ -83,7 +85,8 @@ class LoadedModel:
 
     def _read(self, request: CompletionRequest, option: Any) -> list[int]:
         if request.prompt is None:
-            return self.chat.prompt(request.messages, request.tools, option)
+            given = request.extras.get("reasoning_effort"), request.extras.get(TEMPLATE, EMPTY)
+            return self.chat.prompt(request.messages, request.tools, *given)
         if isinstance(request.prompt, str):
             return self.chat.raw_prompt(request.prompt, add_special_tokens=option)
         self.prompt_bytes(request.prompt)

@@ -1,0 +1,1 @@
+"""HTTP of the completions that were stored on request."""
