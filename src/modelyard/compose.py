@@ -99,7 +99,7 @@ def open_platform(
         settings=settings or Settings(),
         project=project,
         parts=parts,
-        job_types=deferred(lambda: job_types.job_types_of(parts)),
+        job_types=deferred(lambda: job_types.job_types_of(parts, runtime.tell if runtime.listeners else None)),
         engines=engines,
     )
     close_store: Callable[[], None] = opened_store.close if store is None else opened_store.sync

@@ -139,19 +139,24 @@ ANOTHER = "the failure of another shard"
 """Who cancels the shards of a run of which one has failed."""
 
 
-def end_run(tx: Tx, job: Job) -> None:
-    """End the run of a job in the transaction that ends the job, if this was its last shard and not all succeeded."""
+def end_run(tx: Tx, job: Job) -> EvaluationRun | None:
+    """End the run of a job in the transaction that ends the job, if this was its last shard and not all succeeded.
+
+    Returns the run that has ended.
+    """
     jobs = [*others_of(tx, job), job]
     if job.ended_at is None or not all(one.ended for one in jobs):
-        return
+        return None
     lost = [one for one in jobs if one.status is not JobStatus.SUCCEEDED]
     run = get_or_none(tx, EvaluationRun, job.subject)
     if not lost or run is None or run.state is not RunState.RUNNING:
-        return
+        return None
     failed = [one for one in lost if one.status is JobStatus.FAILED]
     state = RunState.FAILED if failed else RunState.CANCELLED
     reason = run.reason or (failed or lost)[0].error_message or state.value
-    tx.replace(run.stopped(state, reason, job.ended_at))
+    stopped = run.stopped(state, reason, job.ended_at)
+    tx.replace(stopped)
+    return stopped
 
 
 def has_failed(job: Job) -> bool:
