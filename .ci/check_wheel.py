@@ -16,6 +16,7 @@ NEEDED = {
     "modelyard/examples/support/held_out.jsonl",
     "modelyard/examples/support/train.jsonl",
     "pytest_modelyard.py",
+    *(path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("openapi_examples.json")),
 }
 
 
@@ -33,7 +34,7 @@ def main() -> None:
 
 
 def look_into(names: set[str]) -> None:
-    """Check what the wheel carries: the package, its typing mark, the examples, and nothing run at start-up."""
+    """Check what the wheel carries: the package, its typing mark, all examples, and nothing that runs at start-up."""
     missing = NEEDED - names
     startup = {name for name in names if name.endswith(".pth")}
     strange = {name for name in names if not name.startswith(("modelyard/", "modelyard-", "pytest_modelyard"))}

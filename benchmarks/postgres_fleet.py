@@ -31,7 +31,7 @@ from modelyard.clock import SystemClock  # noqa: E402
 from modelyard.domain.job import Claim, Job, JobEvent, JobKind, JobProgress, NewEvent, QueueState  # noqa: E402
 from modelyard.domain.schema import RECORDS  # noqa: E402
 from modelyard.parts.postgres.wire import Wire  # noqa: E402
-from modelyard.platform.job_types import JOB_TYPES  # noqa: E402
+from modelyard.platform.job_types import job_types_of  # noqa: E402
 from modelyard.platform.jobs.claims import (  # noqa: E402
     Claimant,
     claim,
@@ -97,7 +97,7 @@ def claimer(kind: str, address: str, times: int, start: Any, answers: Any) -> No
             got.extend(_claim(platform._runtime.store) for _ in range(times))  # type: ignore[arg-type]
         else:
             runner = Runner(
-                platform._runtime, {JobKind.RL: attrs.evolve(JOB_TYPES[JobKind.RL], can_run=lambda *_: True)}
+                platform._runtime, {JobKind.RL: attrs.evolve(job_types_of(())[JobKind.RL], can_run=lambda *_: True)}
             )
             for _ in range(times):
                 claimed = runner.claim()

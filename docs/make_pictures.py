@@ -15,8 +15,8 @@ from modelyard.asgi import dashboard_app
 from modelyard.compose import open_platform
 from modelyard.domain.identity import host
 from modelyard.domain.job import JobKind
+from modelyard.parts.doubles.clients.server import asgi_server
 from modelyard.platform.platform import Platform
-from modelyard.testing.clients.server import asgi_server
 
 PICTURES = Path(__file__).parent / "pictures"
 SIZE = {"width": 1280, "height": 860}

@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 
     from modelyard import Platform
     from modelyard.protocols import AsyncBackend, Backend
-    from modelyard.testing import LoopbackGuard
+    from modelyard.testing import Faults, LoopbackGuard
     from modelyard.testing.clock import ManualClock
-    from modelyard.testing.faults.faults import Faults
 
 OPENED_WITH = {"yard_clock": "clock"}
 """Fixtures that `yard` is opened with if a test, or another of its fixtures, uses them: each with the argument of
@@ -89,7 +88,7 @@ def yard_faults(yard_clock: "ManualClock", request: pytest.FixtureRequest) -> "F
 
     The test fails if a scheduled fault did not occur.
     """
-    from modelyard.testing.faults.faults import Faults
+    from modelyard.testing import Faults
 
     faults = Faults(clock=yard_clock)
     request.node.stash[_FAULTS] = faults

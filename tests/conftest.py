@@ -4,9 +4,11 @@ import gc
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from decimal import Decimal
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 from hypothesis.internal.conjecture import providers
 
+from core_tests import needs_parts
 from example_counts import PLAIN
 from modelyard import Platform, open_platform
 from modelyard.domain.canonical import digest
@@ -23,7 +26,6 @@ from modelyard.domain.evaluation.prediction import Prediction, Score, Source
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.protocols import Tx
 from modelyard.stores.sqlite import SqliteStore
-from modelyard.testing import CONTRACT_RECORDS
 from postgres_server import PostgresServer, server_folder
 
 gc.disable()  # until all tests are collected: what is made until then lives until the end of the run
@@ -52,13 +54,42 @@ settings.register_profile("search", slow, max_examples=1000)
 settings.load_profile("same")
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out the tests that use a part, where the folder of parts was deleted (`tests/core_alone.py`)."""
+    if find_spec("modelyard.parts") is None:
+        module = collection_path / "conftest.py" if collection_path.is_dir() else collection_path
+        return (module.suffix == ".py" and module.exists() and needs_parts(module)) or None
+    return None
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--by-part", action="store_true", help="print what the tests of the core and of each part took")
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Add up seconds by the owner of a test: the core, or a part. Tests that ran at once count each."""
+    if not config.getoption("--by-part"):
+        return
+    seconds, tests = Counter[str](), Counter[str]()
+    for report in (one for found in terminalreporter.stats.values() for one in found if hasattr(one, "duration")):
+        path = Path(report.nodeid.partition("::")[0]).parts
+        owner = "/".join(path[1:3]) if path[1:2] == ("parts",) else "core"
+        seconds[owner] += report.duration
+        tests[owner] += report.when == "call"
+    terminalreporter.section("seconds of tests by part")
+    for owner, took in seconds.most_common():
+        terminalreporter.write_line(f"{owner:22} {took:8.1f} s {tests[owner]:6} tests")
+
+
 SERVERS = {"postgres", "slurm"}
 """The fixtures that start a server."""
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that start a server, before the plain run leaves them out."""
+    if find_spec("modelyard.parts") is None:
+        items[:] = [item for item in items if item.get_closest_marker("parts") is None]
     for item in items:
         if not SERVERS.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker("servers")
@@ -213,6 +244,8 @@ def yard_address(postgres: PostgresServer) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def empty_contract_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A SQLite file with the tables of the store contract and no record."""
+    from modelyard.testing import CONTRACT_RECORDS
+
     path = tmp_path_factory.mktemp("empty") / "contract.db"
     SqliteStore(path, CONTRACT_RECORDS).close()
     return path.read_bytes()

@@ -89,7 +89,7 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
         {"asyncio.timeout", "asyncio.sleep", "loop.call_at", "loop.time"},
         "the pace of a client on a server's socket is the event loop's to measure; sleep(0) is a turn",
     ),
-    "testing/clients/server.py": (
+    "parts/doubles/clients/server.py": (
         {"thread.join", "asyncio.wait_for", "asyncio.sleep"},
         "a real server's thread ends, and its loop ticks, in real time; sleep(0) is a turn",
     ),
@@ -105,14 +105,14 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
         {"asyncio.sleep", "self._changed.wait"},
         "what acts in real threads is waited for, in bounded real time; sleep(0) is a turn",
     ),
-    "testing/contracts/executor_trials.py": (
+    "parts/contracts/executor_trials.py": (
         {"import time", "self._go_on.wait", "Event.wait"},
         "tries real threads and processes",
     ),
-    "testing/contracts/store_queues.py": ({"woken.wait"}, "waits for a store's notice"),
-    "testing/contracts/store_settings.py": ({"import time"}, "waits for another store, which has no clock of ours"),
-    "testing/clients/in_process.py": ({"asyncio.sleep"}, "sleep(0) is a turn"),
-    "testing/contracts/store_steps.py": (
+    "parts/contracts/store_queues.py": ({"woken.wait"}, "waits for a store's notice"),
+    "parts/contracts/store_settings.py": ({"import time"}, "waits for another store, which has no clock of ours"),
+    "parts/doubles/clients/in_process.py": ({"asyncio.sleep"}, "sleep(0) is a turn"),
+    "parts/contracts/store_steps.py": (
         {"asyncio.sleep", "import time"},
         "sleep(0) is a turn; a store's own clock is compared with the real one",
     ),
@@ -284,6 +284,7 @@ def whole_loop(clock: ManualClock) -> list[Any]:
         return [one.total_seconds() for one in seconds] + [checkpoint.created_at - START, clock.monotonic()]
 
 
+@pytest.mark.parts
 def test_a_whole_loop_runs_on_given_time_alone(no_real_time: None) -> None:
     with pytest.raises(AssertionError, match=r"modelyard\.clock asks for monotonic"):
         SystemClock().monotonic()
@@ -294,6 +295,7 @@ def test_a_whole_loop_runs_on_given_time_alone(no_real_time: None) -> None:
     assert first[:3] == [0, 0, 60]
 
 
+@pytest.mark.parts
 def test_the_thread_of_a_worker_runs_on_given_time_alone(no_real_time: None) -> None:
     with open_platform(clock=ManualClock(START)) as platform:
         platform.models.create("support", project="desk", base_model="tabular-mini")

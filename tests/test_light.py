@@ -74,6 +74,7 @@ def test_a_file_whose_schema_stays_is_opened_without_what_changes_schemas(yard_f
     assert {"sqlite_utils", "pandas", "numpy", "click"}.isdisjoint(found["loaded"])  # type: ignore[arg-type]
 
 
+@pytest.mark.parts
 def test_deferred_modules_are_loaded_when_they_are_imported() -> None:
     for name in sorted(WAITING):
         __import__(name)
@@ -98,6 +99,7 @@ def test_public_names_are_listed_and_no_other_is_made_up() -> None:
         modelyard.Plattform  # noqa: B018 - it is the look-up that counts
 
 
+@pytest.mark.parts
 def test_the_upstream_backend_without_its_extra_says_how_to_get_it() -> None:
     missing = """
 import sys, json

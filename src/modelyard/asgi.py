@@ -66,7 +66,7 @@ def asgi_app(
     """
     endpoint = Endpoint(platform, interfaces, authenticator, cors_origins, anonymous)
     answering = platform.site(authenticator, api=endpoint) if dashboard else endpoint
-    return _application(answering.ahandle, lambda: served(platform, worker, executor))
+    return _application(answering.ahandle, lambda: served(platform, worker, executor, endpoint.table.load))
 
 
 def dashboard_app(
@@ -241,10 +241,10 @@ class RequestReceiver:
 
     def watch(self) -> None:
         """Read no more of the body, and watch for the disconnect: some turns of the event loop later."""
-        if not self.complete and self._timer is not None:
+        read_before, self.complete = self.complete, True
+        if not read_before and self._timer is not None:
             self._timer.cancel()
             self._begun.add(self)
-        self.complete = True
 
     def stop(self) -> None:
         """Watch no longer."""

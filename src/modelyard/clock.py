@@ -12,28 +12,21 @@ from modelyard.lazy import asyncio
 
 
 class SystemClock:
-    """The clock of this machine."""
-
     def now(self) -> datetime:
-        """Return the wall-clock time in UTC."""
         return datetime.now(UTC)
 
     monotonic = staticmethod(time.monotonic)
-    """Return seconds that never go back."""
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Wait for the event for at most `seconds`. Returns whether it was set."""
         return event.wait(seconds)
 
     def sleep(self, seconds: float, woken: threading.Event | None = None) -> None:
-        """Sleep for `seconds`, or until `woken` is set."""
         if woken is None:
             time.sleep(seconds)
         else:
             woken.wait(seconds)
 
     async def asleep(self, seconds: float) -> None:
-        """Sleep for `seconds` without blocking the event loop."""
         await asyncio.sleep(seconds)
 
 
@@ -60,11 +53,9 @@ def backoff(attempt: int, first: float, longest: float) -> float:
 
 
 def system_randomness() -> Callable[[int], bytes]:
-    """Make a source of the system's random bytes for one process, which reads pieces of eight bytes many at once.
-
-    Ids and seeds need such pieces, and a system call would cost more than all else about them. A process that was
-    forked must make a source of its own.
-    """
+    """Make a source of the system's random bytes for one process, which reads pieces of eight bytes many at once. A
+    system call for each id would cost more than all else about it. A process that was forked must make its own
+    source."""
     pieces = iter_unpack("8s", b"")
 
     def read(size: int) -> bytes:
@@ -80,16 +71,14 @@ def system_randomness() -> Callable[[int], bytes]:
 
 
 PIECES = 512
-"""Pieces of random bytes that are read at once."""
 
 
 def uuid7_ids(
     milliseconds: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     randomness: Callable[[int], bytes] = os.urandom,
 ) -> Callable[[], str]:
-    """Make a source of UUIDv7 strings (RFC 9562) that only grow: within a millisecond, and when the clock goes back, a
-    counter in the 12 bits after the time continues (method 1 of section 6.2).
-    """
+    """Make a source of UUIDv7 strings (RFC 9562) that only grow. Within a millisecond, and when the clock goes back, a
+    counter in the 12 bits after the time continues (method 1 of section 6.2)."""
     lock = threading.Lock()
     last = _VERSION
 
@@ -110,11 +99,10 @@ def uuid7_ids(
 _HALVES, _TAIL, _GROUPS = Struct(">QQ"), Struct(">Q"), Struct("8s4s4s4s12s")
 _VERSION, _COUNTER = 0x7000, 0x0FFF
 _NEXT_MILLISECOND = 0x1_0000 - _COUNTER
-"""What a counter that is full is raised by: one more would change the version."""
+"""Added to a counter that is full: 1 more would change the version."""
 _VARIANT, _BELOW_VARIANT = 1 << 63, (1 << 62) - 1
 
 
 def uuid7_from(moment: datetime) -> str:
-    """Return where the ids of `uuid7_ids` that were made at a time or later begin, in the order of strings."""
     text = f"{int(moment.timestamp() * 1000):012x}"
     return f"{text[:8]}-{text[8:]}"

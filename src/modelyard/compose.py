@@ -40,7 +40,7 @@ from modelyard.stores import schema_changes, sqlite
 from modelyard.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
-    from modelyard.stores.table_changes import SchemaChange
+    pass
 
 
 def open_platform(
@@ -163,14 +163,9 @@ def open_store(
         return MemoryStore(records, clock)
     address = store_address(path, parts) if isinstance(path, str) else None
     if address is not None:
-        return address.open(str(path), records, changes_of(parts), durability)
-    changes = changes_of(parts)
+        return address.open(str(path), records, schema_changes.changes_of(parts), durability)
+    changes = schema_changes.changes_of(parts)
     return sqlite.SqliteStore(os.fspath(path), records, durability=durability, clock=clock, changes=changes)
-
-
-def changes_of(parts: Iterable[Part]) -> "Sequence[SchemaChange]":
-    """Return the changes of the tables of the core and of these parts."""
-    return [*schema_changes.CHANGES, *(change for part in parts for change in part.changes())]
 
 
 def _open_artifacts(

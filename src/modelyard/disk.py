@@ -11,8 +11,6 @@ except ModuleNotFoundError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""The errors of a disk that is full, a quota that is used up, and a limit of file sizes that is reached."""
-
 HAS_LOCKS = fcntl is not None
 """Whether this system has locks of files that end with their process."""
 
@@ -23,10 +21,8 @@ _flock = fcntl.flock if HAS_LOCKS else (lambda file, how: None)
 
 
 def sync(file: int) -> None:
-    """Wait until the bytes of an open file, or the names in an open folder, are on the disk.
-
-    On macOS `fsync` leaves them in the memory of the drive, which a power cut empties; there is a stronger call.
-    """
+    """Wait until the bytes of an open file, or the names in an open folder, are on the disk. On macOS `fsync` leaves
+    them in the memory of the drive, which a power cut empties; there is a stronger call."""
     if _FULL_SYNC is not None:
         with suppress(OSError):  # a file system without it has fsync
             fcntl.fcntl(file, _FULL_SYNC)
@@ -35,7 +31,6 @@ def sync(file: int) -> None:
 
 
 def sync_path(path: str, flags: int = os.O_RDWR) -> None:
-    """Open a file with these flags, and wait until it is on the disk."""
     opened = os.open(path, flags)
     try:
         sync(opened)
@@ -44,16 +39,14 @@ def sync_path(path: str, flags: int = os.O_RDWR) -> None:
 
 
 def sync_folder(path: str) -> None:
-    """Wait until a folder's names are on the disk, on systems where folders can be opened."""
+    """Sync a folder's names, on systems that can open folders."""
     if hasattr(os, "O_DIRECTORY"):
         sync_path(path, os.O_DIRECTORY)
 
 
 def lock(file: int) -> bool:
-    """Lock an open file for this process; return False if another one has locked it.
-
-    On a system without such locks this does nothing.
-    """
+    """Lock an open file for this process; return False if another one has locked it. On a system without such locks
+    this does nothing."""
     try:
         _flock(file, _AT_ONCE)
     except BlockingIOError:
@@ -62,21 +55,18 @@ def lock(file: int) -> bool:
 
 
 def wait_for_lock(file: int, *, shared: bool = False) -> None:
-    """Lock an open file for this process, as soon as others release it; a shared lock leaves out exclusive ones only.
-
-    Closing the file releases it. On a system without such locks this does nothing.
-    """
+    """Wait for a lock of an open file; a shared lock leaves out exclusive ones only. Closing the file releases it. Does
+    nothing on systems without such locks."""
     if HAS_LOCKS:
         fcntl.flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
 
 
 def unlock(file: int) -> None:
-    """Release the lock of an open file."""
     _flock(file, _RELEASED)
 
 
 def mapped(file: int, size: int) -> mmap.mmap | None:
-    """Return the first bytes of an open file as memory that is read; a shorter file grows. None where that fails."""
+    """Map the first bytes of an open file to be read; a shorter file grows. None if that fails."""
     if not HAS_LOCKS:  # Windows keeps a file that is mapped from growing
         return None
     try:

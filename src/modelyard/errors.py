@@ -1,9 +1,6 @@
-"""Every exception that modelyard raises on purpose, as one tree.
-
-Each class carries data, not only text, a stable `code`, and as `status` the HTTP status for a host with routes of its
-own. `http.error_responses` makes each interface's body from it. A message says what is wrong and what to do about it,
-and never repeats a secret.
-"""
+"""Every exception that modelyard raises on purpose, as one tree. Each class carries data, not only text, a stable
+`code`, and as `status` the HTTP status for a host with its own routes. `http.error_responses` makes each interface's
+body from it. A message says what is wrong and what to do about it, and never repeats a secret."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -232,7 +229,7 @@ class BodyTooLarge(CallerError):
 
 
 class MissingExtra(ModelyardError):
-    """An optional dependency is not installed. `extra` is None where its version is the user's own choice."""
+    """An optional dependency is not installed. `extra` is None if its version is the user's own choice."""
 
     code = "missing_extra"
 
@@ -313,7 +310,7 @@ class QueueFull(Overloaded):
 
 
 class StoreError(ModelyardError):
-    """The store failed; the step left no changes, unless the error is `OutcomeUnknown`."""
+    """The store failed; the transaction left no changes, unless the error is `OutcomeUnknown`."""
 
     code = "store_error"
 
@@ -338,7 +335,8 @@ class StoreBusy(StoreError):
 
 
 class OutcomeUnknown(StoreError):
-    """The connection was lost during the commit, so the step may have been stored: look before you try it again."""
+    """The connection was lost during the commit, so the transaction may have been stored: look before you try it
+    again."""
 
     code = "outcome_unknown"
 

@@ -1,12 +1,9 @@
-"""One flow, two drivers: code that waits is written once, as a generator of the effects that it needs.
-
-A flow yields effects and receives their answers; it may also yield `Emit(item)` for the caller who reads along. `run`
-and `iterate` drive it by blocking calls, `arun` and `aiterate` by awaiting, and neither knows what it is about.
-
-When the caller leaves, `CallerDisconnected` is raised at the effect where the flow waits, after all that it has opened
-was closed. The flow may still yield effects, to record what was produced, and then ends. What is under way on another
-thread or in the store is never abandoned: the flow receives its outcome first.
-"""
+"""One flow, two drivers: code that waits is written once, as a generator of the effects that it needs. A flow yields
+effects and receives their answers; it may also yield `Emit(item)` for the caller who reads along. `run` and `iterate`
+drive it by blocking calls, `arun` and `aiterate` by awaiting, and neither knows what it is about. When the caller
+leaves, `CallerDisconnected` is raised at the effect at which the flow waits, after everything that it opened was
+closed. The flow may still yield effects, to record what was produced, and then ends. Work in another thread or in the
+store is never abandoned: the flow receives its outcome first."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -26,7 +23,7 @@ class CallerDisconnected(Exception):
 
 
 class Effect(Protocol):
-    """Something that a flow needs. Its answer, or what it raises, is sent to the flow."""
+    """Something that a flow needs. Its answer, or its exception, is sent to the flow."""
 
     @property
     def waits(self) -> bool:
@@ -47,7 +44,7 @@ Flow = Generator[Effect, Any, T]
 
 @attrs.define(eq=False)
 class Emit:
-    """An item for the caller who reads along; answered with None. Drivers hand it over, and drop it once they left."""
+    """An item for the caller who reads along; answered with None. Drivers drop it once the caller left."""
 
     item: Any
     waits: ClassVar[bool] = False
@@ -61,10 +58,8 @@ class Emit:
 
 @attrs.define(eq=False)
 class OnEmit:
-    """From here on, pass what the flow emits to a function, which returns what the caller gets, or None for nothing.
-
-    It is also called with None before the driver waits, to hand over what it has kept back.
-    """
+    """From here on, pass what the flow emits to a function, which returns what the caller gets, or None for nothing. It
+    is also called with None before the driver waits, to hand over what it has kept back."""
 
     function: Callable[[Any], Any]
     waits: ClassVar[bool] = False
@@ -78,10 +73,8 @@ class OnEmit:
 
 @attrs.define(eq=False)
 class Call:
-    """Answered with what the function returns; `blocking` tells whether it may wait.
-
-    On an event loop one that may wait runs in `threads`, or else in those of the driver.
-    """
+    """Answered with what the function returns; `blocking` tells whether it may wait. On an event loop a function that
+    may wait runs in `threads`, or else in those of the driver."""
 
     function: Callable[[], Any]
     waits: bool = attrs.field(default=True, alias="blocking")
@@ -111,8 +104,6 @@ class Await:
 
 @attrs.define(eq=False)
 class Transact:
-    """Answered with what the step returns."""
-
     store: Store
     step: Callable[[Tx], Any]
     durable: bool = True
@@ -132,7 +123,6 @@ class Transact:
 
 
 def run(flow: Flow[T]) -> T:
-    """Drive a flow to its end and return its result; what it emits is dropped."""
     try:
         effect: Effect | None = next(flow)
     except StopIteration as ended:
@@ -153,10 +143,6 @@ def iterate(flow: Flow[Any], opened: Iterable[Any] = ()) -> Generator[Any, None,
 
 
 async def arun(flow: Flow[T], threads: TenantThreads | None = None) -> T:
-    """Drive a flow to its end on the running event loop and return its result; what it emits is dropped.
-
-    `threads` are for calls that name none.
-    """
     driver = AsyncDriver(flow)
     driver.threads = threads
     async for _ in driver.items():
@@ -165,16 +151,13 @@ async def arun(flow: Flow[T], threads: TenantThreads | None = None) -> T:
 
 
 def aiterate(flow: Flow[Any], opened: Iterable[Any] = ()) -> AsyncGenerator[Any, None]:
-    """Drive a flow on the running event loop and yield what it emits; see `iterate`. Its calls name their threads."""
     return AsyncDriver(flow, opened).items()
 
 
 class Driver(Generic[T]):
-    """A flow under way: whether it `waits` for an answer, and at its end its `result`.
-
-    `opened` is what is closed when the flow ends or its caller leaves: with `close` by a driver that blocks, with
-    `aclose` by one that awaits. To close it a second time must do nothing.
-    """
+    """A flow under way: whether it `waits` for an answer, and at its end its `result`. `opened` is closed when the flow
+    ends or its caller leaves: with `close` by a driver that blocks, with `aclose` by one that awaits. A second call
+    must do nothing."""
 
     result: T
     waits: bool = False
@@ -185,7 +168,6 @@ class Driver(Generic[T]):
         self.opened: list[Any] = list(opened)
 
     def resume(self, answer: Any = None, error: Exception | None = None) -> Effect | None:
-        """Send the flow the outcome of its effect. Returns its next one, or None when it has ended."""
         try:
             effect = self._flow.send(answer) if error is None else self._flow.throw(error)
             if self.on_emit is not None and type(effect) is Emit:
@@ -213,7 +195,6 @@ class Driver(Generic[T]):
         return effect
 
     def perform(self, effect: Effect) -> Effect | None:
-        """Answer an effect in this thread. Returns the flow's next one, or None when it has ended."""
         try:
             answer = effect.perform(self)
         except Exception as error:  # noqa: BLE001 - the flow decides
@@ -222,10 +203,7 @@ class Driver(Generic[T]):
 
 
 class SyncDriver(Driver[T]):
-    """Answers effects by blocking calls."""
-
     def items(self) -> Generator[Any, None, None]:
-        """Yield what the flow emits."""
         try:
             effect = self.resume()
             while effect is not None:
@@ -240,7 +218,7 @@ class SyncDriver(Driver[T]):
             self.finish()
 
     def finish(self) -> None:
-        """Close what was opened, after a flow that has not ended has learnt that its caller has left."""
+        """Close what was opened, after a flow that has not ended was told that its caller has left."""
         try:
             if self.waits:
                 self._close_all()
@@ -286,7 +264,6 @@ class AsyncDriver(Driver[T]):
                 raise self.cancelled
 
     async def aperform(self, effect: Effect) -> Effect | None:
-        """Answer an effect without blocking the event loop. Returns the flow's next one, or None when it has ended."""
         try:
             answer = await effect.aperform(self)
         except Exception as error:  # noqa: BLE001 - the flow decides
@@ -296,7 +273,7 @@ class AsyncDriver(Driver[T]):
     async def in_thread(
         self, function: Callable[[], R], threads: TenantThreads | None, stop: Callable[[], None] = lambda: None
     ) -> R:
-        """Run a function that may wait in a thread; `stop` has it end early when the task is cancelled."""
+        """Run a function that may wait in a thread; `stop` ends it early when the task is cancelled."""
         threads = threads or self.threads
         if threads is None:
             raise RuntimeError("a call that may wait needs threads on an event loop: give them to it or to the driver")
@@ -320,7 +297,6 @@ class AsyncDriver(Driver[T]):
             self.cancelled = error
 
     async def finish(self) -> None:
-        """Close what was opened, after a flow that has not ended has learnt that its caller has left."""
         try:
             if self.waits:
                 await self._close_all()

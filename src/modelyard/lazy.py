@@ -1,15 +1,14 @@
-"""What loads when it is first used, so that a platform in memory answers as soon as it is imported.
-
-An import stays where imports stand and keeps its types: `from modelyard.stores import sqlite` names a module that is
+"""Modules and objects that load when they are first used, so that a platform in memory answers soon after its import.
+An import stays at the top of a file and keeps its types: `from modelyard.stores import sqlite` names a module that is
 loaded by the first `sqlite.SqliteStore`, because its package declared so with `defer_modules`. `asyncio` and the
-library's `log` are imported from here, because most processes never need them and both are slow to load.
-"""
+library's `log` are imported from here, because most processes never need them and both are slow to load."""
 
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
+from os.path import exists
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
@@ -31,13 +30,19 @@ def lazy_exports(
     """
     home_of = {name: home for home, names in homes.items() for name in names}
 
+    def is_module(name: str) -> bool:
+        place = f"{sys.modules[package].__path__[0]}/{name}"
+        return exists(f"{place}.py") or exists(place)
+
     def everything() -> dict[str, str]:
         return home_of | {name: home for home, names in _homes_of_parts(package).items() for name in names}
 
     def load(name: str) -> Any:
         if name == "__all__":
             return sorted(everything())
-        found = home_of.get(name) or (None if name.startswith("_") else everything().get(name))
+        found = home_of.get(name)
+        if found is None and not name.startswith("_") and not is_module(name):
+            found = everything().get(name)
         if found is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home = import_module(f"modelyard.{found}")
@@ -61,8 +66,6 @@ def _homes_of_parts(package: str) -> Mapping[str, Sequence[str]]:
 
 
 class _Deferred:
-    """Stands in for what `make` returns, the same object each time: its attributes are that object's."""
-
     __slots__ = ("_known", "_made", "_make")
 
     def __init__(self, make: Callable[[], object], known: Mapping[str, object]) -> None:
@@ -94,10 +97,8 @@ def _made_by(stand_in: _Deferred) -> Any:
 
 
 def defer_modules(package: str, *names: str) -> None:
-    """Let `from package import name` wait with loading that module until something of it is used.
-
-    `from package.name import something` loads it at once, as ever.
-    """
+    """Let `from package import name` load that module only when something of it is used.
+    `from package.name import something` loads it at once, as ever."""
     for name in names:
         setattr(sys.modules[package], name, _Deferred(partial(import_module, f"{package}.{name}"), {}))
 
@@ -122,8 +123,6 @@ def deferred(make: Callable[[], T], **known: object) -> T:
 
 
 def calls(module: Any, name: str) -> Callable[..., Any]:
-    """Return a function that calls this one of a module whose loading may wait until then (`defer_modules`)."""
-
     def call(*arguments: Any) -> Any:
         return getattr(module, name)(*arguments)
 
@@ -141,4 +140,3 @@ if not TYPE_CHECKING:
     asyncio = _Deferred(partial(import_module, "asyncio"), {})
 
 log: "logging.Logger" = deferred(_logger)
-"""The library's logger."""

@@ -67,12 +67,12 @@ class DefaultEngine(Protocol):
 
     @property
     def backend(self) -> "Backend":
-        """Answers."""
+        """The backend that answers for its base models."""
         ...
 
     @property
     def trainers(self) -> "Sequence[Trainer]":
-        """Train."""
+        """The trainers of its base models."""
         ...
 
     def folder_of(self, base_model: str) -> str | None:
@@ -84,7 +84,7 @@ class DefaultEngine(Protocol):
         ...
 
     def close(self) -> None:
-        """Release what was loaded."""
+        """Release the models that were loaded."""
         ...
 
 
@@ -93,7 +93,7 @@ class JobCluster(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name for people."""
+        """The name of the cluster, for people."""
         ...
 
     def check(self) -> None:
@@ -121,11 +121,11 @@ class Site(Protocol):
     """Pages for people, next to an API."""
 
     def handle(self, request: "Request") -> "Response":
-        """Answer."""
+        """Answer a request with a page, or pass it to the API."""
         ...
 
     async def ahandle(self, request: "Request") -> "Response":
-        """Answer, on an event loop that is never blocked."""
+        """Answer as `handle` does, on an event loop that is never blocked."""
         ...
 
 
@@ -149,9 +149,10 @@ class Part:
     the part and a slash). `resources` are attributes of the platform: functions that return a class, or any function of
     a runtime and a principal. `job_types` are its kinds of jobs, each loaded by the first job of the kind.
 
-    `interfaces` are those that it brings, and `routes` are its routes by the name of their interface. `site` makes the
-    pages for people, `pages` are added to them, and `commands` to the command line. `notes` reads what people have
-    noted on jobs.
+    `interfaces` are those that it brings, and `routes` are its routes by the name of their interface; the file
+    `openapi_examples.json` in its folder may have examples of their requests and answers, by the names of operations.
+    `site` makes the pages for people, `pages` are added to them, and `commands` to the command line. `notes` reads what
+    people have noted on jobs.
 
     `engine` is what answers and trains by default, besides the echo and the tabular models; it gets the store, or None
     if that is new. `stores`, `artifacts` and `clusters` open what has an address with this scheme, as in "s3"; each

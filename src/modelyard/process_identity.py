@@ -1,7 +1,5 @@
-"""Which process is meant, also when its number has been given to another since: names that can be kept.
-
-They are read from Linux's `/proc`. Elsewhere a name means nothing to another process.
-"""
+"""Names of processes that can be stored, and stay unique when the system reuses a process number. They are read from
+Linux's `/proc`. On other systems a name means nothing to another process."""
 
 import os
 from functools import cache
@@ -14,10 +12,8 @@ PROC = Path("/proc")
 
 
 def machine() -> str:
-    """Where names of processes mean the same: this boot of this machine, this container. Empty where that is unknown.
-
-    Another time namespace is another machine: the starts of processes read differently there.
-    """
+    """Return the scope of process names: this boot of this machine, this container. Empty if that is unknown. Another
+    time namespace is another machine: the starts of processes read differently there."""
     spaces = PROC / "self/ns"
     try:
         boot = (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -43,7 +39,6 @@ class ProcessName:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Read what `str` wrote; None where the string is not a name."""
         pid, _, started = text.partition("-")
         return cls(int(pid), started) if pid.isdecimal() and started.isdecimal() else None
 
@@ -52,23 +47,20 @@ class ProcessName:
 
     @property
     def lives(self) -> bool:
-        """Whether it still runs here, or is frozen: what has ended and was not waited for lives no more."""
+        """Whether it still runs here, or is frozen; a process that has ended and was not waited for does not live."""
         state, started = _stat(self.pid) or ("Z", "")
         return state not in "ZX" and started == self.started
 
 
 @cache
 def process_here() -> str:
-    """Return the name of the calling process and its machine; "" where processes have no such names."""
     here = machine()
     return here and f"{here}/{this_process()}"
 
 
 forks = 0
-"""How many forks lie between this process and the one that loaded this module.
-
-What was made at another count belongs to a process before a fork. To compare it costs no call of the system.
-"""
+"""How many forks lie between this process and the one that loaded this module. An object that was made at another count
+belongs to a process before a fork. The comparison costs no call of the system."""
 
 
 def _count_fork() -> None:
@@ -94,7 +86,7 @@ def _died(here: str, name: str) -> bool:
 
 
 def _stat(pid: int) -> tuple[str, str] | None:
-    """Read the state of a process and its start, fields 3 and 22 of proc_pid_stat(5); None where there is none."""
+    """Read the state of a process and its start, fields 3 and 22 of proc_pid_stat(5); None if there is none."""
     try:
         text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -104,5 +96,4 @@ def _stat(pid: int) -> tuple[str, str] | None:
 
 
 def this_process() -> ProcessName:
-    """Return the name of the calling process."""
     return ProcessName.of(os.getpid())

@@ -69,10 +69,8 @@ class Snapshot(Protocol):
 
     @property
     def time(self) -> float:
-        """The store's own clock now, in seconds since the epoch: one clock for all who share the records.
-
-        It may step as a machine's wall clock does. It is the one value that differs when a step runs again.
-        """
+        """The store's own clock now, in seconds since the epoch: one clock for all who share the records. It may step
+        as a machine's wall clock does. It is the one value that differs when a step runs again."""
         ...
 
     def get(self, cls: type[R], *key: object) -> R:
@@ -92,11 +90,9 @@ class Snapshot(Protocol):
         limit: int = 100,
         descending: bool = False,
     ) -> list[R]:
-        """Return up to `limit` records whose `index` prefix equals `where`, in index order, after the cursor `after`.
-
+        """Return up to `limit` records with the `index` prefix `where`, in index order, after the cursor `after`.
         `after` is `Record.cursor(index, record)`; the record itself need no longer exist. When descending, records
-        after the cursor are the smaller ones.
-        """
+        after the cursor are the smaller ones."""
         ...
 
     def select(
@@ -109,10 +105,8 @@ class Snapshot(Protocol):
         limit: int = 100,
         descending: bool = False,
     ) -> list[tuple[Any, ...]]:
-        """Return what `page` would, but only these fields of each record, at least one, in this order.
-
-        The store need not read the other fields, so a scan of many records reads only what it needs.
-        """
+        """Return what `page` would, but only these fields of each record, at least one, in this order. The store need
+        not read the other fields, so a scan of many records reads only what it needs."""
         ...
 
     def count(self, cls: type[Any], index: str, *where: object) -> int:
@@ -124,14 +118,12 @@ class Tx(Snapshot, Protocol):
     """A snapshot that can also be written. A method that raises changes nothing, and the step may continue."""
 
     def add(self, record: object) -> None:
-        """Keep a new record, and add it to its total (`Record.totals`).
-
-        Raises `RecordConflict` when its key or a unique key is taken.
-        """
+        """Add a new record, and add it to its total (`Record.totals`). Raises `RecordConflict` when its key or a unique
+        key is taken."""
         ...
 
     def add_all(self, records: Sequence[object]) -> None:
-        """Keep new records in this order, as `add` does. Raises what it would for the first that is refused."""
+        """Add new records in this order, as `add` does. Raises what it would for the first that is refused."""
         ...
 
     def replace(self, record: object) -> None:
@@ -145,14 +137,14 @@ class Tx(Snapshot, Protocol):
     def take(self, cls: type[R], index: str, *where: object) -> R | None:
         """Return the first record of this `index` prefix that no other step has taken and not ended; None for none.
 
-        It is what a queue hands out: steps that take at once may get different records, without waiting for each
-        other. A step that raises gives back what it took. Taken again by the same step, it is the same record, unless
-        the step has changed its place. A `DomainStep` that takes a record stays in the domain of the record, too.
+        It serves queues: steps that take at once may get different records, without waiting for each other. A step that
+        raises gives back what it took. Taken again by the same step, it is the same record, unless the step has changed
+        its index values. A `DomainStep` that takes a record stays in the domain of the record, too.
         """
         ...
 
     def notify(self, topic: str) -> None:
-        """Wake those who have subscribed to this topic, once the step is committed (`Store.subscribe`)."""
+        """Wake the subscribers of this topic, once the step is committed (`Store.subscribe`)."""
         ...
 
 
@@ -164,28 +156,28 @@ Domain = tuple[str, str]
 class DomainStep(Generic[T]):
     """A step that stays in some domains, so that a store may run it at the same time as steps of other domains.
 
-    It reads and writes records of these `domains` (`Record.domain`), and of those that it takes (`Tx.take`). Of records
-    that belong to no domain it may only read. A store that makes no use of it runs it like any other step.
+    It reads and writes records of these `domains` (`Record.domain`), and of records that it takes (`Tx.take`). It may
+    only read records that belong to no domain. A store that makes no use of it runs it like any other step.
     """
 
     step: Callable[[Tx], T]
     domains: Collection[Domain]
 
     def __call__(self, tx: Tx) -> T:
-        """Run the step."""
+        """Run the step in a transaction."""
         return self.step(tx)
 
 
 class Subscription(Protocol):
-    """What `Store.subscribe` returns."""
+    """The result of `Store.subscribe`, to be closed."""
 
     @property
     def live(self) -> bool:
-        """Whether notices of all who share the records arrive now, or only those of this object."""
+        """Whether notifications of all who share the records arrive now, or only those of this object."""
         ...
 
     def close(self) -> None:
-        """Call `wake` no more, but for a call that is under way. Idempotent."""
+        """Call `wake` no more, except for a call in progress. Idempotent."""
         ...
 
 
@@ -196,13 +188,13 @@ class Store(Protocol):
     start. 2. No outcome, value or exception, is returned before the commit of all that it saw. 3. A method of `tx` that
     raises changes nothing; a storage fault that a step catches fails the step anyway. 4. A step that raises undoes only
     itself, even when it shares a commit; one that calls its own store gets a RuntimeError, not a deadlock; `tx` is
-    invalid once its step has returned. 5. A read sees whole commits only, and every acknowledged one. Steps may run
-    on another caller's thread: no thread-locals, no context variables. A cancelled caller does not undo its step.
-    6. The laws hold for all who share the records, from any object, process or machine. 7. A record with a
-    sequence gets its number when it is added: no record appears before one that any reader can have seen, so a
-    reader who continues after the last record misses none, and a number is never used again. 8. A string in a key, a
-    unique key or an index has at most `stores.columns.MAX_INDEXED` bytes in UTF-8; a longer one is a ValueError. 9. The
-    laws also hold among `DomainStep`s of different domains, if each stays in its own.
+    invalid once its step has returned. 5. A read sees whole commits only, and every acknowledged one. Steps may run on
+    another caller's thread: no thread-locals, no context variables. A cancelled caller does not undo its step. 6. The
+    laws hold for all who share the records, from any object, process or machine. 7. A record with a sequence gets its
+    number when it is added: no record appears before one that any reader can have seen, so a reader who continues after
+    the last record misses none, and a number is never used again. 8. A string in a key, a unique key or an index has at
+    most `stores.conversions_fast.MAX_INDEXED` bytes in UTF-8; a longer one is a ValueError. 9. The laws also hold among
+    `DomainStep`s of different domains, if each stays in its own.
     """
 
     @property
@@ -218,9 +210,9 @@ class Store(Protocol):
     def transact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
         """Run `step` atomically, serializably and, unless `durable` is False, as durably as the store promises.
 
-        `durable=False` records survive the death of the process and reach the disk with the next durable commit.
-        Raises what `step` raises, `StoreBusy`, `StorageFull`, `StoreClosed`, `UsedAfterFork`, and `OutcomeUnknown` if
-        it cannot find out whether a commit took place. After any other error nothing was stored.
+        `durable=False` records survive the death of the process and reach the disk with the next durable commit. Raises
+        what `step` raises, `StoreBusy`, `StorageFull`, `StoreClosed`, `UsedAfterFork`, and `OutcomeUnknown` if it
+        cannot find out whether a commit took place. After any other error nothing was stored.
         """
         ...
 
@@ -233,20 +225,20 @@ class Store(Protocol):
         ...
 
     def settings_version(self) -> int | None:
-        """Return a number that changes with every commit which changes how requests are answered, without waiting.
+        """Return a number that changes with every commit that changes how requests are answered, without waiting.
 
         These are the commits that add or remove a record with `settings`, or change one of these
-        (`domain.record.Record`). A commit of this object counts at once, one of another within a second. None means
-        that it is not known. A value of before counts no commit that a later read does not see.
+        (`domain.record.Record`). A commit of this object counts at once, one of another object within a second. None
+        means that it is not known. A value read earlier counts no commit that a later read does not see.
         """
         ...
 
     def subscribe(self, topic: str, wake: Callable[[], None]) -> Subscription:
         """Have `wake` called soon after each commit of a step that notifies this topic, in any process of the records.
 
-        A notice is a hint: it may come twice, late, without a reason or, rarely, not at all, so who waits for one also
-        looks now and then. `wake` is called in any thread, and must return at once, without a call of the store.
-        A topic has at most 200 bytes in UTF-8.
+        A notification is a hint: it may come twice, late, without a reason or, rarely, not at all, so a waiting caller
+        also looks now and then. `wake` is called in any thread, and must return at once, without a call of the store. A
+        topic has at most 200 bytes in UTF-8.
         """
         ...
 
@@ -269,7 +261,7 @@ class Store(Protocol):
 
 @attrs.frozen
 class Month:
-    """Records that a store keeps apart: those whose field `Record.months` is `first` or more, and less than `end`."""
+    """Records that a store keeps apart: their field `Record.months` is `first` or more, and less than `end`."""
 
     name: str
     first: str
@@ -278,7 +270,7 @@ class Month:
 
 @runtime_checkable
 class MonthlyStore(Protocol):
-    """What a store can do that keeps the records of each month apart, where `Record.months` is declared. Optional."""
+    """A store that keeps the records of each month apart, if `Record.months` is declared. Optional."""
 
     def months(self, cls: type[Any]) -> Sequence[Month]:
         """Return the months of which it has, or would have, records, the oldest first. Other records are in none."""
@@ -307,11 +299,9 @@ class StoredArtifact:
 
 @attrs.frozen
 class DirectUpload:
-    """An artifact of `size` bytes that its owner uploads without the server: to `addresses`, each by an HTTP PUT.
-
-    Each address takes `part_size` bytes, the last one the rest, in a request with these `headers`. An address is a
-    secret: it lets its holder write these bytes. `id` is the store's own name of the upload.
-    """
+    """An artifact of `size` bytes that its owner uploads directly: to `addresses`, each by an HTTP PUT. Each address
+    takes `part_size` bytes, the last one the rest, in a request with these `headers`. An address is a secret: it lets
+    its holder write these bytes. `id` is the store's own name of the upload."""
 
     name: str
     id: str
@@ -334,44 +324,34 @@ class ArtifactStore(Protocol):
         ...
 
     def open(self, name: str, digest: str | None = None) -> BinaryIO:
-        """Open an artifact as a readable, seekable file.
-
-        With a SHA-256 `digest` in hex, all bytes are read and compared before it returns. Without one, a store may
-        fetch only the ranges that are read. Raises `ArtifactMissing`, also for bytes that differ.
-        """
+        """Open an artifact as a readable, seekable file. With a SHA-256 `digest` in hex, all bytes are read and
+        compared before it returns. Without one, a store may fetch only the ranges that are read. Raises
+        `ArtifactMissing`, also for bytes that differ."""
         ...
 
     def scratch(self) -> BinaryIO:
         """Open an empty temporary file for reading and writing, which ends when it is closed or the process dies.
-
-        `write` writes all bytes. Raises `StorageFull`, and so does `write`.
-        """
+        `write` writes all bytes. Raises `StorageFull`, and so does `write`."""
         ...
 
     def begin(self, size: int) -> DirectUpload | None:
-        """Begin an upload of `size` bytes, at least one, that does not pass through this process.
-
-        Returns None where the store has no addresses for so many bytes; `put` them instead. Raises `StoreError`.
-        """
+        """Begin an upload of `size` bytes, at least one, that does not pass through this process. Returns None if the
+        store has no addresses for so many bytes; `put` them instead. Raises `StoreError`."""
         ...
 
     def finish(self, upload: DirectUpload, digest: str) -> StoredArtifact:
-        """Make an artifact of the parts that came. Idempotent.
-
-        `digest` is the owner's SHA-256 in hex: `open` compares it, `finish` only the size. Raises `Conflict` while
-        bytes are missing or too many, and that or `ArtifactMissing` when the upload was removed.
-        """
+        """Make an artifact of the parts that came. Idempotent. `digest` is the owner's SHA-256 in hex: `open` compares
+        it, `finish` only the size. Raises `Conflict` while bytes are missing or too many, and that or `ArtifactMissing`
+        when the upload was removed."""
         ...
 
     def remove(self, name: str) -> None:
-        """Remove an artifact. Idempotent.
-
-        A file that is open stays readable until it is closed; one that is fetched in ranges raises `ArtifactMissing`.
-        """
+        """Remove an artifact. Idempotent. A file that is open stays readable until it is closed; one that is fetched in
+        ranges raises `ArtifactMissing`."""
         ...
 
     def remove_unfinished(self, seconds: float) -> int:
-        """Remove what uploads left that began so many seconds ago and never ended. Returns how many."""
+        """Remove the remains of uploads that began so many seconds ago and never ended. Returns how many."""
         ...
 
     def names(self) -> Iterator[str]:
@@ -387,10 +367,8 @@ class ArtifactStore(Protocol):
         ...
 
     def backup(self, folder: str) -> None:
-        """Copy every artifact that the folder lacks to a file with its name, synced. Raises `StoreError`.
-
-        The copy may or may not include artifacts that are put or removed meanwhile.
-        """
+        """Copy every artifact that the folder lacks to a file with its name, synced. Raises `StoreError`. The copy may
+        or may not include artifacts that are put or removed meanwhile."""
         ...
 
 
@@ -399,18 +377,19 @@ class ArtifactStore(Protocol):
 
 @attrs.frozen
 class Capabilities:
-    """What a backend can do with one model. The platform rejects a request for anything else, naming the parameter.
+    """The abilities of a backend with one model. The platform rejects a request for anything else, naming the
+    parameter.
 
     `parameters` are names of `Sampling` fields that it honours, and of `ANSWER_EXTRAS`. `choices` means that it makes
     the `n` choices of one request itself; otherwise the platform calls it n times. `forced_tools`, `json_mode` and
     `structured_outputs` mean that it really constrains its output, as do "choice" and "regex" in `guided`.
     `synthesises_structure` is for test doubles that answer a forced tool call or a schema with the smallest valid
-    instance. `masked_logprobs` means that log-probabilities of a constrained answer are those among the tokens that
-    were allowed, so that training leaves them out. `reasoning` means that it may reason before it answers, and reads
-    the reasoning of earlier turns. `embedding_size` is how many numbers an embedding has, 0 for a model that makes none
-    (`Embedder`), and `embedding_dimensions` means that a request may ask for fewer. `completions` is False for a model
-    that only embeds. `prompts` means that it continues a `prompt`, be it a string or token ids, in the place of
-    messages, and `prompt_logprobs` that it has the log-probabilities of the prompt's tokens.
+    instance. `masked_logprobs` means that log-probabilities of a constrained answer are among the allowed tokens only,
+    so that training leaves them out. `reasoning` means that it may reason before it answers, and reads the reasoning of
+    earlier turns. `embedding_size` is how many numbers an embedding has, 0 for a model that makes none (`Embedder`),
+    and `embedding_dimensions` means that a request may ask for fewer. `completions` is False for a model that only
+    embeds. `prompts` means that it continues a `prompt`, be it a string or token ids, instead of messages, and
+    `prompt_logprobs` that it has the log-probabilities of the prompt's tokens.
     """
 
     parameters: frozenset[str] = frozenset()
@@ -436,13 +415,12 @@ class Capabilities:
 
 @attrs.frozen
 class ServedModel:
-    """The model that a request's model name resolves to.
+    """The model that a request's model name resolves to. `base_model` is the id under which the backend offers it.
 
-    `base_model` is the id under which the backend offers it. `entry` is the catalogue entry that prices it; its id
-    differs when the host listed the model under another name. A trained model adds one checkpoint, whose files
-    `open_file` opens for reading. `open_file` raises `ArtifactMissing`. `threads` are those in which a backend that is
-    called on an event loop may block, on the caller's account. `headers` are what a backend that asks another server
-    sends along, such as `traceparent`.
+    `entry` is the catalogue entry that prices it; its id differs when the host listed the model under another name. A
+    trained model adds one checkpoint; `open_file` opens its files for reading, and raises `ArtifactMissing`. `threads`
+    are those in which a backend that is called on an event loop may block, on the caller's account. `headers` are for a
+    backend that asks another server, such as `traceparent`.
     """
 
     base_model: str
@@ -454,7 +432,7 @@ class ServedModel:
 
 
 Deltas = Delta | Sequence[Delta]
-"""What a backend yields: a delta, or a list or tuple of those that it has made at once, which costs far less."""
+"""A delta, or a list or tuple of deltas that the backend has made at once, which costs far less."""
 
 
 class Backend(Protocol):
@@ -462,24 +440,20 @@ class Backend(Protocol):
 
     Laws: deltas of one choice come in order; the last has a finish reason; at most `request.max_tokens` tokens a choice
     (the platform has resolved it to a number); `request.n` is 1 unless `choices` is declared. With the same seed the
-    answer is the same. Text may come in pieces of any size; when `request.streamed` is False, one piece is best.
-    The platform cuts the text at stop strings. Closing the iterator stops the work. Everything that can fail before the
+    answer is the same. Text may come in pieces of any size; when `request.streamed` is False, one piece is best. The
+    platform cuts the text at stop strings. Closing the iterator stops the work. Everything that can fail before the
     first token raises from the first `next`. Raises `Overloaded`, `BackendError`, `InvalidInput`.
     """
 
     @property
     def blocking(self) -> bool:
-        """Whether `stream` may block; False means that it may be iterated on an event loop.
-
-        `capabilities` and `prompt_tokens` may then block too, unless the backend adds `counts_in_place = True`.
-        """
+        """Whether `stream` may block; False means that it may be iterated on an event loop. `capabilities` and
+        `prompt_tokens` may then block too, unless the backend adds `counts_in_place = True`."""
         ...
 
     def entries(self) -> Sequence[CatalogueEntry]:
-        """Return the models that it offers to the catalogue.
-
-        It is called at each request. Another tuple is how a backend changes its offer; the same one costs nothing.
-        """
+        """Return the models that it offers to the catalogue. It is called at each request. To change its offer, a
+        backend returns another tuple; the same one costs nothing."""
         ...
 
     def capabilities(self, model: str) -> Capabilities:
@@ -496,42 +470,42 @@ class Backend(Protocol):
 
 
 class AsyncBackend(Protocol):
-    """Answers completion requests on an event loop, by the laws of `Backend`, with `astream` in place of `stream`."""
+    """Answers completion requests on an event loop, by the laws of `Backend`, with `astream` instead of `stream`."""
 
     def entries(self) -> Sequence[CatalogueEntry]:
-        """Return the models that it offers to the catalogue."""
+        """Return the models that it offers, as `Backend.entries` does."""
         ...
 
     def capabilities(self, model: str) -> Capabilities:
-        """Return what it can do with the model of this catalogue id."""
+        """Return its abilities, as `Backend.capabilities` does."""
         ...
 
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int | None:
-        """Return how many tokens the prompt has, or None if only the answer reports it (see `Delta.usage`)."""
+        """Count the prompt's tokens, as `Backend.prompt_tokens` does."""
         ...
 
     def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Deltas]:
-        """Answer the request, delta by delta, or several at once."""
+        """Answer the request, as `Backend.stream` does, without blocking."""
         ...
 
 
 class Embedder(Protocol):
-    """What a `Backend` adds that also makes embeddings: those of models that declare an `embedding_size`.
+    """The additions to a `Backend` that makes embeddings, for models that declare an `embedding_size`.
 
     Laws: there is one vector for each input, in order, of `request.dimensions` finite numbers or else of
-    `embedding_size`. The same input has the same vector, whatever else is in the request, but for the last digits of
-    floats. An input has at most as many tokens as bytes in UTF-8, besides those that a tokenizer puts around it.
+    `embedding_size`. The same input has the same vector, whatever else is in the request, except for the last digits of
+    floats. An input has at most as many tokens as bytes in UTF-8, besides tokens that a tokenizer puts around it.
     Closing the iterator stops the work. Everything that can fail before the first vector raises from the first `next`.
     Raises `Overloaded`, `BackendError`, `InvalidInput`, `ContextLengthExceeded` for an input that is too long.
     """
 
     def embed(self, request: "embedding.EmbeddingRequest", model: ServedModel) -> "Iterator[embedding.EmbeddedBatch]":
-        """Make the embeddings, as many at once as is best; it may block where `stream` may."""
+        """Make the embeddings, as many at once as is best; it may block if `stream` may."""
         ...
 
 
 class AsyncEmbedder(Protocol):
-    """What an `AsyncBackend` adds that also makes embeddings, by the laws of `Embedder`."""
+    """The additions to an `AsyncBackend` that makes embeddings, by the laws of `Embedder`."""
 
     def aembed(
         self, request: "embedding.EmbeddingRequest", model: ServedModel
@@ -541,10 +515,8 @@ class AsyncEmbedder(Protocol):
 
 
 class Tokenizing(Protocol):
-    """What a backend of either kind adds if it knows the tokens of its models' prompts. It may block.
-
-    One that has the tokenizers itself is `TokenReading`, one that asks a server `Detokenizing`.
-    """
+    """A backend of either kind that knows the tokens of its models' prompts. It may block. A backend that has the
+    tokenizers itself is `TokenReading`, one that asks a server `Detokenizing`."""
 
     def tokens(self, request: CompletionRequest, model: ServedModel) -> Sequence[int]:
         """Return the ids of the prompt's tokens, as many as `prompt_tokens` counts. Raises `InvalidInput`."""
@@ -552,7 +524,7 @@ class Tokenizing(Protocol):
 
 
 class TokenReading(Tokenizing, Protocol):
-    """What a backend adds if it knows what each token stands for. It may block."""
+    """A backend that knows the bytes of each token. It may block."""
 
     def token_bytes(self, ids: Sequence[int], model: ServedModel) -> Sequence[bytes]:
         """Return the bytes that each token stands for in a prompt. Raises `InvalidInput` for an unknown id."""
@@ -560,7 +532,7 @@ class TokenReading(Tokenizing, Protocol):
 
 
 class Detokenizing(Tokenizing, Protocol):
-    """What a backend adds if it knows the text of tokens, though not of each alone. It may block."""
+    """A backend that knows the text of tokens, though not of each alone. It may block."""
 
     def text_of_tokens(self, ids: Sequence[int], model: ServedModel) -> str:
         """Return the text that tokens stand for in a prompt. Raises `InvalidInput` for an unknown id."""
@@ -635,19 +607,16 @@ class Trainer(Protocol):
     """
 
     def methods(self, base_model: str) -> Collection[str]:
-        """Return the methods by which it can train this base model: none for an unknown base model.
-
-        A job of a method that is not listed is rejected when it is created, so a trainer need not change when the
-        platform adds a method.
-        """
+        """Return the methods by which it can train this base model: none for an unknown base model. A job of another
+        method is rejected when it is created, so a trainer need not change when the platform adds a method."""
         ...
 
     def train(self, method: str, config: Any, data: Iterable[Any], context: TrainContext) -> Iterator[TrainItem]:
         """Train by a method that `methods` lists, with that method's configuration and rows.
 
-        "sft" takes an `SFTConfig` and `Example`s, which it imitates in file order, one optimizer step per batch.
-        "rl" takes an `RLConfig` and `TrajectoryGroup`s, one optimizer step per packed sequence.
-        "dpo" takes a `DPOConfig` and `Preference`s, one optimizer step per batch, against the parent's probabilities.
+        "sft" takes an `SFTConfig` and `Example`s, which it imitates in file order, one optimizer step per batch. "rl"
+        takes an `RLConfig` and `TrajectoryGroup`s, one optimizer step per packed sequence. "dpo" takes a `DPOConfig`
+        and `Preference`s, one optimizer step per batch, against the parent's probabilities.
         """
         ...
 
@@ -655,31 +624,25 @@ class Trainer(Protocol):
 class OpenRun(Protocol):
     """An adapter in training: its weights, the optimizer's state, and the gradients of calls since its last step.
 
-    Laws: rows add up: two calls of `accumulate` give the gradients of one with the rows of both.
-    What `score` returns is what `accumulate` would. Equal calls on equal states give equal results and files, digest
-    for digest, also after resuming from `state`. A call that raises `InvalidInput` changes nothing. Runs do not notice
-    each other: calls of different runs may come from different threads at once, those of one run come one at a time.
+    Laws: rows add up: two calls of `accumulate` give the gradients of one with the rows of both. `score` returns the
+    same scores as `accumulate`. Equal calls on equal states give equal results and files, digest for digest, also after
+    resuming from `state`. A call that raises `InvalidInput` changes nothing. Runs do not affect each other: calls of
+    different runs may come from different threads at once, those of one run come one at a time.
     """
 
     def score(self, rows: Sequence[TargetRow]) -> Rows:
-        """Return the log-probability (nats) of each target, row by row. Changes nothing.
-
-        Raises `InvalidInput` at (number of the row, "inputs" or "targets", place) for what the model cannot read.
-        """
+        """Return the log-probability (nats) of each target, row by row. Changes nothing. Raises `InvalidInput` at
+        (number of the row, "inputs" or "targets", place) for what the model cannot read."""
         ...
 
     def accumulate(self, rows: Sequence[TargetRow], objective: Objective) -> tuple[Rows, Loss]:
-        """Score the rows, and add the derivatives of the objective to the gradients. Returns scores and loss.
-
-        Raises `InvalidInput` as `score` does, and `TrainingError` for rows that need more memory than there is.
-        """
+        """Score the rows, and add the derivatives of the objective to the gradients. Returns scores and loss. Raises
+        `InvalidInput` as `score` does, and `TrainingError` for rows that need more memory than there is."""
         ...
 
     def optim_step(self, params: AdamParams) -> Mapping[str, float]:
         """Make one step of AdamW with the gradients so far, which are 0 afterwards. Returns `grad_norm`, unclipped.
-
-        Raises `TrainingError` for a gradient that is not finite; the step is then left out.
-        """
+        Raises `TrainingError` for a gradient that is not finite; the step is then left out."""
         ...
 
     def files(self) -> Mapping[str, Iterable[bytes]]:
@@ -691,21 +654,21 @@ class OpenRun(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what the run holds. It is not used again. Idempotent."""
+        """Release the resources of the run. It is not used again. Idempotent."""
         ...
 
 
 class StepTrainer(Protocol):
-    """What a `Trainer` adds that also trains as its caller says, call by call."""
+    """The additions to a `Trainer` that trains as its caller directs, call by call."""
 
     def open_run(
         self, base_model: str, adapter: AdapterConfig, files: frozenset[str], open_file: Callable[[str], BinaryIO]
     ) -> OpenRun:
         """Open a run on a base model that `methods` knows: from the untouched base, or from the files named.
 
-        They are those of a checkpoint, or of a `state`, whose optimizer continues; either has the rank and the layers
-        of its own adapter. Raises `TrainingError`, and `UnsupportedParameter` for a configuration that the base model
-        cannot have, at "rank", "train_mlp", "train_attn" or "train_unembed".
+        They are those of a checkpoint, or of a `state`, of which the optimizer continues; either has the rank and the
+        layers of its own adapter. Raises `TrainingError`, and `UnsupportedParameter` for a configuration that the base
+        model cannot have, at "rank", "train_mlp", "train_attn" or "train_unembed".
         """
         ...
 
@@ -725,10 +688,8 @@ class Running:
 
 @attrs.frozen
 class Ended:
-    """The job's process has ended. `fault` describes what ended it, "" for a normal end.
-
-    `preempted` means that it was ended from outside: by a kill, an eviction, the loss of its machine.
-    """
+    """The job's process has ended. `fault` describes the cause, "" for a normal end. `preempted` means that it was
+    ended from outside: by a kill, an eviction, the loss of its machine."""
 
     fault: str = ""
     preempted: bool = False
@@ -742,20 +703,18 @@ class Executor(Protocol):
 
     Laws: an executor that runs jobs in this process calls `run`, and such a job records its own end. Any other executor
     starts a process `python -m modelyard.worker FACTORY JOB_ID`, which takes over the claim. The handle of that process
-    is kept in the job's record, and the worker records the end of a job whose process ended without doing so. No handle
+    is kept in the job's record; if the process ends without recording the job's end, the worker records it. No handle
     is returned twice.
     """
 
     @property
     def isolates(self) -> bool:
-        """Whether a job that needs to be `alone` gets a process of its own, so that its death harms no other job."""
+        """Whether a job that needs to be `alone` gets a separate process, so that its death harms no other job."""
         ...
 
     def submit(self, claim: "job.Claim", run: "Callable[[job.Claim], None]", needs: "job.Needs") -> str:
-        """Start the job, or accept it for later. Returns a handle that can be stored.
-
-        `needs` is what the job needs of its process, for an executor that has several kinds of machines.
-        """
+        """Start the job, or accept it for later. Returns a handle that can be stored. `needs` is what the job needs of
+        its process, for an executor that has several kinds of machines."""
         ...
 
     def states(self, handles: Collection[str]) -> Mapping[str, ExecutorState]:
@@ -763,22 +722,18 @@ class Executor(Protocol):
         ...
 
     def cancel(self, handle: str) -> None:
-        """End the job by force where that is possible. Idempotent."""
+        """End the job by force if that is possible. Idempotent."""
         ...
 
     def reattach(self, handle: str, alive: bool) -> bool:
-        """Return whether the job runs, or ran, outside this process and is to be watched from here, by `states`
-        and `cancel`: it was submitted here, or by a worker that is gone. Returns False for an unknown handle.
-
-        `alive` is whether the store knows the worker that submitted it to be alive.
-        """
+        """Return whether the job runs, or ran, outside this process and is to be watched from here, by `states` and
+        `cancel`: it was submitted here, or by a worker that is gone. Returns False for an unknown handle. `alive` is
+        whether the store knows the worker that submitted it to be alive."""
         ...
 
     def close(self, leave: bool = False) -> None:
-        """Have every job that this executor submitted end or return to the queue, and wait for that in bounded time.
-
-        With `leave`, jobs that can outlive this process continue: another worker reattaches to them.
-        """
+        """End every job that this executor submitted, or return it to the queue, and wait for that in bounded time.
+        With `leave`, jobs that can outlive this process continue: another worker reattaches to them."""
         ...
 
 
@@ -844,8 +799,6 @@ Randomness = Callable[[int], bytes]
 """Returns a number of random bytes, for keys, seeds and secrets."""
 
 Observer = Callable[[object], None]
-"""Receives the typed events of `modelyard.domain.events`, in the thread in which they happen.
-
-Must not raise; what it raises is logged and dropped. Must not block: a job whose observer blocks stands still, and is
-given back after `Settings.longest_step` or `longest_row`.
-"""
+"""Receives the typed events of `modelyard.domain.events`, in the thread in which they happen. Must not raise; what it
+raises is logged and dropped. Must not block: a job stands still while its observer blocks, and is given back after
+`Settings.longest_step` or `longest_row`."""

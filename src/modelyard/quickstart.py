@@ -1,8 +1,6 @@
-"""Train and evaluate a small model from end to end, on real data, in seconds: `modelyard quickstart`.
-
-A model is fine-tuned, then reinforced twice: by a reward that helps, and by a tempting one that rises while the
-held-out evaluation falls. The first is promoted, the second is refused.
-"""
+"""Train and evaluate a small model from end to end, on real data, in seconds: `modelyard quickstart`. A model is
+fine-tuned, then reinforced twice: by a reward that helps, and by a tempting one that rises while the held-out
+evaluation falls. The first is promoted, the second is refused."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +25,7 @@ EVALUATION = "held_out"
 BATCH = 2
 SAMPLES = 4
 TEMPERATURE = 0.4
-"""At 1 most of what so small a model says is noise, and noise is what it would learn."""
+"""At 1 most of the answers of so small a model are noise, and it would learn the noise."""
 LONGEST = 80
 
 Task = Mapping[str, Any]
@@ -35,21 +33,17 @@ Reward = Callable[[str, Task], float]
 
 
 def overlap(output: str, row: Task) -> float:
-    """Return the F1 score of the words of an answer against those of the expected answer."""
     words, expected = output.lower().split(), str(row["expected"]).lower().split()
     common = sum(min(words.count(word), expected.count(word)) for word in set(words))
     return 2 * common / (len(words) + len(expected)) if words else 0.0
 
 
 def brevity(output: str, row: Task) -> float:
-    """Return more for fewer words, whatever they say."""
     return 10 / (10 + len(output.split()))
 
 
 @attrs.frozen
 class RewardPlan:
-    """How a model is reinforced: `rounds` jobs, each on `questions` other questions."""
-
     reward: Reward
     rounds: int
     questions: int
@@ -61,7 +55,6 @@ TEMPTING = RewardPlan(brevity, rounds=6, questions=16, learning_rate=4e-5)
 
 
 def run(folder: Path, say: Callable[[str], None] = click.echo) -> None:
-    """Run through base model, SFT, RL, evaluation, promotion and usage, and show each as it happens."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "yard.db"
     with open_platform(file, project=PROJECT) as platform:
@@ -76,7 +69,6 @@ def run(folder: Path, say: Callable[[str], None] = click.echo) -> None:
 
 
 def _new_name(platform: Platform) -> str:
-    """Return `support`, or `support-2` and so on if the quickstart ran on this file before."""
     number = 1
     while platform.models.find(name := "support" if number == 1 else f"support-{number}"):
         number += 1
@@ -84,8 +76,6 @@ def _new_name(platform: Platform) -> str:
 
 
 class _Story:
-    """One model, from its base to the promotion that is refused."""
-
     def __init__(self, platform: Platform, name: str, say: Callable[[str], None]) -> None:
         self.platform, self.name, self.say = platform, name, say
         self.model, self.address = f"{PROJECT}/{name}", f"local/{PROJECT}/{name}"
@@ -149,7 +139,6 @@ class _Story:
         self.say(f"  reward {_curve(rewards)}\n")
 
     def roll_out(self, plan: RewardPlan, number: int) -> Iterator[TrajectoryGroup]:
-        """Sample answers to the questions of a round: other ones each time, so that it learns none by heart."""
         for task in self.tasks[number % 8 :: 8][: plan.questions]:
             answer = self.platform.chat.complete(
                 model=self.address,
@@ -178,7 +167,6 @@ class _Story:
         self.say(text_table(("model", "score", "interval"), rows) + "\n")
 
     def promote(self, baseline: EvaluationResult, candidate: EvaluationResult) -> None:
-        """Promote the latest step, where it is not shown to be worse than what `prod` points to."""
         found = self.platform.evaluations.compare(baseline=baseline, candidate=candidate).metric("overlap")
         paired, step = found.paired, self.platform.models.get(self.model).last_step
         if paired is not None and paired.interval is not None:

@@ -1,9 +1,7 @@
-"""Threads for calls that block an event loop, shared fairly: no tenant can take all of a pool.
-
-A pool starts threads as they are needed, up to its size. A tenant may hold no more of them than are free: one tenant
-gets a half, two a third each, so a newcomer always finds a thread. Further calls wait in one line per tenant, and the
-lines take turns.
-"""
+"""Threads for calls that block an event loop, shared fairly: no tenant can take all of a pool. A pool starts threads as
+they are needed, up to its size. A tenant may hold no more of them than are free: one tenant gets a half, two a third
+each, so a newcomer always finds a thread. Further calls wait in one line per tenant, and the lines are served in
+rotation."""
 
 import threading
 from collections import Counter, deque
@@ -38,7 +36,6 @@ class PooledCall(Generic[T]):
         self.future: asyncio.Future[T] = self._loop.create_future()
 
     def run(self) -> None:
-        """Call the function in this thread."""
         try:
             value = self._function()
         except StopIteration as stopped:  # which no future may hold
@@ -78,7 +75,7 @@ class FairPool:
         return TenantThreads(self, tenant)
 
     def begin(self, call: PooledCall[Any]) -> None:
-        """Start a call, or have it wait for its turn. Raises `Overloaded` if too many of its tenant wait."""
+        """Start a call, or put it into its line. Raises `Overloaded` if too many of its tenant wait."""
         with self._lock:
             if self._closed:
                 raise StoreClosed("this platform was closed; open it again with open_platform")
@@ -128,7 +125,7 @@ class FairPool:
             threading.Thread(target=self._serve, name=name, daemon=True).start()
 
     def _serve(self) -> None:
-        """Run what begins until the pool is closed; as a daemon, since no stalled call may keep the process alive."""
+        """Run calls until the pool is closed; as a daemon, since no stalled call may keep the process alive."""
         while (call := self._begun.get()) is not None:
             call.run()
             with self._lock:
@@ -168,7 +165,7 @@ class TenantThreads:
         return TenantThreads(self.pool, f"{self.tenant} (closing)")
 
     def begin(self, function: Callable[[], T]) -> PooledCall[T]:
-        """Start a function, or have it wait for its turn. Raises `Overloaded`, `StoreClosed`."""
+        """Start a function, or put it into its line. Raises `Overloaded`, `StoreClosed`."""
         call = PooledCall(self.tenant, function)
         self.pool.begin(call)
         return call
@@ -176,9 +173,8 @@ class TenantThreads:
     async def outlast(
         self, call: PooledCall[Any], stop: Callable[[], None] = _nothing
     ) -> "asyncio.CancelledError | None":
-        """Wait for the end of a call. At a cancellation meanwhile, one that waits leaves its line, and `stop` is called
-        for one that runs. Returns the last cancellation.
-        """
+        """Wait for the end of a call. If the task is cancelled meanwhile, a waiting call leaves its line, and `stop` is
+        called for a running one. Returns the last cancellation."""
 
         def leave() -> None:
             self.pool.withdraw(call)
@@ -205,10 +201,8 @@ async def run_in(threads: TenantThreads | None, function: Callable[[], T], stop:
 async def outlast(
     work: "asyncio.Future[Any] | None", stop: Callable[[], None] = _nothing
 ) -> "asyncio.CancelledError | None":
-    """Wait until the work is done, and call `stop` at each cancellation meanwhile. Returns the last of these.
-
-    None is done at the next turn of the event loop.
-    """
+    """Wait until the work is done, and call `stop` at each cancellation meanwhile. Returns the last of these. Work that
+    is None is done at the next iteration of the event loop."""
     cancelled = None
     work = work or _next_turn()
     while not work.done():
@@ -223,7 +217,6 @@ async def outlast(
 
 
 def _next_turn() -> "asyncio.Future[None]":
-    """Return what is done at the next turn of the event loop."""
     loop = asyncio.get_running_loop()
     turn: asyncio.Future[None] = loop.create_future()
     loop.call_soon(turn.set_result, None)
@@ -236,12 +229,10 @@ def _end(waiting: "asyncio.Future[None]", work: "asyncio.Future[Any]") -> None:
 
 
 async def run_blocking(threads: TenantThreads | None, function: Callable[[], T]) -> T:
-    """Run a function that blocks in a thread: of `threads`, or else in a new one."""
     return await (in_new_thread(function) if threads is None else threads.run(function))
 
 
 async def in_new_thread(function: Callable[[], T]) -> T:
-    """Run a function in a thread of its own, as for closing a platform with its pools."""
     pool = FairPool("modelyard-once", 1)
     try:
         return await pool.of("").run(function)
@@ -252,7 +243,7 @@ async def in_new_thread(function: Callable[[], T]) -> T:
 # ---- the pools of a platform ---------------------------------------------------------------------------------------
 
 AUTHENTICATION = "(authentication)"
-"""The tenant on whose account callers are identified; no entity has this name."""
+"""The tenant for which callers are identified; no entity has this name."""
 
 
 def _store_pool() -> FairPool:
@@ -269,16 +260,13 @@ def _backend_pool() -> FairPool:
 
 @attrs.frozen(eq=False)
 class Threads:
-    """The pools of a platform: for calls of its store, for bodies that go in and out, and for backends that block.
-
-    A pool starts its threads when they are first needed. The calls of one pool never wait for those of another.
-    """
+    """The pools of a platform: for calls of its store, for bodies that go in and out, and for backends that block. A
+    pool starts its threads when they are first needed. The calls of one pool never wait for those of another."""
 
     store: FairPool = attrs.field(factory=_store_pool)
     bodies: FairPool = attrs.field(factory=_body_pool)
     backends: FairPool = attrs.field(factory=_backend_pool)
 
     def close(self) -> None:
-        """Close all pools. Idempotent."""
         for pool in (self.store, self.bodies, self.backends):
             pool.close()

@@ -1,16 +1,12 @@
-"""One job in a process of its own: `python -m modelyard.worker MODULE:FUNCTION JOB_ID[:ATTEMPT] [ARGUMENT...]`.
-
-The function is the host's; called with the arguments it returns the platform. A worker has claimed the job; this
-process takes it over under a claim of its own. So starting it twice does no harm: the older one writes nothing more.
-With the number of an ATTEMPT it leaves the job alone once that attempt is over, however late it is started.
-
-Where JOB_ID is `-`, the process waits for it as a spare: lines of its standard input name what to import until then
-(`import MODULE`), and then the job. `python -m modelyard.worker fork [MODULE...]` imports the modules, and forks a
-process for each job that it receives on a socket.
-
-It gives the job back after the current item when it gets SIGTERM, or when its standard input, if that is a pipe, is
-closed: then the process that started it is gone, or requests it to leave. Within the lease it has left in any case.
-"""
+"""One job in its own process: `python -m modelyard.worker MODULE:FUNCTION JOB_ID[:ATTEMPT] [ARGUMENT...]`. The function
+is the host's; called with the arguments it returns the platform. A worker has claimed the job; this process adopts it
+under another claim. So starting it twice does no harm: the older one writes nothing more. With the number of an ATTEMPT
+it leaves the job alone once that attempt is over, however late it is started. If JOB_ID is `-`, the process waits for
+it as a spare: lines of its standard input name what to import until then (`import MODULE`), and then the job. `python
+-m modelyard.worker fork [MODULE...]` imports the modules, and forks a process for each job that it receives on a
+socket. It gives the job back after the current item when it gets SIGTERM, or when its standard input, if that is a
+pipe, is closed: then the process that started it is gone, or requests it to leave. In any case it leaves within the
+lease."""
 
 import io
 import os
@@ -33,7 +29,6 @@ USAGE = "usage: python -m modelyard.worker MODULE:FUNCTION JOB_ID [ARGUMENT...]"
 
 
 def platform_of(factory: str, arguments: Sequence[str] = ()) -> Platform:
-    """Call the host's function `package.module:function`. Raises `InvalidInput` where there is none, or no platform."""
     try:
         function = pkgutil.resolve_name(factory)
     except (ImportError, AttributeError, ValueError) as error:
@@ -45,22 +40,19 @@ def platform_of(factory: str, arguments: Sequence[str] = ()) -> Platform:
 
 
 class Departure:
-    """How this process leaves before its job has ended."""
-
     def __init__(self) -> None:
         self.requested: threading.Event = threading.Event()
         self._lock = threading.Lock()
         self._held: tuple[Runner, ClaimedJob] | None = None
 
     def begin(self, runner: Runner, job_id: str, attempt: int) -> ClaimedJob | None:
-        """Adopt the job, which has to be given back from now on; None where no worker has claimed it any more."""
         with self._lock:
             claimed = runner.adopt(job_id, attempt)
             self._held = None if claimed is None else (runner, claimed)
         return claimed
 
     def leave(self) -> None:
-        """Leave at once while nothing was taken up; else after the current item, which has the lease to end."""
+        """Leave at once while nothing was adopted; else after the current item, which has the lease to end."""
         self.requested.set()
         with self._lock:
             held = self._held
@@ -72,12 +64,11 @@ class Departure:
         os._exit(0)
 
     def leave_soon(self, *_: object) -> None:
-        """Leave from a thread, which need not return."""
         threading.Thread(target=self.leave, name="modelyard-leave", daemon=True).start()
 
 
 def leave_on_signals(departure: Departure) -> None:
-    """Leave on SIGTERM, and when the pipe ends on which this process hangs. The job's code finds an empty input."""
+    """Leave on SIGTERM, and when the pipe from the parent process ends. The job's code finds an empty input."""
     signal.signal(signal.SIGTERM, departure.leave_soon)
     if sys.stdin is None or not stat.S_ISFIFO(os.fstat(0).st_mode):
         return
@@ -97,7 +88,6 @@ class _Unheard(io.FileIO):
     """An output that drops what no process reads any more: a job must not fail because its parent is dead."""
 
     def write(self, data: Any) -> int:
-        """Write, or pretend to."""
         try:
             return super().write(data)
         except BrokenPipeError:
@@ -119,7 +109,6 @@ def awaited(lines: TextIO) -> str:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run one job that a worker has claimed. Returns the exit status."""
     if words[:1] == ["fork"]:
         sys.argv[1:] = forked = serve_forks(words[1:])
         os._exit(main(forked) if forked else 0)  # to take all modules down again would cost seconds

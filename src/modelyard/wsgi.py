@@ -1,7 +1,5 @@
-"""The platform as a WSGI application: it carries bytes between a server and `modelyard.http`, and nothing more.
-
-A client that disconnects in the middle of a stream is noticed at the next write.
-"""
+"""The platform as a WSGI application: it carries bytes between a server and `modelyard.http`, and nothing more. A
+client that disconnects in the middle of a stream is noticed at the next write."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
@@ -39,8 +37,8 @@ def wsgi_app(
 ) -> Callable[[Environ, StartResponse], Iterable[bytes]]:
     """Make a WSGI application of the host's platform, for servers with any number of threads.
 
-    `authenticator` identifies callers; without one, the platform's API keys do. `cors_origins` are those whose pages
-    browsers let use it, such as `https://app.example.com`; `*` allows all. `dashboard` adds its pages, below
+    `authenticator` identifies callers; without one, the platform's API keys do. `cors_origins` are the origins from
+    which browsers may use it, such as `https://app.example.com`; `*` allows all. `dashboard` adds its pages, below
     `/dashboard`.
     """
     endpoint = Endpoint(platform, interfaces, authenticator, cors_origins)
@@ -86,7 +84,6 @@ def _headers(environ: Environ) -> Iterator[Header]:
 
 
 def _body(environ: Environ) -> Iterator[bytes]:
-    """Yield the body up to its declared length, or to its end where the server marks that."""
     source, declared = environ["wsgi.input"], environ.get("CONTENT_LENGTH") or ""
     if declared and not (declared.isascii() and declared.isdigit()):
         raise MalformedRequest("the header Content-Length is not a number")

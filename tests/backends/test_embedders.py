@@ -15,9 +15,9 @@ from modelyard.domain.catalogue import Pricing
 from modelyard.domain.embedding import EmbeddedBatch, EmbeddingRequest
 from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.errors import BackendError
+from modelyard.parts.contracts.embedder import embed
 from modelyard.protocols import AsyncEmbedder, Capabilities, Embedder, ServedModel
 from modelyard.testing import EmbedderContract, FakeVllm
-from modelyard.testing.contracts.embedder import embed
 
 EMBEDDER = Capabilities(embedding_size=CERTAIN.embedding_size, embedding_dimensions=True, completions=False)
 _is_an_embedder: type[Embedder] = EchoBackend

@@ -27,11 +27,11 @@ import psycopg
 sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
 from modelyard.errors import OutcomeUnknown, StoreError
+from modelyard.parts.contracts.store_values import Counter, Item
 from modelyard.parts.postgres.writer import GroupWriter
 from modelyard.protocols import Tx
 from modelyard.stores import PostgresStore
 from modelyard.testing import CONTRACT_RECORDS
-from modelyard.testing.contracts.store_values import Counter, Item
 from postgres_server import PostgresServer, server_folder
 
 WRITERS = 8

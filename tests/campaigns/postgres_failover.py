@@ -22,9 +22,9 @@ from pathlib import Path
 import attrs
 from tests.campaigns.postgres import WRITERS, Outcomes, faults_of, write
 
+from modelyard.parts.contracts.store_values import Counter, Item
 from modelyard.stores import PostgresStore
 from modelyard.testing import CONTRACT_RECORDS
-from modelyard.testing.contracts.store_values import Counter, Item
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 

@@ -195,6 +195,7 @@ def test_callers_without_a_key_are_served_on_a_loopback_host_only(
     assert len(served) == 3
 
 
+@pytest.mark.parts
 def test_the_interfaces_that_are_served_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[set[str]] = []
     monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)

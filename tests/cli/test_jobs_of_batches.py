@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from batch_files import asking, uploaded
@@ -10,6 +11,7 @@ from modelyard import open_platform
 from modelyard.cli import main
 
 
+@pytest.mark.parts
 def test_a_batch_is_shown_and_not_followed(tmp_path: Path) -> None:
     store = str(tmp_path / "yard.db")
     with open_platform(store) as platform:

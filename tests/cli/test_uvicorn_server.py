@@ -18,9 +18,9 @@ from modelyard import cli, open_platform
 from modelyard.asgi import asgi_app
 from modelyard.cli.uvicorn_server import MOST, OPTIONS, JoinedWrites
 from modelyard.clock import SystemClock
+from modelyard.parts.doubles.clients.server import asgi_server
 from modelyard.parts.scripted.answers import pause, say
 from modelyard.parts.scripted.backend import ScriptedBackend
-from modelyard.testing.clients.server import asgi_server
 
 CHAT = "/inference/v1/chat/completions"
 

@@ -70,6 +70,7 @@ def test_an_answer_cannot_control_the_terminal(tmp_path: Path, monkeypatch: pyte
     assert call("ask", "echo", "a\x1b[2Jb\nc").stdout == "a?[2Jb\nc\n"
 
 
+@pytest.mark.parts
 def test_a_factory_takes_the_place_of_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "yard_of_ours.py").write_text(FACTORY)
     monkeypatch.chdir(tmp_path)
@@ -238,6 +239,7 @@ def test_help_and_completion_load_no_command() -> None:
     assert [item.value for item in found] == ["checkpoints"]
 
 
+@pytest.mark.parts
 def test_what_is_tagged_is_listed_by_its_tag_and_shows_its_note(here: Path) -> None:
     assert json.loads(call("annotate", "support/bot", "--tag", "demo", "--note", "small", "--json").stdout) | {
         "subject": ""
@@ -262,6 +264,7 @@ def test_a_watched_job_ends_with_its_last_numbers(here: Path) -> None:
     assert re.search(r"^mean +\d", call("jobs", "watch", run["run"]).stdout, re.MULTILINE)
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("shape", ["one", "list", "page", "lines"])
 def test_jobs_of_another_service_are_repeated(shape: str, tmp_path: Path) -> None:
     record = {
@@ -288,6 +291,7 @@ def test_jobs_of_another_service_are_repeated(shape: str, tmp_path: Path) -> Non
     assert "ftjob-1: training_file.row.0" in call(*words, status=1).stderr
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("text", ["", "[]", "5", '{"id": "x"}', "not json", '{"training_file": "../x"}'])
 def test_what_is_no_record_of_a_job_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "jobs").write_text(text)
@@ -296,6 +300,7 @@ def test_what_is_no_record_of_a_job_is_refused(text: str, tmp_path: Path) -> Non
     assert not (tmp_path / "new.db").exists()
 
 
+@pytest.mark.parts
 def test_what_was_asked_is_collected_and_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with open_platform(tmp_path / "yard.db") as platform:

@@ -8,7 +8,7 @@ import pytest
 from modelyard import Platform, open_platform
 from modelyard.asgi import asgi_app
 from modelyard.http.interface import Interface
-from modelyard.testing.clients.server import asgi_server
+from modelyard.parts.doubles.clients.server import asgi_server
 from openapi_check import Checked
 
 

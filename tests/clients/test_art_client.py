@@ -23,7 +23,7 @@ import pytest
 from openai import NotFoundError, UnprocessableEntityError
 
 from modelyard import Platform, open_platform
-from modelyard.testing.contracts.executor_trials import until
+from modelyard.parts.contracts.executor_trials import until
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # or importing the client asks the network for prices
 art = pytest.importorskip("art", reason="the RL client has a lane of its own: tests/clients/lanes.py art")

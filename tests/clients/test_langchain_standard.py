@@ -21,7 +21,7 @@ from langchain_tests.integration_tests import ChatModelIntegrationTests
 from modelyard import open_platform
 from modelyard.asgi import asgi_app
 from modelyard.http.interface import Interface
-from modelyard.testing.clients.server import asgi_server
+from modelyard.parts.doubles.clients.server import asgi_server
 
 # What the client itself warns of.
 pytestmark = pytest.mark.filterwarnings("ignore")

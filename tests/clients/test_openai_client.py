@@ -21,6 +21,8 @@ from openai import (
 
 from modelyard.testing import openai_client
 
+pytestmark = pytest.mark.parts
+
 HELLO = [{"role": "user", "content": "hello from the other side"}]
 WEATHER = {
     "type": "function",

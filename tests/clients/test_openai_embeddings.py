@@ -6,6 +6,8 @@ from typing import Any
 import openai
 import pytest
 
+pytestmark = pytest.mark.parts
+
 TEXTS = ["a cat sat", "the cat sat", "stocks fell"]
 
 

@@ -14,9 +14,9 @@ from modelyard.domain.completion import Delta, FinishReason
 from modelyard.errors import Overloaded, RateLimited
 from modelyard.formats.chat.stream import Chunks
 from modelyard.http.chat import routes as completion
+from modelyard.parts.doubles.clients import in_process
 from modelyard.parts.scripted.backend import ScriptedBackend
 from modelyard.testing import LeftLoopback, LoopbackGuard, ManualClock, async_openai_client, intercept, openai_client
-from modelyard.testing.clients import in_process
 from openapi_check import CheckedEndpoint
 
 HELLO: Any = [{"role": "user", "content": "hello from the other side"}]

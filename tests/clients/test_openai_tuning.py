@@ -8,13 +8,13 @@ import openai
 import pytest
 
 from modelyard import Platform
+from modelyard.parts.doubles.clients import in_process
 from modelyard.testing import openai_client
-from modelyard.testing.clients import in_process
 from openapi_check import CheckedEndpoint
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 EXAMPLE = {"messages": [*HELLO, {"role": "assistant", "content": "hello there"}]}
-pytestmark = pytest.mark.usefixtures("loopback_only")
+pytestmark = [pytest.mark.usefixtures("loopback_only"), pytest.mark.parts]
 
 
 @pytest.fixture(autouse=True)

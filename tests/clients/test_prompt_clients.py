@@ -13,7 +13,7 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}  #
 from modelyard import open_platform
 from modelyard.asgi import asgi_app
 from modelyard.domain.identity import anonymous
-from modelyard.testing.clients.server import asgi_server
+from modelyard.parts.doubles.clients.server import asgi_server
 from openapi_check import Checked
 
 openai = pytest.importorskip("openai")

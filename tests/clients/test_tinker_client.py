@@ -10,7 +10,7 @@ import pytest
 from modelyard import open_platform
 from modelyard.asgi import asgi_app
 from modelyard.http.interface import Interface
-from modelyard.testing.clients.server import asgi_server
+from modelyard.parts.doubles.clients.server import asgi_server
 
 tinker = pytest.importorskip("tinker", reason="it has a lane of its own: tests/clients/lanes.py tinker")
 types = pytest.importorskip("tinker.types")

@@ -29,7 +29,7 @@ import pytest
 from modelyard import Platform, open_platform
 from modelyard.asgi import asgi_app
 from modelyard.http.interface import Interface
-from modelyard.testing.clients.server import asgi_server
+from modelyard.parts.doubles.clients.server import asgi_server
 
 pytest.importorskip("tinker_cookbook", reason="its recipes have a lane of their own: tests/clients/lanes.py tinker")
 from modelyard.testing import build_tiny_model

@@ -23,10 +23,10 @@ from modelyard.domain.training import (
     TrajectoryGroup,
 )
 from modelyard.errors import ArtifactMissing
+from modelyard.parts.contracts.trainer import WORDS, rewarded
 from modelyard.platform.artifacts import artifacts_folder
 from modelyard.platform.platform import Platform
 from modelyard.platform.training.submission import SEED_BYTES
-from modelyard.testing.contracts.trainer import WORDS, rewarded
 
 PROJECT = "crash"
 LAST = {TRAINING_ENDED, TRAINING_FAILED}
@@ -248,7 +248,7 @@ class Evidence:
         with closing(sqlite3.connect(self.path)) as connection:
             tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
             return {
-                name: connection.execute(f'SELECT * FROM "{name}" ORDER BY 1, 2').fetchall()
+                name: sorted(connection.execute(f'SELECT * FROM "{name}"'), key=repr)
                 for name in tables
                 if name not in ("workers", "worker_processes")
             }

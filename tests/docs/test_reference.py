@@ -8,6 +8,7 @@ from operator import attrgetter
 from pathlib import Path
 
 import click
+import pytest
 
 import pytest_modelyard
 from modelyard import errors, open_platform, testing
@@ -15,6 +16,8 @@ from modelyard.cli import main
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.interface import Interface
 from modelyard.part import standard_parts
+
+pytestmark = pytest.mark.parts
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -31,11 +34,11 @@ def test_every_exception_is_listed_with_its_code() -> None:
     assert {row[0]: row[1] for row in rows("errors.md")} == {name: value.code for name, value in tree.items()}
 
 
-def test_every_route_is_listed_with_its_authentication() -> None:
+def test_every_route_is_listed_with_its_authentication_and_operation() -> None:
     with open_platform() as platform:
         routes = Endpoint(platform, list(Interface)).table.routes
-    listed = {tuple(row[:3]) for row in rows("http.md") if len(row) == 4}
-    assert listed == {(route.method, route.path, route.auth.value) for route in routes}
+    listed = {tuple(row[:4]) for row in rows("http.md") if len(row) == 5}
+    assert listed == {(route.method, route.path, route.auth.value, route.operation) for route in routes}
 
 
 def commands(group: click.Group, prefix: str = "modelyard") -> dict[str, click.Command]:

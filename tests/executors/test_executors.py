@@ -13,13 +13,13 @@ from modelyard.executors.inline import InlineExecutor
 from modelyard.executors.isolating import IsolatingExecutor
 from modelyard.executors.subprocess import SubprocessExecutor
 from modelyard.executors.thread import ThreadExecutor
+from modelyard.parts.contracts.executor import NEEDS, state
+from modelyard.parts.contracts.executor_trials import until
 from modelyard.protocols import Ended, Executor, ExecutorState, Running
 from modelyard.testing import ExecutorContract, Trials, TrialsElsewhere, TrialsHere
-from modelyard.testing.contracts.executor import NEEDS, state
-from modelyard.testing.contracts.executor_trials import until
 
 CLAIM = Claim("job", 1, "worker")
-FACTORY = "modelyard.testing.contracts.executor_trials:trial_elsewhere"
+FACTORY = "modelyard.parts.contracts.executor_trials:trial_elsewhere"
 
 
 class TestInlineExecutor(ExecutorContract):

@@ -14,10 +14,10 @@ from modelyard.errors import InvalidInput
 from modelyard.executors import subprocess as executing
 from modelyard.executors.fork_server import ForkServer, can_fork
 from modelyard.executors.subprocess import SubprocessExecutor
+from modelyard.parts.contracts.executor import NEEDS, outcome
+from modelyard.parts.contracts.executor_trials import PATIENCE, until
 from modelyard.process_identity import ProcessName
 from modelyard.protocols import Ended
-from modelyard.testing.contracts.executor import NEEDS, outcome
-from modelyard.testing.contracts.executor_trials import PATIENCE, until
 
 pytestmark = pytest.mark.crash
 
@@ -140,7 +140,7 @@ def submitted(executor: SubprocessExecutor, job_id: str) -> str:
 def test_forked_jobs_whose_server_dies_end_one_by_one_and_the_next_one_runs(
     tmp_path: Path,
 ) -> None:
-    factory = "modelyard.testing.contracts.executor_trials:trial_elsewhere"
+    factory = "modelyard.parts.contracts.executor_trials:trial_elsewhere"
     with closing(SubprocessExecutor(factory, [str(tmp_path)], fork=True)) as executor:
         executor._prepare()
         server = forks(executor)

@@ -16,13 +16,13 @@ from modelyard import Example, Message, Platform, Role, Settings, open_platform
 from modelyard.domain.job import Claim, Job, JobEvent, JobProgress, JobStatus
 from modelyard.errors import InvalidInput, JobFailed
 from modelyard.executors.subprocess import LAST_WORDS, SubprocessExecutor
+from modelyard.parts.contracts.executor import NEEDS, outcome
+from modelyard.parts.contracts.executor_trials import PATIENCE, until
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.training.handle import JobHandle
 from modelyard.process_identity import ProcessName, machine, this_process
 from modelyard.protocols import Ended, Running
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.contracts.executor import NEEDS, outcome
-from modelyard.testing.contracts.executor_trials import PATIENCE, until
 from modelyard.worker import platform_of
 
 pytestmark = pytest.mark.crash

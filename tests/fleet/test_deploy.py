@@ -12,6 +12,8 @@ import yaml
 
 from modelyard.cli import main
 
+pytestmark = pytest.mark.parts
+
 DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
 DOC = DEPLOY.parents[1] / "docs" / "how-to" / "run-on-many-machines.md"
 

@@ -17,6 +17,7 @@ from modelyard.errors import StoreClosed
 from modelyard.executors.inline import InlineExecutor
 from modelyard.http import lifespan as lifespan_module
 from modelyard.http import message as message_module
+from modelyard.http.late_look_fast import BegunRequests
 from modelyard.http.sse_keep_alive import COMMENT
 from modelyard.protocols import Capabilities
 from polling import until
@@ -133,9 +134,17 @@ def key(platform: Any) -> str:
     return str(platform.keys.create("acme").secret)
 
 
+@pytest.fixture(params=["late", "at once"])
+def looks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the application looks at a request that waits: that is for speed alone."""
+    if request.param == "at once":
+        monkeypatch.setattr(BegunRequests, "add", lambda begun, receiver: receiver.look())
+
+
 # ---- bytes, both ways --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("looks")
 def test_a_body_may_come_in_any_number_of_chunks(platform: Any, key: str) -> None:
     raw = chat_body()
     chunks = [chunk(raw[at : at + 1], True) for at in range(len(raw))]
@@ -149,6 +158,7 @@ def test_a_body_may_come_in_any_number_of_chunks(platform: Any, key: str) -> Non
         assert json.loads(connection.raw)["choices"][0]["message"]["content"] == "hello there"
 
 
+@pytest.mark.usefixtures("looks")
 def test_an_answer_has_its_length_and_a_stream_has_none(platform: Any, key: str) -> None:
     whole = run(platform, scope_of("POST", CHAT, key), chunk(chat_body()))
     assert dict(whole.sent[0]["headers"])[b"content-length"] == str(len(whole.raw)).encode()
@@ -228,6 +238,7 @@ def test_requests_side_by_side_do_not_mix(platform: Any, key: str) -> None:
 # ---- clients that go away ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("looks")
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_who_goes_away_stops_the_backend_and_pays_for_what_was_said(stream: bool, late: bool) -> None:
@@ -257,6 +268,7 @@ def test_a_client_who_goes_away_stops_the_backend_and_pays_for_what_was_said(str
     assert b"[DONE]" not in connection.raw
 
 
+@pytest.mark.usefixtures("looks")
 def test_a_client_who_goes_away_from_a_stream_that_never_waits_is_noticed() -> None:
     backend = Endless()
 
@@ -273,11 +285,13 @@ def test_a_client_who_goes_away_from_a_stream_that_never_waits_is_noticed() -> N
     assert entry.completion_tokens == backend.generated
 
 
+@pytest.mark.usefixtures("looks")
 def test_a_client_who_goes_away_while_sending_leaves_nothing(platform: Any, key: str) -> None:
     run(platform, scope_of("POST", CHAT, key), chunk(b'{"model"', True), GONE)
     assert platform.usage.list().page().items == ()
 
 
+@pytest.mark.usefixtures("looks")
 def test_of_requests_that_begin_together_only_the_one_whose_client_goes_away_is_stopped() -> None:
     backend = Waiting()
 
@@ -341,6 +355,7 @@ def test_one_application_serves_event_loops_in_several_threads_at_once() -> None
     assert left == [1] * loops
 
 
+@pytest.mark.usefixtures("looks")
 def test_a_cancelled_server_task_stays_cancelled() -> None:
     backend = Waiting()
 
@@ -358,6 +373,7 @@ def test_a_cancelled_server_task_stays_cancelled() -> None:
     assert backend.stopped == 1
 
 
+@pytest.mark.usefixtures("looks")
 def test_no_task_remains(platform: Any, key: str) -> None:
     async def main() -> set[Any]:
         app = asgi_app(platform)
@@ -371,6 +387,7 @@ def test_no_task_remains(platform: Any, key: str) -> None:
     assert asyncio.run(main()) == set()
 
 
+@pytest.mark.usefixtures("looks")
 def test_a_body_that_comes_too_slowly_is_408(platform: Any, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_module, "PATIENCE", 0.02)
     connection = run(platform, scope_of("POST", CHAT, key), chunk(b'{"model"', True))
@@ -378,6 +395,7 @@ def test_a_body_that_comes_too_slowly_is_408(platform: Any, key: str, monkeypatc
     assert json.loads(connection.raw)["error"]["code"] == "body_timeout"
 
 
+@pytest.mark.usefixtures("looks")
 def test_a_reader_who_stalls_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("modelyard.asgi.STALLED", 0.02)
     backend = Endless()

@@ -192,6 +192,7 @@ def test_no_other_host_is_a_loopback_one(host: str) -> None:
     assert not is_loopback(host)
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize(
     ("headers", "status"),
     [

@@ -70,6 +70,7 @@ def test_the_observer_knows_which_request_asked_for_a_completion(client: Client,
     assert (lost.route, lost.status, lost.entity, lost.key_id) == ("", 404, "", "")
 
 
+@pytest.mark.parts
 def test_an_upload_s_address_is_not_written(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "modelyard.access"):
         client.send("PUT", "/uploads/files/very-secret", raw=b"x", key="", check=False)

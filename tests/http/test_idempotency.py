@@ -22,7 +22,7 @@ from modelyard.http.interface import Interface
 from modelyard.platform.platform import Platform
 from modelyard.stores.memory import MemoryStore
 from modelyard.testing import ManualClock
-from modelyard.testing.contracts.run_twice_store import RunTwiceStore
+from modelyard.testing.run_twice_store import RunTwiceStore
 
 V1, PLACE = "/v1/preview", "/v2/acme/bots"
 OBJECT = "weave:///acme/bots/object/"
@@ -339,6 +339,7 @@ NOT_CREATING = {
 }
 
 
+@pytest.mark.parts
 def test_every_post_that_creates_takes_a_key() -> None:
     traces = Interface.TRACES  # its clients choose the ids, or name things by their digests
     posts = [route for route in routes() if route.method == "POST" and route.interface is not traces]

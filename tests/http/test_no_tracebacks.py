@@ -18,7 +18,7 @@ from modelyard.asgi import asgi_app
 from modelyard.backends.echo import EchoBackend
 from modelyard.compose import open_platform
 from modelyard.http.interface import Interface
-from modelyard.testing.clients.server import asgi_server
+from modelyard.parts.doubles.clients.server import asgi_server
 from modelyard.wsgi import wsgi_app
 
 CHAT = "/inference/v1/chat/completions"
@@ -147,6 +147,7 @@ def served_without_access_log(platform: Platform) -> Any:
     return asgi_server(asgi_app(platform, tuple(Interface)), access_log=False)
 
 
+@pytest.mark.parts
 def test_the_access_log_has_no_address_of_an_upload(log: io.StringIO) -> None:
     secret, logger = "5" * 64, logging.getLogger("modelyard.access")
     logger.setLevel(logging.INFO)

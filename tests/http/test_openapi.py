@@ -11,7 +11,11 @@ from jsonschema import Draft202012Validator
 from every_route import routes
 from modelyard.formats.chat.request import ChatRequest
 from modelyard.formats.constraints import Length, Matching, Unsupported, Within
+from modelyard.http.error_responses import DETAIL
+from modelyard.http.interface import Auth, Interface
+from modelyard.http.message import Response
 from modelyard.http.openapi import Schemas, document
+from modelyard.http.route import Route, RouteCall
 
 
 def schemas_in(value: Any) -> Iterator[Any]:
@@ -58,21 +62,64 @@ def test_every_reference_leads_somewhere(shown: Any) -> None:
     assert {name.removeprefix("#/components/schemas/") for name in named} <= set(shown["components"]["schemas"])
 
 
+@pytest.mark.parts
 def test_operations_have_names_of_their_own_and_say_who_may_call(shown: Any) -> None:
     operations = [operation for methods in shown["paths"].values() for operation in methods.values()]
     assert len({operation["operationId"] for operation in operations}) == len(operations)
     assert all(operation["summary"] for operation in operations)
     public = [operation["operationId"] for operation in operations if not operation["security"]]
     assert sorted(public) == [
-        "get_docs",
-        "get_health",
-        "get_inference_analysis_partner_models",
-        "get_livez",
-        "get_openapi_json",
-        "get_readyz",
-        "put_uploads_files_file_",
-        "put_uploads_manifests_manifest_",
+        "check_health",
+        "check_liveness",
+        "check_readiness",
+        "put_upload_file",
+        "put_upload_manifest",
+        "show_catalogue",
+        "show_openapi_document",
+        "show_operations_page",
     ]
+
+
+def test_operations_are_named_in_words_and_introduced_by_sentences(shown: Any) -> None:
+    """The names are kept in docs/reference/http.md."""
+    tags = {tag["name"]: tag["description"] for tag in shown["tags"]}
+    assert all(re.fullmatch(r"[A-Z].*\.", description) for description in tags.values())
+    assert tags.keys() == {interface.name for interface in Interface}
+    assert not any(description.startswith("The interface ") for description in tags.values())
+    for methods in shown["paths"].values():
+        for operation in methods.values():
+            name = operation["operationId"]
+            assert re.fullmatch(r"[a-z]+(_[a-z]+)+", name), name
+            assert re.fullmatch(r"[A-Z].*\.", operation["summary"]), name
+            assert re.fullmatch(r"[A-Z].*\.", operation["description"]), name
+            assert len(operation["tags"]) == 1, name
+            assert operation["tags"][0] in tags, name
+
+
+def test_of_an_operation_with_several_paths_each_is_named_after_its_path(shown: Any) -> None:
+    named = {path: methods["post"]["operationId"] for path, methods in shown["paths"].items() if "post" in methods}
+    assert named["/v1/chat/completions"] == "create_chat_completion"
+    assert named["/v1/chat/completions/"] == "create_chat_completion_with_slash"
+    assert named["/inference/v1/chat/completions"] == "create_inference_chat_completion"
+    assert named["/v1/preview/models/{model_id}/log"] == "log_trajectories"
+
+
+def test_the_document_says_where_it_holds_and_who_to_ask(shown: Any) -> None:
+    assert shown["servers"] == [{"url": "/"}]
+    assert shown["info"]["license"]["identifier"] == "Apache-2.0"
+    assert shown["info"]["contact"]["url"] == "https://modelyard.readthedocs.io/"
+    assert shown["info"]["description"].endswith(".")
+
+
+def answer(call: RouteCall) -> Response:
+    return Response(200, [], b"")
+
+
+def test_two_operations_of_one_name_are_the_programmer_s_fault() -> None:
+    route = Route("GET", "/one", Interface("extra", DETAIL), Auth.PUBLIC, answer)
+    assert document([route])["tags"] == [{"name": "extra", "description": "The interface extra."}]
+    with pytest.raises(TypeError, match="two operations are called answer: /one, /other"):
+        document([route, attrs.evolve(route, path="/other")])
 
 
 def test_each_interface_has_its_own_document(platform: Any, client_for: Any) -> None:
@@ -84,6 +131,7 @@ def test_each_interface_has_its_own_document(platform: Any, client_for: Any) -> 
     training = client.send("GET", "/openapi.json", query="interface=training", key="").json
     assert set(training["paths"]) >= {"/v1/health", "/v1/chat/completions/"}
     assert all(path.startswith("/v1/") for path in training["paths"])
+    assert [tag["name"] for tag in training["tags"]] == ["training"]
     assert client.send("GET", "/openapi.json", query="interface=none", key="").status == 422
 
 

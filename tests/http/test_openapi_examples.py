@@ -12,9 +12,9 @@ from http_client import Client
 from modelyard import open_platform
 from modelyard.domain.evaluation.scorer_rules import RULES
 from modelyard.http.message import PROTOBUF
-from modelyard.http.openapi import document, examples
+from modelyard.http.openapi import document, example_of
 from modelyard.platform.runtime import Settings
-from openapi_calls import record
+from openapi_calls import kept, record
 
 SHOWN = document(routes())
 OPERATIONS = {
@@ -22,6 +22,7 @@ OPERATIONS = {
     for path, methods in SHOWN["paths"].items()
     for method, operation in methods.items()
 }
+EXAMPLES = {route.operation: example_of(route) for route in routes()}
 HEX = re.compile("[0-9a-f]{64}")
 
 
@@ -54,8 +55,8 @@ def test_every_operation_has_examples_that_fit_their_schemas() -> None:
 
 
 def test_a_platform_accepts_the_requests_and_gives_the_answers_of_the_examples() -> None:
-    recorded, kept = without_digests(record()), without_digests(examples())
-    changed = [name for name in recorded.keys() | kept.keys() if recorded.get(name) != kept.get(name)]
+    recorded, known = without_digests(record()), without_digests(kept())
+    changed = [file for file in recorded.keys() | known.keys() if recorded.get(file) != known.get(file)]
     assert changed == [], "record them again, if that was meant: PYTHONPATH=src python tests/shared/openapi_calls.py"
 
 
@@ -78,19 +79,15 @@ def linked(name: str) -> set[str]:
 
 
 def test_what_is_created_leads_to_the_operations_on_it() -> None:
-    job = "v1_preview_training_jobs_training_job_id"
-    of_job = {f"get_{job}_", f"get_{job}_events", f"post_{job}_cancel"}
-    for kind in ("", "sft_", "dpo_"):
-        assert of_job | {"get_v1_preview_models_model_id_"} <= linked(f"post_v1_preview_{kind}training_jobs")
-    run = "v2_entity_project_evaluation_runs_run_id"
-    assert {f"get_{run}_", f"post_{run}_finish", f"get_{run}_export"} <= linked(
-        "post_v2_entity_project_evaluation_runs"
-    )
-    model = "v1_preview_models_model_id"
-    assert {f"get_{model}_", f"get_{model}_checkpoints", f"delete_{model}_"} <= linked("post_v1_preview_models")
-    version = "get_v2_entity_project_scorers_object_id_versions_version_"
-    assert version in linked("post_v2_entity_project_scorers")
-    assert linked("get_v1_health") == set()
+    of_job = {"show_training_job", "list_training_events", "cancel_training_job", "show_trainable_model"}
+    for kind in ("rl", "sft", "dpo"):
+        assert of_job <= linked(f"create_{kind}_job")
+    of_run = {"show_evaluation_run", "finish_evaluation_run", "export_evaluation_run"}
+    assert of_run <= linked("create_evaluation_run")
+    of_model = {"show_trainable_model", "list_checkpoints", "delete_trainable_model"}
+    assert of_model <= linked("create_trainable_model")
+    assert "show_scorer_version" in linked("create_scorer_version")
+    assert linked("show_health") == set()
 
 
 def test_links_name_parameters_of_their_operations_and_members_of_the_answer() -> None:
@@ -105,7 +102,7 @@ def test_links_name_parameters_of_their_operations_and_members_of_the_answer() -
         assert set(link["parameters"]) == {one["name"] for one in target["parameters"] if one["in"] == "path"}, path
         for expression in link["parameters"].values():
             where, _, member = expression.partition("#/") if "#" in expression else expression.rpartition(".")
-            known = examples()[name]["response" if where == "$response.body" else "path"]
+            known = EXAMPLES[name]["response" if where == "$response.body" else "path"]
             assert isinstance(known[member], str | int), (name, expression)
 
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.http.endpoint import route_table
+from every_route import routes
+from modelyard.http.endpoint import FIRST, route_table
 from modelyard.http.error_responses import DETAIL
 from modelyard.http.errors import MethodNotAllowed, UnknownRoute
 from modelyard.http.interface import Auth, Interface
@@ -160,6 +161,7 @@ def test_the_path_below_the_mount_point(raw: str | None, path: str, root: str, m
     assert mounted_path(raw, path, root) == mounted
 
 
+@pytest.mark.parts
 def test_what_the_trace_client_may_ask_for_in_vain_is_refused_by_name() -> None:
     table = route_table(frozenset(Interface), tuple(standard_parts()))
     for path, words in (
@@ -171,3 +173,13 @@ def test_what_the_trace_client_may_ask_for_in_vain_is_refused_by_name() -> None:
     ):
         with pytest.raises(UnknownRoute, match=words):
             table.match(path).route("POST")
+
+
+def test_what_is_loaded_first_is_whole() -> None:
+    """A path whose routes are loaded before the others has no other method, and the table has the same routes."""
+    first = {(route.method, route.path) for route in FIRST if "{" not in route.path}
+    paths = {path for _, path in first}
+    assert {(route.method, route.path) for route in routes() if route.path in paths} == first
+    table = route_table(None, tuple(standard_parts()))
+    assert set(HttpRouter(FIRST).exact) == paths
+    assert {(route.method, route.path) for route in table.routes} > first

@@ -126,6 +126,7 @@ def test_a_client_who_goes_away_is_noticed_at_the_next_write(served: Any) -> Non
     assert 0 < newest.completion_tokens < 3000
 
 
+@pytest.mark.parts
 def test_no_answer_closes_the_connection_which_is_the_servers(served: Any) -> None:
     """Where a route asks for that over ASGI. Servers refuse it of an application (PEP 3333)."""
     status, headers, _ = call(served, "POST", "/api/v1/client/config", b"{}", HTTP_CONNECTION="keep-alive")

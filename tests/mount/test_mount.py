@@ -204,7 +204,7 @@ def test_bad_input_is_reported_in_the_platform_s_own_words(mounted: Mounted) -> 
 
 def test_the_document_says_where_its_paths_begin(mounted: Mounted) -> None:
     shown = json.loads(mounted.ask("GET", "/openapi.json")[1])
-    assert shown.get("servers", [{"url": ""}]) == [{"url": mounted.prefix}]
+    assert shown.get("servers", [{"url": "/"}]) == [{"url": mounted.prefix or "/"}]
 
 
 def test_the_rest_stays_with_the_framework(mounted: Mounted) -> None:

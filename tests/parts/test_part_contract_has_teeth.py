@@ -21,6 +21,7 @@ from modelyard.http.interfaces import OPERATIONS
 from modelyard.http.message import Response, json_response
 from modelyard.http.route import Body, Route, RouteCall, documented_route
 from modelyard.part import Command, DashboardPage, Part
+from modelyard.parts.contracts.part_trial import PartTrial
 from modelyard.parts.dashboard.part import PART as DASHBOARD
 from modelyard.parts.dashboard.view import HtmlPage, View
 from modelyard.platform.jobs.job_type import JobType
@@ -29,7 +30,6 @@ from modelyard.protocols import Snapshot, Tx
 from modelyard.report.html import tag
 from modelyard.stores.table_changes import AddColumn, AddTable, SchemaChange
 from modelyard.testing import PartContract
-from modelyard.testing.contracts.part_trial import PartTrial
 
 pytestmark = pytest.mark.slow
 

@@ -83,6 +83,7 @@ def test_every_job_is_listed_not_twenty_of_them(yard: Platform) -> None:
     assert len(yard.jobs.list().page().items) == 20
 
 
+@pytest.mark.parts
 def test_every_listing_is_one_kind_of_thing(yard: Platform) -> None:
     model = yard.models.create("m", base_model="tabular-mini")
     job = yard.training.sft(

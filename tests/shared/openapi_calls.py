@@ -21,12 +21,12 @@ from modelyard.domain.catalogue import Pricing
 from modelyard.http import openapi
 from modelyard.http.interface import Auth
 from modelyard.http.message import PROTOBUF
-from modelyard.http.route import Body, Parameter, Route
+from modelyard.http.route import Body, Parameter, Route, function_of
 from modelyard.platform.platform import Platform
 from modelyard.testing import ManualClock
 from tinker_messages import forward_backward
 
-FILE = Path(openapi.__file__).with_name("openapi_examples.json")
+SOURCE = Path(openapi.__file__).parents[1]
 JSON, LINES = "application/json", "application/jsonl"
 
 USER = {"role": "user", "content": "Where is my order?"}
@@ -67,10 +67,13 @@ EXPORT = {"resourceSpans": [{"scopeSpans": [{"spans": [SPAN, {**SPAN, "spanId": 
 
 @attrs.define
 class Recorder:
-    """Sends requests that must succeed, and keeps the first exchange of each operation as its example."""
+    """Sends requests that must succeed, and keeps the first exchange of each operation as its example.
+
+    `examples` are those of each file, by the names of their operations.
+    """
 
     client: Client
-    examples: dict[str, Any] = attrs.field(factory=dict)
+    examples: dict[Path, dict[str, Any]] = attrs.field(factory=dict)
 
     def send(self, method: str, path: str, body: Any = None, *, raw: bytes | None = None, **query: Any) -> Any:
         """Send a request. Returns the JSON of its answer, or the first line of it.
@@ -90,7 +93,7 @@ class Recorder:
         answer = self.client.send(method, path, body, raw=raw, query=text, auth=auth, headers=headers)
         assert answer.status == 200, (method, path, answer.raw)
         example = self._example(route, path, shown, text, answer)
-        self.examples.setdefault(openapi.operation_id(route), example)
+        self.examples.setdefault(file_of(route), {}).setdefault(route.operation, example)
         return example.get("response")
 
     def _example(self, route: Route, path: str, body: Any, query: str, answer: Answer) -> dict[str, Any]:
@@ -110,6 +113,17 @@ class Recorder:
         return found
 
 
+def file_of(route: Route) -> Path:
+    """The file with the example of a route: in the folder of the part that brings it, or with those of the core."""
+    _, first, second = function_of(route.handler).__module__.split(".")[:3]
+    return SOURCE / (f"parts/{second}" if first == "parts" else "http") / openapi.EXAMPLES
+
+
+def kept() -> dict[Path, dict[str, Any]]:
+    """The examples of each file as they are now."""
+    return {file: json.loads(file.read_bytes()) for file in SOURCE.rglob(openapi.EXAMPLES)}
+
+
 def _value(parameter: Parameter, texts: list[str]) -> Any:
     kind = parameter.schema.get("type", "string")
     if kind == "array":
@@ -117,8 +131,8 @@ def _value(parameter: Parameter, texts: list[str]) -> Any:
     return int(texts[0]) if kind == "integer" else texts[0]
 
 
-def record() -> dict[str, Any]:
-    """Return the example of every operation."""
+def record() -> dict[Path, dict[str, Any]]:
+    """Return the example of every operation, by its file and its name."""
     clock = ManualClock(datetime(2026, 3, 2, 9, 30, tzinfo=UTC))
     with open_platform(clock=clock, randomness=Random(7).randbytes) as platform:
         platform.worker().beat()
@@ -143,7 +157,7 @@ def record() -> dict[str, Any]:
         recorder.send("POST", f"{V1}/traffic-datasets/{collection}/cancel")
         recorder.send("GET", f"{V1}/traffic-datasets")
         _commands(recorder, platform)
-    return dict(sorted(recorder.examples.items()))
+    return {file: dict(sorted(found.items())) for file, found in recorder.examples.items()}
 
 
 def _administration(yard: Recorder, platform: Platform) -> None:
@@ -206,7 +220,7 @@ def _commands(yard: Recorder, platform: Platform) -> None:
         yard.send("POST", f"{base}/{path}", {"sdk_version": "0.38.0"})
     session = yard.send("POST", f"{base}/create_session", {"tags": ["demo"], "sdk_version": "0.38.0"})["session_id"]
     yard.send("POST", f"{base}/session_heartbeat", {"session_id": session})
-    yard.send("POST", f"{base}/telemetry", {"events": [], "session_id": session, "platform": "Linux"})
+    yard.send("POST", f"{base}/telemetry", {"events": []})
 
     def send(to: str, **body: Any) -> Any:
         promise = yard.send("POST", f"{base}/{to}", body)
@@ -373,9 +387,8 @@ def _uploads(yard: Recorder) -> None:
     yard.send("PUT", urlsplit(edges[0]["node"]["uploadUrl"]).path, raw=EXAMPLES)
     manifest = graphql("CreateArtifactManifest", artifactID=artifact, includeUpload=True)
     address = manifest["data"]["createArtifactManifest"]["artifactManifest"]["file"]["uploadUrl"]
-    contents = {"train.jsonl": {"digest": md5, "size": len(EXAMPLES)}}
-    yard.send("PUT", urlsplit(address).path, {"version": 1, "contents": contents})
-    yard.send("POST", "/files/acme/support/run1/file_stream", {"complete": True, "exitcode": 0})
+    yard.send("PUT", urlsplit(address).path, {"contents": {"train.jsonl": {"digest": md5}}})
+    yard.send("POST", "/files/acme/support/run1/file_stream", {"files": {}})
 
 
 def _files(yard: Recorder) -> None:
@@ -474,4 +487,5 @@ def _traces(yard: Recorder) -> None:
 
 
 if __name__ == "__main__":
-    FILE.write_text(json.dumps(record(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    for file, examples in record().items():
+        file.write_text(json.dumps(examples, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

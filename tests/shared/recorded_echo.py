@@ -7,8 +7,8 @@ from pathlib import Path
 
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.completion import CompletionRequest, Message, Role
+from modelyard.parts.doubles.cassette.cassette import use_cassette
 from modelyard.protocols import Backend, ServedModel
-from modelyard.testing.cassette.cassette import use_cassette
 
 SERVED = ServedModel("echo", EchoBackend().entries()[0])
 LONG = "много слов 🌊\u2028\u0085 " * 500

@@ -32,7 +32,7 @@ from modelyard.protocols import Randomness, SavedState, Started, Step, Store, Tr
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.contracts.run_twice_store import RunTwiceStore
+from modelyard.testing.run_twice_store import RunTwiceStore
 
 BASE = "base-model"
 STATE = "state.json"

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from modelyard.stores.sqlite import SqliteStore
-from modelyard.testing import CONTRACT_RECORDS
 
 
 @pytest.fixture
@@ -17,5 +16,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(path: Path) -> Iterator[SqliteStore]:
+    from modelyard.testing import CONTRACT_RECORDS
+
     with closing(SqliteStore(path, CONTRACT_RECORDS)) as store:
         yield store

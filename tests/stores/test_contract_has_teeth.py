@@ -11,6 +11,7 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from modelyard.domain.record import Record
+from modelyard.parts.contracts import store_records
 from modelyard.protocols import Store
 from modelyard.stores.memory import MemoryStore, _MemoryTx
 from modelyard.stores.memory_tables import Table
@@ -19,7 +20,6 @@ from modelyard.stores.sqlite.rows import ColumnSelection
 from modelyard.stores.sqlite.tx import SqliteTx
 from modelyard.stores.sqlite.writer import Writer
 from modelyard.testing import CONTRACT_RECORDS, RunTwiceStore, StoreContract, machine_over
-from modelyard.testing.contracts import store_records
 
 pytestmark = pytest.mark.slow
 

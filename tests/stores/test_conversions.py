@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.domain.record import Record
+from modelyard.parts.contracts.store_values import Colour, Item
 from modelyard.stores.columns import Projection, columns_of
 from modelyard.testing import CONTRACT_RECORDS
-from modelyard.testing.contracts.store_values import Colour, Item
 
 
 class Shouted(str):

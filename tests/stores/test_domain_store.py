@@ -9,10 +9,10 @@ import pytest
 
 from modelyard import open_platform
 from modelyard.domain.identity import Limits, Principal, Scope
+from modelyard.parts.contracts.store_values import Counter, Item
 from modelyard.protocols import DomainStep, Tx
 from modelyard.stores import RECORDS, MemoryStore
 from modelyard.testing import CONTRACT_RECORDS, DomainStore, LeftDomain
-from modelyard.testing.contracts.store_values import Counter, Item
 
 EXAMPLE = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
 HERE = [("counter", "a")]

@@ -18,6 +18,8 @@ from modelyard.errors import RateLimited
 from modelyard.executors.inline import InlineExecutor
 from modelyard.platform.evaluations.stored_run import StoredRun
 
+pytestmark = pytest.mark.parts
+
 KEPT = Path(__file__).parent / "files" / "yard-0.1.0.zip"
 SECRET = "my_HhhOBFXB_dpA5YthocT34GTXcidcNn6SIfFccn1mcAjattew3Hrs"
 SFT = "01a19467-e800-7005-9158-d55d0ac43546"

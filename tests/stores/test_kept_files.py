@@ -11,6 +11,8 @@ from kept_files import NEWEST, Rows, contents_of, rows_of, schema, unpack
 from modelyard import open_platform
 from modelyard.stores import RECORDS, SqliteStore
 
+pytestmark = pytest.mark.parts
+
 CHANGED: Mapping[str, Mapping[str, Any]] = {
     NEWEST: {},
     "yard-ebcc80f": {"admissions": [], "rate_windows": None},  # 0005: no process of before is known by name

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.errors import RecordNotFound
+from modelyard.parts.contracts.store_values import CONTRACT_RECORDS, Task
 from modelyard.stores import memory_tables
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.memory_tables import SortedEntries
-from modelyard.testing.contracts.store_values import CONTRACT_RECORDS, Task
 
 NUMBER = st.integers(-2, 30)
 CHANGES = st.lists(st.integers(0, 28), max_size=80)

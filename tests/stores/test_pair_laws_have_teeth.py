@@ -12,7 +12,7 @@ from modelyard.errors import RecordConflict
 from modelyard.protocols import Store
 from modelyard.stores.memory import MemoryStore
 from modelyard.testing import CONTRACT_RECORDS, StoreContract
-from modelyard.testing.contracts.run_twice_store import RunTwiceStore
+from modelyard.testing.run_twice_store import RunTwiceStore
 
 ALONE = 5.0
 """Seconds after which a store that waits for the other one is alone; then no meeting takes place any more."""

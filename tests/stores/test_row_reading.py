@@ -8,9 +8,9 @@ from hypothesis import given
 from modelyard.domain.job import RECORDS, JobEvent
 from modelyard.domain.record import Record
 from modelyard.errors import StoreCorrupt
+from modelyard.parts.contracts.store_values import CONTRACT_RECORDS, Specimen, specimens
 from modelyard.stores.columns import Projection, columns_of
 from modelyard.stores.row_reading import Row, record_function
-from modelyard.testing.contracts.store_values import CONTRACT_RECORDS, Specimen, specimens
 
 SPECIMEN = CONTRACT_RECORDS[0]
 EVENT = next(record for record in RECORDS if record.cls is JobEvent)

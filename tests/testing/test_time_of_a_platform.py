@@ -16,8 +16,8 @@ from modelyard.errors import BudgetExceeded, Overloaded, RateLimited, Unauthenti
 from modelyard.executors.inline import InlineExecutor
 from modelyard.http.endpoint import Endpoint
 from modelyard.http.message import Request
+from modelyard.parts.doubles.faults.faults import Faults, Killed
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.faults.faults import Faults, Killed
 
 ROWS = [
     {"messages": [{"role": "user", "content": f"question {n}"}, {"role": "assistant", "content": f"answer {n}"}]}

@@ -1,10 +1,8 @@
-"""Artifacts as files of one folder: a name stands for complete and synced bytes, or for nothing.
-
-The folder is opened once; every file is reached through that descriptor, by a random name of our own and never through
-a symbolic link. Bytes go to `<name>.part`, which its writer keeps locked, and get their name when they are on the disk.
-Several processes may share the folder: a part whose lock is free was left by a writer that died, and the next process
-that opens the folder removes it.
-"""
+"""Artifacts as files of one folder: a name stands for complete and synced bytes, or for nothing. The folder is opened
+once; every file is reached through that descriptor, by a random name and never through a symbolic link. Bytes go to
+`<name>.part`, which its writer keeps locked, and get their name when they are on the disk. Several processes may share
+the folder: a part that is not locked was left by a writer that died, and the next process that opens the folder removes
+it."""
 
 import errno
 import hashlib
@@ -51,10 +49,8 @@ class FolderArtifacts:
     # ---- writing
 
     def put(self, chunks: Iterable[bytes]) -> StoredArtifact:
-        """Store the bytes of `chunks`: write them to a part file, sync it, then give it its name.
-
-        Raises `StorageFull`, and what `chunks` raises; then nothing remains of them.
-        """
+        """Write the bytes to a part file, sync it, then give it its name. Raises `StorageFull`, and what `chunks`
+        raises; then nothing remains of them."""
         name, file = self._begin()
         try:
             size, digest = _fill(file, chunks)
@@ -77,11 +73,9 @@ class FolderArtifacts:
         """Return None: a folder has no addresses."""
 
     def finish(self, upload: DirectUpload, digest: str) -> StoredArtifact:
-        """Refuse: no upload can have begun here. Raises `ArtifactMissing`."""
         raise missing(upload.name)
 
     def _begin(self) -> tuple[str, int]:
-        """Return a new name, and its part file, open and locked."""
         while True:
             name = new_name(self._randomness, next(self._count))
             try:
@@ -106,7 +100,6 @@ class FolderArtifacts:
             raise _to_store_error(error) from error
 
     def has(self, name: str) -> bool:
-        """Return whether there is a file with this name."""
         try:
             os.stat(name, dir_fd=self._folder, follow_symlinks=False)
         except FileNotFoundError:
@@ -116,7 +109,6 @@ class FolderArtifacts:
     # ---- reading and removing
 
     def open(self, name: str, digest: str | None = None) -> BinaryIO:
-        """Open the file of a name. Raises `ArtifactMissing`."""
         if not NAME.fullmatch(name):
             raise missing(name)
         try:
@@ -128,12 +120,11 @@ class FolderArtifacts:
         return check_digest(os.fdopen(file, "rb"), name, digest)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it exists. A reader that has it open can read on."""
+        """Remove a file, if it exists. A reader that has it open can continue."""
         if NAME.fullmatch(name):
             self._unlink(name)
 
     def names(self) -> Iterator[str]:
-        """Yield every stored name, without a list of all."""
         own = os.open(".", os.O_RDONLY | os.O_DIRECTORY | _NO_CHILD, dir_fd=self._folder)  # with a place of its own
         try:
             with os.scandir(own) as found:
@@ -168,11 +159,9 @@ class FolderArtifacts:
                     copy.put_as(name, iter(partial(file.read, _CHUNK), b""))
 
     def put_as(self, name: str, chunks: Iterable[bytes], synced: bool = True) -> str:
-        """Store bytes under a name that another store has given, and return their SHA-256 in hex.
-
-        Bytes that are not synced may be lost when the machine fails. Raises `StorageFull`, and `FileExistsError` while
-        another does the same.
-        """
+        """Store bytes under a name that another store has given, and return their SHA-256 in hex. Bytes that are not
+        synced may be lost when the machine fails. Raises `StorageFull`, and `FileExistsError` while another process
+        does the same."""
         file = os.open(f"{name}.part", _NEW, mode=0o600, dir_fd=self._folder)
         try:
             lock(file)
@@ -196,12 +185,11 @@ class FolderArtifacts:
     # ---- after a crash
 
     def remove_unfinished(self, seconds: float) -> int:
-        """Remove the parts of writers that died. Those of writers that live stay, however long they take."""
+        """Remove the parts of writers that died. Those of living writers stay, however long they take."""
         since = time.time() - seconds
         return sum(self._remove_dead_part(part, since) for part in os.listdir(self._folder) if _PART.fullmatch(part))
 
     def _remove_dead_part(self, part: str, since: float) -> bool:
-        """Remove a part that was last written before `since`, unless its writer lives."""
         with suppress(OSError):
             file = os.open(part, os.O_RDONLY | _NO_LINK | _NO_CHILD, dir_fd=self._folder)
             try:
@@ -214,15 +202,12 @@ class FolderArtifacts:
 
 
 class _Scratch(io.FileIO):
-    """A file whose `write` writes all bytes. Raises `StorageFull`."""
-
     def write(self, data: Any) -> int:
         _write(self.fileno(), data)
         return len(data)
 
 
 def _fill(file: int, chunks: Iterable[bytes]) -> tuple[int, str]:
-    """Write all chunks; return their size in bytes and their SHA-256."""
     size, digest = 0, hashlib.sha256()
     for chunk in chunks:
         _write(file, chunk)
@@ -241,7 +226,7 @@ def _write(file: int, chunk: bytes) -> None:
 
 
 def _make_folder(path: str) -> None:
-    """Create a missing folder, and bring its name to the disk with those of the folders above that were missing."""
+    """Create a missing folder, and sync its name and those of its missing parents."""
     above = os.path.dirname(path)
     if not os.path.isdir(above):
         _make_folder(above)

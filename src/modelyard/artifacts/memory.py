@@ -25,32 +25,27 @@ class MemoryArtifacts:
         self._kept: dict[str, bytes] = {}
 
     def put(self, chunks: Iterable[bytes]) -> StoredArtifact:
-        """Store the bytes of `chunks`."""
         data = b"".join(chunks)
         name = new_name(self._randomness, next(self._count))
         self._kept[name] = data
         return StoredArtifact(name, len(data), hashlib.sha256(data).hexdigest())
 
     def open(self, name: str, digest: str | None = None) -> BinaryIO:
-        """Return the bytes as a file. Raises `ArtifactMissing`."""
         data = self._kept.get(name)
         if data is None:
             raise missing(name)
         return check_digest(io.BytesIO(data), name, digest)
 
     def scratch(self) -> BinaryIO:
-        """Return an empty file in memory."""
         return io.BytesIO()
 
     def remove(self, name: str) -> None:
-        """Drop an artifact, if it exists."""
         self._kept.pop(name, None)
 
     def begin(self, size: int) -> None:
         """Return None: memory has no addresses."""
 
     def finish(self, upload: DirectUpload, digest: str) -> StoredArtifact:
-        """Refuse: no upload can have begun here. Raises `ArtifactMissing`."""
         raise missing(upload.name)
 
     def remove_unfinished(self, seconds: float) -> int:
@@ -58,7 +53,6 @@ class MemoryArtifacts:
         return 0
 
     def names(self) -> Iterator[str]:
-        """Return every stored name."""
         return iter(list(self._kept))
 
     def free(self) -> None:

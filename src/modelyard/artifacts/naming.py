@@ -1,4 +1,4 @@
-"""What all artifact stores share: names, the errors of those that are gone, and the comparison with a digest."""
+"""Names, errors and digests, for all artifact stores."""
 
 import hashlib
 import re
@@ -8,10 +8,7 @@ from modelyard.errors import ArtifactMissing
 from modelyard.protocols import Randomness
 
 NAME = re.compile(r"[0-9a-f]{32}")
-"""A name of an artifact; no other string is ever looked up."""
-
 PROOF = b"artifacts can be written and read"
-"""What a check writes and reads."""
 
 
 def new_name(randomness: Randomness, count: int) -> str:
@@ -20,12 +17,10 @@ def new_name(randomness: Randomness, count: int) -> str:
 
 
 def missing(name: str) -> ArtifactMissing:
-    """Make the error for a name that stands for nothing."""
     return ArtifactMissing(f"artifact {name!r} is gone; its data must be uploaded or made again")
 
 
 def altered(name: str) -> ArtifactMissing:
-    """Make the error for bytes that are not those that were stored."""
     return ArtifactMissing(
         f"artifact {name!r} was altered: its bytes do not match its digest; its data must be uploaded or made again"
     )

@@ -1,4 +1,4 @@
-"""The deltas of a backend one by one, for what wraps a backend: it may yield several at once (`protocols.Deltas`)."""
+"""The deltas of a backend one by one: a backend may yield several at once (`protocols.Deltas`)."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Sequence
 
@@ -20,7 +20,6 @@ def one_by_one(given: Iterator[Deltas]) -> Generator[Delta, None, None]:
 
 
 async def aone_by_one(given: AsyncIterator[Deltas]) -> AsyncGenerator[Delta, None]:
-    """Yield each delta of an asynchronous answer. Closing this closes the answer."""
     try:
         async for item in given:
             for delta in several(item):
@@ -30,7 +29,6 @@ async def aone_by_one(given: AsyncIterator[Deltas]) -> AsyncGenerator[Delta, Non
 
 
 def several(item: Deltas) -> Sequence[Delta]:
-    """Return what a backend yields as a sequence."""
     return item if isinstance(item, list | tuple) else (item,)
 
 

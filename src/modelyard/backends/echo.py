@@ -1,9 +1,6 @@
-"""A backend that repeats the last user message, and how a known string is streamed as if it were sampled.
-
-A token begins at each space and each line break, so that words are counted as fast as characters are found. A word of
-more than `LONGEST` characters is several tokens. The text has probability 1: every log-probability is 0 and there are
-no alternatives. There is no end-of-turn token.
-"""
+"""A backend that repeats the last user message, and how a known string is streamed as if it were sampled. A token
+begins at each space and each line break, and a word of more than `LONGEST` characters is several tokens. Every
+log-probability is 0, there are no alternatives, and there is no end-of-turn token."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -39,12 +36,10 @@ _text_delta = maker(Delta)
 _REQUIRED, _TEXT, _USER, _STOP = ToolMode.REQUIRED, ResponseType.TEXT, Role.USER, FinishReason.STOP
 
 LONGEST = 1024
-"""The most characters of a word that are one token, besides the space before it."""
-
 _TOKEN = re.compile(rf"[ \n]?[^ \n]{{1,{LONGEST}}}|[ \n]")
 
 AT_ONCE = 64
-"""Tokens of a stream that are made at once, at most: the first comes alone, and then twice as many each time."""
+"""The most tokens that are made at once: the first comes alone, then twice as many each time."""
 
 CERTAIN = Capabilities(
     parameters=frozenset((*SAMPLING_PARAMETERS, *ANSWER_EXTRAS)),
@@ -58,7 +53,7 @@ CERTAIN = Capabilities(
     embedding_size=256,
     embedding_dimensions=True,
 )
-"""The capabilities of a text of probability 1: no sampling parameter changes it, so all are supported."""
+"""A text of probability 1 does not depend on any sampling parameter, so all are supported."""
 
 _ECHO = attrs.evolve(CERTAIN, prompts=True, prompt_logprobs=True)
 
@@ -88,7 +83,6 @@ class EchoBackend:
         self._entries = tuple(entry_for(model, _ECHO, pricing, context_length) for model in models)
 
     def entries(self) -> Sequence[CatalogueEntry]:
-        """Return one entry per model."""
         return self._entries
 
     def capabilities(self, model: str) -> Capabilities:
@@ -142,7 +136,6 @@ def _last_user_text(messages: Sequence[Message]) -> str:
 
 
 def _prompt(request: CompletionRequest) -> list[TokenLogprob]:
-    """Return the tokens of a request's prompt."""
     given = request.prompt
     return list(map(_given, given)) if type(given) is tuple else _words(str(given))
 
@@ -157,7 +150,6 @@ def _given(id_: int) -> TokenLogprob:
 
 
 def _continued(request: CompletionRequest) -> Iterator[Delta]:
-    """Repeat the prompt, or follow it with what the response format demands."""
     prompt, text = _prompt(request), instances.structured_text(request)
     entries = prompt if text is None else _words(text)
     kept = entries[: request.max_tokens]
@@ -181,7 +173,6 @@ def _continued(request: CompletionRequest) -> Iterator[Delta]:
 
 
 def _with_top(entries: Sequence[TokenLogprob], count: int) -> tuple[TokenLogprob, ...]:
-    """Return certain tokens, each with itself as the only alternative if there are to be any."""
     return tuple([attrs.evolve(entry, top=(entry,)) for entry in entries] if count else entries)
 
 
@@ -189,12 +180,10 @@ def _with_top(entries: Sequence[TokenLogprob], count: int) -> tuple[TokenLogprob
 
 
 def split_tokens(text: str) -> list[str]:
-    """Split a string into tokens; joined they are the string."""
     return _TOKEN.findall(text)
 
 
 def count(text: str) -> int:
-    """Return the number of tokens that `split_tokens` gives."""
     if len(text) > LONGEST and _has_long_word(text):
         return sum(1 for _ in _TOKEN.finditer(text))
     breaks = text.count("\n") if "\n" in text else 0  # testing for one is much faster than counting
@@ -217,7 +206,6 @@ def token_id(token: str) -> int:
 
 
 def count_prompt(messages: Sequence[Message]) -> int:
-    """Count the tokens of the messages' texts."""
     total = 0
     for message in messages:
         total += count(message.content if type(message.content) is str else message.text)
@@ -225,12 +213,10 @@ def count_prompt(messages: Sequence[Message]) -> int:
 
 
 def prompt_ids(messages: Sequence[Message]) -> tuple[int, ...]:
-    """Return the ids of the tokens that `count_prompt` counts."""
     return tuple(token_id(token) for message in messages for token in split_tokens(message.text))
 
 
 def _answer(text: str, request: CompletionRequest) -> Iterator[Deltas]:
-    """Stream this content; as one piece, without splitting it, if no token details are requested."""
     if request.streamed or request.logprobs or request.return_token_ids:
         return _word_by_word(text, request)
     tokens = count(text)
@@ -240,15 +226,12 @@ def _answer(text: str, request: CompletionRequest) -> Iterator[Deltas]:
 
 
 def stream_text(text: str, request: CompletionRequest) -> Iterator[Delta]:
-    """Stream this content delta by delta; as one, without splitting it, if no token details are requested."""
+    """Stream this content; as one piece, without splitting it, if no token details are requested."""
     return one_by_one(_answer(text, request))
 
 
 def _word_by_word(text: str, request: CompletionRequest) -> Iterator[Deltas]:
-    """Stream a string token by token, several at once, or as one delta of them where nothing is streamed.
-
-    What is not read yet is not split yet.
-    """
+    """Stream a string token by token, several at once, and split only what is read."""
     found, left, first, size = _TOKEN.finditer(text), request.max_tokens, True, 1 if request.streamed else AT_ONCE
     words = [word[0] for word in islice(found, size)]
     while words or first:
@@ -263,7 +246,6 @@ def _word_by_word(text: str, request: CompletionRequest) -> Iterator[Deltas]:
 
 
 def _deltas_of(words: Sequence[str], request: CompletionRequest, first: bool, ending: FinishReason | None) -> Deltas:
-    """Return a delta for each of these tokens, or one where nothing is streamed."""
     if not request.streamed:
         return _delta([_Piece(word) for word in words], request, first, ending)
     if request.logprobs or request.return_token_ids or not words:
@@ -285,8 +267,6 @@ def stream_message(message: Message, request: CompletionRequest, reason: FinishR
 
 @attrs.frozen
 class _Piece:
-    """A token, and the part of a tool call that it is, or that it is reasoning, unless it is content."""
-
     word: str
     call: ToolCallDelta | None = None
     is_reasoning: bool = False
@@ -301,7 +281,6 @@ def _pieces(message: Message) -> Iterator[_Piece]:
 
 
 def call_pieces(index: int, call: ToolCall) -> Iterator[ToolCallDelta]:
-    """Split a tool call by the tokens of its arguments."""
     first, *rest = split_tokens(call.arguments) or [""]
     yield ToolCallDelta(index, call.id, call.name, first)
     for word in rest:
@@ -332,12 +311,10 @@ def _delta(group: Sequence[_Piece], request: CompletionRequest, first: bool, end
 
 
 def logprobs(tokens: Sequence[str], request: CompletionRequest) -> tuple[TokenLogprob, ...]:
-    """Return the requested log-probabilities of certain tokens."""
     return tuple(_certain(token, request.top_logprobs > 0) for token in tokens) if request.logprobs else ()
 
 
 def token_ids(tokens: Sequence[str], request: CompletionRequest) -> tuple[int, ...]:
-    """Return the ids of the tokens, if they are requested."""
     return tuple(map(token_id, tokens)) if request.return_token_ids else ()
 
 

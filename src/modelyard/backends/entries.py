@@ -6,7 +6,6 @@ from modelyard.domain.catalogue import EMBEDDINGS, CatalogueEntry, Feature, Pric
 from modelyard.protocols import Capabilities
 
 FIRST_OFFERED = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp())
-"""Creation time of the models that ship with modelyard, in Unix seconds: the same on every machine."""
 
 
 def entry_for(model: str, capabilities: Capabilities, pricing: Pricing, context_length: int) -> CatalogueEntry:
@@ -27,16 +26,11 @@ def entry_for(model: str, capabilities: Capabilities, pricing: Pricing, context_
 
 
 def sampling_parameters(capabilities: Capabilities) -> tuple[SamplingParameter, ...]:
-    """Return the supported parameters that a catalogue can list; the core always supports stop strings."""
     supported = {*capabilities.parameters, SamplingParameter.STOP}
     return tuple(parameter for parameter in SamplingParameter if parameter in supported)
 
 
 def features(capabilities: Capabilities) -> tuple[Feature, ...]:
-    """Return the supported features that a catalogue can list.
-
-    A double that synthesises valid structure answers such requests as well.
-    """
     synthesised = capabilities.synthesises_structure
     offered = {
         Feature.TOOLS: capabilities.tools,
@@ -48,6 +42,5 @@ def features(capabilities: Capabilities) -> tuple[Feature, ...]:
 
 
 def output_modalities(capabilities: Capabilities) -> tuple[str, ...]:
-    """Return what a model makes: text, embeddings or both."""
     makes = {"text": capabilities.completions, EMBEDDINGS: capabilities.embedding_size > 0}
     return tuple(modality for modality, made in makes.items() if made)

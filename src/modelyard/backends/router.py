@@ -32,12 +32,12 @@ class Router:
 
     @property
     def blocking(self) -> bool:
-        """Whether any of them may wait."""
+        """Whether any backend may wait."""
         return any(getattr(backend, "blocking", True) for backend in self._backends.values())
 
     @property
     def retries(self) -> int:
-        """How many attempts its backends have made again, of those that count them."""
+        """How many attempts the backends have made again, as far as they count them."""
         members = self._given.values() if isinstance(self._given, Mapping) else self._given
         return retries_of(members)
 
@@ -59,11 +59,9 @@ class Router:
         return self._entries
 
     def capabilities(self, model: str) -> Capabilities:
-        """Return the capabilities of the model's backend."""
         return self.backend_of(model).capabilities(model)
 
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int | None:
-        """Return the prompt's length in tokens as the model's backend counts it."""
         return self.backend_of(model.base_model).prompt_tokens(request, model)
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Deltas]:
@@ -75,7 +73,6 @@ class Router:
 
 
 def retries_of(backends: Iterable[AnyBackend]) -> int:
-    """Return how many attempts these backends have made again. One that is still to be loaded has made none."""
     counting: Iterable[Any] = {
         id(backend): backend for backend in backends if hasattr(type(backend), "retries")
     }.values()

@@ -1,8 +1,6 @@
-"""Sampling tokens from a distribution: pure functions of log-probabilities, parameters, a seed and a position.
-
-The order is: logit bias and penalties; temperature; top-k, then top-p, then min-p, each on what the previous one left;
-one draw. Nothing else takes part, so an answer does not depend on what else is in its batch.
-"""
+"""Sampling tokens from a distribution: pure functions of log-probabilities, parameters, a seed and a position. The
+order is: logit bias and penalties; temperature; top-k, then top-p, then min-p, each on what the previous one left; one
+draw. An answer does not depend on what else is in its batch."""
 
 import hashlib
 import math
@@ -17,7 +15,6 @@ from modelyard.errors import InvalidInput
 
 
 def check_token_ids(sampling: Sampling, vocabulary: int) -> None:
-    """Raise `InvalidInput` if an id of `logit_bias` or of `stop_token_ids` is not a token."""
     for name, tokens in (("logit_bias", sampling.logit_bias), ("stop_token_ids", sampling.stop_token_ids)):
         unknown = [token for token in tokens if not 0 <= token < vocabulary]
         if unknown:
@@ -26,10 +23,8 @@ def check_token_ids(sampling: Sampling, vocabulary: int) -> None:
 
 def next_token(logprobs: Sequence[float], sampling: Sampling, prompt: Iterable[int], answer: Sequence[int]) -> int:
     """Return the token that follows `answer`: the likeliest at temperature 0, else sampled by seed and position.
-
     `logprobs` are the model's own, by token id; without a repetition penalty they may all be off by the same constant.
-    A seed of None counts as 0.
-    """
+    A seed of None counts as 0."""
     scores = penalised(logprobs, sampling, prompt, answer)
     if sampling.temperature == 0:
         return scores.index(max(scores))
@@ -43,18 +38,15 @@ def is_plain(sampling: Sampling) -> bool:
 
 
 def drawn(weights: Sequence[float], sampling: Sampling, position: int) -> int:
-    """Sample a token in proportion to its weight, among those that the filters keep."""
     return draw(weights, kept(weights, sampling), uniform(sampling.seed or 0, position))
 
 
 def penalised(
     logprobs: Sequence[float], sampling: Sampling, prompt: Iterable[int], answer: Sequence[int]
 ) -> Sequence[float]:
-    """Return the scores after logit bias and penalties.
-
-    The repetition penalty multiplies the log-probability of every token of prompt and answer. The frequency penalty is
-    subtracted once for each occurrence in the answer, the presence penalty once.
-    """
+    """Return the scores after logit bias and penalties. The repetition penalty multiplies the log-probability of every
+    token of prompt and answer. The frequency penalty is subtracted once for each occurrence in the answer, the presence
+    penalty once."""
     scores = list(logprobs)
     if sampling.repetition_penalty != 1:
         for token in {*prompt, *answer}:
@@ -86,7 +78,6 @@ def kept(weights: Sequence[float], sampling: Sampling) -> Sequence[int]:
 
 
 def _nucleus(descending: Sequence[float], top_p: float) -> int:
-    """Return how many of these reach `top_p` of their sum: at least one, and all of them for 1."""
     if top_p >= 1:
         return len(descending)
     sums = list(accumulate(descending))
@@ -106,6 +97,5 @@ def most_likely(values: Sequence[float], count: int) -> list[int]:
 
 
 def uniform(seed: int, position: int) -> float:
-    """Return a number in [0, 1) that depends on seed and position alone."""
     drawn = hashlib.blake2b(f"{seed}:{position}".encode(), digest_size=8).digest()
     return (int.from_bytes(drawn) >> 11) / 2**53

@@ -1,8 +1,6 @@
-"""Deterministic embeddings by feature hashing: each word adds 1 or -1 to one of the numbers, chosen by its hash.
-
-So texts that share words are near, whatever their order and case, on every machine, and texts without a common word are
-nearly orthogonal. Token ids stand for words of their own.
-"""
+"""Deterministic embeddings by feature hashing: each word adds 1 or -1 to a number that its hash chooses. Texts that
+share words are near, whatever their order and case, on every machine; texts without a common word are nearly
+orthogonal. A token id counts as a word."""
 
 import re
 from array import array
@@ -13,7 +11,7 @@ from modelyard.domain.embedding import EmbeddedBatch, EmbeddingInput, EmbeddingR
 from modelyard.protocols import ServedModel
 
 AT_ONCE = 16
-"""Inputs that are embedded between two points at which the work can be stopped."""
+"""Inputs between two points at which the work can be stopped."""
 
 _WORD = re.compile(r"\w+")
 
@@ -21,10 +19,8 @@ _WORD = re.compile(r"\w+")
 def embedded(
     request: EmbeddingRequest, model: ServedModel, size: int, count: Callable[[str], int]
 ) -> Iterator[EmbeddedBatch]:
-    """Yield the embeddings of a request, of `size` numbers unless it asks for fewer.
-
-    `count` counts the tokens of a text. Raises `ContextLengthExceeded`.
-    """
+    """Yield the embeddings of a request, of `size` numbers unless it asks for fewer. `count` counts the tokens of a
+    text. Raises `ContextLengthExceeded`."""
     counts = [count(one) if isinstance(one, str) else len(one) for one in request.inputs]
     check_lengths(counts, model.entry.context_length)
     for first in range(0, len(counts), AT_ONCE):
@@ -34,7 +30,6 @@ def embedded(
 
 
 def word_vector(given: EmbeddingInput, size: int) -> "array[float]":
-    """Return the embedding of an input: a vector of `size` numbers and length 1."""
     words = _WORD.findall(given.casefold()) if isinstance(given, str) else [str(token) for token in given]
     numbers = [0.0] * size
     for word in words:

@@ -1,4 +1,4 @@
-"""The values of a catalogue entry, for hosts that list models of their own."""
+"""The values of a catalogue entry, for hosts that list their own models."""
 
 from typing import TYPE_CHECKING
 

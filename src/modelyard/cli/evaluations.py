@@ -94,7 +94,6 @@ def list_runs(store: StoreName, last: int, tag: str | None, project: str | None,
 
 
 def _run_row(run: EvaluationRun, whole: bool) -> tuple[object, ...]:
-    """Return the cells of a run, with ids and references as people read them, or `whole`."""
     score = (run.summary or {}).get("mean")
     if whole:
         return run.id, run.evaluation, run.model, run.project, run.state, score, run.started_at

@@ -26,7 +26,6 @@ from modelyard.domain.training import TrainingEvent
 from modelyard.platform.platform import Platform
 
 SHOWN = ("loss", "reward", "score", "failed")
-"""The numbers of an event that are shown next to the progress bar."""
 
 
 @click.group(cls=Group)
@@ -49,7 +48,6 @@ JOB_COLUMNS = (
 
 
 ERROR_WIDTH = 60
-"""How many characters of an error the list shows."""
 
 
 @jobs.command("list")
@@ -87,7 +85,6 @@ def _cell(platform: Platform, job: JobSummary, column: str) -> object:
 
 
 def _brief(job: JobSummary) -> JobSummary:
-    """Return the job with its error cut to fit a line of the table; `jobs show` prints the whole error."""
     message = job.error_message or ""
     return job if len(message) <= ERROR_WIDTH else attrs.evolve(job, error_message=message[: ERROR_WIDTH - 1] + "…")
 
@@ -117,7 +114,6 @@ def _shown(platform: Platform, job: JobSummary) -> Any:
 
 
 def _found(platform: Platform, job: str) -> JobSummary:
-    """Find a job by its id, by the id of an evaluation run, or by the model that it trains."""
     if "/" not in job:
         return platform.jobs.get(job)
     trained = platform.training.list(model=job, order="desc").page(1).items
@@ -127,7 +123,6 @@ def _found(platform: Platform, job: str) -> JobSummary:
 
 
 def _flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield fields one by one, those of nested values with dotted names."""
     for name, value in fields.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")
@@ -163,7 +158,6 @@ def watch_job(store: StoreName, job: str) -> None:
 
 
 def _final_numbers(platform: Platform, job: JobSummary) -> list[tuple[str, object]]:
-    """Return what came of a job: how long it took, and its last metrics or its scores."""
     took = [] if job.started_at is None or job.ended_at is None else [("took", f"{job.ended_at - job.started_at}")]
     if job.kind in EVALUATIONS:
         summary = platform.evaluations.runs.get(job.subject).summary or {}
@@ -177,7 +171,6 @@ def _final_numbers(platform: Platform, job: JobSummary) -> list[tuple[str, objec
 
 
 def _how_far(event: TrainingEvent, before: int) -> tuple[int, int | None]:
-    """Return how many steps or rows are done after an event, and the total if the event has it."""
     match event.type:
         case "training_started":
             return before, event.data["num_sequences"]

@@ -1,4 +1,4 @@
-"""Commands for API keys."""
+"""Commands that manage the API keys of a store."""
 
 import json
 from collections.abc import Sequence

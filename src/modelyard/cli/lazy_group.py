@@ -21,10 +21,7 @@ def parts_of(context: click.Context | None) -> Sequence[Part]:
 
 
 class Group(click.Group):
-    """A group whose commands report the library's errors as one line, without a traceback."""
-
     def invoke(self, context: click.Context) -> Any:
-        """Run the command; a `ModelyardError` becomes exit status 1 and its message."""
         try:
             return super().invoke(context)
         except modelyard.errors.ModelyardError as error:  # loaded only then
@@ -64,11 +61,9 @@ class LazyGroup(Group):
         return {name: where for section in self.sections.values() for name, where in section.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands."""
         return list(self._known())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Load a command; None for a name that no command has."""
         where = self._known().get(cmd_name)
         if where is None:
             return None
@@ -79,13 +74,11 @@ class LazyGroup(Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write each section, with the lines of help that are known."""
         for title, commands in self.sections.items():
             with formatter.section(title):
                 formatter.write_dl([(name, line) for name, (_, line) in commands.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> Sequence[CompletionItem]:  # type: ignore[override]
-        """Complete the name of a command, or an option of the group."""
         found = [CompletionItem(name, help=line) for name, (_, line) in self._known().items()]
         named = [item for item in found if str(item.value).startswith(incomplete)]
         return [*named, *click.Command.shell_complete(self, ctx, incomplete)]

@@ -1,4 +1,4 @@
-"""What the commands that run for long write to standard error: text for people, or JSON for collectors."""
+"""The log of the commands that run for long, on standard error: text for people, or JSON for collectors."""
 
 import logging
 from collections.abc import Callable
@@ -13,7 +13,6 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 
 def log_option(command: C) -> C:
-    """Add the option that chooses the form of the log."""
     return click.option(
         "--log",
         type=click.Choice(["text", "json"]),
@@ -24,10 +23,7 @@ def log_option(command: C) -> C:
 
 
 def log_to_terminal(form: str) -> None:
-    """Log to standard error, where error messages direct a job's owner, and there a line for each request.
-
-    Where a factory has set logging up already, it stays as it is.
-    """
+    """Log to standard error, with a line for each request, unless a factory has set logging up already."""
     if logging.getLogger().handlers:
         return
     handler = logging.StreamHandler()
@@ -38,6 +34,5 @@ def log_to_terminal(form: str) -> None:
 
 
 def unreported(record: logging.LogRecord) -> bool:
-    """Keep out what a server logs of a failure of ours that is in the log already, with its request."""
     failure = record.exc_info[1] if record.exc_info else None
     return record.name.startswith("modelyard") or not getattr(failure, "reported", False)

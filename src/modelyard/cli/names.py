@@ -1,4 +1,4 @@
-"""Names in the place of ids: how the commands find a key, a run, and what a job works on."""
+"""Names instead of ids: how the commands find a key, a run, and the subject of a job."""
 
 from itertools import islice
 
@@ -13,18 +13,13 @@ from modelyard.platform.platform import Platform
 from modelyard.report.numbers import id_text, ref_text
 
 SEARCHED = 5000
-"""How many of the newest runs are searched for a name."""
-
 SHORTEST = 6
-"""How many characters of an id stand for all of it."""
-
 EVALUATIONS = frozenset({JobKind.EVALUATE, JobKind.RESCORE})
 
 RUN_HELP = "RUN is an id, its last characters, an evaluation whose newest run it is, or EVALUATION@MODEL."
 
 
 def key_named(platform: Platform, text: str) -> ApiKey:
-    """Find a key by its id, by how its secret begins, or by its name. Raises `click.ClickException`."""
     found = [key for key in platform.keys.list() if text in (key.id, key.prefix, key.name)]
     alive = [key for key in found if key.revoked_at is None] or found
     if len(alive) != 1:
@@ -34,7 +29,6 @@ def key_named(platform: Platform, text: str) -> ApiKey:
 
 
 def run_named(platform: Platform, text: str) -> EvaluationRun:
-    """Find a run as `RUN_HELP` says, the newest of several. Raises `click.ClickException`."""
     evaluation, _, model = text.partition("@")
     for run in islice(platform.evaluations.runs.list_all(order="desc"), SEARCHED):
         if text == run.id or (len(text) >= SHORTEST and run.id.endswith(text)):
@@ -45,18 +39,15 @@ def run_named(platform: Platform, text: str) -> EvaluationRun:
 
 
 def _is(name: str, reference: str) -> bool:
-    """Return whether a name means a reference, with or without its version."""
     shown = ref_text(reference)
     return name in (reference, shown, shown.partition(":")[0])
 
 
 def run_title(run: EvaluationRun) -> str:
-    """Return what people call a run."""
     return f"{ref_text(run.evaluation)}@{ref_text(run.model)}"
 
 
 def subject_name(platform: Platform, job: JobSummary) -> str:
-    """Return the name of what a job works on; the end of its id where that was deleted."""
     try:
         if job.kind in EVALUATIONS:
             return run_title(platform.evaluations.runs.get(job.subject))

@@ -20,7 +20,6 @@ _KNOWN = {interface.name: interface for interface in Interface}
 
 
 def _interfaces(context: click.Context, option: click.Parameter, given: str) -> tuple[Interface, ...]:
-    """Read names of interfaces between commas. Raises `click.BadParameter`, which lists them."""
     names = [name.strip() for name in given.split(",")]
     unknown = [name for name in names if name not in _KNOWN]
     if unknown:

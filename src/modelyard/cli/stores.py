@@ -7,9 +7,9 @@ import click
 
 from modelyard.cli.lazy_group import parts_of
 from modelyard.cli.terminal import StoreName, StoreType, named_factory, printable_store, require_file, store_option
-from modelyard.compose import changes_of, open_store, store_address
+from modelyard.compose import open_store, store_address
 from modelyard.domain.schema import records_of
-from modelyard.stores import copying
+from modelyard.stores import copying, schema_changes
 
 
 @click.command()
@@ -26,7 +26,7 @@ def migrate(store: StoreName) -> None:
         return
     address = store_address(store, parts)
     assert address is not None
-    for name in address.migrate(store, records_of(parts), changes_of(parts)):
+    for name in address.migrate(store, records_of(parts), schema_changes.changes_of(parts)):
         click.echo(name)
     click.echo(
         f"{printable_store(store)} is up to date; servers of an older version refuse to write until they restart"

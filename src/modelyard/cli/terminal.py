@@ -21,19 +21,15 @@ from modelyard.report.table import printable, text_table
 from modelyard.worker import platform_of
 
 StoreName = Path | str
-"""The SQLite file of a platform, or the address of its database."""
 
 
 class StoreType(click.Path):
-    """The type of `--store`: a file, or an address, which stays a string."""
-
     name = "store"
 
     def __init__(self) -> None:
         super().__init__(dir_okay=False, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the address as it is, or the path of the file."""
         try:
             return value if is_address(value, parts_of(ctx)) else super().convert(value, param, ctx)
         except InvalidInput as error:
@@ -47,8 +43,6 @@ C = TypeVar("C", bound=Callable[..., Any])
 _ARTIFACTS = "modelyard.artifacts"
 
 DEFAULT_STORE = Path("yard.db")
-"""The store of a command that names none."""
-
 _FACTORY = "modelyard.factory"
 
 
@@ -80,14 +74,13 @@ _factory_option = click.option(
     callback=_kept,
     help="Code that returns your own platform, in the place of --store.",
 )
-"""Both are read by `opened`, so that no command passes them on."""
+"""Read by `opened`, so that no command passes them on."""
 
 entity_option = click.option("--entity", help="Only those of this entity.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 
 
 def require_file(store: Path) -> None:
-    """Raise if there is no such file."""
     if store.exists():
         return
     if store == DEFAULT_STORE:
@@ -99,7 +92,7 @@ def require_file(store: Path) -> None:
 
 @contextmanager
 def opened(store: StoreName, must_exist: bool = True) -> Iterator[Platform]:
-    """Open the platform in `store`, or that of `--factory`."""
+    """Open the platform in `store`, or that of `--factory`, for a `with` block."""
     factory = named_factory()
     if factory is None and must_exist and isinstance(store, Path):
         require_file(store)
@@ -112,33 +105,29 @@ def _opened_with_parts(store: StoreName) -> Platform:
 
 
 def opened_or_empty(store: StoreName) -> AbstractContextManager[Platform]:
-    """Open the platform in `store`, or one in memory where none is named and this folder has none."""
     if store == DEFAULT_STORE and named_factory() is None and not DEFAULT_STORE.exists():
         return open_platform(parts=parts_of(click.get_current_context()))
     return opened(store, must_exist=False)
 
 
 def _made(factory: str) -> Platform:
-    """Call the host's function, which may lie in the working directory, as for `python -m`."""
     if "" not in sys.path:
         sys.path.insert(0, "")
     return platform_of(factory)
 
 
 def named_artifacts() -> str | None:
-    """Return what the running command was given as `--artifacts`."""
     named: str | None = click.get_current_context().meta.get(_ARTIFACTS)
     return named
 
 
 def try_artifacts(platform: Platform) -> None:
-    """Try the object store that the running command was given, if it was given one. Raises `StoreError`."""
     if "://" in (named_artifacts() or ""):
         platform.health.check_artifacts()
 
 
 def named_factory() -> str | None:
-    """Return what the running command was given as `--factory`. Raises `click.UsageError` for options against it."""
+    """Return the `--factory` of the running command. Raises `click.UsageError` if other options contradict it."""
     context = click.get_current_context()
     factory: str | None = context.meta.get(_FACTORY)
     if factory is not None and context.get_parameter_source("store") is not ParameterSource.DEFAULT:
@@ -149,12 +138,10 @@ def named_factory() -> str | None:
 
 
 def printable_store(store: StoreName) -> str:
-    """Return the name of a store without a password that its address has."""
     return _PASSWORD.sub(lambda found: f"{found[1]}:***" if found[2] is None else "password=***", str(store))
 
 
 def show(as_json: bool, headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print rows as a table, or as one JSON array of objects."""
     if as_json:
         click.echo(json.dumps([dict(zip(headers, row, strict=True)) for row in rows], default=_json_form))
     else:
@@ -162,7 +149,6 @@ def show(as_json: bool, headers: Sequence[str], rows: Sequence[Sequence[Any]]) -
 
 
 def shown(value: object) -> object:
-    """Return a value as a table has it: times to the second in UTC, nothing for None."""
     if isinstance(value, datetime):
         return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
     if isinstance(value, Decimal):
@@ -171,19 +157,16 @@ def shown(value: object) -> object:
 
 
 def _json_form(value: Any) -> Any:
-    """Return a value as JSON: mappings and sequences as such, other values as strings."""
     if hasattr(value, "keys"):
         return dict(value)
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 def show_values(as_json: bool, columns: Sequence[str], found: Iterable[object]) -> None:
-    """Print values like `show`, a row each: the columns are their attributes."""
     show(as_json, columns, [[getattr(value, column) for column in columns] for value in found])
 
 
 def show_fields(fields: Iterable[tuple[str, Any]], as_json: bool = False) -> None:
-    """Print named values, a line each, or as one JSON object."""
     named = dict(fields)
     if as_json:
         click.echo(json.dumps(named, default=_json_form))

@@ -14,7 +14,6 @@ from modelyard.errors import JobFailed
 
 
 def parsed_option(text: str) -> tuple[str, Any]:
-    """Parse NAME=VALUE; a value that is not JSON is a string."""
     name, found, value = text.partition("=")
     if not found:
         raise ValueError(f"{text!r} is not like learning_rate=1e-4")
@@ -25,7 +24,6 @@ def parsed_option(text: str) -> tuple[str, Any]:
 
 
 def _training(command: C) -> C:
-    """Add what the commands of all methods take."""
     for option in (
         click.option("--no-wait", is_flag=True, help="Leave the job to a worker, and return its id."),
         click.option(
@@ -105,6 +103,5 @@ def _train(
 
 
 def _groups(data: str) -> Any:
-    """Read trajectory groups, one a line."""
     with Path(data).open(encoding="utf-8") as lines:
         return [json.loads(line) for line in lines if line.strip()]

@@ -13,7 +13,7 @@ from modelyard.platform.artifacts import artifacts_folder
 from modelyard.platform.runtime import Settings
 
 CHECK_LEASE = 0.1
-"""Seconds after which the check of a restored store takes a job's worker for gone: none can have come with it."""
+"""Seconds until a restored store counts a job's worker as dead: no worker came with the copy."""
 
 PARTS = ("api", "store", "artifacts", "worker", "queue")
 

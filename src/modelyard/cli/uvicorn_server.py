@@ -1,8 +1,6 @@
-"""The server of `modelyard serve`: uvicorn, with the writes of a connection in one turn of the event loop joined.
-
-Uvicorn writes the head and the body of an answer one after the other, and event loops send at once what is written.
-Such a system call between two requests costs as much as all that uvicorn does for one.
-"""
+"""The server of `modelyard serve`: uvicorn, with the writes of a connection joined. Uvicorn writes the head and the
+body of an answer one after the other, and event loops send each at once. The second system call costs as much as
+everything else that uvicorn does for a request."""
 
 import asyncio
 from collections.abc import Mapping
@@ -21,11 +19,11 @@ GRACE_SECONDS = 10
 """How long streams may continue when the server is stopped: their clients may have stopped reading."""
 
 MOST = 2**16
-"""Bytes that wait at most. The transport gets what is more at once, and so notices a client that does not read."""
+"""Bytes that wait at most. More goes to the transport at once, which so notices a client that does not read."""
 
 
 class JoinedWrites:
-    """A transport that sends what was written at the next turn of the event loop; for the rest, the given transport."""
+    """Wraps a transport, and sends what was written at the next iteration of the event loop."""
 
     def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._transport, self._call_soon = transport, loop.call_soon
@@ -37,7 +35,6 @@ class JoinedWrites:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Send the data at the next turn, or at once where much is waiting."""
         if not self._waiting:
             self._call_soon(self.flush)
         self._waiting.append(data)
@@ -46,31 +43,24 @@ class JoinedWrites:
             self.flush()
 
     def flush(self) -> None:
-        """Send what is waiting, unless the connection is closed or aborted."""
         waiting, self._waiting, self._size = self._waiting, [], 0
         if waiting and not self.is_closing():
             self._transport.write(b"".join(waiting))
 
     def writelines(self, pieces: Any) -> None:
-        """Write several pieces."""
         self.write(b"".join(pieces))
 
     def write_eof(self) -> None:
-        """Close the sending side after what was written."""
         self.flush()
         self._transport.write_eof()
 
     def close(self) -> None:
-        """Close the connection after what was written."""
         self.flush()
         self._transport.close()
 
 
 class JoiningProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type] # which it is depends on what is installed
-    """The protocol that uvicorn chooses, on connections whose writes are joined."""
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin a connection."""
         super().connection_made(JoinedWrites(transport, self.loop))
 
 
@@ -81,9 +71,7 @@ OPTIONS: Mapping[str, Any] = {
     "server_header": False,
     "timeout_graceful_shutdown": GRACE_SECONDS,
 }
-"""How uvicorn serves the platform."""
 
 
 def run(app: Application, host: str, port: int) -> None:
-    """Serve an application until interrupted."""
     uvicorn.run(app, host=host, port=port, **OPTIONS)

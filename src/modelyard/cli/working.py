@@ -121,6 +121,5 @@ def executor_of(platform: Platform, store: StoreName, concurrency: int, isolate:
 
 
 def _arguments(store: StoreName) -> list[str]:
-    """Return what opens the same platform in another process, which may run in another folder."""
     named = [] if named_factory() else [store, *filter(None, [named_artifacts()])]
     return [str(one) if "://" in str(one) else str(Path(one).absolute()) for one in named]

@@ -1,4 +1,4 @@
-"""The digests of values, which are computed from their canonical JSON, and of tables."""
+"""Digests of values, by their canonical JSON, and of tables."""
 
 import base64
 import hashlib
@@ -14,29 +14,23 @@ def digest(value: Any) -> str:
 
 
 def bytes_digest(content: bytes) -> str:
-    """Return the SHA-256 of bytes, written as `digest` writes it."""
     return base64.b64encode(hashlib.sha256(content).digest(), b"XY")[:-1].decode()
 
 
 class TableDigest:
-    """Computes the digest of a table row by row: SHA-256 over the joined row digests."""
-
     def __init__(self) -> None:
         self.rows: int = 0
         self._sum = hashlib.sha256()
 
     def add(self, row_digest: str) -> None:
-        """Add the next row."""
         self.rows += 1
         self._sum.update(row_digest.encode())
 
     def hex(self) -> str:
-        """Return the digest of the rows so far, in hex."""
         return self._sum.hexdigest()
 
 
 def table_digest(row_digests: Iterable[str]) -> str:
-    """Return the SHA-256, in hex, over the joined row digests."""
     table = TableDigest()
     for row_digest in row_digests:
         table.add(row_digest)

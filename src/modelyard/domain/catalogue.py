@@ -15,7 +15,7 @@ from modelyard.errors import InvalidInput, Problem
 
 
 class Quantization(StrEnum):
-    """Number format of the weights."""
+    """The number format of a model's weights."""
 
     INT4 = "int4"
     INT8 = "int8"
@@ -142,7 +142,6 @@ class Pricing:
 
     @cached_property
     def texts(self) -> Mapping[str, str]:
-        """The prices that are not 0, as plain decimal strings."""
         prices = {field.name: getattr(self, field.name) for field in attrs.fields(Pricing)}
         return frozen_mapping({name: f"{price:f}" for name, price in prices.items() if price})
 
@@ -167,11 +166,9 @@ def _places(values: Iterable[Datacenter | str]) -> tuple[Datacenter, ...]:
 
 @attrs.frozen
 class CatalogueEntry:
-    """A model that requests can name by its `id`. `created` is in Unix seconds, lengths are in tokens.
-
-    Takes the strings of the specification in the place of enums, dates and datacenters, too. Raises `InvalidInput`,
-    located at the field, for a value of another type.
-    """
+    """A model that requests can name by its `id`. `created` is in Unix seconds, lengths are in tokens. Takes the
+    strings of the specification instead of enums, dates and datacenters, too. Raises `InvalidInput`, located at the
+    field, for a value of another type."""
 
     id: str = attrs.field(validator=_is_string)
     hub_id: str = attrs.field(validator=_is_string)
@@ -192,7 +189,6 @@ class CatalogueEntry:
 _MODEL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@:+-]{0,254}")
 _MODALITIES = frozenset({"text", "image", "audio", "video", "file"})
 EMBEDDINGS = "embeddings"
-"""The output modality of a model that makes embeddings."""
 _OUTPUTS = _MODALITIES | {EMBEDDINGS}
 _MAX_LENGTH = 2**53
 _MAX_PRICE_DIGITS = 30
@@ -200,7 +196,6 @@ _MAX_PRICE = Decimal(10**15)
 
 
 def check_entry(entry: CatalogueEntry) -> None:
-    """Check that the catalogue response can hold an entry. Raises `InvalidInput` naming all invalid fields."""
     problems = [*_text_problems(entry), *_number_problems(entry), *_list_problems(entry)]
     if problems:
         raise InvalidInput(problems)
@@ -261,11 +256,9 @@ def _list_problems(entry: CatalogueEntry) -> list[Problem]:
 
 @attrs.frozen
 class RegisteredEntry:
-    """A catalogue entry that the host registered, as it is stored: flat, prices exact, lists as tuples.
-
-    `answers_as` is the backend's id of the model that answers, or the name of a trained model as a URI. `offer` is
-    always "public" and indexes all entries.
-    """
+    """A catalogue entry that the host registered, as it is stored: flat, prices exact, lists as tuples. `answers_as` is
+    the backend's id of the model that answers, or the name of a trained model as a URI. `offer` is always "public" and
+    indexes all entries."""
 
     id: str
     answers_as: str
@@ -291,7 +284,6 @@ class RegisteredEntry:
 
     @classmethod
     def of(cls, entry: CatalogueEntry, answers_as: str) -> "RegisteredEntry":
-        """Make the record that stores `entry`."""
         values = {field.name: getattr(entry, field.name) for field in attrs.fields(CatalogueEntry)}
         prices, places, last_day = (values.pop(name) for name in ("pricing", "datacenters", "deprecation_date"))
         for name in ("supported_sampling_parameters", "supported_features"):
@@ -305,7 +297,6 @@ class RegisteredEntry:
         )
 
     def entry(self) -> CatalogueEntry:
-        """Return the entry that this record stores."""
         prices = {field.name: getattr(self, f"price_{field.name}") for field in attrs.fields(Pricing)}
         values: dict[str, Any] = {f.name: getattr(self, f.name, None) for f in attrs.fields(CatalogueEntry)}
         values |= {"pricing": Pricing(**prices), "datacenters": self.country_codes}
@@ -314,8 +305,6 @@ class RegisteredEntry:
 
 @attrs.frozen
 class CatalogueRevision:
-    """How often entries of an offer were registered or removed."""
-
     offer: str
     number: int
 

@@ -24,7 +24,7 @@ class Role(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """Why a choice ended."""
+    """The reason for the end of a choice."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -64,7 +64,7 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The content as plain text; parts that are not text are left out."""
+        """The content as plain text, without parts that are not text."""
         if self.content is None or type(self.content) is str:
             return self.content or ""
         return "".join(part.text for part in self.content if type(part) is ContentPart)
@@ -97,7 +97,6 @@ class ToolChoice:
 
 
 def tool_choice_problems(choice: ToolChoice, tools: Sequence[Tool]) -> list[Problem]:
-    """Return what is wrong with a choice among these tools."""
     if choice.mode is not ToolMode.REQUIRED:
         return []
     if choice.name is None:
@@ -108,8 +107,6 @@ def tool_choice_problems(choice: ToolChoice, tools: Sequence[Tool]) -> list[Prob
 
 
 class ResponseType(StrEnum):
-    """The form of the content."""
-
     TEXT = "text"
     JSON_OBJECT = "json_object"
     JSON_SCHEMA = "json_schema"
@@ -132,11 +129,9 @@ class ResponseFormat:
 @quick_init
 @attrs.frozen(weakref_slot=False)
 class Sampling:
-    """How tokens are drawn. None means the backend's default; `seed` None means a fresh one.
-
-    A choice has at least `min_tokens` before an end-of-turn token; with `ignore_eos` it ends at none, and also ends at
-    each of `stop_token_ids`.
-    """
+    """How tokens are drawn. None means the backend's default; `seed` None means a fresh one. A choice has at least
+    `min_tokens` before an end-of-turn token; with `ignore_eos` it ends at none, and also ends at each of
+    `stop_token_ids`."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -153,28 +148,25 @@ class Sampling:
 
     @copies
     def seeded(self, seed: int) -> "Sampling":
-        """Return a copy with this seed. Every request needs one, and `attrs.evolve` would cost three times as much."""
+        """Return a copy with this seed. Every request needs one, and `attrs.evolve` costs three times as much."""
         raise NotImplementedError
 
 
 ANSWER_EXTRAS = ("reasoning_effort", "verbosity")
-"""Extras of a request that may change its answer."""
-
 SAMPLING_PARAMETERS = tuple(field.name for field in attrs.fields(Sampling))
-"""The names of the sampling parameters."""
 
 
 @quick_init
 @attrs.frozen(weakref_slot=False)
 class CompletionRequest:
-    """A validated request. `model` is a catalogue id or the name of a trained model (see `domain.training.ModelName`).
+    """A validated request. `model` is a catalogue id or the name of a trained model (see `domain.models.ModelName`).
 
-    A `prompt`, a string or token ids, takes the place of `messages`, and is continued as it is, without a chat
-    template; `prompt_logprobs` requests the log-probabilities of its tokens, with so many alternatives. `max_tokens`
-    bounds each choice, prompt not counted; None means up to the model's limit. `logprobs` requests the log-probability
-    of each sampled token, `top_logprobs` that of so many alternatives. `streamed` is whether the caller reads the
-    answer as it is made. `metadata` is stored with the completion (`store`). `extras` are parameters that the platform
-    passes on to the backend unread.
+    A `prompt`, a string or token ids, replaces `messages`, and is continued as it is, without a chat template;
+    `prompt_logprobs` requests the log-probabilities of its tokens, with so many alternatives. `max_tokens` bounds each
+    choice, prompt not counted; None means up to the model's limit. `logprobs` requests the log-probability of each
+    sampled token, `top_logprobs` that of so many alternatives. `streamed` is whether the caller reads the answer as it
+    is made. `metadata` is stored with the completion (`store`). `extras` are parameters that the platform passes on to
+    the backend unread.
     """
 
     model: str
@@ -200,7 +192,7 @@ class CompletionRequest:
 
     @copies
     def asking(self, messages: tuple[Message, ...], sampling: Sampling, max_tokens: int | None) -> "CompletionRequest":
-        """Return a copy with these."""
+        """Return a copy with these messages and settings."""
         raise NotImplementedError
 
 
@@ -217,9 +209,8 @@ class ToolCallDelta:
 @quick_init
 @attrs.frozen(weakref_slot=False)
 class Usage:
-    """Tokens counted. `cached_tokens` are those of the prompt that were read from a cache, `reasoning_tokens` those of
-    the completion that are reasoning, as far as that is known.
-    """
+    """Tokens counted. `cached_tokens` of the prompt were read from a cache, `reasoning_tokens` of the completion are
+    reasoning, as far as that is known."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -230,7 +221,7 @@ class Usage:
 
     @property
     def total_tokens(self) -> int:
-        """Prompt and completion together."""
+        """Prompt and completion tokens together."""
         return self.prompt_tokens + self.completion_tokens
 
 
@@ -240,11 +231,11 @@ class Delta:
     """A piece of one choice, in the order in which it was produced.
 
     `text` is content, and `reasoning` is what a model writes before that. `tokens` is how many tokens this piece holds
-    (an end-of-turn token counts, and may come with empty text). `logprobs` and `token_ids`, where there are any, have
-    one entry per token. `prompt_token_ids`, and `prompt_logprobs` of all but the first of these, come in a choice's
+    (an end-of-turn token counts, and may come with empty text). `logprobs` and `token_ids`, if there are any, have one
+    entry per token. `prompt_token_ids`, and `prompt_logprobs` of all prompt tokens but the first, come in a choice's
     first delta, `finish_reason` in its last. `usage` is what the backend reports, in any delta, of the whole request as
-    it was given; its last report counts.
-    `stop_string` is that which ended the choice, in its last delta; None where none did, or it is not known which.
+    it was given; its last report counts. `stop_string`, in the last delta, is the string that ended the choice; None if
+    none did, or if it is not known.
     """
 
     text: str = ""
@@ -264,10 +255,8 @@ class Delta:
 @quick_init
 @attrs.frozen(weakref_slot=False)
 class Choice:
-    """One finished answer. `logprobs` is None where the backend has none or none were requested.
-
-    `stop_string` is that which ended it; None where none did, or it is not known which.
-    """
+    """One finished answer. `logprobs` is None if the backend has none or none were requested. `stop_string` is the
+    string that ended the choice; None if none did, or if it is not known."""
 
     index: int
     message: Message
@@ -298,11 +287,9 @@ class Completion:
 
 @attrs.frozen
 class StoredCompletion:
-    """A completion that was stored at its caller's request (`store`), with its request and answer as JSON data.
-
-    `price` holds the prices in force, in USD as decimal text, those of 0 left out. `checkpoint_id` is the checkpoint of
-    a trained model that answered.
-    """
+    """A completion that was stored at its caller's request (`store`), with its request and answer as JSON data. `price`
+    holds the prices in force that are not 0, in USD as decimal text. `checkpoint_id` is the checkpoint of a trained
+    model that answered."""
 
     id: str
     entity: str

@@ -1,4 +1,4 @@
-"""Embeddings: the request, the batches in which a backend answers it, and the result that these make."""
+"""Embeddings: the request, the batches in which a backend answers it, and the result."""
 
 import math
 from array import array
@@ -9,21 +9,15 @@ import attrs
 from modelyard.errors import ContextLengthExceeded, InvalidInput, Problem
 
 MAX_INPUTS = 2048
-"""The most inputs of one request."""
 MAX_TOKENS = 300_000
-"""The most tokens of all inputs of one request."""
-
 EmbeddingInput = str | tuple[int, ...]
-"""A text, or its token ids."""
 
 
 @attrs.frozen
 class EmbeddingRequest:
-    """A validated request. `model` is a catalogue id or the name of a trained model (see `domain.training.ModelName`).
-
-    Each of the `inputs` is not empty. `dimensions` is how many numbers an embedding shall have; None means the model's
-    own number. `user` names an end user of the caller.
-    """
+    """A validated request. `model` is a catalogue id or the name of a trained model (see `domain.models.ModelName`).
+    Each of the `inputs` is not empty. `dimensions` is how many numbers an embedding has; None means the model's own
+    number. `user` names an end user of the caller."""
 
     model: str
     inputs: tuple[EmbeddingInput, ...]
@@ -33,10 +27,8 @@ class EmbeddingRequest:
 
 @attrs.frozen
 class EmbeddedBatch:
-    """The embeddings of the next inputs of a request, in order: one or more.
-
-    `tokens` is how many tokens these inputs have; None means that the backend does not know.
-    """
+    """The embeddings of the next inputs of a request, in order: one or more. `tokens` is how many tokens these inputs
+    have; None means that the backend does not know."""
 
     vectors: tuple[Sequence[float], ...]
     tokens: int | None
@@ -46,9 +38,9 @@ class EmbeddedBatch:
 class EmbeddingResult:
     """The finished embeddings, one for each input, in order. `model` is the name that was requested.
 
-    Each vector is an `array` of 32-bit floats. Those of echoes and of local models have length 1, so that the dot
-    product of two is their cosine similarity; those of other servers are as these send them. `tokens` is how many the
-    inputs have in all, which is `estimated` where the backend does not know.
+    Each vector is an `array` of 32-bit floats. Vectors of echoes and of local models have length 1, so that the dot
+    product of two is their cosine similarity; other servers may send other lengths. `tokens` counts all inputs, and is
+    `estimated` if the backend does not know.
     """
 
     id: str
@@ -59,17 +51,14 @@ class EmbeddingResult:
 
 
 def normalized(numbers: Iterable[float]) -> "array[float]":
-    """Return a vector scaled to length 1, as 32-bit floats. Raises ZeroDivisionError for one of length 0."""
     given = [*numbers]
     length = math.hypot(*given)
     return array("f", [number / length for number in given])
 
 
 def check_lengths(tokens: Sequence[int], longest: int) -> None:
-    """Check the number of tokens of each input against the model's context, and their sum.
-
-    Raises `ContextLengthExceeded`, `InvalidInput`.
-    """
+    """Check the tokens of each input against the model's context, and their sum. Raises `ContextLengthExceeded`,
+    `InvalidInput`."""
     for at, count in enumerate(tokens):
         if count > longest:
             msg = f"This model's maximum context length is {longest} tokens. However, input {at} has {count} tokens; "

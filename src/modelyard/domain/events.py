@@ -1,8 +1,6 @@
-"""The typed events that a platform's `observer` receives: what happened, for logs, metrics and progress displays.
-
-Durations are in seconds. `request_id` is the `x-request-id` of the HTTP request that asked, and "" where none did;
-`key_id` is the id of the caller's API key, and "" for the host.
-"""
+"""The typed events that a platform's `observer` receives, for logs, metrics and progress displays. Durations are in
+seconds. `request_id` is the `x-request-id` of the HTTP request, and "" without one; `key_id` is the id of the caller's
+API key, and "" for the host."""
 
 from decimal import Decimal
 
@@ -12,17 +10,14 @@ from modelyard.domain.frozen_fast import quick_init
 from modelyard.domain.job import JobStatus
 
 CALLER_LEFT = 499
-"""The status of a request whose caller left before its end."""
 
 
 @quick_init
 @attrs.frozen(weakref_slot=False)
 class CompletionBooked:
-    """A completion was answered and recorded in the ledger.
-
-    `status` is 200 for a whole answer. Where only a part was made, it is the status of the error, or `CALLER_LEFT`.
-    `first_token` is how long the caller of a stream waited for its first token; None without a stream.
-    """
+    """A completion was answered and recorded in the ledger. `status` is 200 for a whole answer; for a partial one it is
+    the status of the error, or `CALLER_LEFT`. `first_token` is how long the caller of a stream waited for its first
+    token; None without a stream."""
 
     completion_id: str
     entity: str
@@ -55,7 +50,7 @@ class CompletionFailed:
 
 @attrs.frozen
 class BudgetWarning:
-    """The share of a budget is spent at which its owner wants to be warned. `key_id` is "" for a whole entity's."""
+    """The share of a budget is spent at which its owner wants a warning. `key_id` is "" for the budget of an entity."""
 
     entity: str
     key_id: str
@@ -67,9 +62,7 @@ class BudgetWarning:
 @attrs.frozen
 class RequestAnswered:
     """An HTTP request was answered. `route` is the path with its parameters' names, and "" for a path without a route.
-
-    `status` is `CALLER_LEFT` where the client left before the end of the answer.
-    """
+    `status` is `CALLER_LEFT` if the client left before the end of the answer."""
 
     request_id: str
     method: str
@@ -82,7 +75,7 @@ class RequestAnswered:
 
 @attrs.frozen
 class JobChanged:
-    """The status of a job changed."""
+    """The status of a job has changed."""
 
     job_id: str
     kind: str

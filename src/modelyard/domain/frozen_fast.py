@@ -20,17 +20,15 @@ _OPEN = {
     "__delattr__": object.__delattr__,
     "__init__": object.__init__,
 }
-"""What a subclass has whose instances are made empty, and can be changed."""
+"""The members of a subclass that makes empty instances which can be changed."""
 
 
 def quick_init(cls: T) -> T:
-    """Give a class made by `attrs.frozen(weakref_slot=False)` an `__init__` that takes a third of the time.
-
-    Nothing else about the class changes. While its attributes are set, the instance is of an open subclass with the
-    same layout; then it becomes one of the frozen class. Any other subclass gets the `__init__` that attrs made.
-    Methods that are marked with `copies` are written out in the same way. Raises TypeError for a class with validators,
-    factories or keyword-only fields.
-    """
+    """Give a class made by `attrs.frozen(weakref_slot=False)` an `__init__` that takes a third of the time. Nothing
+    else about the class changes. While its attributes are set, the instance belongs to an open subclass with the same
+    layout; then it becomes one of the frozen class. Any other subclass gets the `__init__` that attrs made. Methods
+    that are marked with `copies` are generated in the same manner. Raises TypeError for a class with validators,
+    factories or keyword-only fields."""
     made: Any = cls
     fields = attrs.fields(cls)
     for field in fields:
@@ -53,10 +51,8 @@ def quick_init(cls: T) -> T:
 
 
 def maker(cls: Callable[P, V]) -> Callable[P, V]:
-    """Return a function that makes what calling a class with `quick_init` makes, in two thirds of the time.
-
-    Of any other class it is the class itself.
-    """
+    """Return a function that makes instances of a class with `quick_init`, in two thirds of the time; of any other
+    class, the class itself."""
     return cast("Callable[P, V]", _MAKERS.get(cls, cls))
 
 
@@ -64,10 +60,8 @@ _MAKERS: dict[Any, Any] = {}
 
 
 def copies(method: F) -> F:
-    """Mark a method of a class with `quick_init` that returns a copy with other values of the fields it takes.
-
-    These have no converters. The method needs no body: it is written out.
-    """
+    """Mark a method of a class with `quick_init` that returns a copy with other values of the fields it takes. These
+    have no converters. The method needs no body: it is generated."""
     method.is_copying = True  # type: ignore[attr-defined]
     return method
 
@@ -116,7 +110,6 @@ def _copy_source(method: Any, fields: "tuple[attrs.Attribute[Any], ...]") -> lis
 
 
 def _conversion(field: "attrs.Attribute[Any]") -> str:
-    """Return the line that converts a field, unless it has its default, which is converted already."""
     name = field.name
     unless = "" if field.default is attrs.NOTHING else f" if {name} is not default_{name}:"
     return f"{unless} {name} = convert_{name}({name})"

@@ -34,7 +34,7 @@ _attribution = maker(Attribution)
 
 @attrs.frozen
 class Scope:
-    """What a read may see: one entity, and some of its projects or (None) all. The unscoped view is `Scope(None)`."""
+    """The scope of a read: one entity, and some of its projects or (None) all. The unscoped view is `Scope(None)`."""
 
     entity: str | None
     projects: frozenset[str] | None = None
@@ -56,7 +56,7 @@ class Scope:
 
 @attrs.frozen
 class Limits:
-    """What a key may use: requests per minute, concurrent requests. None means no limit."""
+    """The limits of a key: requests per minute, concurrent requests. None means no limit."""
 
     requests_per_minute: int | None = None
     concurrent_requests: int | None = None
@@ -70,10 +70,7 @@ class Limits:
 
 @attrs.frozen
 class RateStand:
-    """How much of its rate a key has left: of `limit` requests a minute, so many that it may make at once.
-
-    In `reset` seconds it may make `limit` again.
-    """
+    """How many of its `limit` requests a minute a key may make at once; after `reset` seconds it may make all."""
 
     limit: int
     remaining: int
@@ -86,11 +83,8 @@ def _at_most(value: int | None, limit: int | None) -> bool:
 
 @attrs.frozen
 class Principal:
-    """Who is acting. `entity` is the default where none is named.
-
-    Limits and usage are counted under `key_id`: "" for the host, the id of an API key, or any value by which your own
-    authenticator distinguishes its callers.
-    """
+    """Who is acting. `entity` is the default entity. Limits and usage are counted under `key_id`: "" for the host, the
+    id of an API key, or any value by which your own authenticator distinguishes its callers."""
 
     name: str
     entity: str
@@ -105,14 +99,11 @@ class Principal:
 
     @cached_property
     def own(self) -> Attribution:
-        """What is charged where nothing is named. Raises `Forbidden`."""
         return self.attribution()
 
     def attribution(self, entity: str | None = None, project: str | None = None) -> Attribution:
         """Return what to charge: the named entity and project, by default the caller's entity and its only project.
-
-        Raises `Forbidden` if the scope does not cover them.
-        """
+        Raises `Forbidden` if the scope does not cover them."""
         entity = entity or self.entity
         if not project and entity == self.entity and self.scope.projects is not None and len(self.scope.projects) == 1:
             (project,) = self.scope.projects
@@ -122,21 +113,17 @@ class Principal:
 
 
 def host(entity: str = "local") -> Principal:
-    """Make the principal of the embedding application itself, whose scope covers everything."""
     return Principal("host", entity, Scope(None))
 
 
 def anonymous(entity: str) -> Principal:
-    """Make the principal of callers without a key, who may use all of one entity. Raises `InvalidInput`."""
     return Principal("anonymous", check_name(entity, "entity"), Scope(entity), "anonymous")
 
 
 @attrs.frozen
 class ApiKey:
-    """An API key without its secret. `projects` empty means all projects of the entity; `prefix` may be shown.
-
-    A `host` key acts for the host: its scope covers every entity, and `entity` is the one that it uses by default.
-    """
+    """An API key without its secret. Empty `projects` mean all projects of the entity; `prefix` may be shown. A `host`
+    key acts for the host: its scope covers every entity, and `entity` is its default."""
 
     id: str
     prefix: str
@@ -158,12 +145,10 @@ class ApiKey:
 
     @property
     def scope(self) -> Scope:
-        """What this key gives access to."""
         return Scope(None if self.host else self.entity, frozenset(self.projects) if self.projects else None)
 
     @property
     def limits(self) -> Limits:
-        """What this key may use."""
         return Limits(self.requests_per_minute, self.concurrent_requests)
 
     def principal(self) -> Principal:
@@ -181,10 +166,8 @@ class NewKey:
 
 @attrs.frozen
 class BrowserSession:
-    """The session of a browser in which a caller logged in with a key. `id` is the digest of the cookie's token.
-
-    It holds the principal as it was then. `host` means that its scope has no entity; `projects` empty means all.
-    """
+    """The session of a browser in which a caller logged in with a key. `id` is the digest of the cookie's token. It
+    holds the principal of the login. `host` means that its scope has no entity; empty `projects` mean all."""
 
     id: str
     key_id: str
@@ -198,14 +181,12 @@ class BrowserSession:
 
     @classmethod
     def of(cls, id: str, principal: Principal, expires_at: datetime) -> "BrowserSession":
-        """Return the session of a principal."""
         scope, limits = principal.scope, principal.limits
         projects = tuple(sorted(scope.projects or ()))
         known = (principal.key_id, principal.name, principal.entity, projects, scope.entity is None)
         return cls(id, *known, expires_at, limits.requests_per_minute, limits.concurrent_requests)
 
     def principal(self) -> Principal:
-        """Return the principal as it was at the login."""
         scope = Scope(None if self.host else self.entity, frozenset(self.projects) if self.projects else None)
         limits = Limits(self.requests_per_minute, self.concurrent_requests)
         return Principal(self.name, self.entity, scope, self.key_id, limits)

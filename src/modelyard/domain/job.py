@@ -24,8 +24,6 @@ class JobKind:
 
 
 class JobStatus(StrEnum):
-    """Where the job stands."""
-
     QUEUED = "queued"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -46,16 +44,13 @@ ENDED = frozenset(status for status, following in TRANSITIONS.items() if not fol
 
 
 def check_transition(now: JobStatus, then: JobStatus) -> None:
-    """Raise `Conflict` unless a job may go from `now` to `then`."""
     if then not in TRANSITIONS[now]:
         raise Conflict(f"a job that is {now} cannot become {then}")
 
 
 class QueueState(StrEnum):
-    """Where a job is in the queue: jobs of one lane run in order, so only a lane's first is ready.
-
-    A paused one is in no lane: those after it continue, and when it is resumed it waits for its turn again.
-    """
+    """The state of a job in the queue: jobs of one lane run in order, so only a lane's first is ready. A paused job is
+    in no lane: the jobs after it continue, and when it is resumed it is queued again."""
 
     WAITING = "waiting"
     READY = "ready"
@@ -66,12 +61,10 @@ class QueueState(StrEnum):
 
 @attrs.frozen
 class Needs:
-    """What a job needs of its worker: that it does this kind of job, with this base model; "" where any will do.
-
-    `accelerators` are how many it is to have for itself, and `memory` how much of the main memory, in GiB; 0 where none
-    was requested. A job that needs to be `alone` was in a process that died: it is to have a process of its own, or one
-    without other jobs, so that its next death is its own.
-    """
+    """The requirements of a job to its worker: that it does this kind of job, with this base model; "" if any will do.
+    `accelerators` and GiB of main `memory` are for this job only; 0 if none was requested. A job that needs to be
+    `alone` was in a process that died: it gets a process without other jobs, so that its next death counts against it
+    only."""
 
     kind: str
     base_model: str = ""
@@ -88,16 +81,13 @@ class Needs:
 
 @attrs.frozen
 class Job:
-    """A piece of work: what was requested, where it stands in the queue, and its result.
-
-    `lane` is what jobs queue up on (a model's id). `attempts` counts claims. `spec` is what was requested, resolved;
-    `result` its outcome. `fingerprint` identifies equal requests; `idempotency_key` is the caller's own name for this
-    one, unique in its project. `resume` names the files of the saved state to resume from, at step `resume_step`.
-    `handle` names what runs the job outside of its worker's process, if anything does (`protocols.Executor`). What
-    changes with every write of its worker is its `JobProgress`. A job that is queued and claimed waits for room in its
-    worker's executor. `base_model` is the one that its worker must have, "" where any worker will do. It is to have so
-    many `accelerators`, and GiB of `memory`, for itself.
-    """
+    """A piece of work: the request, its state in the queue, and its result. `lane` is what jobs queue up on (a model's
+    id). `attempts` counts claims. `spec` is the request, resolved; `result` its outcome. `fingerprint` identifies equal
+    requests; `idempotency_key` is the caller's name for this one, unique in its project. `resume` names the files of
+    the saved state to resume from, at step `resume_step`. `handle` names what runs the job outside of its worker's
+    process, if anything does (`protocols.Executor`). Everything that changes with every write of its worker is in its
+    `JobProgress`. A job that is queued and claimed waits for room in its worker's executor. `base_model` is the one
+    that its worker must have, "" if any worker will do. `accelerators` and GiB of `memory` are for this job only."""
 
     id: str
     kind: str
@@ -125,25 +115,21 @@ class Job:
 
     @property
     def needs(self) -> Needs:
-        """What its worker must be able to do, and give."""
         return Needs(self.kind, self.base_model, accelerators=self.accelerators, memory=self.memory)
 
     @property
     def subject(self) -> str:
-        """The id of what it works on: a model, or an evaluation run. Loops and shards have lanes of their own."""
+        """The id of what it works on: a model, or an evaluation run. Loops and shards have their own lanes."""
         return str(self.spec.get("model_id", self.lane.partition("/")[0]))
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will happen."""
         return self.status in ENDED
 
 
 class Gain(StrEnum):
-    """What a claim has stored: nothing, steps that an earlier claim had made too, or something new.
-
-    Something new is a step beyond all before it, a later saved state, or a row.
-    """
+    """The news of a claim: nothing, steps that an earlier claim had made too, or something new. Something new is a step
+    beyond all before it, a later saved state, or a row."""
 
     NOTHING = "nothing"
     REPEATED = "repeated"
@@ -154,18 +140,14 @@ class Gain(StrEnum):
 @attrs.frozen(weakref_slot=False)
 class JobProgress:
     """Who has claimed a job and how far it has come: all that a worker's write reads and changes, kept small and apart.
-
     `epoch` grows with each claim and fences the worker's writes while the job is `held`; `beat` grows with each
-    heartbeat. `step` is the last optimizer step (or row) that is recorded, of `total`. `updated_at` is the latest time
-    that anything of the job bears: no later time is before it, even if the wall clock goes back.
-
-    `process` names the processes of the claim, as `process_identity` does. `alone` means that no other job shares them,
-    `gain` is what the claim has stored. Since the job has stored something new, `crashes` claims were lost that stored
-    nothing, `losses` that were ended from outside and stored steps again, and `faults` were given back because of a
-    fault of the store. A `suspect` was in a process that died with several jobs in it, and runs alone next. `loose`
-    names the artifacts, with spaces between, that the claim had stored by its last heartbeat and no other record names.
-    `paused_by` is who has requested that it stops until it is resumed.
-    """
+    heartbeat. `step` is the last recorded optimizer step (or row), of `total`. `updated_at` never goes back, even if
+    the wall clock does. `process` names the processes of the claim, as `process_identity` does. `alone` means that no
+    other job shares them, `gain` is what the claim has stored. Since the job last stored something new, `crashes`
+    claims were lost that stored nothing, `losses` that were ended from outside and stored steps again, and `faults`
+    were given back because of a fault of the store. A `suspect` was in a process that died with several jobs in it, and
+    runs alone next. `loose` names the artifacts, with spaces between, that the claim had stored by its last heartbeat
+    and no other record names. `paused_by` is who has requested that it stops until it is resumed."""
 
     job_id: str
     updated_at: datetime
@@ -193,7 +175,6 @@ class JobProgress:
         return bool(self.cancelled_by or self.paused_by)
 
     def time(self, now: datetime) -> datetime:
-        """`now`, or the job's latest time where the wall clock has gone back."""
         return max(now, self.updated_at)
 
     @copies
@@ -209,7 +190,8 @@ class JobProgress:
         losses: int,
         faults: int,
     ) -> "JobProgress":
-        """Return the progress after a write of its worker: every event makes one, so the copy is written out."""
+        """Return the progress after a write of its worker. Every event makes one, so the method is generated, to be
+        fast."""
         raise NotImplementedError
 
     def gained(self) -> "JobProgress":
@@ -220,11 +202,8 @@ class JobProgress:
 @quick_init
 @attrs.frozen(weakref_slot=False)
 class Claim:
-    """A worker's claim of a job. Every write of the worker carries it; a newer epoch makes it worthless.
-
-    `attempt` is the number of the claim from the queue, which a takeover within the attempt keeps; 0 where it is not
-    known.
-    """
+    """A worker's claim of a job. Every write of the worker carries it; a newer epoch makes it worthless. `attempt` is
+    the number of the claim from the queue, which a takeover within the attempt keeps; 0 if it is not known."""
 
     job_id: str
     epoch: int
@@ -233,7 +212,7 @@ class Claim:
 
     @property
     def address(self) -> str:
-        """What a process of its own is given to take the job up in this attempt, and in no later one."""
+        """The argument by which a separate process takes the job up in this attempt, and in no later one."""
         return f"{self.job_id}:{self.attempt}" if self.attempt else self.job_id
 
 
@@ -241,8 +220,7 @@ class Claim:
 @attrs.frozen(weakref_slot=False)
 class JobEvent:
     """Something that happened to a job. `seq` is dense from 1. (job, type, step) is its identity: a step that runs
-    again after a crash keeps the event's id and place, and replaces its data. `step` is 0 for other events.
-    """
+    again after a crash keeps the event's id and `seq`, and replaces its data. `step` is 0 for other events."""
 
     job_id: str
     seq: int
@@ -257,8 +235,6 @@ class JobEvent:
 @quick_init
 @attrs.frozen(weakref_slot=False)
 class NewEvent:
-    """An event that is still to be given its place. `step` is 0 for events that are not steps."""
-
     id: str
     type: str
     data: Mapping[str, Any] = attrs.field(converter=frozen_mapping, default=EMPTY)
@@ -267,8 +243,6 @@ class NewEvent:
 
 @attrs.frozen
 class SupersededEvent:
-    """The data that an event had in an attempt (`epoch`) that did not survive."""
-
     event_id: str
     epoch: int
     data: Mapping[str, Any] = attrs.field(converter=frozen_mapping)
@@ -276,7 +250,6 @@ class SupersededEvent:
 
 
 JOB = "job"
-"""The kind of domain to which the events and the progress of a job belong."""
 
 HELD_OUT = "validation"
 """The member of a training job's spec that names the file of its held-out rows, which belongs to the job."""

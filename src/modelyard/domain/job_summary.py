@@ -10,8 +10,7 @@ from modelyard.domain.job import Job, JobProgress, JobStatus
 @attrs.frozen
 class JobSummary:
     """A job of any kind in short. `subject` is the id of what it works on: a model, or an evaluation run. `progress` is
-    its last recorded step, or row, of `total`. `waiting_for` is what a job waits for besides its turn, or None.
-    """
+    its last recorded step, or row, of `total`. `waiting_for` is a reason to wait other than the queue, or None."""
 
     id: str
     kind: str
@@ -30,7 +29,6 @@ class JobSummary:
 
     @classmethod
     def of(cls, job: Job, progress: JobProgress, waiting_for: str | None = None) -> "JobSummary":
-        """Return what is known of a job of any kind."""
         return cls(
             job.id,
             job.kind,

@@ -14,11 +14,9 @@ from modelyard.domain.record import EMPTY
 
 @attrs.frozen
 class TrainedStep:
-    """How one checkpoint came to be. `digest` is that of its weights.
-
-    `data_digest` is the SHA-256 of the data that its job trained on, `data_url` their name where they were a dataset.
-    Without a job it is the untouched base. Of a checkpoint that was deleted only the step is known.
-    """
+    """How one checkpoint came to be. `digest` is that of its weights. `data_digest` is the SHA-256 of the data that its
+    job trained on, `data_url` their name if they were a dataset. Without a job it is the untouched base. Of a deleted
+    checkpoint only the step is known."""
 
     step: int
     digest: str | None = None
@@ -31,12 +29,9 @@ class TrainedStep:
 
 @attrs.frozen
 class CheckpointLineage:
-    """Where a checkpoint comes from and what became of it.
-
-    `steps` begins with the checkpoint itself and continues with what it was trained from, the nearest first. `runs` are
-    the evaluation runs on it, the newest first. `entries` are the catalogue entries that it answers. `more` tells that
-    there are further steps or runs.
-    """
+    """The sources of a checkpoint, and what was made of it. `steps` begins with the checkpoint itself and continues
+    with what it was trained from, the nearest first. `runs` are the evaluation runs on it, the newest first. `entries`
+    are the catalogue entries that it answers. `more` tells that there are further steps or runs."""
 
     model: Model
     checkpoint: Checkpoint
@@ -64,11 +59,11 @@ class CheckpointLineage:
 
 @attrs.frozen
 class RunLineage:
-    """Where an evaluation run comes from and what was made of it.
+    """The sources of an evaluation run, and what was made of it.
 
-    `sources` are the runs that it was rescored from, its own source first; where they end at one that is not here,
+    `sources` are the runs that it was rescored from, its own source first; if the last one's source is not here,
     `missing_source` is its id. `derived` are the runs that were rescored from it, directly or not, the nearest first.
-    `checkpoint` is the one that it evaluated, where that is known. `more` tells that there are further runs.
+    `checkpoint` is the one that it evaluated, if that is known. `more` tells that there are further runs.
     """
 
     run: EvaluationRun
@@ -81,12 +76,12 @@ class RunLineage:
 
 @attrs.frozen
 class CompletionLineage:
-    """What answered a completion, and at what price.
+    """The model that answered a completion, and the price. `model` is the catalogue id, or `entity/project/name` of a
+    trained model.
 
-    `model` is the catalogue id, or `entity/project/name` of a trained model. Where a trained model answered, also under
-    a catalogue id, it did so with the checkpoint of `checkpoint_step`; `checkpoint` is the lineage of that, where it is
-    still here and the caller may see its model. `price` holds the prices in USD that
-    are not 0, as decimal text; `cost` is in USD.
+    If a trained model answered, also under a catalogue id, it did so with the checkpoint of `checkpoint_step`;
+    `checkpoint` is its lineage, if it is still here and the caller may see its model. `price` holds the prices in USD
+    that are not 0, as decimal text; `cost` is in USD.
     """
 
     id: str
@@ -102,5 +97,4 @@ class CompletionLineage:
 
 
 def checkpoint_ref(model: Model, step: int) -> ObjectRef:
-    """How evaluation runs refer to a checkpoint."""
     return ObjectRef(model.entity, model.project, RefKind.OBJECT, model.name, f"step{step}")

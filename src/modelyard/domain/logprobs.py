@@ -7,10 +7,8 @@ import attrs
 
 @attrs.frozen
 class TokenLogprob:
-    """A token and its natural-log probability (<= 0). An end-of-turn token has empty text and bytes.
-
-    `rank` counts from 1, the likeliest; tokens of a prompt have it.
-    """
+    """A token and its natural-log probability (<= 0). An end-of-turn token has empty text and bytes. `rank` counts from
+    1, the likeliest; tokens of a prompt have it."""
 
     token: str
     logprob: float
@@ -21,7 +19,6 @@ class TokenLogprob:
 
 
 def token_bytes(entry: TokenLogprob) -> bytes:
-    """Return the bytes of a token: those that came with it, else those of its text."""
     return entry.token.encode("utf-8", "surrogatepass") if entry.bytes is None else bytes(entry.bytes)
 
 

@@ -13,8 +13,7 @@ from modelyard.domain.record import Index, Record, frozen_mapping, sequence_fiel
 @attrs.frozen
 class Model:
     """A trainable model: a name for a line of checkpoints that starts at `base_model`. `last_step` is the highest step
-    that ever was, so that no step number is used twice.
-    """
+    that ever was, so that no step number is used twice."""
 
     id: str
     entity: str
@@ -29,11 +28,9 @@ class Model:
 
 @attrs.frozen
 class Checkpoint:
-    """Weights after one job. Step 0 is the untouched base and has no files.
-
-    `files` maps file names to `{"artifact", "size", "digest"}`; `digest` is that of the mapping of names to digests.
-    `parent_id` is the checkpoint that training started from. One that is `pinned` stays until it is unpinned.
-    """
+    """Weights after one job. Step 0 is the untouched base and has no files. `files` maps file names to
+    `{"artifact", "size", "digest"}`; `digest` is that of the mapping of names to digests. `parent_id` is the checkpoint
+    that training started from. A `pinned` checkpoint stays until it is unpinned."""
 
     id: str
     model_id: str
@@ -51,10 +48,8 @@ class Checkpoint:
 
 @attrs.frozen
 class Tombstone:
-    """What is left of a deleted model or checkpoint: its place in listings, so that a cursor continues from it.
-
-    `parent` is the model of a checkpoint, "" for a model. `seq` is that of the model, 0 for a checkpoint.
-    """
+    """A deleted model or checkpoint: it keeps its place in listings, so that a cursor continues from it. `parent` is
+    the model of a checkpoint, "" for a model. `seq` is that of the model, 0 for a checkpoint."""
 
     id: str
     entity: str
@@ -67,7 +62,7 @@ class Tombstone:
 
 @attrs.frozen
 class TrajectoryLog:
-    """One call of `log`: trajectory groups of a split, with the means that people ask for first."""
+    """One call of `log`: trajectory groups of a split, with their most used means."""
 
     id: str
     model_id: str
@@ -97,10 +92,8 @@ _STEP = re.compile(r"step(0|[1-9][0-9]{0,17})")
 
 @attrs.frozen
 class ModelName:
-    """`[wandb-artifact:///|modelyard:///]<entity>/<project>/<name>[:step<N>|:latest|:<alias>]`, taken apart.
-
-    `step` None means the latest checkpoint; `alias` is any other version word.
-    """
+    """`[wandb-artifact:///|modelyard:///]<entity>/<project>/<name>[:step<N>|:latest|:<alias>]` in parts. `step` None
+    means the latest checkpoint; `alias` is any other version word."""
 
     entity: str
     project: str
@@ -110,7 +103,6 @@ class ModelName:
 
     @classmethod
     def parse(cls, text: str) -> "ModelName | None":
-        """Return the parts of the name, or None when it is not the name of a trained model."""
         found = ARTIFACT_NAME.fullmatch(text)
         if found is None:
             return None

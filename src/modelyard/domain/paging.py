@@ -44,7 +44,6 @@ class Page(Generic[T]):
 
 
 def check_limit(limit: int) -> int:
-    """Check that a page size is from 1 to `MAX_LIMIT`. Raises `InvalidInput`."""
     if not 1 <= limit <= MAX_LIMIT:
         raise InvalidInput.at("limit", msg=f"must be 1 to {MAX_LIMIT}")
     return limit

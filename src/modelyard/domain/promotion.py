@@ -1,8 +1,5 @@
-"""What an alias is called; and aliases of checkpoints, such as `prod`: what each points to, and every change of that
-(specification 4.3).
-
-An alias is served by name, `<entity>/<project>/<name>:prod`, and its checkpoint stays until the alias leaves it.
-"""
+"""Aliases of checkpoints, such as `prod`: their names, what each points to, and its changes (specification 4.3). An
+alias is served by name, `<entity>/<project>/<name>:prod`, and its checkpoint stays until the alias leaves it."""
 
 import re
 from collections.abc import Mapping
@@ -20,16 +17,12 @@ from modelyard.errors import InvalidInput
 MAX_ALIASES = 100
 
 ALIAS_PATTERN = r"(?!(?:latest|step[0-9]+|v[0-9]+)$)[a-z][a-z0-9_-]{0,63}"
-"""What an alias is."""
-
 _ALIAS = re.compile(ALIAS_PATTERN)
 
 
 def check_alias(name: str) -> str:
-    """Refuse a string that cannot be an alias. Raises `InvalidInput`.
-
-    An alias is `[a-z][a-z0-9_-]{0,63}`, but not `latest`, `step<N>` or `v<N>`.
-    """
+    """Refuse a string that cannot be an alias. Raises `InvalidInput`. An alias is `[a-z][a-z0-9_-]{0,63}`, but not
+    `latest`, `step<N>` or `v<N>`."""
     if not _ALIAS.fullmatch(name):
         msg = "must be a lower-case letter and up to 63 of a-z 0-9 _ -, and not latest, step<N> or v<N>"
         raise InvalidInput.at("alias", msg=msg)
@@ -45,15 +38,13 @@ class PromotionRuns(TypedDict):
 
 @attrs.frozen
 class NotWorse:
-    """What a promotion may require: that the candidate is not shown to be worse than what the alias points to.
+    """A requirement of a promotion: that the candidate is not shown to be worse than what the alias points to.
 
     The newest completed runs of both on an `evaluation` are compared. It is given by its name in the model's project
-    ("quiz", or "quiz:v0" for one version), its reference or its published version. Instead, `runs` gives the ids of
-    the two runs: `{"baseline": ..., "candidate": ...}`. All metrics count, or the one that is named. The candidate may
-    be worse by `margin`, at a `confidence`. `lower_is_better` names metrics of which lower values are better.
-    An alias that points to nothing yet meets every requirement.
-
-    Raises `InvalidInput` unless there is either an evaluation or runs.
+    ("quiz", or "quiz:v0" for one version), its reference or its published version. Instead, `runs` gives the ids of the
+    two runs: `{"baseline": ..., "candidate": ...}`. All metrics count, or the named one. The candidate may be worse by
+    `margin`, at a `confidence`. `lower_is_better` names metrics of which lower values are better. An alias that points
+    to nothing yet meets every requirement. Raises `InvalidInput` unless there is either an evaluation or runs.
     """
 
     evaluation: OneObject | None = None
@@ -78,10 +69,8 @@ class Change(StrEnum):
 
 @attrs.frozen
 class Alias:
-    """A name of one checkpoint of a model, by its `step`.
-
-    `number` is that of the promotion in force; `previous_step` is where a rollback leads, None for nowhere.
-    """
+    """A name of one checkpoint of a model, by its `step`. `number` is that of the promotion in force; a rollback leads
+    to `previous_step`, None for nowhere."""
 
     model_id: str
     name: str
@@ -95,12 +84,11 @@ class Alias:
 
 @attrs.frozen
 class Promotion:
-    """One change of what an alias points to: from `from_step` to `step`, None for nothing. Never changed, and gone only
-    with its model.
+    """One change of what an alias points to: from `from_step` to `step`, None for nothing.
 
-    `number` counts the changes of one alias from 1. `by` is the id of the key that asked for it, or "host". `verdict`
-    holds the numbers that a requirement was met with. A rollback of this change leads to what the change with the
-    number `below` had set.
+    Never changed, and deleted only with its model. `number` counts the changes of one alias from 1. `by` is the id of
+    the key that requested it, or "host". `verdict` holds the numbers by which a requirement was met. A rollback of this
+    change leads to the result of the change with the number `below`.
     """
 
     id: str

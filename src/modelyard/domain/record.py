@@ -2,6 +2,7 @@
 
 import copyreg
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
@@ -9,6 +10,9 @@ import attrs
 
 KEY = "key"
 """The name under which a record's own key can be looked up, next to its unique keys."""
+
+FOR_EVER = datetime(9999, 1, 1, tzinfo=UTC)
+"""When something expires that does not."""
 
 EMPTY: Mapping[Any, Any] = MappingProxyType({})
 """An empty mapping, for defaults."""

@@ -1,4 +1,4 @@
-"""What a job is to have for itself, and what a worker has to give."""
+"""The resources that a job requests, and the capacity of a worker."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Self, TypedDict
@@ -9,18 +9,14 @@ from modelyard.domain.job import Needs
 from modelyard.errors import InvalidInput, Problem
 
 MOST = 100_000
-"""How many accelerators, or GiB of memory, one job can request."""
 
 
 class Resources(TypedDict, total=False):
-    """What a job is to have for itself: so many `accelerators`, and so many GiB of main `memory`."""
-
     accelerators: int
     memory: int
 
 
 def check_resources(needs: Mapping[str, Any]) -> Resources:
-    """Return what a request needs. Raises `InvalidInput` naming every problem."""
     known = Resources.__annotations__
     if not isinstance(needs, Mapping):
         raise InvalidInput.at("needs", msg=f"must be a mapping with {' and '.join(known)}")
@@ -36,17 +32,15 @@ def check_resources(needs: Mapping[str, Any]) -> Resources:
 
 @attrs.frozen
 class Capacity:
-    """What a worker gives to its jobs: so many accelerators, and so many GiB of memory, any number where it is None."""
+    """What a worker gives to its jobs: so many accelerators, and so many GiB of memory; None means any number."""
 
     accelerators: int | None = 0
     memory: int | None = None
 
     def gives(self, needs: Needs) -> bool:
-        """Return whether there is enough for a job."""
         return _enough(self.accelerators, needs.accelerators) and _enough(self.memory, needs.memory)
 
     def without(self, jobs: Iterable[Needs]) -> Self:
-        """Return what is left while these jobs run."""
         running = list(jobs)
         return type(self)(
             _less(self.accelerators, sum(needs.accelerators for needs in running)),

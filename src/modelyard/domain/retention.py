@@ -14,7 +14,8 @@ MAX_METRIC = 128
 
 @attrs.frozen
 class Retention:
-    """The rules by which a model's checkpoints are kept. One that no rule keeps is removed; without any rule all stay.
+    """The rules by which a model's checkpoints are kept. A checkpoint that no rule keeps is removed; without any rule
+    all stay.
 
     `keep_last` is how many of the highest steps to keep. `keep_best` is how many to keep with the highest `metric`, or
     the lowest if `lower_is_better`. `ttl` keeps checkpoints younger than this many seconds. Raises `InvalidInput`
@@ -45,10 +46,8 @@ class Retention:
         ]
 
     def expired(self, checkpoints: Sequence[Checkpoint], now: datetime) -> list[Checkpoint]:
-        """Return the checkpoints that no rule keeps, from all of a model's, sorted by step.
-
-        The latest, pinned ones, and step 0, which has no files, are never among them.
-        """
+        """Return the checkpoints that no rule keeps, from all of a model's, sorted by step. The latest, pinned ones,
+        and step 0, which has no files, are never among them."""
         if self.keep_last is self.keep_best is self.ttl is None:
             return []
         kept = {one.id for one in (*self._last(checkpoints), *self._best(checkpoints), *self._young(checkpoints, now))}
@@ -58,7 +57,6 @@ class Retention:
         return checkpoints[-self.keep_last :] if self.keep_last else ()
 
     def _best(self, checkpoints: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
-        """Return the best by the metric, preferring the later of equals; checkpoints without it are left out."""
         if self.metric is None:
             return ()
         sign = -1 if self.lower_is_better else 1

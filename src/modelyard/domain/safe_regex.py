@@ -1,9 +1,7 @@
-"""Simple regular expressions as a syntax tree: match a string against one, and make a short string that one matches.
-
-A client's pattern is never compiled: matching here tracks sets of positions, so it takes polynomial time, within a
-budget. Supported are literals, classes, `. ^ $ | ( ) (?: )`, the quantifiers, the escapes `\\d \\w \\s` and their
-opposites, and `\\b`; everything else raises `PatternError`.
-"""
+r"""Simple regular expressions as a syntax tree: match a string, and make a short string that matches. A client's
+pattern is never compiled: matching here tracks sets of positions, so it takes polynomial time, within a budget.
+Supported are literals, classes, `. ^ $ | ( ) (?: )`, the quantifiers, the escapes `\d \w \s` and their opposites, and
+`\b`; everything else raises `PatternError`."""
 
 import re
 from collections.abc import Callable
@@ -33,11 +31,9 @@ class CharacterSet:
         return any(low <= character <= high for low, high in self.ranges) != self.negated
 
     def size(self, more: int) -> int:
-        """Return 1."""
         return 1
 
     def text(self, more: int) -> str:
-        """Return a character of the set, a printable one if there is one."""
         plain = "a0A _-." + "".join(map(chr, range(32, 127))) + "".join(low for low, _ in self.ranges)
         for character in plain:
             if character in self:
@@ -45,44 +41,33 @@ class CharacterSet:
         raise PatternError("has a class for which no matching character was found")
 
     def ends(self, text: str, starts: frozenset[int], spend: Spend) -> frozenset[int]:
-        """Return the positions after one character of the set."""
         spend(len(starts))
         return frozenset(at + 1 for at in starts if at < len(text) and text[at] in self)
 
 
 @attrs.frozen
 class Anchor:
-    """The beginning or the end of the text."""
-
     at_end: bool
 
     def size(self, more: int) -> int:
-        """Return 0."""
         return 0
 
     def text(self, more: int) -> str:
-        """Return the empty string."""
         return ""
 
     def ends(self, text: str, starts: frozenset[int], spend: Spend) -> frozenset[int]:
-        """Return the anchor's position if it is among the starts."""
         return starts & {len(text) if self.at_end else 0}
 
 
 @attrs.frozen
 class Boundary:
-    """The beginning or the end of a word."""
-
     def size(self, more: int) -> int:
-        """Return 0."""
         return 0
 
     def text(self, more: int) -> str:
-        """Return the empty string."""
         return ""
 
     def ends(self, text: str, starts: frozenset[int], spend: Spend) -> frozenset[int]:
-        """Return the starts that lie between a word character and something else."""
         spend(len(starts))
         word = CharacterSet(_WORD)
         return frozenset(at for at in starts if (text[at - 1 : at] in word) is not (text[at : at + 1] in word))
@@ -90,20 +75,15 @@ class Boundary:
 
 @attrs.frozen
 class Concatenation:
-    """Parts in sequence."""
-
     parts: "tuple[Node, ...]"
 
     def size(self, more: int) -> int:
-        """Add up the sizes of the parts."""
         return sum(part.size(more) for part in self.parts)
 
     def text(self, more: int) -> str:
-        """Join the texts of the parts."""
         return "".join(part.text(more) for part in self.parts)
 
     def ends(self, text: str, starts: frozenset[int], spend: Spend) -> frozenset[int]:
-        """Return the positions after the last part."""
         for part in self.parts:
             starts = part.ends(text, starts, spend)
         return starts
@@ -111,28 +91,21 @@ class Concatenation:
 
 @attrs.frozen
 class Alternation:
-    """Any one of the branches; `text` uses the first."""
-
     branches: "tuple[Node, ...]"
 
     def size(self, more: int) -> int:
-        """Return the size of the first branch."""
         return self.branches[0].size(more)
 
     def text(self, more: int) -> str:
-        """Return the text of the first branch."""
         return self.branches[0].text(more)
 
     def ends(self, text: str, starts: frozenset[int], spend: Spend) -> frozenset[int]:
-        """Return the positions after any branch."""
         ends = (branch.ends(text, starts, spend) for branch in self.branches)
         return frozenset(place for places in ends for place in places)
 
 
 @attrs.frozen
 class Repetition:
-    """A part repeated `least` to `most` times; `most` is None for no limit."""
-
     part: "Node"
     least: int
     most: int | None
@@ -142,11 +115,9 @@ class Repetition:
         return self.least + more if self.most is None else min(self.most, self.least + more)
 
     def size(self, more: int) -> int:
-        """Return the size of all rounds."""
         return self.times(more) * self.part.size(more)
 
     def text(self, more: int) -> str:
-        """Repeat the text of the part."""
         return self.part.text(more) * self.times(more)
 
     def ends(self, text: str, starts: frozenset[int], spend: Spend) -> frozenset[int]:
@@ -169,7 +140,6 @@ Node = CharacterSet | Anchor | Boundary | Concatenation | Alternation | Repetiti
 
 
 def matches(node: Node, text: str, spend: Spend) -> bool:
-    """Return whether the pattern matches anywhere in the text."""
     return bool(node.ends(text, frozenset(range(len(text) + 1)), spend))
 
 
@@ -201,7 +171,6 @@ _QUANTIFIERS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None
 
 
 def parse(pattern: str) -> Node:
-    """Read a pattern. Raises `PatternError`."""
     if len(pattern) > MAX_PATTERN:
         raise PatternError(f"is longer than {MAX_PATTERN} characters")
     reader = _Reader(pattern)
@@ -212,8 +181,6 @@ def parse(pattern: str) -> Node:
 
 
 class _Reader:
-    """Parses from left to right; `at` is the position of the next character."""
-
     def __init__(self, pattern: str) -> None:
         self.pattern, self.at, self.nesting = pattern, 0, 0
 

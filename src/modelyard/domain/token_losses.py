@@ -1,8 +1,6 @@
-"""The losses that the callers of step-by-step training name, as Tinker's interface defines them.
-
-Each is a sum over tokens, of what the row says of a token and of its new log-probability, so that it needs no mean and
-no batch: rows add up over calls. Ratios are exp(new - sampled), and thresholds are ratios, not distances to 1.
-"""
+"""The losses that the callers of step-by-step training name, as Tinker's interface defines them. Each is a sum over
+tokens, not a mean, so that rows add up over calls. Ratios are exp(new - sampled), and thresholds are ratios, not
+distances to 1."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,13 +11,10 @@ from modelyard.domain.training_run import Loss, Objective, Rows, TargetRow
 from modelyard.errors import InvalidInput
 
 Columns = Mapping[str, Sequence[float]]
-"""By name, one number for each target of a row."""
-
 Term = tuple[float, float]
-"""A token's loss, and its derivative for the new log-probability."""
-
 MAX_LOG_RATIO = 80.0
-"""A larger one counts as this one, so that its exponential and products with it are finite; its derivative is kept."""
+"""A larger ratio counts as this one, so that its exponential and products with it are finite; its derivative is
+kept."""
 
 
 # ---- one token ---------------------------------------------------------------------------------------------------
@@ -66,7 +61,6 @@ class TokenLoss:
     settings: Mapping[str, float] = attrs.field(factory=dict)
     linear: bool = False
     several: bool = False
-    """Whether it takes several targets for a position."""
 
 
 _POLICY = ("logprobs", "advantages")
@@ -83,11 +77,9 @@ TOKEN_LOSSES: Mapping[str, TokenLoss] = {
 def token_objective(
     name: str, settings: Mapping[str, float], rows: Sequence[TargetRow], columns: Sequence[Columns]
 ) -> Objective:
-    """Return what a step on these rows minimizes: the sum of the loss over all their targets.
-
-    Each row has its own columns, one for each input of the loss. Raises `InvalidInput` for an unknown loss, setting or
-    column, and where a column or a number is missing, at `loss_fn`, `loss_fn_config` or (number of the row, column).
-    """
+    """Return what a step on these rows minimizes: the sum of the loss over all their targets. Each row has its own
+    columns, one for each input of the loss. Raises `InvalidInput` for an unknown loss, setting or column, and for a
+    missing column or number, at `loss_fn`, `loss_fn_config` or (number of the row, column)."""
     loss = TOKEN_LOSSES.get(name)
     if loss is None:
         raise InvalidInput.at("loss_fn", msg=f"is {name!r}; there are {', '.join(TOKEN_LOSSES)}")

@@ -1,4 +1,4 @@
-"""What training reads and writes: datasets, rows, jobs and their events (specification 4.3)."""
+"""The data of training: datasets, rows, jobs and their events (specification 4.3)."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,10 +17,8 @@ from modelyard.errors import InvalidInput
 
 @attrs.frozen
 class Dataset:
-    """Training data that was uploaded: rows of JSON Lines in an artifact. Versions of a name count from 0.
-
-    `rows` is 0 when the artifact cannot be read as examples; a job on it is refused with the reason.
-    """
+    """Training data that was uploaded: rows of JSON Lines in an artifact. Versions of a name count from 0. `rows` is 0
+    when the artifact cannot be read as examples; a job on it is refused with the reason."""
 
     id: str
     entity: str
@@ -35,7 +33,7 @@ class Dataset:
 
     @property
     def url(self) -> str:
-        """How a job names it."""
+        """The URL by which a job names it."""
         return f"modelyard:///{self.entity}/{self.project}/{self.name}:v{self.version}"
 
 
@@ -44,10 +42,8 @@ class Dataset:
 
 @attrs.frozen
 class Example:
-    """A conversation to imitate: the loss is on assistant tokens.
-
-    `sources` name what the row was made from, for its lineage; training does not read them.
-    """
+    """A conversation to imitate: the loss is on assistant tokens. `sources` name what the row was made from, for its
+    lineage; training does not read them."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
@@ -56,10 +52,8 @@ class Example:
 
 @attrs.frozen
 class Preference:
-    """A prompt, and two answers to it of which the first is preferred. `sources` are as in `Example`.
-
-    Raises `InvalidInput` where there is nothing to learn: without a prompt, or where the answers are equal.
-    """
+    """A prompt, and two answers to it of which the first is preferred. `sources` are as in `Example`. Raises
+    `InvalidInput` if there is nothing to learn: without a prompt, or if the answers are equal."""
 
     messages: tuple[Message, ...]
     chosen: Message
@@ -84,9 +78,7 @@ class Preference:
 @attrs.frozen
 class SampledChoice:
     """An assistant turn that the model itself sampled. Trained on when it has logprobs; without them it is context.
-
-    `token_ids`, where the client carried them back, are exactly the sampled ids (one per logprob).
-    """
+    `token_ids`, if the client carried them back, are exactly the sampled ids (one per logprob)."""
 
     message: Message
     finish_reason: FinishReason = FinishReason.STOP
@@ -96,7 +88,6 @@ class SampledChoice:
 
     @classmethod
     def of(cls, choice: Choice) -> "SampledChoice":
-        """Return the choice of a completion as a rollout returns it."""
         return cls(choice.message, choice.finish_reason, choice.logprobs, choice.token_ids, choice.prompt_token_ids)
 
 
@@ -162,7 +153,7 @@ STEPS = frozenset({GRADIENT_STEP, TRAINING_ROUND})
 
 @attrs.frozen
 class TrainingEvent:
-    """An event of a training job, as it is read. `data` of a step (`STEPS`) holds finite numbers only."""
+    """An event of a training job. `data` of a step (`STEPS`) holds finite numbers only."""
 
     id: str
     seq: int
@@ -173,12 +164,12 @@ class TrainingEvent:
 
 @attrs.frozen
 class TrainingJob:
-    """A training job, or a loop of them, as it is read. `step` is the checkpoint that it made; of a loop, its best.
+    """A training job, or a loop of them. `step` is the checkpoint that it made; of a loop, its best.
 
-    `queue_position` is how many jobs wait ahead of it, while it waits itself; counting ends at 100.
+    `queue_position` is how many jobs are queued before it, while it is queued itself; counting ends at 100.
     `last_heartbeat` is its worker's last sign of life, while one runs it; `estimated_end` is known from its first step
-    on, while it runs. `waiting_for` is what it waits for besides its turn, in words, None for nothing. `loop_id` is the
-    loop that it trains for.
+    on, while it runs. `waiting_for` is a reason to wait other than the queue, in words, None for nothing. `loop_id` is
+    the loop that it trains for.
     """
 
     id: str
@@ -212,7 +203,6 @@ class TrainingJob:
         queue_position: int | None,
         waiting_for: str | None = None,
     ) -> "TrainingJob":
-        """Return a job with what belongs to training."""
         return cls(
             id=job.id,
             kind=job.kind,
@@ -239,7 +229,6 @@ class TrainingJob:
 
 
 def estimated_end(job: Job, progress: JobProgress, now: datetime) -> datetime | None:
-    """Return when a running job will end at the rate since its first start; None while that is unknown."""
     if job.status is not JobStatus.RUNNING or not (progress.step and progress.total and job.started_at):
         return None
     now = progress.time(now)
@@ -264,7 +253,6 @@ class DatasetName:
 
     @classmethod
     def parse(cls, url: str) -> "DatasetName | None":
-        """Return the parts of the URL, or None when it is not the URL of an artifact."""
         found = ARTIFACT_NAME.fullmatch(url)
         if found is None or "://" not in url:
             return None

@@ -35,8 +35,6 @@ def _refuse(problems: list[Problem]) -> None:
 
 @attrs.frozen(kw_only=True)
 class TrainingConfig:
-    """The settings of one training method. Raises `InvalidInput` naming every field that is out of bounds."""
-
     def __attrs_post_init__(self) -> None:
         _refuse(self._problems())
 
@@ -45,11 +43,8 @@ class TrainingConfig:
 
     @classmethod
     def resolve(cls, given: Mapping[str, Any]) -> Self:
-        """Return the configuration that `given` asks for: None means the default, a sequence becomes a tuple.
-
-        Raises `InvalidInput` naming options that the method does not have and values that are out of bounds. Types are
-        not checked.
-        """
+        """Return the requested configuration: None means the default, a sequence becomes a tuple. Raises `InvalidInput`
+        naming options that the method does not have and values that are out of bounds. Types are not checked."""
         unknown = sorted(given.keys() - {field.name for field in attrs.fields(cls)})
         _refuse([Problem((name,), "is not an option of this training method") for name in unknown])
         return cls(**{name: _frozen(value) for name, value in given.items() if value is not None})
@@ -102,7 +97,6 @@ class RLConfig(TrainingConfig):
         return [Problem((name,), message) for name, fits, message in self._rules() if not fits]
 
     def _rules(self) -> list[tuple[str, bool, str]]:
-        """Each bound: the field, whether it holds, and what would."""
         cap, truncation = self.max_negative_advantage_importance_sampling_weight, self.truncated_importance_sampling
         levels, reference = get_args(ImportanceSamplingLevel), self.kl_penalty_reference_step
         amount, above_zero = "must be a finite number, 0 or more", "must be a finite number above 0"
@@ -122,10 +116,8 @@ class RLConfig(TrainingConfig):
 
     @classmethod
     def resolve(cls, given: Mapping[str, Any]) -> Self:
-        """Resolve also `loss_fn` ("cispo" or "ppo"), which is another word for `ppo`.
-
-        Raises `InvalidInput` when `ppo` and `loss_fn` disagree.
-        """
+        """Resolve also `loss_fn` ("cispo" or "ppo"), another word for `ppo`. Raises `InvalidInput` when the two
+        disagree."""
         asked = {name: value for name, value in given.items() if value is not None}
         loss_fn = asked.pop("loss_fn", None)
         if loss_fn not in (None, "cispo", "ppo"):
@@ -137,10 +129,8 @@ class RLConfig(TrainingConfig):
 
 @attrs.frozen(kw_only=True)
 class BatchedConfig(TrainingConfig):
-    """How a job trains that takes rows in batches: one learning rate for all batches, or one for each.
-
-    All rows are trained on `epochs` times, each time in their order.
-    """
+    """How a job trains that takes rows in batches: one learning rate for all batches, or one for each. All rows are
+    trained on `epochs` times, each time in their order."""
 
     learning_rate: float | tuple[float, ...] = 5e-5
     batch_size: BatchSize = 2
@@ -163,19 +153,15 @@ class BatchedConfig(TrainingConfig):
         return [Problem(("learning_rate", place), message) for place, rate in rates if not _is_amount(rate)]
 
     def check_rows(self, rows: int) -> None:
-        """Raise `InvalidInput` where a list of rates does not name one for each batch."""
         self.learning_rates(rows * self.epochs)
 
     @property
     def rows_per_batch(self) -> int:
-        """The batch size in force; "auto" leaves it to us."""
         return AUTO_BATCH_SIZE if self.batch_size == "auto" else self.batch_size
 
     def learning_rates(self, rows: int) -> tuple[float, ...]:
-        """Return one learning rate for each batch of `rows` rows, exactly as sent.
-
-        Raises `InvalidInput` when a list of rates does not name one for each batch.
-        """
+        """Return one learning rate for each batch of `rows` rows, exactly as sent. Raises `InvalidInput` when a list of
+        rates does not name one for each batch."""
         batches = math.ceil(rows / self.rows_per_batch)
         if not isinstance(self.learning_rate, tuple):
             return (self.learning_rate,) * batches
@@ -190,9 +176,7 @@ class BatchedConfig(TrainingConfig):
 @attrs.frozen(kw_only=True)
 class DPOConfig(BatchedConfig):
     """How a DPO job trains. `beta` is how strongly the model is kept near the checkpoint that it starts from.
-
-    `label_smoothing` is the share of pairs that are assumed to be labelled the wrong way round.
-    """
+    `label_smoothing` is the assumed share of pairs with swapped labels."""
 
     learning_rate: float | tuple[float, ...] = 5e-6
     beta: float = 0.1
@@ -208,8 +192,6 @@ class DPOConfig(BatchedConfig):
 
 @attrs.frozen(kw_only=True)
 class SFTConfig(BatchedConfig):
-    """How an SFT job trains: which assistant turns bear loss."""
-
     assistant_turns: AssistantTurns = "all"
 
     def _problems(self) -> list[Problem]:
@@ -219,8 +201,7 @@ class SFTConfig(BatchedConfig):
 
 class StopWhen(TypedDict, total=False):
     """When a loop stops before its last round: its held-out score reaches `score`, or `patience` validations in a row
-    have not improved on the best.
-    """
+    have not improved on the best."""
 
     score: float
     patience: int
@@ -228,14 +209,12 @@ class StopWhen(TypedDict, total=False):
 
 @attrs.frozen(kw_only=True)
 class LoopConfig(TrainingConfig):
-    """How a loop trains: each round samples answers, judges them, trains on the rewards, and may validate.
-
-    A round takes `tasks_per_round` tasks (None for at most 32), the next ones of an order that is drawn again when all
-    were taken, and samples `samples` answers to each. `max_tokens` bounds an answer, `concurrency` the tasks that are
+    """How a loop trains: each round samples answers, judges them, trains on the rewards, and may validate. A round
+    takes `tasks_per_round` tasks (None for at most 32), the next ones of an order that is drawn again when all were
+    taken, and samples `samples` answers to each. `max_tokens` bounds an answer, `concurrency` the tasks that are
     sampled at a time. The held-out tasks are answered before the first round, after every `evaluate_every` rounds and
     after the last, at temperature 0. `training` is the configuration of each round's RL job. Raises `InvalidInput`
-    naming every field that is out of bounds.
-    """
+    naming every field that is out of bounds."""
 
     rounds: int = 8
     samples: int = 4
@@ -278,8 +257,6 @@ class LoopConfig(TrainingConfig):
 
 
 class RLOptions(TypedDict, total=False):
-    """The fields of `RLConfig` as keywords; None means the default. `loss_fn` is another word for `ppo`."""
-
     learning_rate: float | None
     ppo: bool | None
     loss_fn: Literal["cispo", "ppo"] | None
@@ -301,8 +278,6 @@ class RLOptions(TypedDict, total=False):
 
 
 class SFTOptions(TypedDict, total=False):
-    """The fields of `SFTConfig` as keywords; None means the default."""
-
     learning_rate: float | Sequence[float] | None
     batch_size: BatchSize | None
     epochs: int | None
@@ -310,8 +285,6 @@ class SFTOptions(TypedDict, total=False):
 
 
 class DPOOptions(TypedDict, total=False):
-    """The fields of `DPOConfig` as keywords; None means the default."""
-
     learning_rate: float | Sequence[float] | None
     batch_size: BatchSize | None
     epochs: int | None
@@ -320,8 +293,6 @@ class DPOOptions(TypedDict, total=False):
 
 
 class LoopOptions(RLOptions, total=False):
-    """The fields of `LoopConfig` as keywords, and those of `RLConfig` for its rounds; None means the default."""
-
     rounds: int | None
     samples: int | None
     tasks_per_round: int | None

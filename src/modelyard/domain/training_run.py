@@ -8,7 +8,6 @@ import attrs
 from modelyard.errors import InvalidInput
 
 Rows = Sequence[Sequence[float]]
-"""One number for each token that is scored, row by row."""
 
 
 # ---- the configuration -------------------------------------------------------------------------------------
@@ -17,9 +16,7 @@ Rows = Sequence[Sequence[float]]
 @attrs.frozen
 class AdapterConfig:
     """A low-rank adapter (arXiv 2106.09685): its rank, the seed of its first weights, and the layers that it changes.
-
-    The layers are those of attention, those of the feed-forward part, experts included, and the output layer.
-    """
+    The layers are attention, the feed-forward part, experts included, and the output layer."""
 
     rank: int = 32
     seed: int = 0
@@ -49,7 +46,6 @@ class AdamParams:
     grad_clip_norm: float = 0.0
 
     def __attrs_post_init__(self) -> None:
-        """Raise `InvalidInput` for what no step can be made with."""
         for name, least, below in _BOUNDS:
             value = getattr(self, name)
             if not least <= value < below:
@@ -68,17 +64,14 @@ _BOUNDS = (
 
 @attrs.frozen
 class TargetRow:
-    """Tokens that a model reads, and after each of them `k` tokens whose log-probabilities are asked for.
-
-    `targets` are k x as many as `inputs`, position by position. They need not be the tokens that follow in `inputs`.
-    """
+    """Tokens that a model reads, and after each of them `k` tokens of which the log-probabilities are requested.
+    `targets` are k x as many as `inputs`, position by position. They need not be the tokens that follow in `inputs`."""
 
     inputs: Sequence[int]
     targets: Sequence[int]
     k: int = 1
 
     def __attrs_post_init__(self) -> None:
-        """Raise `InvalidInput` where there are no tokens, or another number of targets."""
         if not self.inputs:
             raise InvalidInput.at("inputs", msg="are no tokens")
         if self.k < 1 or len(self.targets) != self.k * len(self.inputs):
@@ -87,7 +80,7 @@ class TargetRow:
             )
 
     def check(self, longest: int, vocabulary: int) -> None:
-        """Raise `InvalidInput` for more than `longest` inputs, or a token that is not one of a vocabulary."""
+        """Raise `InvalidInput` for more than `longest` inputs, or a token outside the vocabulary."""
         if len(self.inputs) > longest:
             raise InvalidInput.at("inputs", msg=f"are {len(self.inputs)} tokens; the model reads up to {longest}")
         for name, ids in (("inputs", self.inputs), ("targets", self.targets)):
@@ -111,9 +104,8 @@ class Loss:
 
 @attrs.frozen
 class Objective:
-    """What a step minimizes. `of` takes the log-probability of each token of the step, row by row, and its derivatives
-    come in the same rows; those of a `linear` one are the same for any rows.
-    """
+    """The objective of a step, to be minimized. `of` takes the log-probability of each token of the step, row by row,
+    and returns its derivatives in the same rows; if `linear`, they are the same for any rows."""
 
     of: Callable[[Rows], Loss]
     linear: bool = False

@@ -16,16 +16,13 @@ from modelyard.domain.identity import ApiKey
 from modelyard.domain.record import KEY, Index, Record, sequence_field
 
 EXACT = Context(prec=200, traps=[Inexact, InvalidOperation])
-"""The context for arithmetic on money, in any thread: a result that would be rounded raises `Inexact`.
-
-Prices have at most 30 decimal places and are below 10^15, so 200 digits hold every sum.
-"""
+"""The context for arithmetic on money, in any thread: a result that would be rounded raises `Inexact`. Prices have at
+most 30 decimal places and are below 10^15, so 200 digits hold every sum."""
 
 _plus, _minus, _times_plus = EXACT.add, EXACT.subtract, EXACT.fma
 
 
 def add(amounts: Iterable[Decimal]) -> Decimal:
-    """Add up amounts exactly."""
     return reduce(_plus, amounts, Decimal(0))
 
 
@@ -41,7 +38,6 @@ def cost(usage: Usage, pricing: Pricing) -> Decimal:
 
 
 def dearest(pricing: Pricing) -> Pricing:
-    """Return prices by which a completion costs the most that it can cost, whichever of its tokens are cached."""
     most = max(pricing.prompt, pricing.input_cache_read)
     return attrs.evolve(pricing, prompt=most, input_cache_read=most)
 
@@ -50,9 +46,7 @@ def dearest(pricing: Pricing) -> Pricing:
 @attrs.frozen(weakref_slot=False)
 class LedgerEntry:
     """One completion, or a part of a training job, as it was recorded, at the price in force when it was accepted.
-
-    `trained_tokens` is 0 for a completion; a part of a training job has no other tokens. Never changed.
-    """
+    `trained_tokens` is 0 for a completion; a part of a training job has no other tokens. Never changed."""
 
     id: str
     entity: str
@@ -75,10 +69,8 @@ class LedgerEntry:
 @quick_init
 @attrs.frozen(weakref_slot=False)
 class UsageTotal:
-    """The sum of a day's ledger entries with the same entity, project, key and model, updated with each entry.
-
-    `day` is YYYY-MM-DD, in UTC. Training is not counted as a request.
-    """
+    """The sum of a day's ledger entries with the same entity, project, key and model, updated with each entry. `day` is
+    YYYY-MM-DD, in UTC. Training is not counted as a request."""
 
     entity: str
     day: str
@@ -94,7 +86,6 @@ class UsageTotal:
     trained_tokens: int = 0
 
     def __add__(self, other: "UsageTotal") -> "UsageTotal":
-        """Return the sum of two totals of the same day, entity, project, key and model."""
         return _total(
             self.entity,
             self.day,
@@ -112,7 +103,6 @@ class UsageTotal:
 
 
 def day_of(moment: datetime) -> str:
-    """Return the day of a moment in UTC, as YYYY-MM-DD."""
     return _day((moment if moment.tzinfo is UTC else moment.astimezone(UTC)).toordinal())
 
 
@@ -121,7 +111,6 @@ _total = maker(UsageTotal)
 
 
 def total_of(entry: LedgerEntry) -> UsageTotal:
-    """Return the total of one entry."""
     return _total(
         entry.entity,
         day_of(entry.created_at),
@@ -141,8 +130,7 @@ def total_of(entry: LedgerEntry) -> UsageTotal:
 @attrs.frozen
 class UsageSum:
     """The sum of one group of ledger entries, in USD. A field by which they were not grouped is None; `key` is the id
-    of an API key ("" for the host), `day` is YYYY-MM-DD in UTC.
-    """
+    of an API key ("" for the host), `day` is YYYY-MM-DD in UTC."""
 
     entity: str | None = None
     project: str | None = None
@@ -160,11 +148,9 @@ class UsageSum:
 
 _COUNTED = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "images", "trained_tokens")
 SUM_BY = {"entity": "entity", "project": "project", "model": "model", "key": "key_id", "day": "day"}
-"""What sums can be grouped by, and the field of a total that holds it."""
 
 
 def summed(totals: Iterable[UsageTotal], by: Sequence[str]) -> list[UsageSum]:
-    """Sum totals, grouped `by` some of `SUM_BY` and sorted by them; without any, into one sum of all."""
     groups: dict[tuple[str, ...], list[UsageTotal]] = {} if by else {(): []}
     for total in totals:
         groups.setdefault(tuple(getattr(total, SUM_BY[name]) for name in by), []).append(total)
@@ -193,11 +179,13 @@ class BudgetPeriod(StrEnum):
 @quick_init
 @attrs.frozen(weakref_slot=False)
 class Budget:
-    """What an entity, or one key of it, may spend in USD in each `period`. `id` is "entity" or "entity/key id".
+    """The amount that an entity, or one key of it, may spend in USD in each `period`. `id` is "entity" or "entity/key
+    id".
 
     It counts requests that were admitted after it was set. No commit makes `spent + reserved` exceed the limit, so
-    concurrent requests cannot overrun it. What runs while a new period begins is spent in the new one. `since` is the
-    first day of the period. The observer is warned, once a period, when the share `warn_at` of the limit is spent.
+    concurrent requests cannot overrun it. A request that runs while a new period begins is spent in the new one.
+    `since` is the first day of the period. The observer is warned, once a period, when the share `warn_at` of the limit
+    is spent.
     """
 
     id: str
@@ -212,17 +200,17 @@ class Budget:
 
     @property
     def key_id(self) -> str | None:
-        """The id of the key that it is for; None for a whole entity."""
+        """The id of its key; None for a whole entity."""
         return self.id.partition("/")[2] or None
 
     @property
     def remaining(self) -> Decimal:
-        """What a new request may still reserve."""
+        """The amount that a new request may still reserve."""
         return _minus(self.limit, _plus(self.spent, self.reserved))
 
     @property
     def alarming(self) -> bool:
-        """Whether as much is spent as its owner wants to be warned of."""
+        """Whether the share is spent at which its owner wants a warning."""
         return self.warn_at is not None and self.spent >= EXACT.multiply(self.limit, self.warn_at)
 
     def at(self, time: float) -> "Budget":
@@ -242,17 +230,14 @@ class Budget:
 
     @copies
     def _with(self, reserved: Decimal, spent: Decimal) -> "Budget":
-        """Return a copy."""
         raise NotImplementedError
 
 
 @quick_init
 @attrs.frozen(weakref_slot=False)
 class Admission:
-    """What a running request has reserved: an amount of every budget that applies, and a slot of its key.
-
-    `owner` is the id of the `ProcessRecord` of the process that runs it.
-    """
+    """The reservation of a running request: an amount of every budget that applies, and a slot of its key. `owner` is
+    the id of the `ProcessRecord` of the process that runs it."""
 
     id: str
     key_id: str
@@ -264,21 +249,16 @@ class Admission:
 
     @copies
     def held(self, budgets: tuple[str, ...], owner: str) -> "Admission":
-        """Return a copy that reserves these budgets, for a process."""
         raise NotImplementedError
 
 
 RATE_PERIOD = 60.0
-"""Seconds in which a key may make its `requests_per_minute` at once."""
 
 
 @attrs.frozen
 class RateLimit:
-    """What a key has used of its rate, by the generic cell rate algorithm (GCRA).
-
-    `arrival` is the theoretical arrival time of its next request: when its bucket is full again. It is in seconds since
-    the epoch, of the store's clock.
-    """
+    """The use of a key's rate, by the generic cell rate algorithm (GCRA). `arrival` is the theoretical arrival time of
+    its next request: when its bucket is full again. It is in seconds since the epoch, of the store's clock."""
 
     key_id: str
     arrival: float
@@ -288,24 +268,19 @@ class RateLimit:
         return self._arrival(time, per_minute) - time - RATE_PERIOD + RATE_PERIOD / per_minute
 
     def after_request(self, time: float, per_minute: int) -> "RateLimit":
-        """Return what is used after a request at `time`."""
         arrival = max(self._arrival(time, per_minute), time) + RATE_PERIOD / per_minute
         return RateLimit(self.key_id, min(arrival, time + RATE_PERIOD))
 
     def _arrival(self, time: float, per_minute: int) -> float:
-        """Return the arrival time, or that of a bucket with one request left for one that no request can have made.
-
-        Such a one was stored before the store's clock went back: without this, the key would wait until it caught up.
-        """
+        """Return the arrival time, at most that of a bucket with one request left. A later time was stored before the
+        store's clock went back; without this, the key would wait until the clock caught up."""
         possible = self.arrival <= time + RATE_PERIOD + _CLOCK_ROUNDING
         return self.arrival if possible else time + RATE_PERIOD - RATE_PERIOD / per_minute
 
 
 _CLOCK_ROUNDING = 1e-5
 ENTITY = "entity"
-"""The kind of domain to which belongs what an entity uses."""
 KEY_OF_API = "key"
-"""The kind of domain to which belongs what is counted for one API key."""
 
 RECORDS = (
     Record(

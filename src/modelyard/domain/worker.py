@@ -9,10 +9,8 @@ from modelyard.domain.record import Index, Record
 
 @attrs.frozen
 class WorkerProcess:
-    """A process with workers that have announced themselves; `beat` grows while it lives, for all of them.
-
-    `process` names it, as `process_identity` does.
-    """
+    """A process with workers; `beat` grows while it lives, for all of them. `process` names it, as `process_identity`
+    does."""
 
     id: str
     beat: int
@@ -21,12 +19,9 @@ class WorkerProcess:
 
 @attrs.frozen
 class WorkerRecord:
-    """A worker that has announced itself.
-
-    `beat` grows each time it does; in between it lives as long as its process (`WorkerProcess`). `declines` are the
-    needs of jobs that are ready (`str(Needs)`) and that it leaves to other workers. `process` names its process, as
-    `process_identity` does.
-    """
+    """A worker that has announced itself. `beat` grows each time it does; in between it lives as long as its process
+    (`WorkerProcess`). `declines` are the needs of ready jobs (`str(Needs)`) that it leaves to other workers. `process`
+    names its process, as `process_identity` does."""
 
     id: str
     beat: int
@@ -38,7 +33,6 @@ class WorkerRecord:
 
 
 WORKER = "worker"
-"""The kind of domain to which the record of a process with workers belongs, and those of its workers."""
 
 RECORDS = (
     Record(WorkerProcess, "worker_processes", ("id",), indexes={"all": Index(())}, domain=(WORKER, "id")),

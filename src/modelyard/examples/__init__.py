@@ -17,10 +17,8 @@ __all__ = ["SupportData", "support", "tasks"]
 @attrs.frozen
 class SupportData:
     """Two files in JSON Lines, one conversation a line: system, user and assistant, as `training.sft` takes them.
-
     `train` holds 292 conversations: 73 answers, each to four phrasings of its question. `held_out` holds a fifth
-    phrasing of each question.
-    """
+    phrasing of each question."""
 
     train: Path
     held_out: Path

@@ -1,9 +1,7 @@
-"""Processes forked from one that has imported what takes long: both ends of the socket between it and an executor.
-
-One message on the socket asks for one process. It holds, as JSON, the words that the process is to work on, and comes
-with three descriptors: its standard input, its outputs, and a pipe on which its number is sent and, at its end, its
-exit status, a line each. Linux alone has the descriptors of processes (pidfd_open(2)) that this waits on.
-"""
+"""Processes forked from one that has imported slow modules: both ends of the socket between it and an executor. One
+message on the socket asks for one process. It holds, as JSON, the arguments of the process, and comes with three
+descriptors: its standard input, its outputs, and a pipe on which its number is sent and, at its end, its exit status, a
+line each. This waits on descriptors of processes (pidfd_open(2)), which Linux alone has."""
 
 import gc
 import json
@@ -20,11 +18,9 @@ from typing import IO, Any, Protocol
 import attrs
 
 LONGEST = 2**16
-"""Bytes of a message at most."""
 
 
 def can_fork() -> bool:
-    """Return whether this host has what is needed here."""
     return hasattr(os, "pidfd_open")
 
 
@@ -32,25 +28,17 @@ def can_fork() -> bool:
 
 
 class Process(Protocol):
-    """What a `subprocess.Popen` with pipes is, too."""
-
     pid: int
     stdin: IO[str] | None
     stdout: IO[str] | None
 
-    def poll(self) -> int | None:
-        """Return the exit status, minus the signal that ended it; None while it lives."""
-        ...
+    def poll(self) -> int | None: ...
 
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for the exit status. Raises `subprocess.TimeoutExpired` after so many seconds."""
-        ...
+    def wait(self, timeout: float | None = None) -> int: ...
 
 
 @attrs.define(eq=False)
 class Forked:
-    """A process that was forked elsewhere; `reported` is where its end is read."""
-
     pid: int
     stdin: IO[str] | None
     stdout: IO[str] | None
@@ -58,13 +46,13 @@ class Forked:
     status: int | None = None
 
     def poll(self) -> int | None:
-        """Return the exit status; None while it lives."""
         with suppress(subprocess.TimeoutExpired):
             return self.wait(0)
         return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end. Where the process that could tell it has died, it counts as killed, and is to be."""
+        """Wait for its end. If the process that reports it has died, it counts as killed, and the caller must kill
+        it."""
         if self.status is None:
             if not select.select([self.reported], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
@@ -74,8 +62,6 @@ class Forked:
 
 
 class ForkServer:
-    """Starts the process `command`, which is to become `serve_forks`, and asks it for others."""
-
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -85,16 +71,13 @@ class ForkServer:
 
     @property
     def ready(self) -> bool:
-        """Whether it has imported its modules, or died over them."""
         return bool(select.select([self._orders], [], [], 0)[0])
 
     @property
     def lives(self) -> bool:
-        """Whether it still runs."""
         return self._process.poll() is None
 
     def fork(self, words: Sequence[str]) -> Forked | None:
-        """Fork a process for these words; None while nothing can be forked, as modules are still imported."""
         if not self.ready or not self.lives:
             return None
         (stdin, ours), (output, their_output), (reported, report) = os.pipe(), os.pipe(), os.pipe()
@@ -111,7 +94,7 @@ class ForkServer:
         return None
 
     def close(self) -> None:
-        """End it: it only waits, or imports. What it forked must have ended."""
+        """End it: it only waits, or imports. Its forks must have ended."""
         self._process.kill()
         self._process.wait()
         self._orders.close()
@@ -125,10 +108,8 @@ def _opened(descriptor: int, mode: str) -> IO[str]:
 
 
 def serve_forks(modules: Sequence[str]) -> list[str]:
-    """Import the modules; then fork for each message on the socket that is the standard input.
-
-    Returns in each forked process, with the words for it; and with none when the requester is gone.
-    """
+    """Import the modules; then fork for each message on the socket that is the standard input. Returns in each forked
+    process, with its arguments; and with none when the requester is gone."""
     for module in modules:
         import_module(module)
     gc.freeze()  # what is there stays where it is, so that forks can share it
@@ -139,8 +120,6 @@ def serve_forks(modules: Sequence[str]) -> list[str]:
 
 @attrs.define
 class _Forks:
-    """What was forked: by the descriptor of a process, its number and where its end is to be reported."""
-
     orders: socket.socket
     alive: dict[int, tuple[int, int]] = attrs.field(factory=dict)
 
@@ -156,7 +135,6 @@ class _Forks:
                     return words
 
     def _order(self) -> tuple[list[str], list[int]]:
-        """Receive the words for a process, and its descriptors; nothing when the requester is gone."""
         try:
             message, descriptors, _, _ = socket.recv_fds(self.orders, LONGEST, 3)
         except ConnectionResetError:
@@ -170,7 +148,7 @@ class _Forks:
         os.close(process)
 
     def _fork(self, stdin: int, output: int, report: int) -> bool:
-        """Whether this is the new process, which is the leader of a group of its own before its number is known."""
+        """Return whether this is the new process, which leads its own group before its number is known."""
         pid = os.fork()
         with suppress(PermissionError):  # each of the two does it, lest the other be late
             os.setpgid(pid, pid)

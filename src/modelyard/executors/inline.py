@@ -19,7 +19,6 @@ class InlineExecutor:
         self._numbers = count(1)
 
     def submit(self, claim: Claim, run: Callable[[Claim], None], needs: Needs) -> str:
-        """Run the job."""
         try:
             run(claim)
         except Exception:
@@ -34,7 +33,6 @@ class InlineExecutor:
         """Do nothing: a submitted job has ended."""
 
     def reattach(self, handle: str, alive: bool) -> bool:
-        """Return False: nothing outlives its call."""
         return False
 
     def close(self, leave: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Each job in a process of its own: a crash takes that job alone, and its end gives all of its memory back."""
+"""Each job in its own process: a crash ends only that job, and the end of the process frees its memory."""
 
 import os
 import signal
@@ -19,9 +19,8 @@ from modelyard.protocols import Ended, Executor, ExecutorState, Running
 
 WORKER = "modelyard.worker"
 LAST_WORDS = 1024
-"""How many characters of a process's last output are reported when it dies."""
 LISTENING = 5.0
-"""How many seconds to wait for the last words of a process that is dead."""
+"""Seconds to wait for the last output of a dead process."""
 GONE = "its process is gone"
 
 
@@ -29,27 +28,24 @@ class SubprocessExecutor:
     """Runs each job as `python -m modelyard.worker FACTORY JOB_ID [ARGUMENT...]`.
 
     `factory` is `package.module:function`, code of the host that returns the platform when it is called with
-    `arguments`. These are texts that everybody on the machine can read: name a file there, never a secret; the
-    environment is handed down.
+    `arguments`. Everybody on the machine can read these strings: name a file there, never a secret; processes inherit
+    the environment.
 
-    With `preload`, names of modules, a spare process has imported them by the time that the next job comes, and waits
-    for it: what takes long to import, such as torch, is waited for by the first job alone. With `fork` they are
-    imported once: the process that did so forks itself for each job. It does nothing else, and does not copy this one,
-    so neither the threads of this process nor its main module matter; but modules that start threads of their own, or
-    touch a graphics card, when they are imported cannot be preloaded so.
+    With `preload`, names of modules, a spare process imports them before the next job comes: only the first job waits
+    for slow imports, such as torch. With `fork` they are imported once: the process that did so forks itself for each
+    job. It does nothing else, and does not copy this one, so neither the threads of this process nor its main module
+    matter; but modules that start threads or touch a graphics card at their import cannot be preloaded so.
 
-    Unless the environment sets it, threads do not spin while they wait (OMP_WAIT_POLICY), and nothing is looked
-    for on a model hub (HF_HUB_OFFLINE).
-
-    A process leaves when its standard input is closed, so none outlives this one. What it writes on either output goes
-    to this process's standard error. `close` gives the processes `grace` seconds to give their jobs back.
+    Unless the environment sets it, threads do not spin while they wait (OMP_WAIT_POLICY), and no model hub is searched
+    (HF_HUB_OFFLINE). A process leaves when its standard input is closed, so none outlives this one. Its outputs go to
+    this process's standard error. `close` gives the processes `grace` seconds to give their jobs back.
 
         executor = SubprocessExecutor("modelyard.compose:open_platform", ["yard.db"])
         with platform.worker(concurrency=2, executor=executor):
             ...
 
-    Raises `InvalidInput` where `factory` names no function, and where this host cannot `fork` so: it must be Linux; or
-    has no groups of processes, as on Windows.
+    Raises `InvalidInput` if `factory` does not name a function, if this host cannot `fork` so (it must be Linux), or if
+    it has no groups of processes (Windows).
     """
 
     isolates = True
@@ -75,7 +71,6 @@ class SubprocessExecutor:
         self._children: dict[str, _Child] = {}
 
     def submit(self, claim: Claim, run: Callable[[Claim], None], needs: Needs) -> str:
-        """Start the process; returns at once."""
         words = [self._factory, claim.address, *self._arguments]
         child = self._from_fork(words) or self._from_spare(claim.address) or _Child.start(words)
         self._prepare()
@@ -84,7 +79,6 @@ class SubprocessExecutor:
         return handle
 
     def _prepare(self) -> None:
-        """Have modules imported for the next job, unless they are already."""
         if self._fork:
             self._forks = self._forks or ForkServer(_command(["fork", *self._preload]), _environment())
         elif self._preload:
@@ -92,7 +86,6 @@ class SubprocessExecutor:
             self._spare.tell([f"import {module}" for module in self._preload])
 
     def _from_fork(self, words: Sequence[str]) -> "_Child | None":
-        """Fork a process; None where none can be forked yet, or no longer."""
         forked = self._forks and self._forks.fork(words)
         if self._forks and not self._forks.lives:
             self._forks.close()
@@ -100,7 +93,6 @@ class SubprocessExecutor:
         return _Child.of(forked) if forked else None
 
     def _from_spare(self, job_id: str) -> "_Child | None":
-        """Give the job to the spare; None where there is none, or it has died."""
         child, self._spare = self._spare, None
         if child is None or (child.poll() is None and child.tell([job_id])):
             return child
@@ -108,7 +100,6 @@ class SubprocessExecutor:
         return None
 
     def states(self, handles: Collection[str]) -> Mapping[str, ExecutorState]:
-        """Return which of the processes live, and how the others ended."""
         return {handle: self._state(handle) for handle in handles}
 
     def _state(self, handle: str) -> ExecutorState:
@@ -129,17 +120,15 @@ class SubprocessExecutor:
             _kill_group(left.pid)
 
     def reattach(self, handle: str, alive: bool) -> bool:
-        """Return whether it is a process of this executor, or one on this machine whose parent is dead."""
+        """Return whether it is a process of this executor, or a process on this machine that has lost its parent."""
         if handle in self._children:
             return True
         parent, child = _parse(handle)
         return parent is not None and child is not None and not parent.lives
 
     def close(self, leave: bool = False) -> None:
-        """Have the processes give their jobs back and leave; kill those that have not left within the grace.
-
-        None can be left running: each hangs on a pipe of this process.
-        """
+        """Have the processes give their jobs back and leave; kill a process that has not left within the grace. None
+        can be left running: each depends on a pipe of this process."""
         children = [self._children.pop(handle) for handle in tuple(self._children)]
         if self._spare is not None:
             children.append(self._spare)
@@ -155,7 +144,6 @@ class SubprocessExecutor:
 
 
 def check_factory(factory: str) -> None:
-    """Raise `InvalidInput` for what does not name a function."""
     if not all(part.isidentifier() for part in factory.replace(":", ".").split(".")) or factory.count(":") != 1:
         raise InvalidInput.at("factory", msg=f"{factory!r} is not of the form package.module:function")
 
@@ -165,12 +153,11 @@ def _command(words: Sequence[str]) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Threads of several jobs would wait in each other's way; and what a hub could tell is not needed."""
+    """Keep threads of several jobs from spinning, and libraries from asking a model hub."""
     return {"OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1", **os.environ}
 
 
 def _parse(handle: str) -> tuple[ProcessName | None, ProcessName | None]:
-    """Parent and child, where the handle speaks of this machine."""
     where, *names = handle.split("/")
     if where != machine() or not where or len(names) != 2:
         return None, None
@@ -179,7 +166,6 @@ def _parse(handle: str) -> tuple[ProcessName | None, ProcessName | None]:
 
 
 def _left_alive(handle: str) -> ProcessName | None:
-    """Return the process that a dead parent has left alive here."""
     parent, child = _parse(handle)
     return child if parent is not None and child is not None and not parent.lives and child.lives else None
 
@@ -191,8 +177,6 @@ def _kill_group(pid: int) -> None:
 
 @attrs.define(eq=False)
 class _Child:
-    """A process, the leader of a group of its own, and its last output."""
-
     process: Process
     words: str = ""
     listener: threading.Thread = attrs.field(init=False)
@@ -214,7 +198,6 @@ class _Child:
 
     @classmethod
     def of(cls, process: Process) -> "_Child":
-        """With a thread that listens to it."""
         child = cls(process)
         child.listener = threading.Thread(target=child._listen, name=f"modelyard-words-{process.pid}", daemon=True)
         try:
@@ -244,7 +227,6 @@ class _Child:
         return _ended(status, self.words)
 
     def tell(self, lines: Sequence[str]) -> bool:
-        """Write these lines to it; whether it could still read."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write("".join(f"{line}\n" for line in lines))
@@ -254,7 +236,6 @@ class _Child:
         return True
 
     def let_go(self) -> None:
-        """Ask it to leave."""
         assert self.process.stdin is not None
         self.process.stdin.close()
 
@@ -264,11 +245,9 @@ class _Child:
             self.listener.join(LISTENING)
 
     def kill(self) -> None:
-        """End it, frozen or not, and what it has started."""
         _kill_group(self.process.pid)
 
     def end(self, within: float) -> None:
-        """Wait for its end so many seconds; then bring it about."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(within)
         self.kill()
@@ -277,7 +256,6 @@ class _Child:
 
 
 KILLS = frozenset(signal.Signals[name] for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name))
-"""Signals that come from outside of a process."""
 
 
 def _ended(status: int, words: str) -> Ended:
@@ -290,7 +268,6 @@ def _ended(status: int, words: str) -> Ended:
 
 
 def with_last_words(fault: str, output: str) -> str:
-    """Return a fault with the last of what a process has written, on one line."""
     words = " ".join("".join(letter if letter.isprintable() else " " for letter in output[-LAST_WORDS:]).split())
     return f"{fault}; its last words: {words}" if words else fault
 

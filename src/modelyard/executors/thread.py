@@ -13,7 +13,7 @@ log: logging.Logger = logging.getLogger("modelyard")
 
 
 class ThreadExecutor:
-    """Runs up to `threads` jobs at a time, each in a daemon thread of its own.
+    """Runs up to `threads` jobs at a time, each in its own daemon thread.
 
     `submit` waits for a free thread. `close` waits for what runs, `grace` seconds at most: a thread cannot be ended by
     force, so one that hangs is left running, and ends with the process.
@@ -31,7 +31,6 @@ class ThreadExecutor:
         self._running: dict[str, threading.Thread] = {}
 
     def submit(self, claim: Claim, run: Callable[[Claim], None], needs: Needs) -> str:
-        """Begin; returns while the job runs."""
         self._free.acquire()
         handle = f"thread-{next(self._numbers)}"
         thread = threading.Thread(target=self._run, args=(handle, claim, run), name=f"modelyard-{handle}", daemon=True)
@@ -44,18 +43,15 @@ class ThreadExecutor:
         return handle
 
     def states(self, handles: Collection[str]) -> Mapping[str, ExecutorState]:
-        """Return which of the jobs still run."""
         return {handle: Running() if handle in self._running else Ended() for handle in handles}
 
     def cancel(self, handle: str) -> None:
         """Do nothing: a thread cannot be ended by force. The job's own cancellation ends it at its next step."""
 
     def reattach(self, handle: str, alive: bool) -> bool:
-        """Return False: nothing outlives its process."""
         return False
 
     def close(self, leave: bool = False) -> None:
-        """Wait, in bounded time, for what runs."""
         until = time.monotonic() + self._grace
         for thread in tuple(self._running.values()):
             thread.join(max(0.0, until - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Bytes as they lie in files and bodies, read and written incrementally: JSON, JSON Lines, safetensors."""
+"""Bytes of files and bodies, read and written incrementally: JSON, JSON Lines, safetensors."""
 
 from modelyard.lazy import defer_modules
 

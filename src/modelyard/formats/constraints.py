@@ -1,8 +1,6 @@
-"""Constraints of fields: attrs validators that also have a form in JSON Schema.
-
-A field declares `attrs.field(default=None, validator=Within(0, 2))`; the converter reports what a validator raises, and
-the OpenAPI document takes over its `schema`. None passes every one of them.
-"""
+"""Constraints of fields: attrs validators that also have a form in JSON Schema. A field declares
+`attrs.field(default=None, validator=Within(0, 2))`; the converter reports what a validator raises, and the OpenAPI
+document takes over its `schema`. None passes every one of them."""
 
 import re
 from collections.abc import Mapping, Sized
@@ -20,7 +18,6 @@ class Within:
     above: bool = False
 
     def __call__(self, instance: object, attribute: Any, value: Any) -> None:
-        """Raise ValueError unless the value fits."""
         if value is None:
             return
         # Written so that NaN does not pass.
@@ -31,7 +28,6 @@ class Within:
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """This constraint in JSON Schema."""
         lower = "exclusiveMinimum" if self.above else "minimum"
         return {key: value for key, value in ((lower, self.least), ("maximum", self.most)) if value is not None}
 
@@ -44,7 +40,6 @@ class Length:
     most: int | None = None
 
     def __call__(self, instance: object, attribute: Any, value: Any) -> None:
-        """Raise ValueError unless the value fits."""
         if value is None:
             return
         if len(value) < self.least:
@@ -55,7 +50,6 @@ class Length:
             raise ValueError(f"must have at most {self.most} {_unit(value)}")
 
     def schema_of(self, type_: str) -> Mapping[str, Any]:
-        """Return this constraint in JSON Schema, for a value of the JSON type `type_`."""
         noun = {"string": "Length", "array": "Items", "object": "Properties"}.get(type_)
         if noun is None:
             return {}
@@ -75,13 +69,11 @@ class Matching:
     says: str
 
     def __call__(self, instance: object, attribute: Any, value: Any) -> None:
-        """Raise ValueError unless the value fits."""
         if value is not None and not re.fullmatch(self.pattern, value):
             raise ValueError(self.says)
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """This constraint in JSON Schema."""
         return {"pattern": f"^(?:{self.pattern})$"}
 
 
@@ -92,31 +84,27 @@ class Unsupported:
     says: str
 
     def __call__(self, instance: object, attribute: Any, value: Any) -> None:
-        """Raise ValueError when there is a value."""
         if value is not None:
             raise ValueError(self.says)
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """This constraint in JSON Schema."""
         return {"type": "null"}
 
 
 @attrs.frozen
 class Only:
-    """One of these `values`: for a parameter of other servers that changes the answer in a way that is not offered."""
+    """One of these `values`: for a parameter of other servers that changes the answer in an unsupported manner."""
 
     values: tuple[Any, ...]
     says: str
 
     def __call__(self, instance: object, attribute: Any, value: Any) -> None:
-        """Raise ValueError for any other value."""
         if value is not None and not any(value == one and type(value) is type(one) for one in self.values):
             raise ValueError(self.says)
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """This constraint in JSON Schema."""
         empty = {"type": "array", "items": {"type": "string"}, "maxItems": 0}
         known = [empty if one == [] else {"const": one} for one in self.values]
         return {"anyOf": [*known, {"type": "null"}]}

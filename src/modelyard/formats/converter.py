@@ -1,14 +1,11 @@
-"""JSON data into attrs classes, strictly, and back: cattrs with hooks that coerce nothing and name every problem.
-
-Two cattrs converters share the hooks. A fast one structures what fits. When it fails, a detailed one, whose fields also
-run their validators, collects every fault in a tree of exceptions, and `structure` turns that tree into problems.
-
+"""JSON data into attrs classes, strictly, and back: cattrs with hooks that coerce nothing and name every problem. Two
+cattrs converters share the hooks. A fast one structures what fits. When it fails, a detailed one, which also runs the
+validators of fields, collects every fault in a tree of exceptions, and `structure` turns that tree into problems.
 Fields may be of the types `str int float bool object Any None Decimal date`, Literal, enums, `X | Y`, `list[X]`,
 `tuple[X, ...]`, `Sequence[X]`, `frozenset[X]`, `dict[str, X]`, `Mapping[str, X]` (or with int for str) and attrs
-classes. Of several classes in a union, the one is taken whose Literal field (`type`, `role`, ...) agrees. Constraints
-are attrs validators that raise ValueError. What concerns several fields is checked in `__attrs_post_init__`, which may
-also raise `InvalidInput` with a place. A field may bring its own hook: `metadata={"parser": function of the value}`.
-"""
+classes. Of several classes in a union, the Literal field (`type`, `role`, ...) chooses one. Constraints are attrs
+validators that raise ValueError. Rules on several fields are checked in `__attrs_post_init__`, which may also raise
+`InvalidInput` with a place. A field may bring its own hook: `metadata={"parser": function of the value}`."""
 
 from collections.abc import Callable
 from datetime import date, datetime
@@ -35,16 +32,13 @@ MAX_PROBLEMS = 100
 
 
 def structure(cls: type[T], value: object, *loc: str | int) -> T:
-    """Return the instance of a class (or the value of another type) that JSON data describe.
-
-    Null is as good as absent for a field with a default; unknown members are ignored. Raises `InvalidInput` naming the
-    problems, each located below `loc`: the first 100, the last of them with how many more there are.
-    """
+    """Return the instance of a class (or the value of another type) that JSON data describe. Null is as good as absent
+    for a field with a default; unknown members are ignored. Raises `InvalidInput` naming the first 100 problems, each
+    located below `loc`; the last says how many more there are."""
     return _structured(_LENIENT, cls, value, loc)
 
 
 def structure_exactly(cls: type[T], value: object, *loc: str | int) -> T:
-    """Return what `structure` returns, but refuse members that the class does not have."""
     return _structured(_EXACT, cls, value, loc)
 
 
@@ -61,21 +55,17 @@ def _structured(converters: tuple[Converter, Converter], cls: type[T], value: ob
 
 
 def unstructure(value: Any) -> Any:
-    """Return the JSON data of a value: dicts with its fields' names, lists and scalars, at every depth.
-
-    A field without a default is always there, also when it is None. A field with a default is left out when it has
-    that value, which `structure` restores. So an answer class declares `x: str | None` for a member that may be null,
-    and `x: str | None = None` for one that is left out instead. Times are written in UTC with microseconds and a Z,
-    dates as YYYY-MM-DD, Decimals as text, enums as their values, and frozensets as sorted lists.
-    """
+    """Return the JSON data of a value: dicts with its fields' names, lists and scalars, at every depth. A field without
+    a default is always there, also when it is None. A field with a default is left out when it has that value, which
+    `structure` restores. So an answer class declares `x: str | None` for a member that may be null, and
+    `x: str | None = None` for one that is left out instead. Times are written in UTC with microseconds and a Z, dates
+    as YYYY-MM-DD, Decimals as text, enums as their values, and frozensets as sorted lists."""
     return _LENIENT[0].unstructure(value)
 
 
 def unstructure_filled(value: Any) -> Any:
-    """Return the JSON data of a value as `unstructure` does, but with every field that is neither None nor empty.
-
-    An empty field whose default is None is there, too: it is not the same.
-    """
+    """Return the JSON data of a value as `unstructure` does, but with every field that is neither None nor empty. An
+    empty field with the default None is there, too: it is not the same."""
     return _FILLED.unstructure(value)
 
 
@@ -91,13 +81,11 @@ def _first(problems: list[Problem]) -> list[Problem]:
 
 
 def _written_mapping(kind: Any, converter: Converter) -> Callable[[Any], Any]:
-    """To an object, whose names are always strings."""
     names: Any = None if get_args(kind)[:1] == (str,) else str
     return mapping_unstructure_factory(kind, converter, dict, key_handler=names)
 
 
 def _written_union(kind: Any, converter: Converter) -> Callable[[Any], Any]:
-    """As the value's own class is written, or as it is where all members of the union are JSON data already."""
     hooks = [converter.get_unstructure_hook(member) for member in get_args(kind)]
     return identity if all(hook is identity for hook in hooks) else converter.unstructure
 

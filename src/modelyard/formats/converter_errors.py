@@ -1,4 +1,4 @@
-"""What cattrs raises, as problems at their places."""
+"""Exceptions of cattrs, as located problems."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +8,6 @@ from cattrs.errors import AttributeValidationNote, BaseValidationError, Forbidde
 from modelyard.errors import InvalidInput, Problem
 
 FAULTS = (InvalidInput, ValueError, BaseValidationError, ForbiddenExtraKeysError)
-"""What structuring raises for data that do not fit: hooks, validators of fields, and cattrs for an instance."""
 
 
 def problems_in(error: BaseException, value: Any, loc: tuple[str | int, ...] = ()) -> Iterator[Problem]:
@@ -34,10 +33,8 @@ def problems_in(error: BaseException, value: Any, loc: tuple[str | int, ...] = (
 
 
 def _ordered(group: BaseValidationError, value: Any) -> list[tuple[BaseException, str | None]]:
-    """Pair the exceptions of an instance with their fields.
-
-    Missing members come first, then wrong types in the order in which they were sent, then broken constraints.
-    """
+    """Pair the exceptions of an instance with their fields. Missing members come first, then wrong types in the order
+    in which they were sent, then broken constraints."""
     sent = {name: at for at, name in enumerate(value)}
     found = [(inner, _field_of(inner)) for inner in group.exceptions]
     return sorted(found, key=lambda one: (isinstance(one[0], ValueError), sent.get(one[1], -1)))

@@ -27,24 +27,18 @@ MAX_FIELD = 1000
 
 
 def parse_query(query: Mapping[str, Any], field: Callable[[str], Expression] = Field) -> Expression:
-    """Parse the condition of `{"$expr": ...}`, whose fields `field` makes.
-
-    Raises `InvalidInput` for what is not an expression or has more than `MAX_PARTS` parts, and `CallerError` for a
-    field that there is not.
-    """
+    """Parse the condition of `{"$expr": ...}`; `field` makes its fields. Raises `InvalidInput` for what is not an
+    expression or has more than `MAX_PARTS` parts, and `CallerError` for an unknown field."""
     if list(query) != ["$expr"]:
         raise InvalidInput.at(msg="must be an object with the one member $expr")
     return _Reader(field).within("$expr", query["$expr"], _CONDITIONS)
 
 
 class _Reader:
-    """Reads one expression, and counts its parts."""
-
     def __init__(self, field: Callable[[str], Expression]) -> None:
         self._parts, self.field = 0, field
 
     def within(self, step: str | int, value: Any, known: "Mapping[str, _Part]") -> Expression:
-        """Parse the part at a step below, where its problems are located."""
         try:
             return self._part(value, known)
         except InvalidInput as wrong:
@@ -64,11 +58,9 @@ class _Reader:
             raise wrong.below(name) from None
 
     def operand(self, step: str | int, value: Any) -> Expression:
-        """Parse an operand, which may be a condition."""
         return self.within(step, value, _OPERANDS)
 
     def operands(self, value: Any, count: int | None = None) -> tuple[Expression, ...]:
-        """Parse a list of operands: `count` of them, where it is given."""
         return tuple(self.operand(at, item) for at, item in enumerate(_list(value, count)))
 
 
@@ -121,7 +113,6 @@ def _in(reader: _Reader, value: Any) -> Expression:
 
 
 def _of(function: Callable[..., bool], count: int | None = None) -> _Part:
-    """Return the reader of a condition on a list of operands: `count` of them, where it is given."""
     return lambda reader, value: Operation(function, reader.operands(value, count))
 
 

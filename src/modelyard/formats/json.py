@@ -1,9 +1,7 @@
-"""JSON of strangers, parsed under guard: UTF-8 only, bounded depth and width, no value that a store could not keep.
-
-The standard library's parser accepts NaN, 1e400, lone surrogates, numbers of any size and doubled keys, dies of deep
-nesting, and turns a byte into up to 24 bytes of objects. Each guard is a linear scan that is left out where a count
-proves it needless, so an ordinary body pays very little for all of them.
-"""
+"""JSON of strangers, parsed under guard: UTF-8 only, bounded depth and width, no value that a store could not keep. The
+standard library's parser accepts NaN, 1e400, lone surrogates, numbers of any size and doubled keys, dies of deep
+nesting, and turns a byte into up to 24 bytes of objects. Each guard is a linear scan that is left out if a count proves
+it needless, so an ordinary body pays very little for all of them."""
 
 import json
 import math
@@ -26,7 +24,6 @@ _ALL_BUT_NESTING = bytes(set(range(256)) - set(b"[]{}"))
 _BRACES_ALIKE = bytes.maketrans(b"{}", b"[]")
 _LEVELS_AT_ONCE = 8
 _STEPS = bytes.maketrans(b"[]", b"\x01\xff")
-"""One level down, and one up as a signed byte."""
 _DIGITS_AS_ZEROS = bytes.maketrans(b"123456789E", b"000000000e")
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
@@ -44,12 +41,10 @@ class _RefusedNumber(_Refused):
 def loads(
     raw: bytes, *, at: tuple[str | int, ...] = (), max_depth: int = MAX_DEPTH, max_structure: int = MAX_STRUCTURE
 ) -> object:
-    """Parse one JSON text. Raises `InvalidInput` at the place `at`; its message never repeats the input.
-
-    `max_depth` bounds the nesting, `max_structure` the number of structural characters `[]{},:` outside of strings.
-    Refused as well: a byte order mark, other encodings than UTF-8, lone surrogates, NaN and infinities, also as 1e400,
-    integers beyond 64 bits, and a key that stands twice in an object.
-    """
+    """Parse one JSON text. Raises `InvalidInput` at the place `at`; its message never repeats the input. `max_depth`
+    bounds the nesting, `max_structure` the number of structural characters `[]{},:` outside of strings. Refused as
+    well: a byte order mark, other encodings than UTF-8, lone surrogates, NaN and infinities, also as 1e400, integers
+    beyond 64 bits, and a key that occurs twice in an object."""
     try:
         if len(raw) > max_structure or _openings(raw) > max_depth:
             _check_structure(raw, max_depth, max_structure)
@@ -92,25 +87,21 @@ def _check_structure(raw: bytes, max_depth: int, max_structure: int) -> None:
 
 
 def _openings(raw: bytes) -> int:
-    """How many brackets open. Taking them out jumps from one to the next, where `count` looks at every byte: for a
-    byte that is rare, that is four times as fast."""
+    """Count the opening brackets. Removing a rare byte jumps from one to the next, four times as fast as `count`, which
+    looks at every byte."""
     return 2 * len(raw) - len(raw.replace(b"[", b"")) - len(raw.replace(b"{", b""))
 
 
 def _structure(raw: bytes) -> bytes:
-    """Return the structural characters outside of strings.
-
-    Two neighbouring quotes can go: what follows them stays inside of a string or outside.
-    """
+    """Return the structural characters outside of strings. Two neighbouring quotes can go: what follows them stays
+    inside of a string or outside."""
     plain = _ESCAPED.sub(b"", raw) if b"\\" in raw else raw
     return _QUOTED.sub(b"", plain.translate(None, _ALL_BUT_STRUCTURE).replace(b'""', b""))
 
 
 def _depth(structure: bytes, enough: int) -> int:
-    """Return the depth of the nesting, counted up to `enough`.
-
-    Taking away the innermost level is fast where many brackets go at once; what is deeper is counted one by one.
-    """
+    """Return the depth of the nesting, counted up to `enough`. Removing the innermost level from the whole text is fast
+    while there are many pairs; a deeper rest is counted one by one."""
     nesting = structure.translate(_BRACES_ALIKE, _ALL_BUT_NESTING)
     if b"[" * enough in nesting:
         return enough
@@ -129,7 +120,8 @@ def _check_escapes(raw: bytes) -> None:
 
 
 def _has_suspicious_number(raw: bytes) -> bool:
-    """Whether digits might make an integer beyond 64 bits or an infinite float: seldom true, never wrongly false."""
+    """Return whether digits might make an integer beyond 64 bits or an infinite float: seldom true, never wrongly
+    false."""
     zeros = raw.translate(_DIGITS_AS_ZEROS)
     return b"0" * 19 in zeros or b"e000" in zeros or b"e+000" in zeros
 
@@ -159,7 +151,6 @@ def _int(text: str) -> int:
 
 
 _MARK = object()
-"""What stands for a refused number while its place is looked for."""
 
 
 def _marked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -173,7 +164,6 @@ def _marked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _place_of_mark(raw: bytes) -> tuple[str | int, ...]:
-    """Return where the first refused number of a JSON text is; () if the text is refused for something else before."""
     try:
         return _place(_MARKING.decode(_text(raw)), lambda value: value is _MARK) or ()
     except (_Refused, json.JSONDecodeError):
@@ -181,7 +171,6 @@ def _place_of_mark(raw: bytes) -> tuple[str | int, ...]:
 
 
 def _place(value: object, wanted: Callable[[object], bool]) -> tuple[str | int, ...] | None:
-    """Return the steps to the first part of JSON data that is wanted, or None if there is none."""
     if isinstance(value, Mapping):
         steps: Iterable[tuple[Any, object]] = value.items()
     elif isinstance(value, list | tuple):
@@ -214,10 +203,8 @@ def dumps(value: object) -> bytes:
 
 
 def checked_dumps(value: object, *, at: tuple[str | int, ...] = ()) -> bytes:
-    """Return what `dumps` does for a value of the host, after checking that `loads` can read it back.
-
-    Raises `InvalidInput` at the place `at`.
-    """
+    """Return what `dumps` does for a value of the host, after checking that `loads` can read it back. Raises
+    `InvalidInput` at the place `at`."""
     try:
         raw = dumps(value)
         if len(raw) > MAX_STRUCTURE or _openings(raw) > MAX_DEPTH:
@@ -236,5 +223,5 @@ def checked_dumps(value: object, *, at: tuple[str | int, ...] = ()) -> bytes:
 
 
 def without_nulls(row: Any) -> Any:
-    """Return a row without the members that are null: one that is required is missing then."""
+    """Drop null members; a required one is then reported as missing."""
     return {name: value for name, value in row.items() if value is not None} if isinstance(row, dict) else row

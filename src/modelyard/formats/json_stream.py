@@ -32,7 +32,7 @@ _OPEN_LIST = rb'\[[^"\[\]{}]*+'
 _FLAT_LIST = _OPEN_LIST + rb"\]"
 _FLAT_OBJECT = rb"\{(?:" + _PLAIN + rb"|" + _OPEN_LIST + rb"\]?+)*+\}"
 _AT_ONCE = 100
-"""Values that are stepped over in one match: it remembers each of them until it ends."""
+"""Values that one match skips: it remembers each of them until it ends."""
 _TO_BRACKET = re.compile(
     rb"(?:%b){0,%d}([\[\]{}]|)" % (b"|".join((_PLAIN, _FLAT_LIST, _FLAT_OBJECT)), _AT_ONCE), re.DOTALL
 )
@@ -42,16 +42,13 @@ _OPENING = frozenset((b"[", b"{"))
 
 
 def file_chunks(file: BinaryIO, size: int = CHUNK) -> Iterator[bytes]:
-    """Yield the bytes of a file, a chunk at a time."""
     return iter(lambda: file.read(size), b"")
 
 
 class JsonReader:
     """Reads one JSON text from chunks of bytes. Every fault is an `InvalidInput` at the place that the caller named.
-
-    While a caller iterates over `members` or `elements`, it reads each value, by `take` or by iterating in turn,
-    before the next.
-    """
+    While a caller iterates over `members` or `elements`, it reads each value, by `take` or by iterating in turn, before
+    the next."""
 
     def __init__(self, chunks: Iterable[bytes], *, at: tuple[str | int, ...] = ()) -> None:
         self._chunks = iter(chunks)
@@ -73,7 +70,6 @@ class JsonReader:
             more = self._goes_on(b"}", place)
 
     def elements(self, *place: str | int) -> Iterator[int]:
-        """Yield the numbers, from 0, of the elements of a list."""
         self._begin(b"[", "must be a list", "list_type", place)
         number = 0
         more = not self._skip(b"]")
@@ -83,15 +79,12 @@ class JsonReader:
             more = self._goes_on(b"]", place)
 
     def take(self, *place: str | int) -> object:
-        """Parse the next value."""
         return loads(self._raw(place), at=(*self._at, *place))
 
     def is_null(self) -> bool:
-        """Return whether the next value is null."""
         return self._peek() == b"n"
 
     def end(self) -> None:
-        """Make sure that nothing follows."""
         if self._peek():
             raise self._invalid((), "is not valid JSON: something follows after its end")
 
@@ -119,14 +112,12 @@ class JsonReader:
         raise self._invalid(place, f"is not valid JSON: ',' or '{closing.decode()}' is missing")
 
     def _skip(self, character: bytes) -> bool:
-        """Return whether this character comes next; then it is read."""
         if self._peek() != character:
             return False
         self._position += 1
         return True
 
     def _peek(self) -> bytes:
-        """Return the next significant character; none at the end."""
         while True:
             found = _SIGNIFICANT.search(self._buffer, self._position)
             if found:
@@ -139,7 +130,6 @@ class JsonReader:
     # ---- values
 
     def _raw(self, place: tuple[str | int, ...]) -> bytes:
-        """Return the bytes of the next value."""
         first = self._peek()
         if first in _OPENING:
             end = self._end_of_container(place)
@@ -150,14 +140,12 @@ class JsonReader:
         return raw
 
     def _end_of(self, pattern: re.Pattern[bytes]) -> int:
-        """Return the end of a scalar; that of the text where it is cut off."""
         while (found := pattern.match(self._buffer, self._position)) is None:
             if self._stuck() or not self._read_on():
                 break
         return found.end() if found else len(self._buffer)
 
     def _stuck(self) -> bool:
-        """Return whether more input cannot help, because no value begins here."""
         return self._buffer[self._position : self._position + 1] in (b",", b"]", b"}")
 
     def _end_of_container(self, place: tuple[str | int, ...]) -> int:

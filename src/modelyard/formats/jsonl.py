@@ -14,7 +14,6 @@ _decode = json.JSONDecoder().decode
 
 
 def read_rows(file: BinaryIO) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of a file. Raises `InvalidInput` at ("line", <number from 1>)."""
     for number, line in enumerate(iter(lambda: file.readline(MAX_ROW + 1), b""), start=1):
         if len(line) > MAX_ROW:
             raise InvalidInput.at("line", number, msg=f"must not be longer than {MAX_ROW} bytes")
@@ -23,10 +22,8 @@ def read_rows(file: BinaryIO) -> Iterator[Mapping[str, Any]]:
 
 
 def read_dumped(file: BinaryIO, wanted: Callable[[int], bool]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows whose index, from 0, is `wanted`, with it, of a file whose lines `dump_row` has made.
-
-    They were checked then. Raises `InvalidInput` for a line that is broken.
-    """
+    """Yield the rows at the `wanted` indices, from 0, of a file of lines that `dump_row` has made and checked. Raises
+    `InvalidInput` for a broken line."""
     for index, line in enumerate(file):
         if wanted(index):
             try:
@@ -45,7 +42,7 @@ def dump_row(row: Any, number: int) -> bytes:
 
 
 def in_chunks(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the bytes in fewer pieces, each of `CHUNK` and at most a line more: a store writes each piece by itself."""
+    """Join lines to pieces of `CHUNK` bytes and at most a line more: a store writes each piece by itself."""
     chunk = bytearray()
     for line in lines:
         chunk += line

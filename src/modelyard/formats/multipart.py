@@ -11,11 +11,7 @@ from modelyard.errors import InvalidInput
 from modelyard.formats.json_stream import CHUNK
 
 MAX_HEAD = 16 * 2**10
-"""Bytes that the headers of a part may take."""
-
 MAX_VALUE = 64 * 2**10
-"""Bytes that the value of a field may take which is not a file."""
-
 MAX_PARTS = 64
 
 _BOUNDARY = re.compile(r"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
@@ -25,14 +21,13 @@ _ENCODINGS = ("7bit", "8bit", "binary")
 
 @attrs.define
 class FormPart:
-    """One field of a form: `content` are its bytes, which are read before the next part is asked for."""
+    """One field of a form: the bytes of `content` are read before the next part is requested."""
 
     name: str
     filename: str | None
     content: Iterator[bytes]
 
     def value(self) -> str:
-        """Read the value of a field that is not a file. Raises `InvalidInput`."""
         found = b""
         for piece in self.content:
             found += piece
@@ -45,7 +40,6 @@ class FormPart:
 
 
 def boundary_of(content_type: str | None) -> str | None:
-    """Return the boundary that the header `Content-Type` of a form names; None for what is not a form."""
     media, _, _ = (content_type or "").partition(";")
     if media.strip().lower() != "multipart/form-data":
         return None
@@ -54,7 +48,6 @@ def boundary_of(content_type: str | None) -> str | None:
 
 
 def read_form(file: BinaryIO, boundary: str) -> Iterator[FormPart]:
-    """Yield the fields of a form in their order. Raises `InvalidInput` for what is not a form to its end."""
     source = _Source(file, b"\r\n--" + boundary.encode("ascii"))
     for _ in source.until_boundary():
         pass  # a preamble means nothing
@@ -70,8 +63,6 @@ def read_form(file: BinaryIO, boundary: str) -> Iterator[FormPart]:
 
 
 class _Source:
-    """What is left of the bytes of a form, whose delimiter stands before each part and after the last."""
-
     def __init__(self, file: BinaryIO, delimiter: bytes) -> None:
         self._file, self._delimiter = file, delimiter
         self._ready = b"\r\n"  # so that the first delimiter is like all others
@@ -83,7 +74,6 @@ class _Source:
         self._ready += chunk
 
     def until_boundary(self) -> Iterator[bytes]:
-        """Yield what comes before the next delimiter, and step over it."""
         keep = len(self._delimiter) - 1
         while (at := self._ready.find(self._delimiter)) < 0:
             piece, self._ready = self._ready[:-keep], self._ready[-keep:]
@@ -95,7 +85,6 @@ class _Source:
             yield piece
 
     def has_part(self) -> bool:
-        """Return whether a part follows the delimiter, and step to its headers."""
         line = self._line(b"\r\n", "--")
         if line == b"--":
             return False
@@ -104,7 +93,6 @@ class _Source:
         return True
 
     def head(self) -> bytes:
-        """Return the headers of a part, and step over them."""
         self._ready = b"\r\n" + self._ready
         return self._line(b"\r\n\r\n")
 
@@ -122,7 +110,6 @@ class _Source:
 
 
 def _named(head: bytes) -> tuple[str, str | None]:
-    """Return the name and the file's name that the headers of a part give it. Raises `InvalidInput`."""
     try:
         lines = head.decode().split("\r\n")
     except UnicodeDecodeError:
@@ -146,7 +133,6 @@ def _cut(line: str) -> tuple[str, str, str]:
 
 
 def _parameters(header: str) -> dict[str, str]:
-    """Return the parameters of a header; of one that stands twice the first."""
     found: dict[str, str] = {}
     for name, value in _PARAMETER.findall(header):
         text = re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value

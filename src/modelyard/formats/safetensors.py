@@ -1,8 +1,6 @@
-"""The safetensors format: named tensors as plain bytes after a JSON header. Nothing in such a file can run.
-
-A file is the header's length (8 bytes, little-endian), the header, padded with spaces, and the tensors, little-endian,
-without gaps, in the order of their offsets.
-"""
+"""The safetensors format: named tensors as plain bytes after a JSON header. Nothing in such a file can run. A file is
+the header's length (8 bytes, little-endian), the header, padded with spaces, and the tensors, little-endian, without
+gaps, in the order of their offsets."""
 
 import math
 import os
@@ -17,7 +15,6 @@ from modelyard.formats.json import dumps, loads
 MAX_HEADER = 2**20
 _ALIGNMENT = 8
 _METADATA = "__metadata__"
-"""The one entry of a header that is not a tensor."""
 
 _ITEM_SIZES: Mapping[str, int] = {
     "F64": 8,
@@ -37,10 +34,8 @@ _ITEM_SIZES: Mapping[str, int] = {
 
 @attrs.frozen
 class Tensor:
-    """Numbers of one type, in the format's own words (F32, BF16, I64, U8, ...), in a shape.
-
-    `data` are their bytes, little-endian, the last dimension running fastest. Raises ValueError unless it all agrees.
-    """
+    """Numbers of one type, in the format's own words (F32, BF16, I64, U8, ...), in a shape. `data` are their bytes,
+    little-endian, the last dimension running fastest. Raises ValueError unless it all agrees."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -56,10 +51,8 @@ def _size(dtype: str, shape: tuple[int, ...]) -> int:
 
 
 def write_tensors(tensors: Mapping[str, Tensor]) -> Iterator[bytes]:
-    """Yield the bytes of a file; equal tensors in the same order give equal bytes.
-
-    Raises ValueError for a name that the format uses for something else.
-    """
+    """Yield the bytes of a file; equal tensors in the same order give equal bytes. Raises ValueError for a name that
+    the format uses for something else."""
     if _METADATA in tensors:
         raise ValueError(f"no tensor can have the name {_METADATA}")
     header: dict[str, Any] = {}
@@ -86,7 +79,6 @@ def read_shapes(file: BinaryIO) -> Mapping[str, tuple[str, tuple[int, ...]]]:
 
 
 def _listed(file: BinaryIO) -> "Mapping[str, Entry]":
-    """Return what the header lists, checked against the file's size. The file is then at the end of the header."""
     start = file.tell()
     size = file.seek(0, os.SEEK_END) - start
     file.seek(start)
@@ -94,7 +86,6 @@ def _listed(file: BinaryIO) -> "Mapping[str, Entry]":
 
 
 def _header(file: BinaryIO, size: int) -> bytes:
-    """Return the header. The file is then at its end."""
     prefix = file.read(8)
     length = int.from_bytes(prefix, "little")
     if len(prefix) < 8 or length > min(MAX_HEADER, size - 8):
@@ -103,11 +94,9 @@ def _header(file: BinaryIO, size: int) -> bytes:
 
 
 Entry = tuple[str, tuple[int, ...], int]
-"""A tensor's type, its shape, and where its data begin."""
 
 
 def _entries(header: bytes, size: int) -> Mapping[str, Entry]:
-    """Return what the header lists, in the order of the data."""
     try:
         listed = loads(header, max_depth=3)
     except InvalidInput as wrong:

@@ -30,7 +30,6 @@ _WORDS: Mapping[type, tuple[str, str]] = {
 
 
 def add_structure_hooks(converter: Converter) -> None:
-    """Let a converter structure JSON with the hooks of this module."""
     for kind, (word, type_) in _WORDS.items():
         converter.register_structure_hook(kind, _exactly(kind, f"must be {word}", type_))
     converter.register_structure_hook(float, _number)
@@ -50,12 +49,10 @@ def add_structure_hooks(converter: Converter) -> None:
 
 
 def is_of(*origins: Any) -> Callable[[Any], bool]:
-    """Return a predicate that holds for a type that is made from one of these, as `list[str]` is from `list`."""
     return lambda kind: get_origin(kind) in origins
 
 
 def is_any(kind: Any) -> bool:
-    """Return whether a type allows every value."""
     return kind is Any or kind is object
 
 
@@ -84,7 +81,6 @@ def _number(value: Any, _: Any) -> float:
 
 
 def either(words: Sequence[str]) -> str:
-    """Join words for reading: "a, b or c"."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
@@ -118,8 +114,6 @@ def _parsed(parse: Callable[[str], Any], msg: str) -> Hook:
 
 
 def _container(kind: type, structured: Hook, word: str, type_: str) -> Hook:
-    """Return a hook that takes this JSON type only, where cattrs takes any iterable or mapping."""
-
     def hook(value: Any, to: Any) -> Any:
         if type(value) is not kind:
             _refuse(f"must be {word}", type_)
@@ -155,7 +149,7 @@ def _mapping(kind: Any, converter: Converter) -> Hook:
 
 
 def _each(hook: Hook, to: Any, members: Iterable[tuple[str | int, Any]]) -> list[Any]:
-    """Structure members in detail. No exception is kept, as cattrs keeps them: there may be as many as members."""
+    """Structure members in detail. Exceptions are not kept as cattrs keeps them: there may be one for each member."""
     made: list[Any] = []
     problems: list[Problem] = []
     for step, raw in members:
@@ -172,7 +166,6 @@ def _each(hook: Hook, to: Any, members: Iterable[tuple[str | int, Any]]) -> list
 
 
 def _union(kind: Any, converter: Converter) -> Hook:
-    """Dispatch by the JSON type of the value, of which it has one."""
     hooks: dict[type, tuple[Hook, Any]] = {}
     classes = [member for member in get_args(kind) if get_origin(member) is None and attrs.has(member)]
     for member in get_args(kind):
@@ -195,7 +188,6 @@ def _union(kind: Any, converter: Converter) -> Hook:
 
 
 def _json_types(kind: Any) -> tuple[type, ...]:
-    """Return the Python types of the JSON values that a type can take."""
     if kind is float:
         return (float, int)
     if is_any(kind):

@@ -1,12 +1,9 @@
-"""Training data as JSON Lines, in the shapes that clients send, read and written a row at a time.
-
-Examples are one line each: `{"messages": [...], "tools": [...]}`. A trajectory group is one line too:
-`{"trajectories": [...], "exceptions": [...], ...}`; so that no line need hold a large group, trajectories may stand
-before it on lines of their own, and are then not repeated in it. A preference is one line:
-`{"messages": [...], "chosen": ..., "rejected": ..., "tools": [...]}`; `messages` is the prompt, each of the answers a
-string or an assistant message. Examples and preferences may have `"sources": [...]`, strings that say what a row was
-made from. Blank lines mean nothing.
-"""
+"""Training data as JSON Lines, in the shapes that clients send, read and written a row at a time. Examples are one line
+each: `{"messages": [...], "tools": [...]}`. A trajectory group is one line too: `{"trajectories": [...], "exceptions":
+[...], ...}`; so that no line need hold a large group, trajectories may stand before it on lines of their own, and are
+then not repeated in it. A preference is one line: `{"messages": [...], "chosen": ..., "rejected": ..., "tools":
+[...]}`; `messages` is the prompt, each of the answers a string or an assistant message. Examples and preferences may
+have `"sources": [...]`, strings that say what a row was made from. Blank lines mean nothing."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Generic, TypeVar
@@ -29,10 +26,8 @@ MAX_LINE = 256 * 2**20
 
 @attrs.frozen
 class RowFormat(Generic[T]):
-    """How rows of one kind are read and written: as a value, from plain data, from and to lines of a file.
-
-    `of` raises `InvalidInput` located below the row; `read` at ("line", <number from 1>, <field>, ...).
-    """
+    """How rows of one kind are read and written: as a value, from plain data, from and to lines of a file. `of` raises
+    `InvalidInput` located below the row; `read` at ("line", <number from 1>, <field>, ...)."""
 
     value: type[T]
     of: Callable[[Mapping[str, Any]], T]
@@ -44,17 +39,14 @@ class RowFormat(Generic[T]):
 
 
 def read_examples(file: BinaryIO) -> Iterator[Example]:
-    """Yield the examples of a file. Raises `InvalidInput` at ("line", <number from 1>, <field>, ...)."""
     return (_at_line(place, example_of, row) for place, row in _rows(file))
 
 
 def read_preferences(file: BinaryIO) -> Iterator[Preference]:
-    """Read the preferences of a file. Raises `InvalidInput` at ("line", <number from 1>, <field>, ...)."""
     return (_at_line(place, preference_of, row) for place, row in _rows(file))
 
 
 def read_dataset(file: BinaryIO) -> Iterator[Example | Preference]:
-    """Read rows of the format that the first one has. Raises `InvalidInput` as the readers of the formats do."""
     parse: Callable[[Any], Example | Preference] | None = None
     for place, row in _rows(file):
         parse = parse or _parser_of(row)
@@ -62,7 +54,6 @@ def read_dataset(file: BinaryIO) -> Iterator[Example | Preference]:
 
 
 def read_groups(file: BinaryIO) -> Iterator[TrajectoryGroup]:
-    """Yield the trajectory groups of a file. Raises `InvalidInput` at ("line", <number from 1>, <field>, ...)."""
     waiting: list[Trajectory] = []
     place = 0
     for place, row in _rows(file):
@@ -92,7 +83,6 @@ def _at_line(place: int, parse: Callable[[Any], T], row: Any) -> T:
 
 
 def dump_example(example: Example) -> bytes:
-    """Return the line of an example. Raises `InvalidInput` when it has what JSON cannot express."""
     row: dict[str, Any] = {"messages": [message_object(message) for message in example.messages]}
     if example.tools:
         row["tools"] = [tool_object(tool) for tool in example.tools]
@@ -102,7 +92,6 @@ def dump_example(example: Example) -> bytes:
 
 
 def dump_preference(preference: Preference) -> bytes:
-    """Write the line of a preference. Raises `InvalidInput` when it has what JSON cannot express."""
     row: dict[str, Any] = {
         "messages": [message_object(message) for message in preference.messages],
         "chosen": message_object(preference.chosen),
@@ -125,7 +114,6 @@ class _Example:
 
 
 def example_of(value: Mapping[str, Any]) -> Example:
-    """Read an example from JSON data. Raises `InvalidInput`, located below it."""
     read = structure(_Example, without_nulls(value))
     messages = tuple(map(message_of, read.messages))
     if not any(message.role is Role.ASSISTANT for message in messages):
@@ -134,7 +122,6 @@ def example_of(value: Mapping[str, Any]) -> Example:
 
 
 def sources_of(row: Any) -> tuple[str, ...]:
-    """Return what a row says that it was made from; nothing where it says something else under that name."""
     sources = row.get("sources") if isinstance(row, Mapping) else None
     strings = isinstance(sources, Sequence) and all(isinstance(one, str) for one in sources)
     return tuple(sources) if strings and not isinstance(sources, str) and sources is not None else ()
@@ -158,7 +145,6 @@ class _Preference:
 
 
 def preference_of(value: Mapping[str, Any]) -> Preference:
-    """Read a preference from JSON data. Raises `InvalidInput`, located below it."""
     read = structure(_Preference, without_nulls(value))
     messages, tools = tuple(map(message_of, read.messages)), tuple(map(tool_of, read.tools))
     return Preference(messages, read.chosen, read.rejected, tools, sources_of(value))
@@ -177,4 +163,3 @@ DATASETS: RowFormat[Any] = RowFormat(
     read_dataset,
     lambda row: dump_preference(row) if isinstance(row, Preference) else dump_example(row),
 )
-"""What a dataset may consist of: rows of any method that takes them in batches."""

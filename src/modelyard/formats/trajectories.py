@@ -1,8 +1,6 @@
-"""Trajectory groups as JSON, in the shape that clients send: read strictly, and written as lines of a file.
-
-Kept of a choice are its message, finish reason, logprobs (without the alternatives), `token_ids` and
-`prompt_token_ids`; other extras are dropped.
-"""
+"""Trajectory groups as JSON, in the shape that clients send: read strictly, and written as lines of a file. A choice
+keeps its message, finish reason, logprobs (without the alternatives), `token_ids` and `prompt_token_ids`; other extras
+are dropped."""
 
 import math
 from collections.abc import Mapping
@@ -66,7 +64,6 @@ def _read_reason(value: Any) -> FinishReason:
 
 
 def read_answer(value: Any) -> Message:
-    """Read the message of an assistant, whose role may be left out. Raises `InvalidInput`, located below it."""
     if value is None:
         raise InvalidInput.at(msg="is required", type="missing")
     message = recorded_message({"role": "assistant", **value} if isinstance(value, dict) else value)
@@ -97,7 +94,6 @@ class _Choice:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """The ids of the tokens that were sampled."""
         return self.token_ids or _spelled_ids(self.logprobs.content or ())
 
     def __attrs_post_init__(self) -> None:
@@ -148,13 +144,11 @@ class _Group(_GroupEnd):
 
 
 def group_of(value: Mapping[str, Any]) -> TrajectoryGroup:
-    """Read a trajectory group from JSON data. Raises `InvalidInput`, located below it."""
     read = structure(_Group, without_nulls(value))
     return _group(tuple(map(_trajectory, read.trajectories)), read)
 
 
 def group_around(trajectories: tuple[Trajectory, ...], data: Mapping[str, Any]) -> TrajectoryGroup:
-    """Return the group of these trajectories, with the other members that `data` has. Raises `InvalidInput`."""
     return _group(trajectories, structure(_GroupEnd, data))
 
 
@@ -164,7 +158,6 @@ def _group(trajectories: tuple[Trajectory, ...], read: _GroupEnd) -> TrajectoryG
 
 
 def trajectory_of(value: Any) -> Trajectory:
-    """Read a trajectory from JSON data. Raises `InvalidInput`, located below it."""
     return _trajectory(structure(_Trajectory, without_nulls(value)))
 
 
@@ -193,7 +186,6 @@ def _item(read: _Choice | RecordedMessage) -> Message | SampledChoice:
 
 
 def _spelled_ids(entries: tuple[_Token, ...]) -> tuple[int, ...]:
-    """Read the ids from tokens of the form `token_id:NNN`, if all have it."""
     numbers = [entry.token.removeprefix(TOKEN_ID) for entry in entries if entry.token.startswith(TOKEN_ID)]
     known = numbers and len(numbers) == len(entries) and all(n.isascii() and n.isdigit() for n in numbers)
     return tuple(map(int, numbers)) if known else ()
@@ -203,17 +195,14 @@ def _spelled_ids(entries: tuple[_Token, ...]) -> tuple[int, ...]:
 
 
 def dump_group(group: TrajectoryGroup) -> bytes:
-    """Return the lines of a group: one for each trajectory, then its own. Raises as `dump_example` does."""
     return b"".join(map(dump_trajectory, group.trajectories)) + dump_group_end(group)
 
 
 def dump_trajectory(trajectory: Trajectory) -> bytes:
-    """Return the line of a trajectory, which must be followed by those of its group."""
     return _line(_plain_trajectory(trajectory))
 
 
 def dump_group_end(group: TrajectoryGroup) -> bytes:
-    """Return the line of a group whose trajectories are on the lines before it."""
     return _line(
         {
             "trajectories": [],
@@ -264,6 +253,5 @@ def _plain_token(entry: TokenLogprob) -> dict[str, Any]:
 
 
 def _known_ids(logprobs: tuple[TokenLogprob, ...]) -> tuple[int, ...]:
-    """Return the ids that a backend of this process gave with its logprobs, if it gave all."""
     ids = [entry.id for entry in logprobs if entry.id is not None]
     return tuple(ids) if len(ids) == len(logprobs) else ()

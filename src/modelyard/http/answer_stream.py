@@ -12,19 +12,13 @@ from modelyard.platform.chat.backend_stream import StreamStarted
 from modelyard.protocols import Clock
 
 JOINED = 2**14
-"""Bytes of events that are joined at most, where nothing has to be awaited between them."""
+"""Most bytes of events that are joined while nothing has to be awaited between them."""
 
 
 class EventWriter(Protocol):
-    """Writes the events of a stream in one format."""
+    def of_all(self, items: Iterable[Any]) -> bytes: ...
 
-    def of_all(self, items: Iterable[Any]) -> bytes:
-        """Write several items that an answer emits: deltas, or events of its own."""
-        ...
-
-    def end(self, usage: Usage) -> bytes:
-        """Write what follows the last delta of an answer."""
-        ...
+    def end(self, usage: Usage) -> bytes: ...
 
 
 def _chat_failure(failure: Exception, status: int) -> bytes:
@@ -33,10 +27,8 @@ def _chat_failure(failure: Exception, status: int) -> bytes:
 
 class AnswerEvents:
     """Makes the events of a stream out of the items of an answer, and joins them until something has to be awaited.
-
-    `begin` returns the writer of an answer that begins: one for each, or the same where several follow each other.
-    `fail` writes the events that report a failure with a status, in another format than that of chats.
-    """
+    `begin` returns the writer of an answer that begins: one for each, or the same for answers that follow each other.
+    `fail` writes the events that report a failure with a status, in another format than that of chats."""
 
     def __init__(
         self,
@@ -55,7 +47,6 @@ class AnswerEvents:
         return self._writer is not None
 
     def on_emit(self, item: object) -> object:
-        """Add an item of the answer. Returns what is to be sent now: the response, joined events, or None."""
         if type(item) is list:
             assert self._writer is not None
             self._add(self._writer.of_all(item))
@@ -81,7 +72,6 @@ class AnswerEvents:
         self._add(self._write_failure(failure, status))
 
     def take(self) -> bytes:
-        """Return the events that are ready, joined."""
         joined = b"".join(self._ready)
         self._ready, self._size = [], 0
         return joined
@@ -92,10 +82,8 @@ class AnswerEvents:
 
 
 def stream_answer(answer: Flow[object], events: AnswerEvents) -> Flow[None]:
-    """Emit the response when the answer begins, and then its events.
-
-    What fails before the answer begins is raised; what fails later ends the stream with an event that reports it.
-    """
+    """Emit the response when the answer begins, and then its events. A failure before the answer begins is raised; a
+    later one ends the stream with an event that reports it."""
     yield OnEmit(events.on_emit)
     try:
         yield from answer

@@ -25,7 +25,6 @@ class NeedsBody:
 
 
 def resources_of(body: NeedsBody) -> Resources:
-    """Return what a body needs, without what it left out."""
     return check_resources({name: amount for name, amount in attrs.asdict(body).items() if amount is not None})
 
 
@@ -37,7 +36,6 @@ class FileLife:
     anchor: Literal["created_at"] = "created_at"
 
     def delta(self) -> timedelta:
-        """Return how long that is."""
         return timedelta(seconds=self.seconds)
 
 
@@ -57,32 +55,25 @@ _EVERY_TYPE = ["object", "array", "string", "number", "boolean", "null"]
 
 @attrs.frozen
 class Reference:
-    """A string of at most `longest` characters; where references are checked, one that matches `pattern`."""
-
     longest: int
     pattern: str
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """This constraint in JSON Schema."""
         return {"maxLength": self.longest, "pattern": self.pattern}
 
     @property
     def unchecked(self) -> Mapping[str, Any]:
-        """What remains of it where references are not checked."""
         return {"maxLength": self.longest}
 
 
 EvaluationRef = Annotated[str, Reference(MAX_REF, reference_pattern(EVALUATION_KINDS))]
 ModelRef = Annotated[str, Reference(MAX_REF, reference_pattern(MODEL_KINDS))]
-"""References as bodies have them; the use case checks them as strictly as `Settings.reference_mode` says."""
 
 
 class Schemas:
-    """JSON Schemas of types. Classes are collected as components and referred to.
-
-    Without `check_references`, a reference may be any string, as `Settings.reference_mode` may allow.
-    """
+    """JSON Schemas of types. Classes are collected as components and referred to. Without `check_references`, a
+    reference may be any string, as `Settings.reference_mode` may allow."""
 
     def __init__(self, check_references: bool = True) -> None:
         self.components: dict[str, JsonSchema] = {}
@@ -90,7 +81,6 @@ class Schemas:
         self._classes: dict[str, type] = {}
 
     def of(self, kind: Any) -> JsonSchema:
-        """Return the schema of a type that the converter knows. Raises TypeError for another."""
         if kind in _PRIMITIVES:
             return dict(_PRIMITIVES[kind])
         origin, arguments = get_origin(kind), get_args(kind)
@@ -141,11 +131,8 @@ class Schemas:
         return {**schema, "required": required} if required else schema
 
     def _field(self, field: Any) -> JsonSchema:
-        """Describe a field: its type with its constraints, and null where it has a default.
-
-        Its metadata may hold the type that it is described as, in the place of its own (`described_as`), and what else
-        its `schema` has.
-        """
+        """Describe a field: its type with its constraints, and null if it has a default. Its metadata may replace its
+        type (`described_as`), and add to its `schema`."""
         described = field.metadata.get("described_as", field.type)
         schema: JsonSchema = {**self.of(described), **field.metadata.get("schema", {})}
         for rule in getattr(field.validator, "_validators", (field.validator,)):
@@ -162,13 +149,11 @@ class Schemas:
 
 
 def required_members(cls: type) -> list[str]:
-    """Return the members that a body of this class must have."""
     own = [field.name for field in attrs.fields(cls) if field.init and field.default is attrs.NOTHING]
     return ["type", *own] if _tag(cls) else own
 
 
 def _tag(cls: Any) -> str:
-    """Return the value of the member `type`, which distinguishes the classes of a union; "" where there is none."""
     tag = vars(cls).get("type") if isinstance(cls, type) else None
     return tag if isinstance(tag, str) else ""
 
@@ -179,7 +164,6 @@ def _one_of(classes: Sequence[type], members: Sequence[JsonSchema]) -> JsonSchem
 
 
 def _types(schema: JsonSchema) -> list[str]:
-    """Return the JSON types that a schema made here accepts."""
     for members in ("anyOf", "oneOf"):
         if members in schema:
             return [type_ for member in schema[members] for type_ in _types(member)]

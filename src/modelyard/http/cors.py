@@ -19,10 +19,8 @@ _VARY = ("vary", "origin")
 
 
 class AllowedOrigins:
-    """The origins whose pages may use the platform: `https://app.example.com`, or `*` for all.
-
-    Keys are sent in a header and never in a cookie, so that no page can use a key that it does not have.
-    """
+    """The origins from which pages may use the platform: `https://app.example.com`, or `*` for all. Keys are sent in a
+    header and never in a cookie, so that no page can use a key that it does not have."""
 
     def __init__(self, origins: Iterable[str]) -> None:
         self._origins = frozenset(origins)
@@ -31,12 +29,10 @@ class AllowedOrigins:
                 raise InvalidInput.at("cors_origins", msg=f"{origin!r} must be like https://app.example.com, or *")
 
     def allows(self, headers: Headers) -> bool:
-        """Return whether the request comes from a page of an allowed origin."""
         origin = headers.text(b"origin")
         return origin is not None and ("*" in self._origins or origin in self._origins)
 
     def preflight(self, headers: Headers, methods: Iterable[str]) -> Response | None:
-        """Return the answer to a browser that asks whether it may send a request; None if it does not ask that."""
         if not self.allows(headers) or b"access-control-request-method" not in headers:
             return None
         answer = [("access-control-allow-methods", ", ".join(methods)), _MAX_AGE]
@@ -46,7 +42,6 @@ class AllowedOrigins:
         return Response(204, answer, b"")
 
     def headers(self, headers: Headers) -> list[Header]:
-        """Return the headers of the response to a request."""
         if not self.allows(headers):
             return [_VARY]
         return [("access-control-allow-origin", headers.text(b"origin") or ""), _EXPOSED, _VARY]

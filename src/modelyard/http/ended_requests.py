@@ -1,4 +1,4 @@
-"""What becomes of a request that has ended: an event for the observer, a line of the log."""
+"""Reports of requests that have ended: an event for the observer, a line of the log."""
 
 import logging
 from typing import Any
@@ -22,7 +22,6 @@ def report_ended(
     caller: Any,
     booked: LedgerEntry | None,
 ) -> None:
-    """Report a request, with what was `booked` for it, to the observer and the log."""
     ended = RequestAnswered(request_id, method, route, status, *_named(caller), seconds)
     platform.observe(ended)
     if log.isEnabledFor(logging.INFO):
@@ -30,12 +29,11 @@ def report_ended(
 
 
 def _named(caller: Any) -> tuple[str, str]:
-    """Return the entity and the key of a caller; empty where no caller was identified."""
     return ("", "") if caller is None else (caller.entity, caller.key_id)
 
 
 def _log(ended: RequestAnswered, booked: LedgerEntry | None) -> None:
-    """Write the line. Its parts are also in the record, as `access`, for formatters that write them in another way."""
+    """Write the line. Its parts are also in the record, as `access`, for formatters."""
     parts: dict[str, object] = {
         "request": ended.request_id,
         "method": ended.method,

@@ -10,71 +10,53 @@ from typing import cast
 
 from modelyard.domain.identity import Principal
 from modelyard.flow import AsyncDriver, SyncDriver
+from modelyard.http import core_routes, openapi
 from modelyard.http.auth import CallerCache
 from modelyard.http.catalogue import routes as catalogue
 from modelyard.http.chat import routes as completion
 from modelyard.http.chat import stored_routes as stored
 from modelyard.http.cors import AllowedOrigins
-from modelyard.http.evaluations import comparison, predictions, results, runs
-from modelyard.http.evaluations import jobs as evaluation_jobs
-from modelyard.http.evaluations import object_routes as objects
 from modelyard.http.exchange import ANYONE, HttpExchange, Served
-from modelyard.http.health import routes as health
 from modelyard.http.interface import Interface
-from modelyard.http.interfaces import STANDARD, mounted_by_default
-from modelyard.http.keys import routes as keys
+from modelyard.http.interfaces import OPERATIONS, STANDARD, mounted_by_default
 from modelyard.http.message import (
     STREAMED,
     Request,
     Response,
 )
-from modelyard.http.models import routes as models
-from modelyard.http.openapi import document_route, page_route
 from modelyard.http.response_bodies import offloaded
 from modelyard.http.route import MAX_EXPORT, Body, Route
 from modelyard.http.router import HttpRouter
-from modelyard.http.training import routes as training
-from modelyard.http.usage import routes as usage
 from modelyard.part import Part
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Authenticator
 
-CORE: tuple[Route, ...] = (
-    *catalogue.ROUTES,
-    *completion.ROUTES,
-    *stored.ROUTES,
-    *models.ROUTES,
-    *training.ROUTES,
-    *runs.ROUTES,
-    *results.ROUTES,
-    *comparison.ROUTES,
-    *evaluation_jobs.ROUTES,
-    *predictions.ROUTES,
-    *objects.ROUTES,
-    *health.ROUTES,
-    *keys.ROUTES,
-    *usage.ROUTES,
-)
-"""The routes of the core's interfaces."""
+FIRST: tuple[Route, ...] = (*catalogue.ROUTES, *completion.ROUTES, *stored.ROUTES)
+"""The routes that are loaded when an endpoint is made. The others are loaded by the first request for another path."""
 
 
 def mounted_routes(interfaces: Collection[Interface], parts: Iterable[Part]) -> list[Route]:
     """Return the routes of these interfaces. Of two at one place that of the later part is mounted."""
     names = {interface.name for interface in interfaces}
     of_parts = (make() for part in parts for name, make in part.routes.items() if name in names)
-    found = (*CORE, *(route for routes in of_parts for route in routes))
+    found = (*FIRST, *core_routes.ROUTES, *(route for routes in of_parts for route in routes))
     return [*{(route.method, route.path): route for route in found if route.interface in interfaces}.values()]
 
 
 @cache
-def route_table(interfaces: frozenset[Interface], parts: tuple[Part, ...]) -> HttpRouter:
-    """Return the table of these interfaces, and of the two routes that describe them.
+def route_table(interfaces: frozenset[Interface] | None, parts: tuple[Part, ...]) -> HttpRouter:
+    """Return the table of these interfaces, or of those that are mounted by default, and of the two routes that
+    describe them.
 
-    It is never changed, so that all endpoints of a process may share it: a test opens many.
+    All endpoints of a process share it: a test opens many.
     """
-    mounted = mounted_routes(interfaces, parts)
-    described = [*mounted, page_route(mounted)]
-    return HttpRouter([*described, document_route(described)])
+
+    def rest() -> list[Route]:
+        mounted = mounted_routes(mounted_by_default(parts) if interfaces is None else interfaces, parts)
+        described = [*mounted, openapi.page_route(mounted)]
+        return [*described, openapi.document_route(described)]
+
+    return HttpRouter([route for route in FIRST if interfaces is None or route.interface in interfaces], rest)
 
 
 class Endpoint:
@@ -97,8 +79,8 @@ class Endpoint:
         cors_origins: Iterable[str] = (),
         anonymous: Principal | None = None,
     ) -> None:
-        named = mounted_by_default(platform.parts) if interfaces is STANDARD else interfaces
-        self.table: HttpRouter = route_table(frozenset(named), tuple(platform.parts))
+        named = None if interfaces is STANDARD else frozenset(interfaces)
+        self.table: HttpRouter = route_table(named, tuple(platform.parts))
         settings, callers = platform.settings, CallerCache(platform, authenticator or platform.keys, anonymous)
         name = f"req-{platform.randomness(8).hex()}-"
         self._served = Served(
@@ -117,7 +99,7 @@ class Endpoint:
                 Body.MESSAGE: MAX_EXPORT,
             },
             AllowedOrigins(origins) if (origins := tuple(cors_origins)) else None,
-            platform.count_requests() if any(route.counted for route in self.table.routes) else None,
+            platform.count_requests() if named is None or OPERATIONS in named else None,
             platform.observer is not None,
             map(name.__add__, map(str, count(1))).__next__,
         )

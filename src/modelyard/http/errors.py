@@ -6,21 +6,15 @@ from modelyard.errors import CallerError
 
 
 class MalformedRequest(CallerError):
-    """A header, path or query that cannot be read."""
-
     code = "malformed_request"
 
 
 class UnknownRoute(CallerError):
-    """No route has this path."""
-
     code = "unknown_route"
     status = 404
 
 
 class MethodNotAllowed(CallerError):
-    """The path exists, with other methods."""
-
     code = "method_not_allowed"
     status = 405
 
@@ -31,22 +25,18 @@ class MethodNotAllowed(CallerError):
 
 
 class UnsupportedMedia(CallerError):
-    """The body is declared to be of a type that the route does not take."""
-
     code = "unsupported_media_type"
     status = 415
 
 
 class Gone(CallerError):
-    """What was promised is not there any more: send the request again."""
+    """The resource is no longer there: send the request again."""
 
     code = "gone"
     status = 410
 
 
 class ClientDisconnected(CallerError):
-    """The connection closed before the request had come in, or the response had gone out."""
-
     code = "client_disconnected"
 
 

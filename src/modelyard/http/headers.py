@@ -14,12 +14,10 @@ class Headers(dict[bytes, bytes]):
     __slots__ = ()
 
     def text(self, name: bytes) -> str | None:
-        """Return a header as text."""
         value = self.get(name)
         return None if value is None else value.decode("latin-1")
 
     def texts(self) -> dict[str, str]:
-        """Return all of them as text."""
         return {name.decode("latin-1"): value.decode("latin-1") for name, value in self.items()}
 
 
@@ -46,7 +44,6 @@ _lower_names: set[bytes] = {b"host", *SINGULAR}
 
 
 def headers_of(pairs: Sequence[Header] | Sequence[RawHeader]) -> tuple[Headers, Set[bytes]]:
-    """Index headers by name, and collect the names that came more than once; the index leaves those out."""
     headers = Headers(pairs)  # type: ignore[arg-type] # of text are none of the names below
     if len(headers) == len(pairs) and _lower_names.issuperset(headers):
         return headers, _NO_NAMES
@@ -63,6 +60,5 @@ def _raw(text: str | bytes) -> bytes:
 
 
 def check_singular(doubled: Set[bytes]) -> None:
-    """Raise `MalformedRequest` when one of the `SINGULAR` headers came twice."""
     for name in sorted(doubled & SINGULAR):
         raise MalformedRequest(f"the header {name.decode()} was sent more than once; send it once")

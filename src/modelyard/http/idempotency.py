@@ -1,7 +1,5 @@
-"""The header `Idempotency-Key`: the same request under the same key creates once, and is answered the same.
-
-Jobs keep their key themselves, for as long as they are there; what else is created is answered here.
-"""
+"""The header `Idempotency-Key`: the same request under the same key creates once, and is answered the same. Jobs keep
+their key themselves, for as long as they are there; other creations are answered here."""
 
 import hashlib
 from collections.abc import Callable
@@ -28,7 +26,6 @@ IDEMPOTENCY_KEY = Parameter(
 
 
 def idempotency_key(call: RouteCall) -> str | None:
-    """Read the header of `IDEMPOTENCY_KEY`. Raises `InvalidInput`."""
     try:
         return check_idempotency_key(call.headers.text(b"idempotency-key"))
     except InvalidInput as wrong:
@@ -36,10 +33,8 @@ def idempotency_key(call: RouteCall) -> str | None:
 
 
 def creating(create: Callable[[RouteCall], T], show: Callable[[T], object]) -> PlainHandler:
-    """Return a handler that answers what `show` makes of what `create` creates: once for each idempotency key.
-
-    `create` makes one transaction and returns its outcome, with which the answer is recorded.
-    """
+    """Return a handler that answers with `show` of what `create` creates: once for each idempotency key. `create` makes
+    one transaction and returns its outcome, with which the answer is recorded."""
 
     @wraps(create)
     def answer(call: RouteCall) -> Response:
@@ -58,7 +53,6 @@ def creating(create: Callable[[RouteCall], T], show: Callable[[T], object]) -> P
 
 
 def _digest(call: RouteCall) -> str:
-    """Return the digest of all that a request asks for."""
     body = call.body
     if call.data is not None:
         body = hashlib.file_digest(cast(BytesIO, call.file), "sha256").hexdigest()

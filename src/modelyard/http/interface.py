@@ -62,7 +62,8 @@ class _Named(type):
 
     def __iter__(cls) -> "Iterator[Interface]":
         values = import_module("modelyard.http.interfaces")  # above this module, since it makes interfaces
-        return iter(values.every_interface())
+        found: Iterator[Interface] = values.every_interface()
+        return found
 
 
 @attrs.frozen(eq=False)
@@ -72,6 +73,7 @@ class Interface(metaclass=_Named):
     `errors` is the format of its errors. `guards` say who may ask for a path that does not exist below a prefix, and
     the format of the answer; the longest prefix counts. `missing` returns a sentence for a path that clients request
     and that does not exist. An interface that is not `standard` is mounted only when it is named.
+    `description` is a sentence that introduces its operations in the OpenAPI document.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Interface(metaclass=_Named):
     guards: Guards = EMPTY
     missing: Explain = _silent
     standard: bool = True
+    description: str = ""
 
     def __str__(self) -> str:
         return self.name

@@ -1,4 +1,4 @@
-"""What runs while the platform is served: a sync of the store and the upkeep of parts each second, and a worker if one
+"""The work while the platform is served: a sync of the store and the upkeep of parts each second, and a worker if one
 is requested.
 """
 
@@ -19,16 +19,20 @@ UPKEEP = "upkeep of parts"
 
 
 @asynccontextmanager
-async def served(platform: Platform, worker: bool, executor: Executor | None) -> AsyncIterator[None]:
-    """Sync the store and let parts do their upkeep each second, and run a worker if requested."""
+async def served(
+    platform: Platform, worker: bool, executor: Executor | None, load: Callable[[], None] | None = None
+) -> AsyncIterator[None]:
     working = platform.worker(executor=executor) if worker else None
     if working is not None:
         await in_new_thread(working.__enter__)
     repeated = [_sync_each_second(platform), *(_keep_up_each_second(platform, do) for do in platform.upkeep)]
     tasks = [asyncio.create_task(one) for one in repeated]
+    loading = None if load is None else asyncio.create_task(in_new_thread(load))
     try:
         yield
     finally:
+        if loading is not None:
+            await loading
         for task in tasks:
             task.cancel()
             with suppress(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""What every listing has in common: the parameters that page through it, and the shape of a page."""
+"""The common part of listings: the parameters that page through it, and the shape of a page."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, Self, TypeVar
@@ -30,13 +30,11 @@ NAMESPACE = (
 
 
 def requested_page(call: RouteCall, listing: Callable[[Order], Listing[T]], default: Order = "asc") -> Page[T]:
-    """Read the part of a listing, in the order, that is requested. Raises `InvalidInput`."""
     limit, order = call.integer("limit", DEFAULT_PAGE, 1, MAX_PAGE), _order(call, default)
     return listing(order).page(limit, call.one("after"))
 
 
 def listed_page(call: RouteCall, listing: Listing[T]) -> Page[T]:
-    """Read the part of a listing of one order that is requested. Raises `InvalidInput`."""
     return listing.page(call.integer("limit", DEFAULT_PAGE, 1, MAX_PAGE), call.one("after"))
 
 
@@ -49,7 +47,7 @@ def _order(call: RouteCall, default: Order) -> Order:
 
 @attrs.frozen
 class PageObject:
-    """A page of a listing. `after` = `last_id` asks for the next; both ids are "" where the page is empty."""
+    """A page of a listing. `after` = `last_id` asks for the next; both ids are "" if the page is empty."""
 
     show: ClassVar[Callable[[Any], Any]]
 
@@ -61,14 +59,13 @@ class PageObject:
 
     @classmethod
     def of(cls, page: Page[Any]) -> Self:
-        """Make the page of an interface, with each item as it is shown there."""
         data: tuple[Any, ...] = tuple(map(cls.show, page))
         first, last = (data[0].id, data[-1].id) if data else ("", "")
         return cls("list", data, page.has_more, first, last)
 
 
 def page_class(name: str, item: type[Any], show: Callable[[Any], Any], doc: str) -> type[PageObject]:
-    """Make the class of the pages of items, which `show` makes, each with an `id`: what a client sends as `after`."""
+    """Make the class of the pages of items. `show` makes each with an `id`, which a client sends as `after`."""
 
     def in_order(_: type, fields: "list[attrs.Attribute[Any]]") -> "list[attrs.Attribute[Any]]":
         named = {field.name: field for field in fields}

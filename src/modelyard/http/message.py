@@ -1,7 +1,5 @@
 """A request and a response as values, and the reading of a body: counted, in bounded time, within the route's limit.
-
-Adapters (`modelyard.asgi`, `modelyard.wsgi`) carry them and nothing more.
-"""
+Adapters (`modelyard.asgi`, `modelyard.wsgi`) carry them and nothing more."""
 
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,26 +29,20 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=unst
 
 
 def dump(value: object) -> bytes:
-    """Return one compact JSON text in ASCII of JSON data, in which instances of answer classes may stand anywhere.
-
-    Raises ValueError for NaN, infinities and what has no JSON form.
-    """
+    """Return one compact JSON text in ASCII of JSON data with instances of answer classes anywhere. Raises ValueError
+    for NaN, infinities and what has no JSON form."""
     return _ENCODER.encode(value).encode("ascii")
 
 
 def parse(raw: bytes) -> object:
-    """Parse the body of a request as JSON. Raises `InvalidInput` at ("body",), never repeating the input."""
     return loads(raw, at=("body",))
 
 
 @attrs.define
 class Request:
-    """A request of a client.
-
-    `raw_path` is the path as sent, percent-encoded, below the mount point of the platform. `query` is what follows the
-    question mark. Headers are text in latin-1, or bytes. `body` yields its bytes as they come. `scheme` and
-    `root` (the decoded path of the mount point) are where the platform is reached.
-    """
+    """A request of a client. `raw_path` is the path as sent, percent-encoded, below the mount point of the platform.
+    `query` follows the question mark. Headers are text in latin-1, or bytes. `body` yields its bytes as they come.
+    `scheme` and `root` (the decoded path of the mount point) are the platform's address."""
 
     method: str
     raw_path: str
@@ -62,7 +54,7 @@ class Request:
 
 
 class Streamed(Enum):
-    """The body of a response whose flow emits the body's pieces after it."""
+    """The body of a response that its flow emits in pieces."""
 
     STREAMED = "streamed"
 
@@ -72,11 +64,8 @@ STREAMED = Streamed.STREAMED
 
 @attrs.define
 class Response:
-    """A response. A body that is an iterator is closed when the client goes away.
-
-    A handler that is a flow may emit a response whose body is `STREAMED`, and then the body's pieces; what it raises
-    before that fails the request.
-    """
+    """A response. A body that is an iterator is closed when the client goes away. A handler that is a flow may emit a
+    response with the body `STREAMED`, and then the body's pieces; an exception before that fails the request."""
 
     status: int
     headers: list[Header]
@@ -92,12 +81,11 @@ EVENT_STREAM = ("content-type", "text/event-stream; charset=utf-8")
 
 
 def json_response(value: object, status: int = 200, headers: Iterable[Header] = ()) -> Response:
-    """Return a response whose body is an instance of an answer class, or other JSON data."""
+    """Return a response whose body is a value as JSON; attrs classes are objects."""
     return Response(status, [JSON_HEADER, *headers], dump(value))
 
 
 def deprecation(entry: CatalogueEntry, clock: Clock) -> list[Header]:
-    """Return the header of RFC 9745 for a model that is past its date."""
     if entry.deprecation_date is None:
         return []
     since = datetime.combine(entry.deprecation_date, time(), UTC)
@@ -106,30 +94,25 @@ def deprecation(entry: CatalogueEntry, clock: Clock) -> list[Header]:
 
 def answering(cls: type[A], **sources: str | Callable[[Any], Any]) -> Callable[[Any], A]:
     """Return a function that makes an instance of an answer class from a value: each member is the attribute of its
-    name, or of the name in `sources`, or what the function there returns for the value.
-    """
+    name, or of the name in `sources`, or what the function there returns for the value."""
     found = [sources.get(field.name, field.name) for field in attrs.fields(cls)]
     getters = [attrgetter(source) if isinstance(source, str) else source for source in found]
     return lambda value: cls(*[get(value) for get in getters])
 
 
 def constant(value: object) -> Callable[[Any], object]:
-    """Return a source of `answering`: this value, whatever is shown."""
     return lambda _: value
 
 
 def each(show: Callable[[Any], A], name: str) -> Callable[[Any], tuple[A, ...]]:
-    """Return a function that shows every item of an attribute of a value."""
     several = attrgetter(name)
     return lambda value: tuple(map(show, several(value)))
 
 
 @contextmanager
 def problems_at(*prefix: str, **moved: str) -> Iterator[None]:
-    """Locate the problems that a use case raises where the client put the values.
-
-    Locations get `prefix`, except that the argument named in `moved` is that member of the body.
-    """
+    """Locate the problems of a use case where the client put the values. Locations get `prefix`, except that the
+    argument named in `moved` is that member of the body."""
     try:
         yield
     except InvalidInput as wrong:
@@ -149,8 +132,6 @@ PACE = 2**20
 """Bytes for which a body may take one more second."""
 
 IN_MEMORY = 2**18
-"""Bytes of data that are kept in memory before they are written to a file."""
-
 Blocking = Iterator[bytes]
 AsyncBody = AsyncIterator[bytes]
 AnyBody = Blocking | AsyncBody
@@ -159,11 +140,9 @@ _JSON = ("application/json", "application/jsonl", "application/x-ndjson", "appli
 
 
 def check_media(headers: Headers, data: bool, form: bool = False) -> None:
-    """Check the declared type of a body. Raises `UnsupportedMedia`.
-
-    A body is JSON in UTF-8, also when no type is declared, and not compressed. Data bodies may also be declared as
-    JSON Lines or plain bytes. A form is declared as one.
-    """
+    """Check the declared type of a body. Raises `UnsupportedMedia`. A body is JSON in UTF-8, also when no type is
+    declared, and not compressed. Data bodies may also be declared as JSON Lines or plain bytes. A form is declared as
+    one."""
     encoding = headers.get(b"content-encoding")
     if encoding is not None and encoding.decode("latin-1").strip().lower() != "identity":
         raise UnsupportedMedia("a compressed body is not accepted; send it without Content-Encoding")
@@ -185,7 +164,7 @@ def _charset(parameters: str) -> str:
 
 
 def check_length(headers: Headers, limit: int) -> None:
-    """Refuse a body whose declared length is too large, before reading it. Raises `BodyTooLarge`."""
+    """Refuse a body of a declared length that is too large, before reading it. Raises `BodyTooLarge`."""
     declared = headers.get(b"content-length", b"")
     if declared.isdigit() and (len(declared) > 18 or int(declared) > limit):
         raise BodyTooLarge(limit)
@@ -197,12 +176,10 @@ def seconds_for(size: int) -> float:
 
 
 def too_slow() -> BodyTimeout:
-    """Return the error for a body that takes longer."""
     return BodyTimeout(f"the body came too slowly; it may take {PATIENCE:.0f} seconds and one more for each MiB")
 
 
 def counted(body: Iterator[bytes], limit: int, clock: Clock) -> Iterator[bytes]:
-    """Yield the chunks while they are within size and time. Raises `BodyTooLarge`, `BodyTimeout`."""
     size, began = 0, clock.monotonic()
     for chunk in body:
         size += len(chunk)
@@ -224,12 +201,10 @@ async def acounted(body: AsyncIterator[bytes], limit: int) -> AsyncIterator[byte
 
 
 def read(body: AnyBody, limit: int, clock: Clock) -> bytes:
-    """Read the whole body."""
     return b"".join(counted(cast(Blocking, body), limit, clock))
 
 
 async def aread(body: AnyBody, limit: int) -> bytes:
-    """Read the whole body on an event loop."""
     return b"".join([chunk async for chunk in acounted(cast(AsyncBody, body), limit)])
 
 
@@ -242,7 +217,6 @@ class SpooledBody:
 
     @property
     def in_file(self) -> bool:
-        """Whether there is a file, so that the other methods may block."""
         return self._file is not None
 
     def take(self, chunk: bytes) -> bool:
@@ -252,13 +226,11 @@ class SpooledBody:
         return self._size >= IN_MEMORY
 
     def write(self) -> None:
-        """Write what is in memory to the file. Raises `StorageFull`."""
         self._file = self._file or self._files.scratch()
         self._file.write(b"".join(self._chunks))
         self._chunks, self._size = [], 0
 
     def whole(self) -> BinaryIO:
-        """Return the data as a file, which the caller closes. Raises `StorageFull`."""
         if self._file is None:
             return BytesIO(b"".join(self._chunks))
         self.write()
@@ -266,13 +238,11 @@ class SpooledBody:
         return cast(BinaryIO, BufferedReader(cast(FileIO, self._file)))
 
     def close(self) -> None:
-        """Drop the data. Idempotent."""
         if self._file is not None:
             self._file.close()
 
 
 def spool(body: AnyBody, limit: int, clock: Clock, files: Spool) -> BinaryIO:
-    """Return the data of the body as a file, which the caller closes."""
     spooled = SpooledBody(files)
     try:
         for chunk in counted(cast(Blocking, body), limit, clock):
@@ -285,7 +255,7 @@ def spool(body: AnyBody, limit: int, clock: Clock, files: Spool) -> BinaryIO:
 
 
 async def aspool(body: AnyBody, limit: int, files: Spool, threads: TenantThreads) -> BinaryIO:
-    """Return the data of the body as a file: received on the event loop, and written piece by piece in a thread."""
+    """Return the data as a file: received on the event loop, and written piece by piece in a thread."""
     spooled = SpooledBody(files)
     try:
         async for chunk in acounted(cast(AsyncBody, body), limit):

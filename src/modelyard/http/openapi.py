@@ -1,7 +1,9 @@
 """The OpenAPI 3.1 document, generated from the route table and the classes of the bodies."""
 
+import inspect
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
@@ -16,7 +18,7 @@ from modelyard.http.body_schemas import JsonSchema, Schemas, required_members
 from modelyard.http.interface import Auth
 from modelyard.http.interfaces import BASE
 from modelyard.http.message import HTML_HEADER, JSON_HEADER, PROTOBUF, Response, dump
-from modelyard.http.route import Body, Parameter, Route, RouteCall
+from modelyard.http.route import Body, Parameter, Route, RouteCall, function_of
 from modelyard.http.router import MAX_SEGMENT
 from modelyard.report.operations import operations_page
 
@@ -25,6 +27,16 @@ PAGE_PATH = "/docs"
 MAX_STEP = 10**18 - 1
 VERSION = "0.1.0"
 """The version of the interface (specification 9), not of this library."""
+
+INFO: Mapping[str, Any] = {
+    "title": "modelyard",
+    "version": VERSION,
+    "description": "A model platform: a catalogue, chat completions, training jobs and evaluation runs.",
+    "contact": {"name": "The documentation", "url": "https://modelyard.readthedocs.io/"},
+    "license": {"name": "Apache License 2.0", "identifier": "Apache-2.0"},
+}
+EXAMPLES = "openapi_examples.json"
+"""The file of recorded examples, in the folder of the core's routes and in that of each part."""
 
 
 def document_route(routes: Sequence[Route]) -> Route:
@@ -36,7 +48,7 @@ def document_route(routes: Sequence[Route]) -> Route:
         described = document([route for route in shown if named in (None, route.interface.name)], checked)
         return dump(described | _mounted(root))
 
-    def show(call: RouteCall) -> Response:
+    def show_openapi_document(call: RouteCall) -> Response:
         named = call.one("interface")
         if named is not None and named not in interfaces:
             raise InvalidInput.at("query", "interface", msg=f"must be one of {', '.join(interfaces)}")
@@ -44,7 +56,7 @@ def document_route(routes: Sequence[Route]) -> Route:
         return Response(200, [JSON_HEADER], written(named, checked, call.request.root))
 
     query = (Parameter("interface", {"type": "string", "enum": interfaces}, "Show the document of one interface."),)
-    own = Route("GET", PATH, BASE, Auth.PUBLIC, show, summary="Describe the interfaces.", query=query)
+    own = Route("GET", PATH, BASE, Auth.PUBLIC, show_openapi_document, summary="Describe the interfaces.", query=query)
     shown = [*routes, own]
     return own
 
@@ -56,16 +68,20 @@ def page_route(routes: Sequence[Route]) -> Route:
     def written() -> bytes:
         return operations_page(document(routes)).encode()
 
-    def show(call: RouteCall) -> Response:
+    def show_operations_page(call: RouteCall) -> Response:
         return Response(200, [HTML_HEADER], written())
 
-    head = ("GET", PAGE_PATH, BASE, Auth.PUBLIC, show)
+    head = ("GET", PAGE_PATH, BASE, Auth.PUBLIC, show_operations_page)
     return Route(*head, summary="Show the operations as a page.", media="text/html")
 
 
 def document(routes: Sequence[Route], check_references: bool = True) -> JsonSchema:
-    """Return the document of these routes; without `check_references` any string may stand for a reference."""
+    """Return the document of these routes; without `check_references` any string may stand for a reference.
+
+    Raises TypeError if two operations have one name.
+    """
     schemas = Schemas(check_references)
+    _check_names(routes)
     paths: dict[str, JsonSchema] = {}
     for route in routes:
         operation = _operation(route, schemas)
@@ -75,17 +91,28 @@ def document(routes: Sequence[Route], check_references: bool = True) -> JsonSche
         paths.setdefault(_path(route), {})[route.method.lower()] = operation
     return {
         "openapi": "3.1.0",
-        "info": {"title": "modelyard", "version": VERSION},
+        "info": INFO,
+        "servers": [{"url": "/"}],
+        "tags": _tags(routes),
         "paths": paths,
         "components": {
             "schemas": schemas.components,
-            "securitySchemes": {
-                "bearer": {"type": "http", "scheme": "bearer"},
-                "basic": {"type": "http", "scheme": "basic"},
-                "api_key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
-            },
+            "securitySchemes": {name: scheme for name, scheme in _SCHEMES.items() if name in _schemes_of(routes)},
         },
     }
+
+
+def _check_names(routes: Iterable[Route]) -> None:
+    known: dict[str, Route] = {}
+    for route in routes:
+        if known.setdefault(route.operation, route) is not route:
+            raise TypeError(f"two operations are called {route.operation}: {known[route.operation].path}, {route.path}")
+
+
+def _tags(routes: Iterable[Route]) -> list[JsonSchema]:
+    """Describe the interfaces of these routes, which are the tags of their operations."""
+    interfaces = dict.fromkeys(route.interface for route in routes)
+    return [{"name": one.name, "description": one.description or f"The interface {one.name}."} for one in interfaces]
 
 
 def _mounted(root: str) -> JsonSchema:
@@ -106,33 +133,55 @@ _SECURITY: Mapping[Auth, list[Mapping[str, list[str]]]] = {
 }
 
 
+_SCHEMES: Mapping[str, JsonSchema] = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "basic": {"type": "http", "scheme": "basic"},
+    "api_key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+}
+
+
+def _schemes_of(routes: Iterable[Route]) -> set[str]:
+    return {name for route in routes for one in _SECURITY[route.auth] for name in one}
+
+
 def _path(route: Route) -> str:
     return route.path.replace("...}", "}")
 
 
-def operation_id(route: Route) -> str:
-    """Return the name of the operation that a route is."""
-    return re.sub(r"\W+", "_", f"{route.method.lower()}{route.path}")
+def example_of(route: Route) -> Mapping[str, Any]:
+    """Return the `request`, the `response` and the parameters (`path`, `query`) of one call of an operation.
+
+    They were recorded from a platform (`tests/shared/openapi_calls.py`). The nearest file of examples above the module
+    of the handler has them.
+    """
+    return _examples_above(function_of(route.handler).__module__).get(route.operation, {})
 
 
 @cache
-def examples() -> Mapping[str, Mapping[str, Any]]:
-    """Return the `request`, the `response` and the parameters (`path`, `query`) of one call of each operation.
+def _examples_above(module: str) -> Mapping[str, Mapping[str, Any]]:
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    found = (folder / EXAMPLES for folder in Path(file).parents[: module.count(".")])
+    return next((_examples_in(path) for path in found if path.is_file()), {})
 
-    They were recorded from a platform (`tests/shared/openapi_calls.py`).
-    """
-    recorded: Mapping[str, Mapping[str, Any]] = json.loads(
-        Path(__file__).with_name("openapi_examples.json").read_bytes()
-    )
-    return recorded
+
+@cache
+def _examples_in(file: Path) -> Mapping[str, Mapping[str, Any]]:
+    examples: Mapping[str, Mapping[str, Any]] = json.loads(file.read_bytes())
+    return examples
+
+
+def _description(route: Route) -> str:
+    """Return what the handler says of itself first, or the summary."""
+    said = inspect.getdoc(function_of(route.handler)) or route.summary
+    return " ".join(said.partition("\n\n")[0].split())
 
 
 def _operation(route: Route, schemas: Schemas) -> JsonSchema:
-    name = operation_id(route)
-    example = examples().get(name, {})
+    example = example_of(route)
     operation: JsonSchema = {
-        "operationId": name,
+        "operationId": route.operation,
         "summary": route.summary,
+        "description": _description(route),
         "tags": [route.interface.name],
         "security": _SECURITY[route.auth],
         "parameters": [
@@ -160,7 +209,10 @@ def _taken(route: Route, schemas: Schemas, example: Mapping[str, Any]) -> JsonSc
         return {"multipart/form-data": {"schema": schemas.of(route.request), **shown}}
     if route.request is not None:
         return {"application/json": {"schema": schemas.of(route.request), **shown}, **_coded(route)}
-    return {"application/jsonl": {"schema": {"type": "string"}, **shown}}
+    return {
+        "application/jsonl": {"schema": {"type": "string"}, **shown},
+        "application/octet-stream": {"schema": _BYTES},
+    }
 
 
 def _coded(route: Route) -> JsonSchema:
@@ -212,8 +264,8 @@ def _links(route: Route, routes: Iterable[Route]) -> JsonSchema:
     answered = {name: f"$response.body#/{member}" for name, member in route.links.items()}
     known = {name: f"$request.path.{name}" for name in _names_in(route)} | answered
     return {
-        operation_id(other): {
-            "operationId": operation_id(other),
+        other.operation: {
+            "operationId": other.operation,
             "parameters": {name: known[name] for name in _names_in(other)},
         }
         for other in routes

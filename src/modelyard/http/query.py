@@ -15,7 +15,6 @@ _WHOLE = re.compile(r"-?[0-9]{1,15}")
 
 
 def parse_query(text: str) -> Mapping[str, tuple[str, ...]]:
-    """Return the parameters of a query, in strict UTF-8. Raises `InvalidInput`."""
     try:
         text.encode("ascii")
         fields = parse_qs(text, keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
@@ -32,10 +31,8 @@ class Query:
         self._problems: list[Problem] = []
 
     def texts(self, *names: str, required: bool = False) -> tuple[str, ...]:
-        """Read an array parameter under any of its names: its values, each once.
-
-        The parameter is repeated; older clients join values with commas.
-        """
+        """Read an array parameter under any of its names: its values, each once. The parameter is repeated; older
+        clients join values with commas."""
         given = [text for name in names for value in self._parameters.get(name, ()) for text in value.split(",")]
         values = tuple(dict.fromkeys(filter(None, given)))
         if len(values) > MAX_VALUES:
@@ -45,14 +42,12 @@ class Query:
         return values
 
     def text(self, name: str) -> str | None:
-        """Read a parameter that may come once; an empty one counts as absent."""
         values = self._parameters.get(name, ())
         if len(values) > 1:
             self._refuse(name, "must be given once", "value_error")
         return values[0] or None if values else None
 
     def whole(self, name: str) -> int | None:
-        """Read a whole number that is not negative."""
         values = self._parameters.get(name, ())
         if not values:
             return None
@@ -65,7 +60,6 @@ class Query:
         return number
 
     def check(self) -> None:
-        """Raise `InvalidInput` naming every parameter at fault."""
         if self._problems:
             raise InvalidInput(self._problems)
 

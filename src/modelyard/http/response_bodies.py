@@ -1,4 +1,4 @@
-"""Bodies of responses that come piece by piece: those of files, and those that are fetched in threads."""
+"""Bodies of responses that come piece by piece: of files, and of pieces that are fetched in threads."""
 
 from collections.abc import AsyncIterator, Iterable, Iterator
 from itertools import islice
@@ -11,8 +11,6 @@ from modelyard.threads import TenantThreads
 
 
 class FileBody:
-    """A file as the pieces of a body; it is closed at its end, or when the client goes away."""
-
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
 
@@ -27,12 +25,10 @@ class FileBody:
         return chunk
 
     def close(self) -> None:
-        """Close the file. Idempotent."""
         self._file.close()
 
 
 def download(file: BinaryIO, size: int, filename: str | None = None) -> Response:
-    """Return the response that sends a file of `size` bytes, to be saved under this name, and closes it."""
     headers = [("content-type", "application/octet-stream"), ("content-length", str(size))]
     if filename is not None:
         headers.append(("content-disposition", f"attachment; filename*=UTF-8''{quote(filename, safe='')}"))
@@ -61,7 +57,6 @@ def _lines(items: Iterable[object]) -> bytes:
 
 
 def close(body: object) -> None:
-    """Close a body that can be closed."""
     if hasattr(body, "close"):
         body.close()
 

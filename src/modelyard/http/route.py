@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from functools import partial
 from typing import Any, BinaryIO
 
 import attrs
@@ -120,9 +121,9 @@ class Route:
     that carry it. `events` is the class of what a stream sends.
     `error_format` is that of the interface unless given. `headers` are those that only some routes read.
     `read` makes what a call has as its body of the bytes, if they are not kept as a file.
+    `operation` is its name in the OpenAPI document: that of the handler (`operation_name`) unless given.
     `links` are the parameters of other paths that members of the response name: `{"model_id": "id"}`.
-    `admit` identifies the caller by the parameters of the path, for `Auth.ADDRESS`. A route that shows what the process
-    has `counted` makes it count.
+    `admit` identifies the caller by the parameters of the path, for `Auth.ADDRESS`.
     """
 
     method: str
@@ -143,8 +144,8 @@ class Route:
     links: Mapping[str, str] = attrs.field(factory=dict)
     read: Callable[[bytes], object] = parse
     admit: Callable[[Platform, Mapping[str, str]], Principal] | None = None
-    counted: bool = False
     error_format: ErrorFormat = attrs.field()
+    operation: str = attrs.field()
     is_flow: bool = attrs.field(init=False)
 
     @summary.default
@@ -155,11 +156,31 @@ class Route:
     def _format_of_interface(self) -> ErrorFormat:
         return self.interface.errors
 
+    @operation.default
+    def _named_by_handler(self) -> str:
+        function = function_of(self.handler)
+        return operation_name(getattr(function, "__name__", type(function).__name__), self.path)
+
     @is_flow.default
     def _generates(self) -> bool:
         return inspect.isgeneratorfunction(self.handler)
 
 
+def function_of(handler: Handler) -> Callable[..., Any]:
+    """Return the function that a handler is, also if arguments of it are bound."""
+    return function_of(handler.func) if isinstance(handler, partial) else handler
+
+
+def operation_name(name: str, path: str) -> str:
+    """Return the name of the operation at `path` whose handler, of this name, serves other paths too.
+
+    `create_response` is `create_inference_response` below `/inference/v1`, and a slash at the end is named as well.
+    """
+    verb, *noun = name.split("_", 1)
+    named = "_".join([verb, "inference", *noun]) if path.startswith("/inference/v1/") else name
+    return f"{named}_with_slash" if path.endswith("/") else named
+
+
 def documented_route(interface: Interface, auth: Auth, method: str, path: str, handler: Handler, **more: Any) -> Route:
-    """Declare a route."""
+    """Declare a route, described by the docstring of its handler."""
     return Route(method, path, interface, auth, handler, **more)

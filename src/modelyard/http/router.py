@@ -1,7 +1,8 @@
 """The route table as a tree of path segments. Routing and authentication are one match in it."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from threading import RLock
 from typing import TypeGuard
 from urllib.parse import quote, unquote, unquote_to_bytes
 
@@ -85,23 +86,46 @@ class _Named:
 
 
 class HttpRouter:
-    """Finds the routes of a path. `exact` are the matches of paths without parameters."""
+    """Finds the routes of a path. `exact` are the matches of paths without parameters.
 
-    def __init__(self, routes: Iterable[Route]) -> None:
-        self.routes: tuple[Route, ...] = tuple(routes)
+    It begins with the `first` routes. All `routes` are made by the first request for a path that these lack.
+    """
+
+    def __init__(self, first: Iterable[Route], routes: Callable[[], Iterable[Route]] | None = None) -> None:
+        self.exact: dict[str, RouteMatch] = {}
+        self._make: Callable[[], Iterable[Route]] | None = None
+        self._build(first)
+        self._make = routes
+        self._lock = RLock()
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """Every route, loaded now if it is not there yet."""
+        self.load()
+        return self._routes
+
+    def load(self) -> None:
+        """Make all routes, if they are not there yet."""
+        if self._make is not None:
+            with self._lock:
+                if self._make is not None:
+                    self._build(self._make())
+                    self._make = None
+
+    def _build(self, routes: Iterable[Route]) -> None:
+        self._routes = tuple(routes)
         self._root = _Node()
-        for route in self.routes:
+        for route in self._routes:
             self._add(route)
-        served = dict.fromkeys([*CORE, *(route.interface for route in self.routes)])
+        served = dict.fromkeys([*CORE, *(route.interface for route in self._routes)])
         self._interfaces: tuple[Interface, ...] = tuple(served)
         guards = [guard for interface in self._interfaces for guard in interface.guards.items()]
         self._guards: Guards = dict(sorted(guards, key=lambda guard: -len(guard[0])))
-        self.exact: Mapping[str, RouteMatch] = {
-            route.path: self._search(route.path) for route in self.routes if "{" not in route.path
-        }
+        self.exact.update({route.path: self._search(route.path) for route in self._routes if "{" not in route.path})
 
     def match(self, raw_path: str) -> RouteMatch:
         """Match a percent-encoded path, which is decoded once, segment by segment, strictly."""
+        self.load()
         return self.exact.get(raw_path) or self._search(raw_path)
 
     def _add(self, route: Route) -> None:

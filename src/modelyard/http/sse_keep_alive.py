@@ -8,13 +8,12 @@ QUIET = 15.0
 """Seconds without a piece after which a comment is sent: proxies commonly give up after 30 to 60."""
 
 COMMENT = b": keep-alive\n\n"
-"""What every reader of server-sent events passes over (WHATWG HTML, 9.2.6)."""
+"""Every reader of server-sent events ignores it (WHATWG HTML, 9.2.6)."""
 
 
 class KeepAlive:
-    """Sends a comment whenever nothing was sent for `QUIET` seconds. Entered around each piece that is sent, so that
-    never two are sent at once.
-    """
+    """Sends a comment whenever nothing was sent for `QUIET` seconds. Enter it around each piece that is sent, so that
+    never two are sent at once."""
 
     def __init__(self, send: Callable[[bytes], Awaitable[None]]) -> None:
         self._send = send
@@ -32,7 +31,6 @@ class KeepAlive:
         self._sending, self._last = False, self._loop.time()
 
     def stop(self) -> None:
-        """Send nothing more."""
         self._timer.cancel()
         if self._comment is not None:
             self._comment.cancel()

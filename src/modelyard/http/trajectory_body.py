@@ -14,15 +14,12 @@ _GROUPS, _TRAJECTORIES = "trajectory_groups", "trajectories"
 
 
 class GroupsBody:
-    """A JSON body with trajectory groups, read once, a trajectory at a time."""
-
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._reader = JsonReader(chunks, at=("body",))
         self.rest: dict[str, Any] = {}
         """The other members of the body, complete after all lines are read; the groups are an empty list in it."""
 
     def lines(self) -> Iterator[bytes]:
-        """Yield the groups as lines of `formats.training_data`. Raises `InvalidInput`, naming the field."""
         for name in self._reader.members():
             if name == _GROUPS and not self._reader.is_null():
                 self.rest[name] = []

@@ -37,5 +37,7 @@ STANDARD: Sequence[Part] = (
     _standard("postgres"),
     _standard("objects"),
     _standard("clusters"),
+    _standard("contracts"),
+    _standard("doubles"),
 )
 """The parts that a platform has unless it is opened with others."""

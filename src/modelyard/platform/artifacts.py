@@ -12,7 +12,7 @@ from modelyard.protocols import ArtifactStore, StoredArtifact
 
 @contextmanager
 def remove_unless_recorded(artifacts: ArtifactStore, stored: StoredArtifact) -> Iterator[None]:
-    """Remove an artifact again when the record that was to name it could not be stored."""
+    """Remove an artifact if the block raises, because its record was not stored."""
     try:
         yield
     except BaseException:
@@ -22,11 +22,9 @@ def remove_unless_recorded(artifacts: ArtifactStore, stored: StoredArtifact) -> 
 
 @attrs.frozen
 class Spool:
-    """Data of calls in progress: temporary files, and artifacts that no record names yet.
-
-    A caller removes what it put, or hands it to a resource that records it. `require_room` raises `StorageFull` where
-    the disk has only the room that running jobs need.
-    """
+    """Data of calls in progress: temporary files, and artifacts that no record names yet. A caller removes what it put,
+    or hands it to a resource that records it. `require_room` raises `StorageFull` if the disk has only the room that
+    running jobs need."""
 
     _artifacts: ArtifactStore
     require_room: Callable[[], None]
@@ -40,14 +38,13 @@ class Spool:
         return self._artifacts.put(chunks)
 
     def remove(self, stored: StoredArtifact) -> None:
-        """Remove what was put and is not needed after all. Idempotent."""
+        """Remove an artifact that is not needed after all. Idempotent."""
         self._artifacts.remove(stored.name)
 
     def remove_unless_recorded(self, stored: StoredArtifact) -> AbstractContextManager[None]:
-        """Remove what was put if the block, which is to record it, raises."""
+        """Remove an artifact if the block, which is to record it, raises."""
         return remove_unless_recorded(self._artifacts, stored)
 
 
 def artifacts_folder(path: str | os.PathLike[str]) -> str:
-    """Return the artifacts folder of a platform that is stored in the file `path`."""
     return f"{os.fspath(path)}-artifacts"

@@ -1,7 +1,5 @@
-"""Requests under an idempotency key: the first creates, and its answer is stored in the transaction that creates.
-
-So each creates once, however often it is sent, at once or one after the other, and whichever process dies in between.
-"""
+"""Requests under an idempotency key: the first creates, and its answer is stored in the transaction that creates. So
+each creates once, however often it is sent, concurrently or not, and whichever process dies in between."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -26,7 +24,7 @@ class AlreadyAnswered(Exception):
 
 
 class RecordingStore:
-    """A store whose next transaction also records the answer to a request: what `show` makes of its outcome."""
+    """A store that records, in its next transaction, the answer to a request: `show` of the outcome."""
 
     def __init__(self, store: Store, request: KeyedRequest, show: Callable[[Any], str]) -> None:
         self._store, self._request, self._show = store, request, show
@@ -36,7 +34,6 @@ class RecordingStore:
         return getattr(self._store, name)
 
     def transact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
-        """Run `step`, and record the answer. Raises `AlreadyAnswered`, `IdempotencyKeyUsed`."""
         outcome = self._store.transact(step if self._recorded else self._recording(step), durable)
         self._recorded = True
         return outcome
@@ -56,11 +53,9 @@ class RecordingStore:
 def answer_once(
     platform: Platform, request: KeyedRequest, create: Callable[[Platform], T], show: Callable[[T], str]
 ) -> str:
-    """Return what `show` makes of what `create` creates; for a request that was answered before, that answer.
-
-    `create` makes one transaction on the platform that it is called with, and returns its outcome. What it raises is
-    not recorded. Raises `IdempotencyKeyUsed` when another request was answered under the key.
-    """
+    """Return `show` of what `create` creates; for a request that was answered before, that answer. `create` makes one
+    transaction on the platform that it is called with, and returns its outcome. Its exception is not recorded. Raises
+    `IdempotencyKeyUsed` when another request was answered under the key."""
     runtime = platform._runtime
     known = runtime.store.read(lambda snapshot: find_answer(snapshot, request))
     if known is not None:
@@ -73,7 +68,6 @@ def answer_once(
 
 
 def find_answer(snapshot: Snapshot, request: KeyedRequest) -> str | None:
-    """Return the answer to a request, unless it has none, or an expired one. Raises `IdempotencyKeyUsed`."""
     known = get_or_none(snapshot, AnsweredRequest, request.id)
     if known is None or known.expired(snapshot.time):
         return None

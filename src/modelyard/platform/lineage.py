@@ -1,4 +1,4 @@
-"""Where runs, checkpoints and completions come from: walking what records say of each other, on a snapshot."""
+"""The sources of runs, checkpoints and completions: walking what records say of each other, on a snapshot."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -23,14 +23,12 @@ from modelyard.protocols import Snapshot
 T = TypeVar("T")
 
 MOST = 1000
-"""So many steps, or runs in one direction, are returned."""
 
 
 # ---- runs --------------------------------------------------------------------------------------------------------
 
 
 def run_lineage(snapshot: Snapshot, principal: Principal, run: EvaluationRun) -> RunLineage:
-    """Return the lineage of a run. What the principal may not see looks as if it did not exist."""
     sources, more_sources = _cut(_sources(snapshot, principal, run))
     derived, more_derived = _cut(_derived(snapshot, principal, run))
     missing = None if more_sources else (sources or (run,))[-1].source_evaluation_run_id
@@ -39,7 +37,6 @@ def run_lineage(snapshot: Snapshot, principal: Principal, run: EvaluationRun) ->
 
 
 def _cut(found: Iterator[T]) -> tuple[tuple[T, ...], bool]:
-    """Return at most `MOST`, and whether there are more."""
     some = tuple(islice(found, MOST + 1))
     return some[:MOST], len(some) > MOST
 
@@ -70,7 +67,6 @@ def _covers(principal: Principal, run: EvaluationRun) -> bool:
 
 
 def _evaluated(snapshot: Snapshot, principal: Principal, run: EvaluationRun) -> CheckpointLineage | None:
-    """Return the lineage of the checkpoint that a run evaluated, if it did and the checkpoint exists."""
     ref = ObjectRef.parse(run.model)
     if ref is None or ref.kind is not RefKind.OBJECT or ref.version is None:
         return None
@@ -78,7 +74,6 @@ def _evaluated(snapshot: Snapshot, principal: Principal, run: EvaluationRun) -> 
 
 
 def _named(snapshot: Snapshot, principal: Principal, name: str) -> CheckpointLineage | None:
-    """Return the lineage of a checkpoint that is named with its step."""
     named = ModelName.parse(name)
     if named is None or named.step is None or not principal.scope.covers(named.entity, named.project):
         return None
@@ -95,7 +90,6 @@ def _named(snapshot: Snapshot, principal: Principal, name: str) -> CheckpointLin
 def checkpoint_lineage(
     snapshot: Snapshot, principal: Principal, model: Model, checkpoint: Checkpoint
 ) -> CheckpointLineage:
-    """Return the lineage of a checkpoint of a model, with the runs on it that the principal may see."""
     steps, more_steps = _cut(_steps(snapshot, checkpoint))
     runs, more_runs = _cut(run for run in runs_on(snapshot, model, checkpoint.step) if _covers(principal, run))
     aliases = tuple(
@@ -105,7 +99,6 @@ def checkpoint_lineage(
 
 
 def runs_on(snapshot: Snapshot, model: Model, step: int) -> Iterator[EvaluationRun]:
-    """Yield the evaluation runs on the checkpoint of a step, the newest first."""
     ref = str(checkpoint_ref(model, step))
     spelled = (ref, ref.replace("weave", "modelyard", 1))
     runs = (iter_index(snapshot, EvaluationRun, "by_model", text, descending=True) for text in spelled)
@@ -113,7 +106,6 @@ def runs_on(snapshot: Snapshot, model: Model, step: int) -> Iterator[EvaluationR
 
 
 def _steps(snapshot: Snapshot, checkpoint: Checkpoint) -> Iterator[TrainedStep]:
-    """Yield the checkpoint and those it was trained from, as far as they exist."""
     while True:
         yield _trained(snapshot, checkpoint)
         if checkpoint.parent_id is None:
@@ -138,7 +130,6 @@ def _trained(snapshot: Snapshot, checkpoint: Checkpoint) -> TrainedStep:
 
 
 def completion_lineage(snapshot: Snapshot, principal: Principal, id: str) -> CompletionLineage:
-    """Return the lineage of a completion that was stored. Raises `NotFound`."""
     kept, booked = get_or_none(snapshot, StoredCompletion, id), get_or_none(snapshot, LedgerEntry, id)
     if kept is None or booked is None or not _may_read(principal, kept):
         raise NotFound("stored completion", id)
@@ -168,9 +159,8 @@ def kept_lineage(snapshot: Snapshot, principal: Principal, completion_id: str, k
 
 
 def answered_lineage(snapshot: Snapshot, principal: Principal, id: str) -> CompletionLineage | None:
-    """Return the lineage of a completion, stored or not; None for one that the principal may not see or that is not
-    in the ledger.
-    """
+    """Return the lineage of a completion, stored or not; None if the principal may not see it or it is not in the
+    ledger."""
     kept, booked = get_or_none(snapshot, StoredCompletion, id), get_or_none(snapshot, LedgerEntry, id)
     if booked is None or not _may_read(principal, booked):
         return None
@@ -198,9 +188,7 @@ def _answering(
     snapshot: Snapshot, principal: Principal, kept: KeptAnswer | None, booked: LedgerEntry
 ) -> CheckpointLineage | None:
     """Return the lineage of the checkpoint that answered, if one did, it exists and the principal may see its model.
-
-    Completions that were not stored, or before their checkpoint was recorded, name it by the model and its step.
-    """
+    Completions that were not stored, or before their checkpoint was recorded, name it by the model and its step."""
     if kept is None or kept.checkpoint_id is None:
         step = booked.checkpoint_step
         return None if step is None else _named(snapshot, principal, f"{booked.model}:step{step}")
@@ -212,6 +200,5 @@ def _answering(
 
 
 def _may_read(principal: Principal, kept: StoredCompletion | LedgerEntry) -> bool:
-    """Return whether the principal may read a completion. One limited to projects reads only completions in them."""
     projects = principal.scope.projects
     return principal.scope.covers(kept.entity) and (projects is None or kept.project in projects)

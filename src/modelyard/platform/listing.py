@@ -1,4 +1,4 @@
-"""Listings: what a `list` method returns, read while it is iterated over, or one page at a time."""
+"""Listings: the results of `list` methods, read while they are iterated over, or one page at a time."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
@@ -13,22 +13,18 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 BATCH = 200
-"""How many records are read at once."""
-
 REPR_ITEMS = 10
 REPR_WIDTH = 120
 
 Cursor = tuple[object, ...]
-"""What `page(..., after=)` takes."""
 
 
 def accept_all(_: object) -> bool:
-    """Keep everything."""
     return True
 
 
 class ShownPage(Page[T]):
-    """A page that a notebook shows as a table."""
+    """A page that notebooks show as a table."""
 
     def _repr_html_(self) -> str:
         return records.records_table(self.items, self.has_more)
@@ -53,10 +49,8 @@ class Listing(Generic[T]):
         self._batches, self._place, self._shown, self._threads = batches, place, shown, threads
 
     def page(self, limit: int = DEFAULT_LIMIT, after: str | None = None) -> ShownPage[T]:
-        """Read at most `limit` items, from the first one after the item with the id `after`.
-
-        Raises `InvalidInput`, and `NotFound` for an unknown `after`.
-        """
+        """Read at most `limit` items, from the first one after the item with the id `after`. Raises `InvalidInput`, and
+        `NotFound` for an unknown `after`."""
         check_limit(limit)
         cursor = None if after is None else self._place(after)
         found = list(islice(chain.from_iterable(self._batches(cursor, limit + 1)), limit + 1))
@@ -96,8 +90,6 @@ def in_batches(
     cursor_of: Callable[[R], Cursor],
     keep: Callable[[R], bool] = accept_all,
 ) -> Callable[[Cursor | None, int], Iterator[Sequence[R]]]:
-    """Read batch after batch, each from the end of the one before, until one is empty; yield what `keep` accepts."""
-
     def batches(cursor: Cursor | None, size: int) -> Iterator[Sequence[R]]:
         while batch := read(cursor, size):
             yield batch if keep is accept_all else [*filter(keep, batch)]
@@ -111,8 +103,6 @@ def in_batches(
 def short_listing(
     read: Callable[[], Sequence[R]], id_of: Callable[[R], str], threads: TenantThreads | None
 ) -> Listing[R]:
-    """List the few items that `read` returns, sorted by id."""
-
     def batches(cursor: Cursor | None, size: int) -> Iterator[Sequence[R]]:
         yield [item for item in read() if cursor is None or (id_of(item),) > cursor]
 

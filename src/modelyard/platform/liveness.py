@@ -1,8 +1,6 @@
-"""How long other processes have been idle, measured on this platform's own monotonic clock.
-
-No decision about another process compares wall clocks: a heartbeat that grows while its owner lives is read again and
-again, and the time since it last changed is what counts.
-"""
+"""How long other processes have been idle, measured on this platform's own monotonic clock. No decision about another
+process compares wall clocks: a heartbeat that grows while its owner lives is read again and again, and the time since
+it last changed counts."""
 
 import threading
 from collections.abc import Hashable, Mapping
@@ -33,10 +31,8 @@ class LivenessMonitor:
     def idle_seconds(
         self, group: str, heartbeats: Mapping[str, Hashable], now: float, remembered: float = 0.0
     ) -> Mapping[str, float]:
-        """Return how many seconds each heartbeat has not changed.
-
-        Those of the group that are not given are forgotten when they were given so many seconds ago.
-        """
+        """Return how many seconds each heartbeat has not changed. The others of the group are forgotten when they were
+        given more than `remembered` seconds ago."""
         with self._lock:
             before = self._groups.get(group, {})
             seen: dict[Hashable, _Seen] = {
@@ -47,7 +43,6 @@ class LivenessMonitor:
             return {key: max(0.0, now - seen[key].since) for key in heartbeats}
 
     def idle(self, group: str, key: str, now: float) -> float:
-        """Return how many seconds a heartbeat of the group had not changed when it was given last; 0 if unknown."""
         seen = self._groups.get(group, {}).get(key)
         return 0.0 if seen is None else max(0.0, now - seen.since)
 

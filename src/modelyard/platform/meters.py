@@ -1,7 +1,5 @@
-"""What a process counts while it answers: requests, tokens, cost and times, for `Platform.metrics`.
-
-Labels are bounded: models and routes beyond `MOST` are counted together.
-"""
+"""Counts of a process while it answers: requests, tokens, cost and times, for `Platform.metrics`. Labels are bounded:
+models and routes beyond `MOST` are counted together."""
 
 from bisect import bisect_right
 from collections import defaultdict, deque
@@ -14,17 +12,9 @@ from typing import Any, TypeVar
 import attrs
 
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-"""The upper bounds of a histogram's buckets, in seconds."""
-
 MOST = 500
-"""How many models are counted each on its own, and how many routes."""
-
 NOTED = 256
-"""How many completions or requests are noted before they are counted."""
-
 OTHER = "other"
-"""The label of what is beyond."""
-
 K = TypeVar("K")
 M = TypeVar("M")
 V = TypeVar("V")
@@ -32,13 +22,12 @@ V = TypeVar("V")
 
 @attrs.define(eq=False)
 class TimeHistogram:
-    """How many times fell into each bucket, the last of which has no bound, and their sum in seconds."""
+    """How many times fell into each bucket, and their sum in seconds. The last bucket has no bound."""
 
     counts: list[int] = attrs.field(factory=lambda: [0] * (len(BOUNDS) + 1))
     total: float = 0.0
 
     def add(self, times: Sequence[float]) -> None:
-        """Count times in seconds."""
         ordered, below = sorted(times), 0
         for bucket, bound in enumerate(BOUNDS):
             within = bisect_right(ordered, bound, below)
@@ -50,7 +39,7 @@ class TimeHistogram:
 
 @attrs.define(eq=False)
 class ModelMeter:
-    """What was counted of one model: requests by status, tokens, cost in USD, and times of whole answers."""
+    """The counts of one model: requests by status, tokens, cost in USD, and times of whole answers."""
 
     requests: defaultdict[int, int] = attrs.field(factory=partial(defaultdict, int))
     prompt_tokens: int = 0
@@ -62,7 +51,7 @@ class ModelMeter:
 
 @attrs.define(eq=False)
 class RouteMeter:
-    """What was counted of one route: requests by status, and their times."""
+    """The counts of one route: requests by status, and their times."""
 
     requests: defaultdict[int, int] = attrs.field(factory=partial(defaultdict, int))
     seconds: TimeHistogram = attrs.field(factory=TimeHistogram)
@@ -87,13 +76,12 @@ class Meters:
 
     @property
     def models(self) -> Mapping[str, ModelMeter]:
-        """What was counted, by model."""
         self._count()
         return self._models
 
     @property
     def routes(self) -> Mapping[tuple[str, str], RouteMeter]:
-        """What was counted, by the method and path of routes."""
+        """The counts of routes, by method and path."""
         self._count()
         return self._routes
 
@@ -112,13 +100,11 @@ class Meters:
                 self.refusals[code] = self.refusals.get(code, 0) + 1
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count an HTTP request."""
         self._answered.append(((method, route, status), seconds))
         if len(self._answered) >= NOTED:
             self._count()
 
     def lease_lost(self) -> None:
-        """Count a job that was taken from a worker."""
         with self.lock:
             self.lost_leases += 1
 
@@ -143,7 +129,6 @@ class Meters:
 
 
 def _noted(notes: deque[tuple[K, V]]) -> dict[K, list[V]]:
-    """Take the notes that there are, by what they are of."""
     found: defaultdict[K, list[V]] = defaultdict(list)
     for _ in range(len(notes)):
         key, value = notes.popleft()
@@ -152,5 +137,4 @@ def _noted(notes: deque[tuple[K, V]]) -> dict[K, list[V]]:
 
 
 def _meter(meters: dict[K, M], key: K, other: K, make: Callable[[], M]) -> M:
-    """Return the meter of a key that is new, or of the rest."""
     return meters.setdefault(key if len(meters) < MOST else other, make())

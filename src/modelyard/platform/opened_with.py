@@ -1,4 +1,4 @@
-"""What a platform was opened with, as its users may read it, and whether it is open."""
+"""The values that a platform was opened with, and whether it is open."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -24,7 +24,6 @@ class OpenedWith:
 
     @property
     def settings(self) -> Settings:
-        """The settings in force."""
         return self._runtime.settings
 
     @property
@@ -45,12 +44,10 @@ class OpenedWith:
 
     @property
     def clock(self) -> Clock:
-        """The clock that it uses."""
         return self._runtime.clock
 
     @property
     def randomness(self) -> Randomness:
-        """The source of its random bytes."""
         return self._runtime.randomness
 
     @property
@@ -60,12 +57,11 @@ class OpenedWith:
 
     @property
     def threads(self) -> Threads:
-        """The threads in which an event loop makes its blocking calls."""
+        """The threads for an event loop's blocking calls."""
         return self._runtime.threads
 
     @property
     def observer(self) -> Observer | None:
-        """What receives the events."""
         return self._runtime.observer
 
     @property
@@ -85,7 +81,6 @@ class Lifetime:
     forks: int = attrs.field(factory=lambda: process_identity.forks, init=False)
 
     def check(self) -> None:
-        """Raise `StoreClosed` or `UsedAfterFork` unless the platform may be used."""
         if self.closed:
             raise StoreClosed("this platform was closed; open it again with open_platform")
         if process_identity.forks != self.forks:

@@ -18,19 +18,15 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 MANY = 2000
-"""How many records are read at once if only a few columns of each are."""
-
 MAX_WINDOW = 2**53
 MAX_IDS = 1000
 
 
 def get_or_none(snapshot: Snapshot, cls: type[R], *key: object) -> R | None:
-    """Return the record with this key, or None."""
     return snapshot.find(cls, KEY, *key)
 
 
 def remove_if_present(tx: Tx, cls: type[Any], *key: object) -> None:
-    """Remove the record with this key, if there is one."""
     if get_or_none(tx, cls, *key) is not None:
         tx.remove(cls, *key)
 
@@ -62,9 +58,8 @@ def iter_index_live(
     size: int = BATCH,
     descending: bool = False,
 ) -> Iterator[R]:
-    """Yield every record of an index after a cursor, reading each batch of `size` from its own snapshot when it is
-    needed. The record of the cursor need no longer exist.
-    """
+    """Yield every record of an index after a cursor, reading each batch of `size` from another snapshot when it is
+    needed. The record of the cursor need no longer exist."""
     while True:
         batch = runtime.store.read(partial(_batch, cls, index, where, after, size, descending))
         yield from batch
@@ -91,7 +86,6 @@ def iter_columns(
 
 
 def check_slice(limit: int | None, offset: int) -> None:
-    """Check that `limit` and `offset` are in bounds. Raises `InvalidInput`."""
     values = {"limit": 0 if limit is None else limit, "offset": offset}
     problems = [
         Problem((name,), f"must be a whole number from 0 to {MAX_WINDOW}")
@@ -103,7 +97,6 @@ def check_slice(limit: int | None, offset: int) -> None:
 
 
 def unique_ids(ids: Iterable[str]) -> Sequence[str]:
-    """Return each id once, in order. Raises `InvalidInput` if there are too many."""
     named = tuple(dict.fromkeys(ids))
     if len(named) > MAX_IDS:
         raise InvalidInput.at("ids", msg=f"name at most {MAX_IDS} at a time", type="too_long")
@@ -120,10 +113,8 @@ def _as_they_are(_: Snapshot, found: Sequence[Any]) -> Sequence[Any]:
 
 
 def named_place(runtime: Runtime, principal: Principal, entity: str | None, project: str | None) -> tuple[str, str]:
-    """Return the entity and the project, by default the principal's own and the platform's default one.
-
-    Raises `Forbidden` for those that the principal lacks, and `InvalidInput` for what cannot be a name.
-    """
+    """Return the entity and the project, by default the principal's own and the platform's default one. Raises
+    `Forbidden` if the principal lacks them, and `InvalidInput` for what cannot be a name."""
     entity = principal.entity if entity is None else entity
     project = runtime.project if project is None else project
     principal.require(entity, project)
@@ -133,9 +124,8 @@ def named_place(runtime: Runtime, principal: Principal, entity: str | None, proj
 
 
 def listed_entity(principal: Principal, entity: str | None, project: str | None) -> str | None:
-    """Return the entity whose records to list: the one that is named, the caller's if only a project is named, else
-    None for every entity that the caller may see. Raises `Forbidden`.
-    """
+    """Return the entity of a listing: the named one, the caller's if only a project is named, else None for every
+    entity that the caller may see. Raises `Forbidden`."""
     own = principal.scope.entity if project is None else principal.entity
     named = own if entity is None else entity
     if named is not None:
@@ -144,7 +134,6 @@ def listed_entity(principal: Principal, entity: str | None, project: str | None)
 
 
 def listed_index(entity: str | None, project: str | None) -> tuple[str, ...]:
-    """Return the narrowest index for such a listing, and the values to look up in it."""
     if entity is None:
         return ("all",)
     return ("by_entity", entity) if project is None else ("by_project", entity, project)
@@ -161,11 +150,8 @@ def index_listing(
     shown: Callable[[Snapshot, Sequence[R]], Sequence[T]] = _as_they_are,
     also: tuple[object, ...] = (),
 ) -> Listing[T]:
-    """List the records of an index that `keep` keeps, as `shown` shows them; in their order also those with the values
-    `also` in the place of `where`.
-
-    `place` finds the cursor of an id. Raises `InvalidInput` for an unknown order.
-    """
+    """List the records of an index that `keep` keeps, as `shown` shows them; in their order also records with the
+    values `also` instead of `where`. `place` finds the cursor of an id. Raises `InvalidInput` for an unknown order."""
     if order not in ("asc", "desc"):
         raise InvalidInput.at("order", msg="must be 'asc' or 'desc'")
 

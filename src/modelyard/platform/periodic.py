@@ -10,12 +10,8 @@ from modelyard.protocols import Clock
 
 
 class Periodic:
-    """Calls `action` every so many seconds while it is entered, even if it raises. It is entered once.
-
-    `seconds` may be a function, which is asked before each wait.
-
-    It ends by itself when the platform is closed.
-    """
+    """Calls `action` every so many seconds while it is entered, even if it raises. It is entered once. `seconds` may be
+    a function, which is asked before each wait. It ends by itself when the platform is closed."""
 
     def __init__(
         self, clock: Clock, seconds: float | Callable[[], float], action: Callable[[], None], name: str
@@ -26,18 +22,14 @@ class Periodic:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start the thread, which first waits."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Call the action now."""
         self._wake.set()
 
     def stop(self, within: float | None = None) -> None:
-        """End after the call that is under way; wait for that so many seconds at most. Idempotent.
-
-        The action may call it, and does not wait for itself.
-        """
+        """End after the current call; wait for that so many seconds at most. Idempotent. The action may call it, and
+        does not wait for itself."""
         self._ended.set()
         self._wake.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():

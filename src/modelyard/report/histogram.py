@@ -28,7 +28,6 @@ class Histogram:
 
     @property
     def svg(self) -> str:
-        """The bars as SVG, in the colour of the surrounding text."""
         return "".join(self._drawn())
 
     def _drawn(self) -> Iterator[str]:
@@ -72,7 +71,6 @@ class Histogram:
         yield f'<path d="M{LEFT} {bottom}H{WIDTH - RIGHT}" stroke="currentColor" stroke-opacity=".5"/>'
 
     def _description(self) -> str:
-        """Describe the bars for readers who cannot see them."""
         bars = zip(self.distribution.centres, self.distribution.counts, strict=True)
         return "; ".join(f"{count} around {round_number(centre)}" for centre, count in bars if count)
 

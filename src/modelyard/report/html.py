@@ -1,13 +1,11 @@
-"""One self-contained HTML page: no script and no other file, light or dark as its reader prefers.
-
-Everything that is shown is escaped here. `Html` is text that is escaped already; `html` converts anything else to it.
-"""
+"""One self-contained HTML page: no script and no other file, light or dark as its reader prefers. Everything that is
+shown is escaped here. `Html` is text that is escaped already; `html` converts anything else to it."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-"""The content security policy: the page may load nothing, so that even unescaped markup would not run."""
+"""The page may load nothing, so that even unescaped markup would not run."""
 
 UNFOLDED = 10
 
@@ -73,7 +71,7 @@ body{margin:0;padding:32px 28px 64px;background:#fff;color:#1a1d21}
 
 
 class Html(str):
-    """Text that is HTML already."""
+    """Markup, in which nothing needs to be escaped any more."""
 
     __slots__ = ()
 
@@ -82,12 +80,10 @@ _VOID = frozenset({"input", "link", "meta"})
 
 
 def html(value: object) -> Html:
-    """Return a value as HTML: escaped, unless it is `Html`."""
     return value if isinstance(value, Html) else Html(escape(str(value)))
 
 
 def joined(parts: Iterable[object]) -> Html:
-    """Concatenate parts."""
     return Html("".join(map(html, parts)))
 
 
@@ -112,20 +108,16 @@ def _attribute(name: str, value: object) -> str:
 
 
 def shortened(shown: str, whole: str) -> Html:
-    """Return a short form of a name; a pointer that rests on it shows all of it."""
     return html(shown) if shown == whole else Html(f'<span title="{escape(whole)}">{escape(shown)}</span>')
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> Html:
-    """Return a list of names and values."""
     return tag("dl", *(part for name, value in pairs for part in (tag("dt", name), tag("dd", value))))
 
 
 def table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[object]], kind: str = "") -> Html:
-    """Return a table; a column is its heading and its class ("number", "text" or ""). A "narrow" `kind` is small.
-
-    On a narrow screen the rows of one with more than `AS_TABLE` columns are cards, whose lines have the headings.
-    """
+    """Return a table; a column is its heading and its class ("number", "text" or ""). A "narrow" `kind` is small. On a
+    narrow screen the rows of a table with more than `AS_TABLE` columns are cards with the headings in their lines."""
     cards = len(columns) > AS_TABLE
     head = tag("tr", *(tag("th", name, kind=of) for name, of in columns))
     lines = (tag("tr", *(_cell(*one, cards) for one in zip(row, columns, strict=True))) for row in rows)
@@ -139,23 +131,19 @@ def _cell(cell: object, column: tuple[str, str], labelled: bool) -> Html:
 
 
 def chip(text: str, kind: str = "") -> Html:
-    """Return a highlighted word."""
     return tag("span", text, kind=f"chip {kind}".strip())
 
 
 def section(title: str, *content: object) -> Html:
-    """Return a heading with the content below it; nothing without content."""
     inside = joined(content)
     return tag("section", tag("h2", title), inside) if inside else Html("")
 
 
 def folded(title: str, *content: object) -> Html:
-    """Return content that a reader opens by a click."""
     return tag("details", tag("summary", title), *content)
 
 
 def long_table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[object]]) -> Html:
-    """Return a table in which all but the first rows are folded."""
     shown = table(columns, rows[:UNFOLDED])
     rest = rows[UNFOLDED:]
     return joined([shown, folded(f"{len(rest):,} more", table(columns, rest))]) if rest else shown
@@ -174,7 +162,6 @@ def fragment(*content: object) -> Html:
 
 
 def page(title: str, *content: object) -> Html:
-    """Return the whole page."""
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">'

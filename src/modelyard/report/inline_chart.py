@@ -10,7 +10,6 @@ MIDDLE = HEIGHT / 2
 
 
 def interval_strip(mean: float | None, interval: Interval | None, low: float, high: float, colour: str) -> str:
-    """Draw a mean and its interval as SVG, on a scale from `low` to `high` with a mark at 0."""
     if mean is None or high <= low:
         return ""
     return "".join(_interval(mean, interval, Scale(low, high, 4, WIDTH - 4), colour))
@@ -29,7 +28,6 @@ def _interval(mean: float, interval: Interval | None, across: Scale, colour: str
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Draw how finite values went, as SVG; nothing for fewer than two."""
     if len(values) < 2 or min(values) == max(values):
         return ""
     across, up = Scale(0, len(values) - 1, 2, WIDTH - 2), Scale(min(values), max(values), HEIGHT - 2, 2)
@@ -41,7 +39,6 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def share_strip(counts: Sequence[int], colours: Sequence[str]) -> str:
-    """Draw counts as parts of one bar, as SVG."""
     total = sum(counts)
     return "".join(_shares(counts, colours, total)) if total else ""
 

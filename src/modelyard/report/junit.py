@@ -11,8 +11,6 @@ _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 @attrs.frozen
 class Case:
-    """A case: it has passed, failed (`failure`), or could not be judged (`error`). `details` are shown with either."""
-
     name: str
     failure: str = ""
     error: str = ""
@@ -20,7 +18,6 @@ class Case:
 
 
 def suite(name: str, cases: Iterable[Case]) -> str:
-    """Return the whole file of one suite."""
     found = list(cases)
     counts = f'tests="{len(found)}" failures="{_count(found, "failure")}" errors="{_count(found, "error")}"'
     lines = [f"<testsuite name={_attribute(name)} {counts}>", *(_case(name, one) for one in found), "</testsuite>"]
@@ -45,5 +42,4 @@ def _attribute(text: str) -> str:
 
 
 def _valid(text: str) -> str:
-    """Return text without the characters that XML has no form for."""
     return _NO_XML.sub("\ufffd", text)

@@ -47,7 +47,7 @@ class Panel:
 
 @attrs.frozen
 class Plot:
-    """Panels one above the other over a common horizontal axis. `marks` are places on it where every line is broken.
+    """Panels one above the other over a common horizontal axis. `marks` are positions at which every line is broken.
 
     >>> plot = Plot("Training", "step", (Panel("loss", (Series("loss", [(1, 2.0), (2, 1.5)]),)),))
     >>> plot.svg.startswith("<svg ")
@@ -65,7 +65,6 @@ class Plot:
         return "".join(_drawn(self, SEPARATE_FILE))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the SVG file."""
         with open(path, "w", encoding="utf-8") as file:
             file.write(self.svg)
 
@@ -78,10 +77,8 @@ class Plot:
 
 def thinned(points: Iterable[Point], stretches: int = WIDTH) -> list[Point]:
     """Return points that look the same when they are drawn: at most 4 for each of up to twice `stretches` stretches.
-
     The first, the lowest, the highest and the last point of a stretch are kept, so no spike is lost. Points are read
-    one by one, and stretches of equal length are merged in pairs if there are too many.
-    """
+    one by one, and stretches of equal length are merged in pairs if there are too many."""
     kept: list[list[Point]] = []
     size = 1
     for at, point in enumerate(points):
@@ -109,20 +106,16 @@ def _height(point: Point) -> float:
 
 @attrs.frozen
 class Scale:
-    """Maps values between `low` and `high` to pixels between `start` and `end`."""
-
     low: float
     high: float
     start: float
     end: float
 
     def __call__(self, value: float) -> float:
-        """Return the pixel of a value; beyond the scale, that of its end."""
         inside = min(max(value, self.low), self.high)
         return self.start + (self.end - self.start) * (inside - self.low) / (self.high - self.low)
 
     def ticks(self, most: int, apart: float = 0.0) -> list[float]:
-        """Return at most this many round values within the scale, evenly spaced by at least `apart`."""
         step = round_step(max((self.high - self.low) / most, apart))
         first = math.ceil(self.low / step - 1e-9)
         count = math.floor(self.high / step + 1e-9) - first
@@ -130,7 +123,6 @@ class Scale:
 
 
 def _bounds(values: Sequence[float]) -> tuple[float, float]:
-    """Return the least and the largest value, widened if they are equal; 0 to 1 if there is none."""
     ends = (min(values), max(values)) if values else (0.0, 1.0)
     low, high = (min(max(end, -LARGEST), LARGEST) for end in ends)
     if high - low > max(1e-9 * max(abs(low), abs(high)), 1 / LARGEST):
@@ -166,7 +158,6 @@ def _ends(plot: Plot) -> list[float]:
 
 
 def _description(plot: Plot) -> str:
-    """Describe the plot for readers who cannot see it."""
     return (
         "; ".join(_series_text(series, plot.x_label) for panel in plot.panels for series in panel.series) or "no values"
     )
@@ -208,12 +199,10 @@ def _grid(across: Scale, up: Scale, top: int) -> Iterator[str]:
 
 
 def round_number(value: float) -> str:
-    """Format a number at an axis."""
     return f"{value:.6g}"
 
 
 def _pieces(points: Sequence[Point], marks: Sequence[float]) -> Iterator[Sequence[Point]]:
-    """Yield the points up to each mark, and those after the last."""
     for _, piece in groupby(points, lambda point: bisect_left(marks, point[0])):
         yield list(piece)
 

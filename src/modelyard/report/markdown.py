@@ -1,11 +1,9 @@
-"""Markdown for a comment on a pull request. What models and rows say is shown as code, which no renderer interprets."""
+"""Markdown for a comment on a pull request. Text of models and rows is shown as code, which no renderer interprets."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
 
 LONGEST = 300
-"""Characters of a string that are shown in a cell."""
-
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~@&!])")
 
 
@@ -35,16 +33,13 @@ def code(text: object) -> str:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[str] = ()) -> str:
-    """Return a table of cells that are Markdown already; the columns named in `right` are right-aligned."""
     rule = ["--:" if name in right else "---" for name in headers]
     return "\n".join(f"| {' | '.join(line)} |" for line in (headers, rule, *rows))
 
 
 def folded(title: str, content: str) -> str:
-    """Return content that a reader opens by a click."""
     return f"<details><summary>{plain(title)}</summary>\n\n{content}\n\n</details>"
 
 
 def joined(parts: Iterable[str]) -> str:
-    """Join paragraphs; empty ones are left out."""
     return "\n\n".join(filter(None, parts)) + "\n"

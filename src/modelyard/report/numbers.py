@@ -75,7 +75,6 @@ def difference_text(value: float | None, kind: MetricKind) -> str:
 
 
 def interval_text(interval: Interval | None, kind: MetricKind | None) -> str:
-    """Format an interval from one end to the other."""
     if interval is None:
         return NONE
     ends = (mean_text(end, kind).removesuffix(" %") for end in (interval.low, interval.high))
@@ -83,7 +82,6 @@ def interval_text(interval: Interval | None, kind: MetricKind | None) -> str:
 
 
 def span_text(interval: Interval | None, kind: MetricKind) -> str:
-    """Format the ends of a difference's interval, with their signs."""
     if interval is None:
         return NONE
     low, high = (difference_text(end, kind) for end in (interval.low, interval.high))
@@ -102,42 +100,34 @@ def p_text(p: float | None) -> str:
 
 
 def confidence_text(confidence: float) -> str:
-    """Format a confidence level in per cent."""
     return f"{confidence * 100:.6g} %"
 
 
 def count_text(count: int | None) -> str:
-    """Format a count with thousands separators."""
     return NONE if count is None else f"{count:,}"
 
 
 def clusters_text(cluster_by: str | None) -> str:
-    """Return a suffix that names what rows are clustered by."""
     return "" if cluster_by is None else f", with rows of one {printable(cluster_by)!r} taken together"
 
 
 def left_out_text(one: MetricComparison) -> str:
-    """Return how many rows a comparison leaves out for lack of a value, and on which side; "" if none."""
     lacking = {"baseline": one.only_candidate, "candidate": one.only_baseline, "both": one.neither}
     counts = [f"{count_text(count)} in {'the ' * (name != 'both')}{name}" for name, count in lacking.items() if count]
     return f"rows without a value: {', '.join(counts)}" if counts else ""
 
 
 def equal_rows_text(found: Aggregate) -> str:
-    """Return how many rows of the data are counted as trials of an equal one."""
     return f"{count_text(found.equal_rows)} further rows are equal to one of these, and count as trials of it"
 
 
 def direction_text(lower_is_better: bool) -> str:
-    """Return what follows the name of a metric of which lower values are better."""
     return ", lower is better" if lower_is_better else ""
 
 
 def seconds_text(seconds: float) -> str:
-    """Format a duration in a suitable unit."""
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
 
 
 def money_text(amount: Decimal | None) -> str:
-    """Format an amount in USD, to the last digit."""
     return NONE if amount is None else f"${amount.normalize():f}"

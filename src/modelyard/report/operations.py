@@ -9,13 +9,11 @@ _METHODS = ("get", "post", "put", "patch", "delete")
 
 
 def operations_page(described: Mapping[str, Any]) -> Html:
-    """Return the whole page, with a link to the document next to it."""
     link = tag("p", tag("a", "OpenAPI document", href="openapi.json"))
     return page("API", tag("h1", "API"), link, operations(described))
 
 
 def operations(described: Mapping[str, Any]) -> Html:
-    """Return every operation of the document."""
     groups: dict[str, list[Html]] = {}
     for path, item in described["paths"].items():
         group = groups.setdefault(path.split("/")[1], [])

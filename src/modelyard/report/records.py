@@ -11,19 +11,15 @@ import attrs
 from modelyard.report.html import Html, fragment, shortened, table, tag
 
 LONGEST = 80
-"""How many characters of a text are shown."""
-
 ID_LENGTH = 8
-"""How many characters at the end of an id are shown, where ids that were made at the same time differ."""
+"""Characters at the end of an id that are shown: ids that were made at the same time differ there."""
 
 _SHOWN = (str, int, float, Decimal, datetime, Enum)
 
 
 def records_table(items: Sequence[Any], more: bool) -> Html:
     """Return a table of attrs values of one class, with a column for each member that is text, a number or a time.
-
-    Other values are shown as text. `more` says that there are further ones.
-    """
+    Other values are shown as text. `more` says that there are further ones."""
     if not items:
         return fragment(tag("p", "Nothing is listed."))
     names = _columns(items)
@@ -33,7 +29,7 @@ def records_table(items: Sequence[Any], more: bool) -> Html:
 
 
 def _columns(items: Sequence[Any]) -> list[str]:
-    """Return the names of the members that some item has a value of, and that no item has a collection in."""
+    """Return the members that some item has a value of, and that no item has a collection in."""
     if not attrs.has(type(items[0])):
         return []
     found = []

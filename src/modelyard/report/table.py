@@ -11,7 +11,6 @@ def printable(value: object) -> str:
 
 
 def text_table(headers: Sequence[str], rows: Sequence[Sequence[object]], right: Collection[str] = ()) -> str:
-    """Format columns as wide as their widest cell; numbers, and the columns named in `right`, are right-aligned."""
     cells = [list(headers), *([printable(value) for value in row] for row in rows)]
     widths = [max(len(line[at]) for line in cells) for at in range(len(headers))]
     to_the_right = [
@@ -33,7 +32,6 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Draw one bar for each value."""
     if not values:
         return ""
     least, most = min(values), max(values)

@@ -21,7 +21,6 @@ class PlainFormatter(logging.Formatter):
         super().__init__(LINE)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the standard library's name
-        """Return the line, with `?` for control characters."""
         return printable(super().formatMessage(record))
 
     def formatException(self, error: Any) -> str:  # noqa: N802 - the standard library's name
@@ -30,14 +29,11 @@ class PlainFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per record, in ASCII, so that no character of it breaks a line.
-
-    It has `time` (ISO 8601, in UTC), `level`, `logger` and `message`, and `traceback` where there is one. A line of the
-    access log has its parts in the place of the message.
-    """
+    """One JSON object per record, in ASCII, so that no character of it breaks a line. It has `time` (ISO 8601, in UTC),
+    `level`, `logger` and `message`, and `traceback` if there is one. A line of the access log has its parts instead of
+    the message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the object."""
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         known: dict[str, Any] = {"time": moment, "level": record.levelname, "logger": record.name}
         known |= getattr(record, "access", None) or {"message": record.getMessage()}
@@ -58,11 +54,9 @@ Show = Callable[[int, int | None, Mapping[str, float]], None]
 
 @contextmanager
 def progress_bar(label: str, unit: str = "step") -> Iterator[Show]:
-    """Show a bar that counts in this unit, with its rate, for the duration of the context.
-
-    The first count is the start: the rate only covers what is done after it. A number is shown until it is replaced.
-    Without tqdm, show lines of text.
-    """
+    """Show a bar that counts in this unit, with its rate, for the duration of the context. The first count is the
+    start: the rate only covers what is done after it. A number is shown until it is replaced. Without tqdm, show lines
+    of text."""
     try:
         tqdm: Any = importlib.import_module("tqdm.auto")
     except ImportError:
@@ -85,11 +79,10 @@ def progress_bar(label: str, unit: str = "step") -> Iterator[Show]:
 
 
 LINES = 10
-"""How many lines are written where there is no terminal. Without a total, one is written when the count doubles."""
+"""How many lines are written if there is no terminal. Without a total, one is written when the count doubles."""
 
 
 def _progress_lines(label: str, unit: str, file: TextIO) -> Iterator[Show]:
-    """Show one line that is written again and again on a terminal, and a few lines elsewhere."""
     live, shown = file.isatty(), dict[str, str]()
     written = -1
 

@@ -17,8 +17,9 @@ from typing import Any
 import attrs
 
 from modelyard.domain.record import Record
-from modelyard.stores import conversions, json_values
-from modelyard.stores.conversions import Conversion, Convert
+from modelyard.stores import conversions_fast as conversions
+from modelyard.stores import json_values
+from modelyard.stores.conversions_fast import Conversion, Convert
 
 
 @attrs.frozen

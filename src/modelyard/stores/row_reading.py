@@ -5,7 +5,7 @@ from typing import Any
 
 from modelyard.domain.frozen_fast import maker
 from modelyard.stores.columns import Column
-from modelyard.stores.conversions import Convert
+from modelyard.stores.conversions_fast import Convert
 
 Row = tuple[Any, ...]
 

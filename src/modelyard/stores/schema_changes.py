@@ -4,6 +4,8 @@ The list only grows, at its end. A change that adds with a default leaves server
 until they restart; no change rewrites what a column means.
 """
 
+from collections.abc import Iterable, Sequence
+
 from modelyard.domain.completion import StoredCompletion
 from modelyard.domain.evaluation.prediction import Score
 from modelyard.domain.idempotency import AnsweredRequest
@@ -11,22 +13,18 @@ from modelyard.domain.identity import ApiKey, BrowserSession
 from modelyard.domain.job import Job, JobEvent, JobProgress
 from modelyard.domain.usage import Budget, LedgerEntry
 from modelyard.domain.worker import WorkerProcess, WorkerRecord
-from modelyard.parts.annotations.records import Annotation
-from modelyard.parts.batches.files.records import StoredFile
-from modelyard.parts.responses.records import ModelResponse
-from modelyard.parts.tinker.records import RunCommand, RunSession, RunWeights, Sample, SamplingSession, TrainingRun
-from modelyard.parts.traces.records import Feedback, TracedCall, TracedFile, TracedRow, TracedTable
+from modelyard.lazy import deferred
+from modelyard.part import Part, standard_parts
 from modelyard.stores.table_changes import (
     AddColumn,
     AddIndex,
     AddTable,
     DropIndex,
-    Fill,
     KeepByMonth,
     SchemaChange,
 )
 
-CHANGES: tuple[SchemaChange, ...] = (
+CORE: tuple[SchemaChange, ...] = (
     SchemaChange("0010_checkpoints_of_completions", [AddColumn(StoredCompletion, "checkpoint_id", str)]),
     SchemaChange("0011_answered_requests", [AddTable(AnsweredRequest)]),
     SchemaChange("0012_browser_sessions", [AddTable(BrowserSession)]),
@@ -51,8 +49,6 @@ CHANGES: tuple[SchemaChange, ...] = (
     ),
     SchemaChange("0016_jobs_by_state", [AddIndex(Job, "by_state", ["status"])]),
     SchemaChange("0017_comments_of_scores", [AddColumn(Score, "comment", str)]),
-    SchemaChange("0018_files", [AddTable(StoredFile)]),
-    SchemaChange("0019_annotations", [AddTable(Annotation)]),
     SchemaChange(
         "0020_events_by_month",
         [
@@ -62,8 +58,6 @@ CHANGES: tuple[SchemaChange, ...] = (
         ],
     ),
     SchemaChange("0021_ledger_by_month", [KeepByMonth(LedgerEntry)]),
-    SchemaChange("0022_responses", [AddTable(ModelResponse)]),
-    SchemaChange("0030_traces", [*map(AddTable, (TracedCall, Feedback, TracedRow, TracedTable, TracedFile))]),
     SchemaChange(
         "0031_worker_processes",
         [
@@ -72,29 +66,15 @@ CHANGES: tuple[SchemaChange, ...] = (
             AddIndex(WorkerRecord, "by_process", ["process_id", "id"]),
         ],
     ),
-    SchemaChange(
-        "0032_outcomes_of_calls",
-        [
-            AddColumn(TracedCall, "outcome", str, ""),
-            Fill(
-                TracedCall,
-                "outcome",
-                "CASE WHEN ended_at IS NULL THEN 'running' WHEN exception IS NULL THEN 'success' ELSE 'error' END",
-            ),
-            AddIndex(TracedCall, "by_outcome", ["entity", "project", "outcome", "started_at", "seq"]),
-        ],
-    ),
     SchemaChange("0033_paused_jobs", [AddColumn(JobProgress, "paused_by", str, "")]),
-    SchemaChange(
-        "0034_training_runs",
-        [*map(AddTable, (RunSession, TrainingRun, RunCommand, RunWeights, SamplingSession, Sample))],
-    ),
-    SchemaChange(
-        "0035_stages_of_sessions",
-        [
-            AddColumn(RunSession, "stage", str, "open"),
-            AddIndex(RunSession, "by_stage", ["stage", "seen_at", "seq"]),
-        ],
-    ),
 )
-"""Every change since the stores share them, oldest first."""
+"""Every change of the core since the stores share them, oldest first."""
+
+
+def changes_of(parts: Iterable[Part]) -> Sequence[SchemaChange]:
+    """Return the changes of the core and of these parts."""
+    return [*CORE, *(change for part in parts for change in part.changes())]
+
+
+CHANGES: Sequence[SchemaChange] = deferred(lambda: tuple(changes_of(standard_parts())))
+"""The changes of the core and of the standard parts."""

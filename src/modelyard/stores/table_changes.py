@@ -1,7 +1,7 @@
 """What a change of tables consists of. Each part names a class, and every store renders it in its own SQL.
 
-A store finds the tables of a class itself: it may have several (`modelyard.stores.sqlite.newest`), and a new column is
-added to each of them.
+A store finds the tables of a class itself: it may have several (`stores.sqlite.newest_fast`), and a new column is added
+to each of them.
 
 A part applies to a table that the store had before. A table that it never had is made from its class as it is now, with
 all columns and indexes, so the parts that name this class are left out. Whatever version a store is of, each of its

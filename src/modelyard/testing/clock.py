@@ -1,4 +1,4 @@
-"""A clock that stands still until a test moves it: virtual time for a whole platform."""
+"""The clock of a test, which stands still until it is moved: virtual time for a whole platform."""
 
 import asyncio
 import concurrent.futures.thread
@@ -21,8 +21,6 @@ from modelyard.threads import FairPool
 log: logging.Logger = logging.getLogger("modelyard.testing")
 
 Actor = threading.Thread | asyncio.Task[Any]
-"""A thread, or a task of an event loop, that waits on the clock."""
-
 PATIENCE = 5.0
 """Real seconds for which the clock waits for a woken thread or task that does not return to it."""
 
@@ -74,7 +72,6 @@ class ManualClock:
     # ---- for platforms
 
     def now(self) -> datetime:
-        """Return the wall clock's time."""
         return self._start + timedelta(microseconds=(self._moved + self._jumped) // 1000)
 
     def monotonic(self) -> float:
@@ -93,10 +90,8 @@ class ManualClock:
         return event.is_set()
 
     def sleep(self, seconds: float, woken: threading.Event | None = None) -> None:
-        """Wait until the clock has advanced by this many seconds; in the thread that created it, advance it.
-
-        Not at all if `woken` is set, and no longer than until then.
-        """
+        """Wait until the clock has advanced by this many seconds; in the thread that created it, advance it. Not at all
+        if `woken` is set, and no longer than until then."""
         if seconds <= 0 or (woken is not None and woken.is_set()):
             return
         if threading.current_thread() is self._owner and self._mover in (None, self._owner):
@@ -124,11 +119,9 @@ class ManualClock:
     # ---- for tests
 
     def advance(self, seconds: float = 0.0, *, minutes: float = 0.0, hours: float = 0.0, days: float = 0.0) -> None:
-        """Advance the time, and let everything that is due happen. Raises what an action raises.
-
-        Raises ValueError for a negative time, and RuntimeError if an action moves the clock, or if it is called on an
-        event loop whose tasks are due: `aadvance` lets them act.
-        """
+        """Advance the time, and let everything that is due happen. Raises what an action raises. Raises ValueError for
+        a negative time, and RuntimeError if an action moves the clock, or if it is called on an event loop with tasks
+        that are due: `aadvance` lets them act."""
         passing = round((seconds + 60 * minutes + 3600 * hours + 86400 * days) * _SECOND)
         if passing < 0:
             raise ValueError("time cannot be negative; `jump` sets the wall clock back")
@@ -143,7 +136,7 @@ class ManualClock:
     async def aadvance(
         self, seconds: float = 0.0, *, minutes: float = 0.0, hours: float = 0.0, days: float = 0.0
     ) -> None:
-        """Advance as `advance` does, on an event loop, whose tasks act meanwhile."""
+        """Advance as `advance` does, on an event loop; its tasks act meanwhile."""
         self._excuse(asyncio.current_task())
         move = partial(self.advance, seconds, minutes=minutes, hours=hours, days=days)
         await asyncio.get_running_loop().run_in_executor(None, move)
@@ -211,7 +204,7 @@ class ManualClock:
                 self._changed.notify_all()
 
     def _next(self, until: int, loop: asyncio.AbstractEventLoop | None) -> "_Due | None":
-        """Return what is due next, with the clock set to its deadline."""
+        """Return the next due wait or action, with the clock set to its deadline."""
         with self._changed:
             while self._queue and self._queue[0].happens.over:
                 heapq.heappop(self._queue)
@@ -255,8 +248,6 @@ class ManualClock:
 
 @attrs.define(eq=False)
 class _ThreadWait:
-    """A thread that waits for an event or its deadline."""
-
     actor: threading.Thread
     event: threading.Event
     over: bool = False
@@ -281,8 +272,6 @@ class _ThreadWait:
 
 @attrs.define(eq=False)
 class _TaskWait:
-    """A task that waits for its deadline."""
-
     actor: asyncio.Task[Any]
     loop: asyncio.AbstractEventLoop
     future: "asyncio.Future[None]"
@@ -299,15 +288,13 @@ class _TaskWait:
 
 @attrs.define(eq=False)
 class _Action:
-    """A scheduled action."""
-
     happen: Callable[[], object]
     over: bool = False
 
 
 @attrs.frozen(order=True)
 class _Due:
-    """What happens at a deadline, in nanoseconds of the clock; first come, first served."""
+    """A wait or action at a deadline, in nanoseconds of the clock; first come, first served."""
 
     deadline: float
     arrival: int
@@ -320,10 +307,8 @@ def _condition(event: threading.Event) -> threading.Condition:
 
 
 def _ended(actor: Actor) -> bool:
-    """Return whether an actor has nothing left to do; so has an idle thread of a pool.
-
-    A thread that was started and has not begun is not alive yet, but listed.
-    """
+    """Return whether an actor has nothing left to do, like an idle thread of a pool. A thread that was started and has
+    not begun is not alive yet, but listed."""
     if isinstance(actor, asyncio.Task):
         return actor.done()
     frame = sys._current_frames().get(actor.ident or 0)

@@ -1,4 +1,4 @@
-"""What trains: the loops over batches and the losses of which a trainer is made, and the files that it writes."""
+"""The parts of trainers: the loops over batches, the losses, and the files that they write."""
 
 from typing import TYPE_CHECKING
 

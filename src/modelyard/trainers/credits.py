@@ -1,4 +1,4 @@
-"""What each trajectory of an RL job is worth, and which of them share an optimizer step, as pure functions."""
+"""The credit of each trajectory of an RL job, and which of them share an optimizer step, as pure functions."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,8 +12,6 @@ STANDARD_DEVIATION_FLOOR = 1e-6
 
 @attrs.frozen
 class Credit:
-    """What one kept trajectory is worth: its place (group, member), its advantage and the weight of its tokens."""
-
     group: int
     member: int
     advantage: float
@@ -46,7 +44,7 @@ def trajectory_weights(tokens: Sequence[int]) -> list[float]:
 
 
 def balanced(advantage: float, balance: float) -> float:
-    """Negative advantages x (1 - balance) when it is above 0, positive ones x (1 + balance) when it is below."""
+    """Return negative advantages x (1 - balance) when it is above 0, positive ones x (1 + balance) when it is below."""
     if advantage < 0:
         return advantage * (1 - max(balance, 0.0))
     return advantage * (1 + min(balance, 0.0))
@@ -54,11 +52,9 @@ def balanced(advantage: float, balance: float) -> float:
 
 def credit_trajectories(groups: Sequence[Sequence[tuple[float, int]]], config: RLConfig) -> list[Credit]:
     """Credit every trajectory that is worth training on, in order; `groups` hold (reward, trainable tokens) pairs.
-
     Trajectories without trainable tokens count in their group's mean and are then dropped, like those of advantage 0.
-    Weights and advantages are normalised over the whole job; `normalize_advantages=False` leaves advantages as they
-    are after the balance.
-    """
+    Weights and advantages are normalised over the whole job; `normalize_advantages=False` leaves advantages as they are
+    after the balance."""
     kept = list(_trainable(groups, config.scale_rewards))
     tokens = [groups[group][member][1] for group, member, _ in kept]
     weights = trajectory_weights(tokens) if kept else []
@@ -80,7 +76,6 @@ def _trainable(groups: Sequence[Sequence[tuple[float, int]]], scale_rewards: boo
 
 
 def _with_mean_size_one(advantages: list[float], weights: list[float], tokens: list[int]) -> list[float]:
-    """Divide by the mean of |advantage| x weight over trainable tokens; an empty or silenced set stays as it is."""
     sizes = (abs(a) * weight * count for a, weight, count in zip(advantages, weights, tokens, strict=True))
     mean = math.fsum(sizes) / max(sum(tokens), 1)
     return [advantage / mean for advantage in advantages] if mean else advantages

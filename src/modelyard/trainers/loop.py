@@ -1,8 +1,6 @@
-"""What every training method that runs on a learner has in common.
-
-Each engine brings a `Learner`. What the data are worth, which of them share an optimizer step, the losses, and what is
-reported, is the methods' business (`modelyard.trainers.methods`) and is shared by all learners.
-"""
+"""The common part of all training methods that run on a learner. Each engine brings a `Learner`. The methods
+(`modelyard.trainers.methods`) decide what the data are worth, which rows share an optimizer step, the losses, and what
+is reported; all learners share them."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,19 +20,18 @@ Files = Mapping[str, Iterable[bytes]]
 
 
 class Turn(Protocol):
-    """Tokens to learn from, in their context: one log-probability of the sampler's for each, None where unknown."""
+    """Tokens to learn from, in their context: one log-probability of the sampler's for each, None if unknown."""
 
     @property
     def logprobs(self) -> Sequence[float | None]:
-        """As many as there are tokens to be trained: none where the turn is too long for the model. Such a one is
-        counted, and left out.
-        """
+        """As many as there are tokens to be trained: none if the turn is too long for the model. Such a turn is
+        counted, and left out."""
         ...
 
 
 @attrs.frozen
 class TrainableTurns:
-    """What of a trajectory can be trained, and how many tokens it takes, prompts included."""
+    """The trainable turns of a trajectory, and how many tokens it takes, prompts included."""
 
     turns: Sequence[Turn]
     length: int
@@ -46,18 +43,16 @@ class TrainableTurns:
 
 
 class Learner(Protocol):
-    """A model in training."""
+    """A model in training, as an engine provides it."""
 
     def sft_turns(self, example: Example, which: AssistantTurns) -> Sequence[Turn]:
         """Return the assistant turns of an example. Raises `InvalidInput`."""
         ...
 
     def sampled(self, trajectory: Trajectory, without_logprobs: bool) -> TrainableTurns:
-        """Return the sampled choices of a trajectory; `without_logprobs` adds assistant turns that have none.
-
-        All data are shown to this and to `sft_turns` before the first step: a learner refuses here what it can never
-        train. Raises `InvalidInput`, `TrainingError`.
-        """
+        """Return the sampled choices of a trajectory; `without_logprobs` adds assistant turns that have none. All data
+        are shown to this and to `sft_turns` before the first step: a learner refuses here what it can never train.
+        Raises `InvalidInput`, `TrainingError`."""
         ...
 
     def scores(self, model: object | None, turns: Sequence[Turn]) -> Rows:
@@ -68,10 +63,7 @@ class Learner(Protocol):
 
     def step(self, turns: Sequence[Turn], loss: Objective, learning_rate: float, number: int) -> Metrics:
         """One optimizer step, which changes nothing without turns. Returns what the loss reports, `grad_norm` and
-        `entropy`.
-
-        Raises `TrainingError`, naming the step, when training has diverged.
-        """
+        `entropy`. Raises `TrainingError`, naming the step, when training has diverged."""
         ...
 
     def files(self) -> Files:
@@ -85,11 +77,9 @@ class Learner(Protocol):
 
 @attrs.frozen
 class Policies:
-    """The fixed models that a loss compares with, where the configuration asks for them.
-
-    `parent` is the checkpoint that the job starts from; `reference` is what a KL penalty refers to: the checkpoint that
-    the job names, else the untouched base. Each is something that the learner's `scores` takes.
-    """
+    """The fixed models that a loss compares with, if the configuration asks for them. `parent` is the checkpoint that
+    the job starts from; `reference` is what a KL penalty refers to: the checkpoint that the job names, else the
+    untouched base. Each is an argument of the learner's `scores`."""
 
     parent: object | None = None
     reference: object | None = None
@@ -100,9 +90,8 @@ class Policies:
 
 @attrs.frozen
 class Plan:
-    """The optimizer steps of a job: how many there are in all, the results of those that are left to do, made as they
-    are pulled, and what there is to report of the job as a whole.
-    """
+    """The optimizer steps of a job: how many there are in all, the results of the remaining ones, made as they are
+    pulled, and the metrics of the job as a whole."""
 
     total: int
     steps: Iterator[tuple[int, Metrics]]
@@ -126,7 +115,6 @@ def run(learner: Learner, plan: Plan, save_every: int) -> Iterator[TrainItem]:
 
 @contextmanager
 def located_at(*place: str | int) -> Iterator[None]:
-    """Add the place of a row to the problems that are found in it."""
     try:
         yield
     except InvalidInput as bad:
@@ -134,15 +122,12 @@ def located_at(*place: str | int) -> Iterator[None]:
 
 
 def count_overlong(turns: Iterable[Turn]) -> int:
-    """Count the turns that are too long for the model."""
     return sum(not turn.logprobs for turn in turns)
 
 
 def length_metrics(overlong: int) -> Metrics:
-    """Report how many turns were too long for the model, if any."""
     return {"num_overlong": float(overlong)} if overlong else {}
 
 
 def mean(values: Sequence[float]) -> float:
-    """Return the mean, 0 of nothing."""
     return math.fsum(values) / len(values) if values else 0.0

@@ -1,10 +1,8 @@
-"""The mathematics of SFT, DPO and RL as pure functions over plain numbers: no model, no tensor library.
-
-Every loss is returned with its analytic derivative with respect to each new log-probability, so a model has only to
-chain that through its own gradient. *New* log-probabilities come from the weights being trained, *old* ones from the
-weights before the job's updates (as a rule the sampler's), *reference* ones from the model that the KL penalty holds on
-to. `detached` below means: counted in the value, but not differentiated.
-"""
+"""The mathematics of SFT, DPO and RL as pure functions over plain numbers: no model, no tensor library. Every loss is
+returned with its analytic derivative with respect to each new log-probability, so a model has only to chain that
+through its own gradient. *New* log-probabilities come from the weights being trained, *old* ones from the weights
+before the job's updates (as a rule the sampler's), *reference* ones from the model of the KL penalty. `detached` below
+means: counted in the value, but not differentiated."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +20,7 @@ MAX_LOG_RATIO = 20.0
 
 
 def supervised_loss(new: Sequence[Sequence[float]]) -> Loss:
-    """Mean negative log-probability over the batch's trained tokens; a batch without any has loss 0."""
+    """Return the mean negative log-probability over the batch's trained tokens; a batch without any has loss 0."""
     tokens = sum(map(len, new))
     share = 1 / tokens if tokens else 0.0
     value = math.fsum(-share * logprob for row in new for logprob in row)
@@ -34,13 +32,11 @@ def supervised_loss(new: Sequence[Sequence[float]]) -> Loss:
 
 
 def preference_loss(new: Sequence[Sequence[float]], reference: Sequence[Sequence[float]], config: DPOConfig) -> Loss:
-    """Direct preference optimization: rows alternate, the chosen answer before the rejected one.
-
-    An answer's reward is beta x (its new log-probability - its reference one), the margin of a pair the difference of
-    its rewards, and its loss -(1 - s) log sigmoid(margin) - s log sigmoid(-margin), where s smooths labels; the mean
-    over pairs counts. The metrics add `accuracy`, the share of pairs whose margin is above 0, and the mean `margin`,
-    `chosen_reward` and `rejected_reward`. A batch without any pair has loss 0.
-    """
+    """Direct preference optimization: rows alternate, the chosen answer before the rejected one. An answer's reward is
+    beta x (its new log-probability - its reference one), the margin of a pair the difference of its rewards, and its
+    loss -(1 - s) log sigmoid(margin) - s log sigmoid(-margin), where s smooths labels; the mean over pairs counts. The
+    metrics add `accuracy`, the share of pairs whose margin is above 0, and the mean `margin`, `chosen_reward` and
+    `rejected_reward`. A batch without any pair has loss 0."""
     rewards = [config.beta * (math.fsum(row) - math.fsum(base)) for row, base in zip(new, reference, strict=True)]
     chosen, rejected = rewards[::2], rewards[1::2]
     margins = [good - bad for good, bad in zip(chosen, rejected, strict=True)]
@@ -74,11 +70,9 @@ def _log_sigmoid(value: float) -> float:
 
 @attrs.frozen
 class TrainedSequence:
-    """The trainable tokens of one trajectory, with their log-probabilities, token by token.
-
-    A missing old or sampled log-probability (None or NaN) counts as the new one, detached. `sampled` are the sampler's
-    where `old` was recomputed, else None.
-    """
+    """The trainable tokens of one trajectory, with their log-probabilities, token by token. A missing old or sampled
+    log-probability (None or NaN) counts as the new one, detached. `sampled` are the sampler's if `old` was recomputed,
+    else None."""
 
     credit: Credit
     new: Sequence[float]
@@ -89,8 +83,6 @@ class TrainedSequence:
 
 @attrs.frozen
 class _Ratio:
-    """An importance ratio and its derivatives: for its own token's log ratio, and for its sequence's mean log ratio."""
-
     value: float
     own: float
     shared: float
@@ -109,7 +101,6 @@ def _half_each(ratio: float) -> _Ratio:
 
 
 def _gap(logprob: float, base: float | None) -> float:
-    """`logprob` - `base`, 0 where the base is missing."""
     return 0.0 if base is None or math.isnan(base) else logprob - base
 
 
@@ -118,7 +109,7 @@ def _clamped(log_ratio: float) -> float:
 
 
 def _within(least: float, value: float, most: float) -> float:
-    """`value`, or the bound that it is beyond; most often it is beyond none, and this is called for each token."""
+    """Clip a value. Most often it is within the bounds, and this is called for each token."""
     return value if least <= value <= most else max(least, min(most, value))
 
 
@@ -149,21 +140,19 @@ def _limited(ratio: _Ratio, config: RLConfig) -> _Ratio:
 
 @attrs.frozen
 class Surrogate:
-    """One token's loss and its derivatives: for the new log-probability directly, and for the ratio."""
-
     loss: float
     by_logprob: float
     by_ratio: float
 
 
 def cispo(ratio: float, advantage: float, new: float, config: RLConfig) -> Surrogate:
-    """Minus clipped detached ratio x advantage x log-probability."""
+    """Return minus clipped detached ratio x advantage x log-probability."""
     clipped = _clipped(ratio, config)
     return Surrogate(-clipped * advantage * new, -clipped * advantage, 0.0)
 
 
 def ppo(ratio: float, advantage: float, new: float, config: RLConfig) -> Surrogate:
-    """Minus the lesser of ratio x advantage and clipped ratio x advantage."""
+    """Return minus the lesser of ratio x advantage and clipped ratio x advantage."""
     plain, clipped = ratio * advantage, _clipped(ratio, config) * advantage
     return Surrogate(-plain, 0.0, -advantage) if plain <= clipped else Surrogate(-clipped, 0.0, 0.0)
 
@@ -192,10 +181,8 @@ def _reference_gaps(sequence: TrainedSequence) -> list[float]:
 
 
 def _corrections(sequence: TrainedSequence, ratios: Sequence[_Ratio], config: RLConfig) -> list[float]:
-    """Return the detached weight of each token by truncated importance sampling; 1 without a cap.
-
-    Where `old` was recomputed it is min(old / sampled, cap), else the lesser of the cap and the token's limited ratio.
-    """
+    """Return the detached weight of each token by truncated importance sampling; 1 without a cap. If `old` was
+    recomputed it is min(old / sampled, cap), else the lesser of the cap and the token's limited ratio."""
     cap = config.truncated_importance_sampling
     if not cap:
         return [1.0] * len(ratios)
@@ -225,7 +212,6 @@ def policy_loss(sequences: Sequence[TrainedSequence], config: RLConfig) -> Loss:
 def _sequence_loss(
     sequence: TrainedSequence, config: RLConfig, mean_gap: float, tokens: int
 ) -> tuple[float, tuple[float, ...]]:
-    """Return a sequence's share of the loss and its derivatives, chained through the sequence's mean log ratio."""
     gaps = _log_ratios(sequence)
     ratios = [_limited(ratio, config) for ratio in _ratios(gaps, config.importance_sampling_level)]
     advantages = _advantages(sequence, config, mean_gap)
@@ -242,7 +228,6 @@ def _sequence_loss(
 
 
 def _drift_metrics(sequences: Sequence[TrainedSequence], config: RLConfig) -> dict[str, float]:
-    """Return how far the policy moved: `kl_div` and the mean `importance_ratio`, 0 and 1 where nothing is trained."""
     gaps = [_log_ratios(sequence) for sequence in sequences]
     bases = [_reference_gaps(s) if s.reference is not None else gap for s, gap in zip(sequences, gaps, strict=True)]
     divergences = [math.expm1(-_clamped(gap)) + _clamped(gap) for row in bases for gap in row]

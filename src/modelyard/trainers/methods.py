@@ -29,11 +29,9 @@ Row = TypeVar("Row")
 
 @attrs.frozen
 class LearnerMethod:
-    """How a method plans its steps, and which fields of `Policies` its loss compares with under a configuration.
-
-    `plan` takes the learner, the configuration, the rows, the policies, the step after which to resume, and rows that
-    are held out.
-    """
+    """The steps of a method, and which fields of `Policies` its loss compares with under a configuration. `plan` takes
+    the learner, the configuration, the rows, the policies, the step after which to resume, and rows that are held
+    out."""
 
     plan: Callable[[Learner, Any, Iterable[Any], Policies, int, Iterable[Any]], Plan]
     compares: Callable[[Any], Collection[str]] = lambda config: ()
@@ -50,10 +48,8 @@ def _plan_batches(
     resume_step: int,
     held_out: Iterable[Row],
 ) -> Plan:
-    """Plan one optimizer step per batch, in file order. Raises `TrainingError`, `InvalidInput`.
-
-    The data are read twice, so that a bad row is refused before the first step.
-    """
+    """Plan one optimizer step per batch, in file order. Raises `TrainingError`, `InvalidInput`. The data are read
+    twice, so that a bad row is refused before the first step."""
     overlong = _checked(criterion, data, "data")
     rates = config.learning_rates(len(overlong))
     _checked(criterion, held_out, "held_out")
@@ -69,7 +65,6 @@ def _plan_batches(
 
 
 def _checked(criterion: Criterion[Row], rows: Iterable[Row], name: str) -> list[int]:
-    """Count, row by row, the turns that are too long. Raises `TrainingError`, `InvalidInput` with the row's number."""
     found = []
     for number, row in enumerate(rows):
         with located_at(name, number):
@@ -78,7 +73,6 @@ def _checked(criterion: Criterion[Row], rows: Iterable[Row], name: str) -> list[
 
 
 def _batches(data: Iterable[Row], size: int, skipped: int) -> Iterator[tuple[int, list[Row]]]:
-    """Yield the batches after the first `skipped`, with their numbers from 1."""
     rows = islice(data, skipped * size, None)
     number = skipped
     while batch := list(islice(rows, size)):
@@ -118,10 +112,8 @@ def _plan_dpo(
     resume_step: int,
     held_out: Iterable[Preference] = (),
 ) -> Plan:
-    """Plan steps on pairs of answers; a pair of which one is too long for the model is left out.
-
-    Every row is in one step, so its reference log-probabilities are computed there, once, under the parent's weights.
-    """
+    """Plan steps on pairs of answers; a pair with an answer that is too long for the model is left out. Every row is in
+    one step, so its reference log-probabilities are computed there, once, under the parent's weights."""
 
     def turns_of(pair: Preference) -> Sequence[Turn]:
         turns = [_last_turn(learner, pair.answered(answer)) for answer in (pair.chosen, pair.rejected)]

@@ -1,4 +1,4 @@
-"""RL on a learner: what there is to learn from rewards, and a step of it."""
+"""RL on a learner: the plan of its steps by the rewards, and a step."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,12 +35,9 @@ def plan_rl(
     resume_step: int,
     held_out: Iterable[TrajectoryGroup] = (),
 ) -> Plan:
-    """Plan one optimizer step per packed sequence. Raises `TrainingError`.
-
-    The data are read twice: once to see what each trajectory is worth, once to learn from them, a packed sequence
-    at a time. Without any difference of rewards there are no steps, and the weights stay the parent's. Held-out rows
-    are not looked at: a loop validates by sampling.
-    """
+    """Plan one optimizer step per packed sequence. Raises `TrainingError`. The data are read twice: once to see what
+    each trajectory is worth, once to learn from them, a packed sequence at a time. Without any difference of rewards
+    there are no steps, and the weights stay the parent's. Held-out rows are not read: a loop validates by sampling."""
     survey = _survey(learner, data, config)
     batches = islice(enumerate(survey.batches(learner, data), start=1), resume_step, None)
     steps = (_step(learner, config, policies, number, batch) for number, batch in batches)
@@ -49,23 +46,18 @@ def plan_rl(
 
 @attrs.frozen
 class _Batch:
-    """A packed sequence: trajectories as their turns, and what each is worth."""
-
     credits: Sequence[Credit]
     turns: Sequence[Sequence[Turn]]
 
 
 @attrs.frozen
 class _Survey:
-    """What the first pass found: the worth of each trajectory to train on, and which of them share a step."""
-
     credits: Sequence[Credit]
     runs: Sequence[range]
     metrics: Metrics
     without_logprobs: bool
 
     def batches(self, learner: Learner, data: Iterable[TrajectoryGroup]) -> Iterator[_Batch]:
-        """Yield the packed sequences, in order."""
         kept = self._kept(data)
         for run in self.runs:
             trajectories = islice(kept, len(run))
@@ -82,7 +74,6 @@ class _Survey:
 
 
 def _survey(learner: Learner, data: Iterable[TrajectoryGroup], config: RLConfig) -> _Survey:
-    """Read all trajectories, and keep of each its reward and its numbers of tokens. Raises `TrainingError`."""
     groups: list[list[tuple[float, int]]] = []
     lengths: dict[tuple[int, int], int] = {}
     overlong = 0
@@ -111,7 +102,6 @@ def _refuse_lack_of_logprobs(groups: Sequence[Sequence[tuple[float, int]]]) -> N
 
 
 def _reward_metrics(groups: Sequence[Sequence[tuple[float, int]]]) -> Metrics:
-    """Return the mean reward, and the mean over groups of the standard deviation within each."""
     rewards = [[reward for reward, _ in group] for group in groups if group]
     deviations = [math.sqrt(mean([(reward - mean(group)) ** 2 for reward in group])) for group in rewards]
     return {"reward": mean(list(chain.from_iterable(rewards))), "reward_std_dev": mean(deviations)}
@@ -140,7 +130,6 @@ def _scored(learner: Learner, model: object | None, turns: Sequence[Turn]) -> Ro
 
 
 def _by_trajectory(rows: Rows | None, batch: _Batch) -> Sequence[Sequence[float] | None]:
-    """Return the rows of a trajectory's turns, one after the other."""
     if rows is None:
         return [None] * len(batch.turns)
     waiting = iter(rows)
@@ -161,5 +150,4 @@ def _sequence(
 
 
 def _cut(values: Iterator[float], lengths: Sequence[int]) -> tuple[tuple[float, ...], ...]:
-    """Values one after the other, as rows of these lengths."""
     return tuple(tuple(islice(values, length)) for length in lengths)

@@ -21,24 +21,19 @@ MEASURED_ROWS = 32
 
 @attrs.frozen
 class Criterion(Generic[Row]):
-    """How a method computes its loss: the turns of a row, the objective of some turns, and their weight.
-
-    The loss of several batches is the mean of theirs, weighted by `weight`: their tokens, or their pairs.
-    """
+    """How a method computes its loss: the turns of a row, the objective of some turns, and their weight. The loss of
+    several batches is the mean of theirs, weighted by `weight`: their tokens, or their pairs."""
 
     turns_of: Callable[[Row], Sequence[Turn]]
     objective_of: Callable[[Sequence[Turn]], Objective]
     weight: Callable[[Sequence[Turn]], int]
 
     def trainable(self, rows: Iterable[Row]) -> list[Turn]:
-        """Return the turns of rows, without those that are too long for the model."""
         return [turn for row in rows for turn in self.turns_of(row) if turn.logprobs]
 
 
 @attrs.frozen
 class Validation(Generic[Row]):
-    """Held-out rows, read a batch at a time, and the steps of a job on which their loss is measured."""
-
     learner: Learner
     criterion: Criterion[Row]
     rows: Iterable[Row]
@@ -47,7 +42,6 @@ class Validation(Generic[Row]):
     epochs: int
 
     def after(self, step: int) -> Metrics:
-        """Return `valid_loss` of the first rows, and `full_valid_loss` of all, where it is time for them."""
         ends = {math.ceil(self.steps * epoch / self.epochs) for epoch in range(1, self.epochs + 1)}
         every = max(1, self.steps // MEASUREMENTS)
         found = {}
@@ -58,7 +52,6 @@ class Validation(Generic[Row]):
         return {name: loss for name, loss in found.items() if loss is not None}
 
     def _loss(self, rows: Iterable[Row]) -> float | None:
-        """Return the mean loss over rows; None where none of them fits into the model."""
         total, weight = 0.0, 0
         for turns in self._batches(iter(rows)):
             objective = self.criterion.objective_of(turns)

@@ -21,7 +21,7 @@ from modelyard.engines.tabular.model import WEIGHT_LIMIT, Adapter, TabularModel,
 from modelyard.engines.tabular.tokenizer import END_OF_TURN, TOKENS, encode
 from modelyard.engines.tabular.trainer import TabularTrainer
 from modelyard.errors import TrainingError
-from modelyard.testing.contracts.trainer import TrainerContract
+from modelyard.parts.contracts.trainer import TrainerContract
 
 PROMPTS = ["parcel", "where is my parcel", "my long parcel invoice", "invoice", ""]
 """They share words, whose values differ with the others beside them."""

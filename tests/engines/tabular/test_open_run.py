@@ -14,8 +14,8 @@ from modelyard.engines.tabular.model import Adapter, TabularModel, prompt_ids
 from modelyard.engines.tabular.raw_prompt import prompt_odds, read_prompt, read_row
 from modelyard.engines.tabular.tokenizer import END_OF_TURN, encode
 from modelyard.errors import TrainingError
+from modelyard.parts.contracts.step_trainer import cross_entropy, flat, read, target_rows, trained
 from modelyard.testing import StepTrainerContract
-from modelyard.testing.contracts.step_trainer import cross_entropy, flat, read, target_rows, trained
 
 BASE = "tabular-mini"
 TEXTS = (

@@ -20,8 +20,7 @@ from modelyard.engines.tabular.tokenizer import END_OF_TURN, VOCABULARY_SIZE, en
 from modelyard.engines.tabular.trainer import TabularTrainer
 from modelyard.engines.tabular.training_data import TabularTurn, example_turns, sampled_turns
 from modelyard.errors import InvalidInput, TrainingError
-from modelyard.protocols import SavedState, Started, Step, TrainContext, Trained, TrainItem
-from modelyard.testing.contracts.trainer import (
+from modelyard.parts.contracts.trainer import (
     ANSWERS,
     WORDS,
     TrainerContract,
@@ -30,6 +29,7 @@ from modelyard.testing.contracts.trainer import (
     followed,
     rewarded,
 )
+from modelyard.protocols import SavedState, Started, Step, TrainContext, Trained, TrainItem
 
 (BASE,) = BASE_MODELS
 

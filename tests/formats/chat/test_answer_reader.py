@@ -1,16 +1,15 @@
 """Answers of other servers: chunks that bring only text are read by a short way, which comes to the same."""
 
 import json
-from copy import deepcopy
 from typing import Any
 
-import attrs
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from modelyard.domain.completion import CompletionRequest, Message, Role, Usage
+from modelyard.domain.completion import CompletionRequest, Message, Role
 from modelyard.errors import BackendError, InvalidInput
+from modelyard.formats.chat import answer_reader
 from modelyard.formats.chat.answer_reader import AnswerBrokenOff, AnswerReader
 from modelyard.formats.json import loads
 
@@ -62,54 +61,26 @@ requests = st.builds(
 
 
 PLAIN = CompletionRequest("m", (Message(Role.USER, "hello"),), streamed=True)
-PLAIN_ANSWER: dict[str, Any] = {
-    "choices": [{"index": 0, "message": {"role": "assistant", "content": "text"}, "finish_reason": "stop"}],
-    "usage": {"prompt_tokens": 2, "completion_tokens": 1, "total_tokens": 3},
-}
-CHANGES: dict[str, list[Any]] = {
-    "choices": [None, [], {}, 0, [None], [{}]],
-    "usage": [None, 0, [], {}],
-    "prompt_token_ids": [None, [], [1], 0, {}, False],
-    "error": [None],
-    "choice.index": [None, False, True, 1, -1, "0", 0.0],
-    "choice.finish_reason": [None, "length", "tool_calls", "content_filter", "abort", "later", 3, ["stop"]],
-    "choice.logprobs": [None, {}, [], 0, False, "", {"content": [{"token": "text", "logprob": -1.0}]}],
-    "choice.token_ids": [None, [], [7], 0, {}],
-    "choice.provider_specific_fields": [None, {}, [], {"token_ids": [7]}],
-    "choice.prompt_token_ids": [None, [], [1]],
-    "choice.stop_reason": [None, "text", 7],
-    "choice.message": [None, {}, [], "x"],
-    "choice.delta": [{"content": "other"}],
-    "message.content": [None, "", 0, ["text"], {}],
-    "message.tool_calls": [None, [], {}, 0, [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}]],
-    "message.refusal": [None, "no", 0],
-    "message.reasoning_content": ["hm", "", 0, {}],
-    "message.reasoning": ["hm", "", 0, ["hm"]],
-    "usage.prompt_tokens": [None, True, -1, 2.0, "2", 0],
-    "usage.completion_tokens": [None, True, -1, 2.0, 0],
-    "usage.prompt_tokens_details": [None, {}, [], {"cached_tokens": 1}],
-    "usage.completion_tokens_details": [None, {}, [], {"reasoning_tokens": 1}, {"reasoning_tokens": 9}],
-}
 
 
-def changed(name: str, value: Any) -> dict[str, Any]:
-    """A plain answer with one member changed."""
-    answer: dict[str, Any] = deepcopy(PLAIN_ANSWER)
-    choice = answer["choices"][0]
-    parts = {"": answer, "choice": choice, "message": choice["message"], "usage": answer["usage"]}
-    of, _, member = name.rpartition(".")
-    parts[of][member] = value
-    return answer
+class _NoTexts:
+    """What is left where the chunks of text alone have no reader of their own."""
 
+    def __init__(self, *_: object) -> None:
+        pass
 
-class General(AnswerReader):
-    """A reader that knows no short way."""
-
-    def _text_only(self, chunk: Any) -> None:
+    def take(self, chunk: Any, event: bytes) -> None:
         return None
 
-    def _take_plain_answer(self, chunk: Any) -> bool:
-        return False
+    def take_unparsed(self, events: Any, start: int) -> list[Any]:
+        return []
+
+
+def general(request: CompletionRequest) -> AnswerReader:
+    """A reader that knows no short way."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(answer_reader, "ChunkTexts", _NoTexts)
+        return AnswerReader(request)
 
 
 def read(reader: AnswerReader, given: list[Any]) -> list[Any]:
@@ -124,29 +95,11 @@ def read(reader: AnswerReader, given: list[Any]) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("name", CHANGES)
-def test_the_short_way_of_a_whole_answer_comes_to_the_same_as_the_general_one(name: str) -> None:
-    plain = CompletionRequest("m", (Message(Role.USER, "hello"),), max_tokens=9)
-    asked = [plain, *(attrs.evolve(plain, **more) for more in ({"n": 2}, {"stop": ("text",)}, {"streamed": True}))]
-    asked += [attrs.evolve(plain, logprobs=True), attrs.evolve(plain, return_token_ids=True)]
-    for request in asked:
-        for value in CHANGES[name]:
-            for chunks_ in ([PLAIN_ANSWER], [changed(name, value)], [changed(name, value), PLAIN_ANSWER]):
-                assert read(AnswerReader(request), chunks_) == read(General(request), chunks_), (request, value)
-
-
-def test_a_plain_answer_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("modelyard.formats.chat.answer_reader._ChoiceReader.take", None)
-    reader = AnswerReader(CompletionRequest("m", (Message(Role.USER, "hello"),)))
-    assert reader.take(PLAIN_ANSWER) == []
-    assert (reader.end().text, reader.end().usage) == ("text", Usage(2, 1))
-
-
 @given(request=requests, given=st.lists(text | text | chunks | odd, max_size=6))
 def test_the_short_way_of_text_comes_to_the_same_as_the_general_one(
     request: CompletionRequest, given: list[Any]
 ) -> None:
-    assert read(AnswerReader(request), given) == read(General(request), given)
+    assert read(AnswerReader(request), given) == read(general(request), given)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +115,7 @@ def test_the_short_way_of_text_comes_to_the_same_as_the_general_one(
 )
 def test_a_chunk_with_more_than_text_or_reasoning_is_read_in_the_general_way(delta: dict[str, Any]) -> None:
     chunks_ = [{"choices": [{"index": 0, "delta": delta}]}, {"choices": [{"index": 0, "delta": {"content": "b"}}]}]
-    assert read(AnswerReader(PLAIN), chunks_) == read(General(PLAIN), chunks_)
+    assert read(AnswerReader(PLAIN), chunks_) == read(general(PLAIN), chunks_)
 
 
 def test_text_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -310,6 +310,7 @@ def test_tokens_of_log_probabilities_may_be_named_by_their_ids(client: Any, base
     assert "prompt_token_ids" not in client.send("POST", f"{base}/chat/completions", body).json
 
 
+@pytest.mark.parts
 def test_the_deprecation_header_depends_on_the_requested_name(client_for: Any) -> None:
     with open_platform() as platform:
         old = attrs.evolve(platform.catalogue.get("echo"), id="old-echo", deprecation_date=date(2020, 1, 2))

@@ -33,7 +33,7 @@ def keep(call: RouteCall) -> Response:
 @pytest.fixture(autouse=True)
 def data_route(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     own = Route("POST", PATH, Interface.TRAINING, Auth.BEARER, keep, body=Body.DATA)
-    monkeypatch.setattr(endpoint_module, "CORE", (*endpoint_module.CORE, own))
+    monkeypatch.setattr(endpoint_module, "FIRST", (*endpoint_module.FIRST, own))
     endpoint_module.route_table.cache_clear()
     yield
     endpoint_module.route_table.cache_clear()

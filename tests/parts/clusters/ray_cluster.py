@@ -21,10 +21,10 @@ from modelyard.domain.job import Claim, Job, JobEvent, Needs
 from modelyard.errors import ClusterError, ModelyardError
 from modelyard.parts.clusters.cluster import ClusterExecutor
 from modelyard.parts.clusters.ray_jobs import RayJobs
+from modelyard.parts.contracts.executor import NEEDS, outcome, state
+from modelyard.parts.contracts.executor_trials import PATIENCE, until
 from modelyard.protocols import Ended, Waiting
 from modelyard.testing import ExecutorContract, Trials, TrialsElsewhere
-from modelyard.testing.contracts.executor import NEEDS, outcome, state
-from modelyard.testing.contracts.executor_trials import PATIENCE, until
 
 MEMORY = 80 * 2**20
 """Bytes of each node's object store: the least that Ray takes."""
@@ -94,7 +94,7 @@ class TestRayJobs(ExecutorContract):
     @pytest.fixture
     def executor(self, tmp_path: Path, nodes: Nodes) -> Iterator[ClusterExecutor]:
         cluster = RayJobs(nodes.address, options=half_a_processor)
-        factory = "modelyard.testing.contracts.executor_trials:trial_elsewhere"
+        factory = "modelyard.parts.contracts.executor_trials:trial_elsewhere"
         made = ClusterExecutor(cluster, factory, [str(tmp_path)], python=sys.executable, interval=0.2)
         yield made
         (tmp_path / "released").touch()

@@ -16,11 +16,11 @@ from modelyard.domain.job import Claim, JobKind, JobStatus, Needs
 from modelyard.errors import ClusterError, InvalidInput
 from modelyard.parts.clusters import kubernetes, ray_jobs, slurm
 from modelyard.parts.clusters.cluster import ClusterExecutor
+from modelyard.parts.contracts.executor import NEEDS
+from modelyard.parts.contracts.executor_trials import until
 from modelyard.protocols import Ended, ExecutorState, Running, Waiting
 from modelyard.testing import ExecutorContract, Trials, TrialsElsewhere
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.contracts.executor import NEEDS
-from modelyard.testing.contracts.executor_trials import until
 
 CLAIM = Claim("job", 1, "worker")
 
@@ -71,7 +71,7 @@ class TestClusterExecutor(ExecutorContract):
 
     @pytest.fixture
     def executor(self, tmp_path: Path) -> Iterator[ClusterExecutor]:
-        factory = "modelyard.testing.contracts.executor_trials:trial_elsewhere"
+        factory = "modelyard.parts.contracts.executor_trials:trial_elsewhere"
         cluster = ThisMachine(tmp_path)
         made = ClusterExecutor(cluster, factory, [str(tmp_path)], python=sys.executable, interval=0.0)
         yield made

@@ -15,10 +15,10 @@ from modelyard.errors import ClusterError, InvalidInput
 from modelyard.parts.clusters import kubernetes
 from modelyard.parts.clusters.cluster import ClusterExecutor
 from modelyard.parts.clusters.kubernetes import KubernetesJobs, manifest
+from modelyard.parts.contracts.executor import NEEDS, outcome, state
+from modelyard.parts.contracts.executor_trials import until
 from modelyard.protocols import Ended, Running, Waiting
 from modelyard.testing import ExecutorContract, Trials, TrialsElsewhere
-from modelyard.testing.contracts.executor import NEEDS, outcome, state
-from modelyard.testing.contracts.executor_trials import until
 from server_pem import SERVER_PEM
 
 pytestmark = pytest.mark.servers
@@ -45,7 +45,7 @@ TEMPLATE = {
         },
     },
 }
-FACTORY = "modelyard.testing.contracts.executor_trials:trial_elsewhere"
+FACTORY = "modelyard.parts.contracts.executor_trials:trial_elsewhere"
 
 
 @pytest.fixture

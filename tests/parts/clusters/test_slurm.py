@@ -13,10 +13,10 @@ from modelyard.domain.job import Claim, Job, JobEvent, JobProgress, JobStatus
 from modelyard.errors import ClusterError
 from modelyard.parts.clusters.cluster import ClusterExecutor
 from modelyard.parts.clusters.slurm import SlurmJobs
+from modelyard.parts.contracts.executor import NEEDS, outcome, state
 from modelyard.platform.training.handle import JobHandle
 from modelyard.protocols import Ended, Running, Waiting
 from modelyard.testing import ExecutorContract, Trials, TrialsElsewhere
-from modelyard.testing.contracts.executor import NEEDS, outcome, state
 from polling import LONGEST, until
 from slurm_server import SlurmServer, missing
 
@@ -54,7 +54,7 @@ class TestSlurmJobs(ExecutorContract):
 
     @pytest.fixture
     def executor(self, tmp_path: Path, slurm: SlurmServer) -> Iterator[ClusterExecutor]:
-        made = executor(tmp_path, "modelyard.testing.contracts.executor_trials:trial_elsewhere")
+        made = executor(tmp_path, "modelyard.parts.contracts.executor_trials:trial_elsewhere")
         yield made
         made.close()
         until(lambda: slurm.run("squeue", "--noheader") == "")
@@ -67,7 +67,7 @@ def trials(tmp_path: Path) -> TrialsElsewhere:
 
 @pytest.fixture
 def trial(tmp_path: Path, slurm: SlurmServer) -> Iterator[ClusterExecutor]:
-    made = executor(tmp_path, "modelyard.testing.contracts.executor_trials:trial_elsewhere")
+    made = executor(tmp_path, "modelyard.parts.contracts.executor_trials:trial_elsewhere")
     yield made
     made.close()
     until(lambda: slurm.run("squeue", "--noheader") == "")

@@ -21,8 +21,8 @@ from modelyard import EchoBackend, Pricing, UpstreamBackend, open_platform
 from modelyard.asgi import asgi_app
 from modelyard.backends import offer
 from modelyard.errors import ModelNotFound
+from modelyard.parts.doubles.clients.server import asgi_server
 from modelyard.parts.metrics.otel import instrument
-from modelyard.testing.clients.server import asgi_server
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = f"00-{TRACE}-b7ad6b7169203331-01"

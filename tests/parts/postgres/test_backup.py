@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from modelyard.parts.postgres import PostgresStore
+from modelyard.parts.contracts.store_values import Entry, Item, Specimen
+from modelyard.parts.postgres.store import PostgresStore
 from modelyard.protocols import Store
 from modelyard.stores.sqlite import SqliteStore
 from modelyard.testing import CONTRACT_RECORDS
-from modelyard.testing.contracts.store_values import Entry, Item, Specimen
 
 
 @pytest.fixture

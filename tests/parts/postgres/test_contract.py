@@ -7,7 +7,8 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from modelyard.parts.postgres import PostgresStore, writer
+from modelyard.parts.postgres import writer
+from modelyard.parts.postgres.store import PostgresStore
 from modelyard.protocols import Store
 from modelyard.testing import CONTRACT_RECORDS, RunTwiceStore, StoreContract, machine_over
 from postgres_server import PostgresServer

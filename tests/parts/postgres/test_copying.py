@@ -9,10 +9,10 @@ from click.testing import CliRunner
 from modelyard import open_platform
 from modelyard.cli import main
 from modelyard.errors import StoreError
+from modelyard.parts.contracts.store_values import Entry, Item, Specimen
 from modelyard.protocols import Store
 from modelyard.stores import PostgresStore, SqliteStore, copying
 from modelyard.testing import CONTRACT_RECORDS
-from modelyard.testing.contracts.store_values import Entry, Item, Specimen
 
 EXAMPLE = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
 

@@ -8,10 +8,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from modelyard.parts.postgres import PostgresStore
+from modelyard.parts.contracts.store_values import Counter, Entry
+from modelyard.parts.postgres.store import PostgresStore
 from modelyard.protocols import DomainStep, Store, Tx
 from modelyard.testing import CONTRACT_RECORDS
-from modelyard.testing.contracts.store_values import Counter, Entry
 from polling import until
 
 

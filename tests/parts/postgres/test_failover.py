@@ -10,10 +10,10 @@ import attrs
 import pytest
 
 from modelyard.errors import OutcomeUnknown
-from modelyard.parts.postgres import PostgresStore
+from modelyard.parts.contracts.store_values import Counter, Item
+from modelyard.parts.postgres.store import PostgresStore
 from modelyard.protocols import Snapshot, Tx
 from modelyard.testing import CONTRACT_RECORDS
-from modelyard.testing.contracts.store_values import Counter, Item
 from polling import until
 from postgres_server import PostgresServer, server_folder
 

@@ -11,16 +11,16 @@ import psycopg
 import pytest
 
 from modelyard.errors import OutcomeUnknown, StorageFull, StoreBusy, StoreCorrupt, StoreError, UsedAfterFork
-from modelyard.parts.postgres import PostgresStore
+from modelyard.parts.contracts.store_records import all_items
+from modelyard.parts.contracts.store_steps import increment
+from modelyard.parts.contracts.store_values import Counter, Item, Specimen
 from modelyard.parts.postgres.locks import lock_key
 from modelyard.parts.postgres.pages import Row, Statement
-from modelyard.parts.postgres.round_trips import PipelinedConnection
+from modelyard.parts.postgres.round_trips_fast import PipelinedConnection
+from modelyard.parts.postgres.store import PostgresStore
 from modelyard.parts.postgres.wire import Abandoned, Wire
 from modelyard.protocols import Tx
 from modelyard.testing import CONTRACT_RECORDS
-from modelyard.testing.contracts.store_records import all_items
-from modelyard.testing.contracts.store_steps import increment
-from modelyard.testing.contracts.store_values import Counter, Item, Specimen
 from postgres_server import PostgresServer, server_folder
 
 IMPATIENT = 0.2

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from modelyard.errors import StorageFull
-from modelyard.parts.postgres import PostgresStore
+from modelyard.parts.contracts.store_values import Entry
+from modelyard.parts.postgres.store import PostgresStore
 from modelyard.protocols import Tx
 from modelyard.testing import CONTRACT_RECORDS
-from modelyard.testing.contracts.store_values import Entry
 from postgres_server import PostgresServer
 
 SIZE = "48m"

@@ -13,13 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from modelyard.errors import RecordConflict, RecordNotFound
-from modelyard.parts.postgres import PostgresStore
-from modelyard.parts.postgres.round_trips import PipelinedConnection
-from modelyard.parts.postgres.wire import Wire
-from modelyard.protocols import Tx
-from modelyard.stores.pending_steps import PendingStep
-from modelyard.testing import CONTRACT_RECORDS
-from modelyard.testing.contracts.store_machine import (
+from modelyard.parts.contracts.store_machine import (
     Action,
     Expected,
     UndoStep,
@@ -28,8 +22,14 @@ from modelyard.testing.contracts.store_machine import (
     apply_to_store,
     sorted_items,
 )
-from modelyard.testing.contracts.store_records import all_items
-from modelyard.testing.contracts.store_values import Counter, Entry, Item, Sale, Tally, tally_of
+from modelyard.parts.contracts.store_records import all_items
+from modelyard.parts.contracts.store_values import Counter, Entry, Item, Sale, Tally, tally_of
+from modelyard.parts.postgres.round_trips_fast import PipelinedConnection
+from modelyard.parts.postgres.store import PostgresStore
+from modelyard.parts.postgres.wire import Wire
+from modelyard.protocols import Tx
+from modelyard.stores.pending_steps import PendingStep
+from modelyard.testing import CONTRACT_RECORDS
 
 LISTED = "list"
 Plan = tuple[list[Action | str], bool]

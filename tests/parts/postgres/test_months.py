@@ -11,8 +11,7 @@ import pytest
 from modelyard.clock import uuid7_from
 from modelyard.domain.record import sequence_field
 from modelyard.errors import RecordConflict, StoreError
-from modelyard.parts.postgres import PostgresStore
-from modelyard.parts.postgres.store import migrate
+from modelyard.parts.postgres.store import PostgresStore, migrate
 from modelyard.protocols import Month, MonthlyStore, Store
 from modelyard.stores import Index, Record
 from modelyard.stores.table_changes import KeepByMonth, SchemaChange

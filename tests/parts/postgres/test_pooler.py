@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from modelyard.parts.postgres import PostgresStore
+from modelyard.parts.contracts.store_steps import increment
+from modelyard.parts.contracts.store_values import Counter, Task
+from modelyard.parts.postgres.store import PostgresStore
 from modelyard.protocols import Store, Tx
 from modelyard.testing import CONTRACT_RECORDS, StoreContract
-from modelyard.testing.contracts.store_steps import increment
-from modelyard.testing.contracts.store_values import Counter, Task
 from pgbouncer import PgBouncer, pooler_program
 from polling import until
 from postgres_server import PostgresServer

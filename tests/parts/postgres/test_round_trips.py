@@ -10,9 +10,10 @@ from psycopg import errors as pg
 
 from modelyard.domain.job import Job, JobKind, JobProgress, QueueState
 from modelyard.domain.schema import RECORDS
-from modelyard.parts.postgres import PostgresStore, round_trips
+from modelyard.parts.postgres import round_trips_fast as round_trips
 from modelyard.parts.postgres.connections import Connector
-from modelyard.parts.postgres.round_trips import PipelinedConnection
+from modelyard.parts.postgres.round_trips_fast import PipelinedConnection
+from modelyard.parts.postgres.store import PostgresStore
 from modelyard.parts.postgres.wire import Wire
 from modelyard.platform.jobs.claims import Claimant, claim, take_ready
 from modelyard.protocols import DomainStep, Tx

@@ -5,9 +5,10 @@ from contextlib import closing
 import attrs
 import pytest
 
-from modelyard.parts.postgres import PostgresStore, writer
+from modelyard.parts.contracts.store_values import Counter, Setting
+from modelyard.parts.postgres import writer
+from modelyard.parts.postgres.store import PostgresStore
 from modelyard.testing import CONTRACT_RECORDS
-from modelyard.testing.contracts.store_values import Counter, Setting
 
 SETTING = Setting("s")
 

@@ -4,7 +4,7 @@ import pytest
 
 from driven_runs import Driven, course, opened
 from modelyard.domain.schema import RECORDS
-from modelyard.parts.postgres import PostgresStore
+from modelyard.parts.postgres.store import PostgresStore
 from modelyard.parts.tinker import job
 
 

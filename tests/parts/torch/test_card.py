@@ -30,6 +30,8 @@ from modelyard.domain.completion import CompletionRequest, Message, ResponseForm
 from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.domain.training_run import AdamParams, AdapterConfig
 from modelyard.errors import BackendError
+from modelyard.parts.contracts.step_trainer import cross_entropy, flat, read, target_rows
+from modelyard.parts.contracts.trainer import WORDS, Run, context_of, conversation_about, followed, rewarded
 from modelyard.parts.torch import network
 from modelyard.parts.torch import network as head
 from modelyard.parts.torch.cuda_graphs import usual_recorder
@@ -44,8 +46,6 @@ from modelyard.parts.torch.tokenizer import ChatTokenizer
 from modelyard.parts.torch.training.memory_plan import free_memory
 from modelyard.parts.torch.training.token_logprobs import TokenScorer
 from modelyard.parts.torch.training.trainer import LocalTrainer
-from modelyard.testing.contracts.step_trainer import cross_entropy, flat, read, target_rows
-from modelyard.testing.contracts.trainer import WORDS, Run, context_of, conversation_about, followed, rewarded
 
 pytestmark = pytest.mark.skipif(
     torch.version.cuda is not None or not torch.__version__.startswith("2.13.") or sys.platform != "linux",

@@ -13,11 +13,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from modelyard.domain.embedding import EmbeddingRequest
 from modelyard.errors import InvalidInput
+from modelyard.parts.contracts.embedder import EmbedderContract, embed
 from modelyard.parts.torch.pooling import Pooling, embedding_size, pooling_of
 from modelyard.parts.torch.serving.backend import LocalBackend
 from modelyard.parts.torch.serving.embedding import embedded
 from modelyard.protocols import ServedModel
-from modelyard.testing.contracts.embedder import EmbedderContract, embed
 
 TEXTS = ["a cat sat", "Größe ≠ 深さ 🌊", "x", "many words " * 12]
 

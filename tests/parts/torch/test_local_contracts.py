@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from modelyard.domain.completion import CompletionRequest, Delta
+from modelyard.parts.contracts.backend import BackendContract
 from modelyard.parts.torch.serving.backend import LocalBackend
 from modelyard.protocols import AsyncBackend, Backend, Capabilities, ServedModel
-from modelyard.testing.contracts.backend import BackendContract
 
 
 class TestLocalBackend(BackendContract):

@@ -18,12 +18,12 @@ from modelyard import Platform, open_platform
 from modelyard.domain.completion import FinishReason, Message, Role
 from modelyard.domain.training import History, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.errors import BackendError, ContextLengthExceeded, InvalidInput, QueueFull
+from modelyard.parts.contracts.backend import deltas_of, request_for, served
+from modelyard.parts.doubles.network_guard import LoopbackGuard
 from modelyard.parts.torch.lora import CONFIG_FILE, WEIGHTS_FILE
 from modelyard.parts.torch.serving import model_pool as served_networks
 from modelyard.parts.torch.serving.adapter_slots import AdapterSlots
 from modelyard.parts.torch.serving.backend import LocalBackend
-from modelyard.testing.contracts.backend import deltas_of, request_for, served
-from modelyard.testing.network_guard import LoopbackGuard
 
 QUESTIONS = ("sea", "sky", "sand")
 

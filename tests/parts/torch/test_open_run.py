@@ -17,6 +17,7 @@ from training_kit import TINY, learner_of, trainer_of
 
 from modelyard.domain.training_run import AdamParams, AdapterConfig, Objective, TargetRow
 from modelyard.errors import TrainingError, UnsupportedParameter
+from modelyard.parts.contracts.step_trainer import cross_entropy, flat, read, target_rows, trained
 from modelyard.parts.torch.lora import CONFIG_FILE, WEIGHTS_FILE
 from modelyard.parts.torch.network import Network
 from modelyard.parts.torch.records import Tuning
@@ -27,7 +28,6 @@ from modelyard.parts.torch.training.local_run import LocalRun
 from modelyard.parts.torch.training.shared_base import Turns
 from modelyard.parts.torch.training.trainer import LocalTrainer
 from modelyard.testing import StepTrainerContract
-from modelyard.testing.contracts.step_trainer import cross_entropy, flat, read, target_rows, trained
 from modelyard.trainers import token_objective
 from modelyard.trainers.losses import supervised_loss
 from polling import until

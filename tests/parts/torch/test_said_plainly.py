@@ -10,9 +10,9 @@ import pytest
 from modelyard import History, Message, Role, SampledChoice, Trajectory, TrajectoryGroup, open_platform
 from modelyard.domain.completion import ResponseFormat, ResponseType, Tool, ToolChoice, ToolMode
 from modelyard.errors import InvalidInput, JobFailed
+from modelyard.parts.contracts.backend import deltas_of, request_for
 from modelyard.parts.torch.serving.backend import LocalBackend
 from modelyard.parts.torch.serving.model_pool import Room
-from modelyard.testing.contracts.backend import deltas_of, request_for
 
 FAULTS: list[tuple[Mapping[str, Any], str, str]] = [
     ({"not": {}}, "not", "cannot be kept by this engine; leave it out, or use a simpler schema"),

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from modelyard.cli import main, serving, working
 from modelyard.executors.subprocess import SubprocessExecutor
+from modelyard.parts.torch import engine
 from modelyard.parts.torch import records as base_model
 
 
@@ -88,6 +89,7 @@ def test_jobs_in_processes_of_their_own_find_torch_loaded(
     store = tmp_path / "yard.db"
     add(store, folder)
     call("serve", "--store", store, "--isolate")
-    assert made[0]._preload == working.SLOW_TO_IMPORT
+    slow = (*engine.SLOW_TO_IMPORT, *working.SLOW_TO_IMPORT)
+    assert made[0]._preload == slow
     assert made[0]._fork is here
-    assert all(find_spec(module) for module in working.SLOW_TO_IMPORT)
+    assert all(find_spec(module) for module in slow)

@@ -12,12 +12,12 @@ from local_models import END, TOKEN_BYTES, base_model
 from openai import OpenAI, RateLimitError
 
 from modelyard import open_platform
+from modelyard.parts.doubles.clients.server import served
 from modelyard.parts.torch.serving.backend import LocalBackend
 from modelyard.parts.torch.serving.batching_engine import Engine
 from modelyard.parts.torch.serving.model_pool import Room
 from modelyard.parts.torch.serving.sequence import SequenceState
 from modelyard.protocols import ServedModel
-from modelyard.testing.clients.server import served
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 ENOUGH = 60.0

@@ -15,12 +15,7 @@ from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.training import Example, History, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.errors import InvalidInput, TrainingError
-from modelyard.parts.torch.lora import LoraShape
-from modelyard.parts.torch.network import FULL_FILE
-from modelyard.parts.torch.records import Tuning
-from modelyard.parts.torch.tiny_model import build_tiny_model
-from modelyard.parts.torch.training.trainer import LocalTrainer
-from modelyard.testing.contracts.trainer import (
+from modelyard.parts.contracts.trainer import (
     WORDS,
     TrainerContract,
     context_of,
@@ -28,6 +23,11 @@ from modelyard.testing.contracts.trainer import (
     followed,
     rewarded,
 )
+from modelyard.parts.torch.lora import LoraShape
+from modelyard.parts.torch.network import FULL_FILE
+from modelyard.parts.torch.records import Tuning
+from modelyard.parts.torch.tiny_model import build_tiny_model
+from modelyard.parts.torch.training.trainer import LocalTrainer
 from modelyard.trainers.loop import Objective
 from modelyard.trainers.losses import Loss
 

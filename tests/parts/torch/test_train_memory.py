@@ -13,6 +13,7 @@ from training_kit import TINY, learner_of, micro, trainer_of
 
 from modelyard.domain.training_config import SFTConfig
 from modelyard.errors import TrainingError
+from modelyard.parts.contracts.trainer import context_of, conversation_about, followed
 from modelyard.parts.torch.network import Network
 from modelyard.parts.torch.records import Tuning
 from modelyard.parts.torch.training import memory_plan as memory
@@ -27,7 +28,6 @@ from modelyard.parts.torch.training.memory_plan import (
     free_memory,
 )
 from modelyard.parts.torch.training.token_logprobs import HEAD_LOGITS
-from modelyard.testing.contracts.trainer import context_of, conversation_about, followed
 
 EXAMPLES = [conversation_about("sea", "It is blue. " * count) for count in (1, 1, 16)]
 

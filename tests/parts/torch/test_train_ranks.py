@@ -9,11 +9,11 @@ from training_kit import TINY, trainer_of
 
 from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.errors import TrainingError
+from modelyard.parts.contracts.trainer import ANSWERS, WORDS, Run, context_of, conversation_about, followed, rewarded
 from modelyard.parts.torch.records import Tuning
 from modelyard.parts.torch.training import memory_plan, ranks
 from modelyard.parts.torch.training.ranks import RankTask
 from modelyard.protocols import Step
-from modelyard.testing.contracts.trainer import ANSWERS, WORDS, Run, context_of, conversation_about, followed, rewarded
 
 EXAMPLES = [conversation_about(word, ANSWERS[place % 4]) for place, word in enumerate(WORDS)]
 SFT = SFTConfig(learning_rate=1e-3, batch_size=3)

@@ -10,12 +10,12 @@ from typing import Any
 from local_models import base_model
 
 from modelyard.domain.training import TrajectoryGroup
+from modelyard.parts.contracts.trainer import WORDS, context_of, rewarded
 from modelyard.parts.torch.records import Tuning
 from modelyard.parts.torch.tiny_model import build_tiny_model
 from modelyard.parts.torch.training.learner import LocalLearner
 from modelyard.parts.torch.training.trainable import TrainableWeights
 from modelyard.parts.torch.training.trainer import LocalTrainer, _begin
-from modelyard.testing.contracts.trainer import WORDS, context_of, rewarded
 
 TINY = "tiny"
 _kept = ExitStack()

@@ -20,11 +20,11 @@ from modelyard.backends.echo import EchoBackend
 from modelyard.domain.completion import Sampling
 from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.errors import BackendError, ContextLengthExceeded, InvalidInput, ModelNotFound, Overloaded
+from modelyard.parts.contracts.backend import BackendContract
+from modelyard.parts.doubles.clients.server import asgi_server
 from modelyard.parts.upstream.fake_vllm.misbehaviour import Break, CutConnection, Garble, Gate, Hold, Refuse
 from modelyard.parts.upstream.fake_vllm.server import FakeVllm
-from modelyard.testing.clients.server import asgi_server
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.contracts.backend import BackendContract
 from polling import until
 from upstream_asking import (
     FREE,

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from modelyard.backends import Timeouts
 from modelyard.backends.echo import EchoBackend
 from modelyard.errors import BackendError
+from modelyard.parts.doubles.clients.server import asgi_server
 from modelyard.parts.upstream import connections
 from modelyard.parts.upstream.address import Address
 from modelyard.parts.upstream.connections import MOST_BUFFERED, MOST_WHOLE, AsyncConnection, IdleConnections
 from modelyard.parts.upstream.fake_vllm.server import FakeVllm
 from modelyard.parts.upstream.response import MOST_OF_A_HEAD, ConnectionBroken, UpstreamResponse
-from modelyard.testing.clients.server import asgi_server
 from server_pem import SERVER_PEM
 from upstream_asking import TIMEOUTS, Hurried, ask_on_loop, backend_at, request_of, served, text_of
 

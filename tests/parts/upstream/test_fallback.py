@@ -15,10 +15,10 @@ from modelyard.backends.router import Router
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Message, Role
 from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.errors import BackendError, InvalidInput, ModelNotFound, Overloaded
+from modelyard.parts.contracts.backend import BackendContract
 from modelyard.parts.scripted.backend import ScriptedBackend
 from modelyard.parts.upstream.fallback import Fallback
 from modelyard.protocols import Capabilities, ServedModel
-from modelyard.testing.contracts.backend import BackendContract
 
 REQUEST = CompletionRequest("echo", (Message(Role.USER, "hi there"),), max_tokens=10, streamed=True)
 

@@ -18,10 +18,10 @@ from modelyard.domain.completion import Completion
 from modelyard.domain.events import CompletionBooked
 from modelyard.engines.tabular.backend import TabularBackend
 from modelyard.errors import InvalidInput, ModelyardError
+from modelyard.parts.contracts.backend import BackendContract
+from modelyard.parts.doubles.clients.server import asgi_server
 from modelyard.parts.upstream.fake_vllm.server import FakeVllm
 from modelyard.protocols import AsyncBackend
-from modelyard.testing.clients.server import asgi_server
-from modelyard.testing.contracts.backend import BackendContract
 
 TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "found", "schema": {"type": "integer", "minimum": 3}}}

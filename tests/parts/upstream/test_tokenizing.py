@@ -9,7 +9,7 @@ from modelyard import Platform, Pricing, UpstreamBackend, offer, open_platform
 from modelyard.asgi import asgi_app
 from modelyard.errors import BackendError, InvalidInput, UnsupportedParameter
 from modelyard.http.interface import Interface
-from modelyard.testing.clients.server import asgi_server
+from modelyard.parts.doubles.clients.server import asgi_server
 
 MODEL = offer("tabular-mini", context_length=1000, pricing=Pricing())
 

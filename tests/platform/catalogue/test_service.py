@@ -28,7 +28,7 @@ from modelyard.platform.chat.service import Chat
 from modelyard.protocols import Store
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
-from modelyard.testing.contracts.run_twice_store import RunTwiceStore
+from modelyard.testing.run_twice_store import RunTwiceStore
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOST = host("acme")

@@ -17,7 +17,7 @@ from modelyard.domain.completion import CompletionRequest
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.usage import Admission, Budget
 from modelyard.errors import BudgetExceeded, RateLimited, StoreClosed
-from modelyard.parts.postgres import PostgresStore
+from modelyard.parts.postgres.store import PostgresStore
 from modelyard.platform.usage.booking import close_requests
 from modelyard.protocols import ServedModel
 from modelyard.stores.memory import MemoryStore

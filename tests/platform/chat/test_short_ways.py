@@ -176,7 +176,7 @@ def seen(
         presence_of(host._runtime)  # which takes an id
         if reserves_first:
             host._runtime.cache.budgets = _Forgetful()
-        meters = host.metrics.count()
+        meters = host.count_requests()
         if budget is not None:
             host.usage.set_budget(budget, entity="acme")
         outcomes: list[object] = []

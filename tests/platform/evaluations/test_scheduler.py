@@ -50,7 +50,7 @@ from modelyard.protocols import Capabilities, ServedModel, Store
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.contracts.run_twice_store import RunTwiceStore
+from modelyard.testing.run_twice_store import RunTwiceStore
 
 START = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
 EVALUATION = "weave:///acme/red/object/sample_eval:EEEE"

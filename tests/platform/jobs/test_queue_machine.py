@@ -38,7 +38,7 @@ from modelyard.platform.jobs.queue import (
 from modelyard.protocols import Tx
 from modelyard.stores.memory import MemoryStore
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.contracts.run_twice_store import RunTwiceStore
+from modelyard.testing.run_twice_store import RunTwiceStore
 
 JOB_TYPES = job_types_of(())
 

@@ -33,7 +33,7 @@ from modelyard.protocols import Capabilities, ServedModel, Store
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.contracts.run_twice_store import RunTwiceStore
+from modelyard.testing.run_twice_store import RunTwiceStore
 
 HOST = host("acme")
 PRICING = Pricing(prompt=Decimal("0.001"), completion=Decimal("0.01"), request=Decimal("0.1"))

@@ -8,10 +8,10 @@ from itertools import count
 import attrs
 
 from modelyard.errors import StorageFull
+from modelyard.parts.contracts.store_values import Colour, Counter, Item, Specimen
 from modelyard.protocols import Tx
 from modelyard.stores.sqlite import SqliteStore
 from modelyard.testing import CONTRACT_RECORDS
-from modelyard.testing.contracts.store_values import Colour, Counter, Item, Specimen
 
 
 def say(text: object) -> None:

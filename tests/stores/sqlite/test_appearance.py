@@ -18,7 +18,7 @@ from modelyard.domain.schema import RECORDS
 from modelyard.domain.usage import LedgerEntry
 from modelyard.stores.sqlite import SqliteStore
 from modelyard.stores.sqlite.connection import connect
-from modelyard.stores.sqlite.newest import indexed_table
+from modelyard.stores.sqlite.newest_fast import indexed_table
 from modelyard.stores.sqlite.rows import StatementPlan
 
 KEPT = Path(__file__).parents[1] / "files" / "yard-0.1.0.zip"

@@ -17,6 +17,7 @@ import pytest
 from modelyard import disk
 from modelyard.domain.record import Record
 from modelyard.errors import RecordConflict, StorageFull, StoreBusy, StoreClosed, StoreCorrupt, StoreError
+from modelyard.parts.contracts.store_values import Counter, Specimen
 from modelyard.platform.paging import get_or_none
 from modelyard.protocols import Snapshot, Tx
 from modelyard.stores.pending_steps import PendingStep
@@ -24,7 +25,6 @@ from modelyard.stores.sqlite import SqliteStore, errors
 from modelyard.stores.sqlite.errors import is_busy, to_store_error
 from modelyard.stores.sqlite.fair_lock import FairLock
 from modelyard.testing import CONTRACT_RECORDS
-from modelyard.testing.contracts.store_values import Counter, Specimen
 
 
 @attrs.frozen

@@ -14,11 +14,11 @@ import pytest
 
 from modelyard.domain.record import Index, Record
 from modelyard.errors import StorageFull, StoreCorrupt, StoreError, StoreTooNew
+from modelyard.parts.contracts.store_values import Colour, Counter, Item, Specimen
 from modelyard.protocols import Tx
 from modelyard.stores.sqlite import Migration, SqliteStore
 from modelyard.stores.sqlite import store as opening
 from modelyard.testing import CONTRACT_RECORDS
-from modelyard.testing.contracts.store_values import Colour, Counter, Item, Specimen
 
 
 def fill(path: Path, size: int = 300) -> None:

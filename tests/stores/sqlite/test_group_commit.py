@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from modelyard.errors import StoreClosed, StoreError
+from modelyard.parts.contracts.store_values import Counter, Item
 from modelyard.protocols import Tx
 from modelyard.stores import group_commit, pending_steps
 from modelyard.stores.pending_steps import ThreadCall
@@ -20,7 +21,6 @@ from modelyard.stores.sqlite import SqliteStore
 from modelyard.stores.sqlite.migrations import MIGRATIONS
 from modelyard.stores.sqlite.schema import set_version
 from modelyard.testing import CONTRACT_RECORDS
-from modelyard.testing.contracts.store_values import Counter, Item
 from polling import until
 
 

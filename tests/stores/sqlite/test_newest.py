@@ -19,15 +19,15 @@ from sqlite_utils import Database
 from modelyard.domain.record import Record
 from modelyard.domain.usage import RECORDS, LedgerEntry, UsageTotal, total_of
 from modelyard.errors import RecordConflict, RecordNotFound
+from modelyard.parts.contracts.store_values import Entry, Sale, Tally
 from modelyard.protocols import Store
 from modelyard.stores.memory import MemoryStore
 from modelyard.stores.sqlite import SqliteStore, tx
 from modelyard.stores.sqlite.connection import connect
-from modelyard.stores.sqlite.newest import AT_ONCE, keep_newest_of_ledger
+from modelyard.stores.sqlite.newest_fast import AT_ONCE, keep_newest_of_ledger
 from modelyard.stores.sqlite.rows import plans_of
 from modelyard.stores.sqlite.tx import SqliteTx
 from modelyard.testing import CONTRACT_RECORDS, StoreContract
-from modelyard.testing.contracts.store_values import Entry, Sale, Tally
 
 
 @pytest.fixture

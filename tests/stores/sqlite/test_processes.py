@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from modelyard.errors import UsedAfterFork
+from modelyard.parts.contracts.store_values import Colour, Counter, Item
 from modelyard.stores.sqlite import SqliteStore
 from modelyard.testing import CONTRACT_RECORDS
-from modelyard.testing.contracts.store_values import Colour, Counter, Item
 
 pytestmark = pytest.mark.crash
 

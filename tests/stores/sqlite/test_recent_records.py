@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from example_counts import examples
 from modelyard.errors import RecordConflict, RecordNotFound
+from modelyard.parts.contracts.store_values import Counter, Specimen, Task
 from modelyard.protocols import Tx
-from modelyard.stores.sqlite import SqliteStore, recent_records
+from modelyard.stores.sqlite import SqliteStore
+from modelyard.stores.sqlite import recent_records_fast as recent_records
 from modelyard.testing import CONTRACT_RECORDS
-from modelyard.testing.contracts.store_values import Counter, Specimen, Task
 
 NAMES = ("a", "b")
 Write = Callable[..., None]

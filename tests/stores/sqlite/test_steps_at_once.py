@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from modelyard.errors import StoreClosed
+from modelyard.parts.contracts.store_values import Counter
 from modelyard.protocols import Tx
 from modelyard.stores.sqlite import SqliteStore
 from modelyard.stores.sqlite.writer import _LOGGED
 from modelyard.testing import CONTRACT_RECORDS
-from modelyard.testing.contracts.store_values import Counter
 from polling import until
 
 HERE = threading.get_ident

@@ -46,11 +46,9 @@ OTHERS = "(others)"
 
 
 def aggregate(scored: Iterable[ScoredPrediction], *, keep: int = KEEP, **options: Unpack[ReportKeywords]) -> Aggregate:
-    """Aggregate scored predictions, which must come in the order of the row digests (see `metrics.rows`).
-
-    Options are the fields of `ReportOptions`. Memory holds one number a row and metric, and at most `keep` rows.
-    Raises `InvalidInput`.
-    """
+    """Aggregate scored predictions, which must come in the order of the row digests (see `metrics.rows`). Options are
+    the fields of `ReportOptions`. Memory holds one number a row and metric, and at most `keep` rows. Raises
+    `InvalidInput`."""
     found = _Aggregation(ReportOptions(**options), keep)
     for row in rows(scored):
         found.add(row)
@@ -59,7 +57,6 @@ def aggregate(scored: Iterable[ScoredPrediction], *, keep: int = KEEP, **options
 
 
 def aggregate_means(scored: Iterable[ScoredPrediction]) -> Aggregate:
-    """Aggregate scored predictions as `aggregate` does, to what is stored with a run: of numbers, only their means."""
     found = _Aggregation(ReportOptions(), 0)
     for row in rows(scored):
         found.add(row)
@@ -71,8 +68,6 @@ def aggregate_means(scored: Iterable[ScoredPrediction]) -> Aggregate:
 
 @attrs.define
 class _Leaf:
-    """One metric while it is counted: a column for each kind of number, texts, and why values are missing."""
-
     reduce: Reducer
     keep: int
     lower_is_better: bool
@@ -82,7 +77,6 @@ class _Leaf:
     reasons: Counter[str] = attrs.field(factory=Counter)
 
     def take(self, number: int, row: RunRow, kind: MetricKind, values: Sequence[float]) -> None:
-        """Take the numbers of one kind that the trials of a row have."""
         column = self.columns.get(kind)
         if column is None:
             column = self.columns[kind] = MetricColumn(self.reduce, self.lower_is_better)
@@ -91,13 +85,12 @@ class _Leaf:
         self.worst[kind].offer(-value if self.lower_is_better else value, (row, value))
 
     def take_text(self, text: str) -> None:
-        """Count a string; once there are many different ones, a new one is counted among the others."""
+        """Count a string; when there are many different ones, count a new one among the others."""
         label = shortened(text, MAX_LABEL)
         self.texts[label if label in self.texts or len(self.texts) < MAX_TEXTS else OTHERS] += 1
 
     @property
     def kinds(self) -> dict[MetricKind, int]:
-        """How many trials have a value of each kind, the most frequent kind first."""
         counts = {kind: column.trials for kind, column in self.columns.items()}
         counts[MetricKind.TEXT] = self.texts.total()
         found = sorted((kind for kind in MetricKind if counts.get(kind)), key=lambda kind: -counts[kind])
@@ -125,7 +118,6 @@ class _Aggregation:
     spending: UsageSummary = attrs.field(factory=UsageSummary)
 
     def add(self, row: RunRow) -> None:
-        """Count a row."""
         if self.options.cluster_by is not None:
             self.clusters.append(row.cluster(self.options.cluster_by))
         for prediction, scores in row.trials:
@@ -137,7 +129,6 @@ class _Aggregation:
         self.rows += 1
 
     def _took_single(self, row: RunRow) -> bool:
-        """Take a row that has one number. Returns whether it is one."""
         found = single_number(row)
         if found is None:
             return False
@@ -194,7 +185,6 @@ class _Aggregation:
     # ---- the numbers
 
     def result(self, metrics: tuple[MetricSummary, ...], latency: Latency | None) -> Aggregate:
-        """Return all counts, with these summaries."""
         return Aggregate(
             self.rows,
             self.trials,
@@ -211,7 +201,6 @@ class _Aggregation:
         )
 
     def summaries(self, with_numbers: _WithNumbers) -> tuple[MetricSummary, ...]:
-        """Return the summary of each metric, by name; a metric without a value has no numbers."""
         self._drop_empty()
         for scorer in self.scorer_errors.keys() - {metric.scorer for metric in self.leaves}:
             self._new_leaf(Metric(scorer))
@@ -220,10 +209,8 @@ class _Aggregation:
         return tuple(self._summary(metric, names[metric], with_numbers) for metric in ordered)
 
     def _drop_empty(self) -> None:
-        """Drop the leaves without any value that have leaves below them; their missing values count for those.
-
-        An example is the null of a scorer that usually returns an object.
-        """
+        """Drop the leaves without any value that have leaves below them, and count their missing values there. An
+        example is the null of a scorer that usually returns an object."""
         for empty in [metric for metric, leaf in self.leaves.items() if not leaf.kinds]:
             below = [metric for metric in self.leaves if _is_below(metric, empty)]
             for metric in below:
@@ -246,12 +233,10 @@ class _Aggregation:
         return with_numbers(MetricSummary(metric, name, kind, *counts, reasons=reasons), leaf, kind)
 
     def with_mean(self, summary: MetricSummary, leaf: _Leaf, kind: MetricKind) -> MetricSummary:
-        """Return a summary with the mean of its values."""
         values = leaf.columns[kind].present
         return attrs.evolve(summary, numbers=Numbers(len(values), math.fsum(values) / len(values)))
 
     def with_numbers(self, summary: MetricSummary, leaf: _Leaf, kind: MetricKind) -> MetricSummary:
-        """Return a summary with all that is known of its values."""
         column, confidence = leaf.columns[kind], self.options.confidence
         column.fill(self.rows)
         values = column.present
@@ -288,7 +273,6 @@ def _is_below(metric: Metric, above: Metric) -> bool:
 
 
 def _reasons(leaf: _Leaf, kinds: Mapping[MetricKind, int], unscored: int) -> dict[str, int]:
-    """Return why trials are unscored. Values of another kind than most are among them."""
     found = Counter(leaf.reasons)
     for kind in list(kinds)[1:]:
         found[f"{kind}, where most values are {next(iter(kinds))}"] += kinds[kind]

@@ -44,11 +44,9 @@ def compare(
     keep: int = KEEP,
     **options: Unpack[ReportKeywords],
 ) -> Comparison:
-    """Compare two runs, each in the order of its row digests (see `metric.rows`).
-
-    Options are the fields of `ReportOptions`. Memory holds two numbers a row and metric, `keep` rows, and a page of
-    each run. Raises `InvalidInput`.
-    """
+    """Compare two runs, each in the order of its row digests (see `metrics.rows`). Options are the fields of
+    `ReportOptions`. Memory holds two numbers a row and metric, `keep` rows, and a page of each run. Raises
+    `InvalidInput`."""
     return compare_pages(pages(baseline), pages(candidate), keep=keep, **options)
 
 
@@ -59,7 +57,6 @@ def compare_pages(
     keep: int = KEEP,
     **options: Unpack[ReportKeywords],
 ) -> Comparison:
-    """Compare two runs as `compare` does, page by page."""
     pairing = _Pairing(ReportOptions(**options), keep)
     for found in paired_rows(row_blocks(baseline), row_blocks(candidate)):
         if isinstance(found, NumberPairs):
@@ -82,7 +79,6 @@ def compare_pages(
 
 
 def _corrected(found: Sequence[MetricComparison]) -> tuple[MetricComparison, ...]:
-    """Correct the p values of metrics for there being several."""
     corrected = holm_of_some([one.paired.p for one in found])
     everywhere = holm_of_some([one.all_rows.p for one in found])
     return tuple(
@@ -95,13 +91,10 @@ def _corrected(found: Sequence[MetricComparison]) -> tuple[MetricComparison, ...
 
 
 _Difference = tuple[Pair, float, float]
-"""A pair of rows, and its values in the baseline and in the candidate."""
 
 
 @attrs.define
 class _Both:
-    """One metric, as numbers of one kind, in both runs: a column each, and the rows that differ most."""
-
     columns: tuple[MetricColumn, MetricColumn]
     worst: NSmallest[_Difference]
     best: NSmallest[_Difference]
@@ -112,11 +105,9 @@ class _Both:
         return self.columns[side].put(number, values, len(row.trials) - len(values)) if values else None
 
     def take(self, number: int, pair: Pair, values: Sequence[Sequence[float]]) -> None:
-        """Take the numbers of a pair of rows: none, one or several of each, one for each trial that has one."""
         self._rank(pair, self._put(0, number, pair[0], values[0]), self._put(1, number, pair[1], values[1]))
 
     def take_numbers(self, number: int, found: NumberPairs) -> None:
-        """Take many rows that have one number each in both runs."""
         before, after = found.baseline.values, found.candidate.values
         self.columns[0].put_singles(number, before)
         self.columns[1].put_singles(number, after)
@@ -129,7 +120,6 @@ class _Both:
                     self._rank_both((found.baseline.row(at), found.candidate.row(at)), before[at], after[at])
 
     def _rank(self, pair: Pair, before: float | None, after: float | None) -> None:
-        """Keep the pair if it is among those that differ most."""
         if before is not None and after is None:
             self.lost.offer(before if self.lower_is_better else -before, (pair, float(before)))
         if before is not None and after is not None:
@@ -154,7 +144,6 @@ class _Pairing:
     failures: list[RowDifference] = attrs.field(factory=list)
 
     def add(self, baseline: RunRow | None, candidate: RunRow | None) -> None:
-        """Take a row of both runs, or count one that is in one of them alone."""
         if baseline is None or candidate is None:
             self.alone[baseline is None] += 1
             return
@@ -165,7 +154,6 @@ class _Pairing:
         self.rows += 1
 
     def add_numbers(self, found: NumberPairs) -> None:
-        """Take many rows of both runs."""
         metric, cluster_by = found.baseline.metric, self.options.cluster_by
         if cluster_by is not None:
             self.clusters += [found.baseline.row(at).cluster(cluster_by) for at in range(found.size)]
@@ -177,7 +165,6 @@ class _Pairing:
         self.rows += found.size
 
     def _take(self, pair: Pair) -> None:
-        """Take a pair of any rows."""
         self._note_failures(pair)
         for key, values in self._numbers(pair).items():
             if key in self.both or len(self.both) < MAX_METRICS:
@@ -214,7 +201,6 @@ class _Pairing:
     # ---- the numbers
 
     def compared(self) -> tuple[list[MetricComparison], dict[str, str]]:
-        """Return the metrics that can be compared, by name, and why others cannot."""
         names = metric_names((*self.seen[0], *self.seen[1]))
         kinds = self._kinds()
         found, reasons = [], {}
@@ -228,7 +214,6 @@ class _Pairing:
         return found, reasons
 
     def _kinds(self) -> tuple[dict[Metric, MetricKind], dict[Metric, MetricKind]]:
-        """Return the kind of most of a metric's numbers, in each run."""
         found: tuple[dict[Metric, MetricKind], dict[Metric, MetricKind]] = ({}, {})
         for side, kinds in enumerate(found):
             ranked = sorted(self.both.items(), key=lambda item: item[1].columns[side].trials)
@@ -288,13 +273,11 @@ class _Pairing:
 
 
 def _why_lost(row: RunRow, metric: Metric) -> str:
-    """Return why a row has no value of a metric, as far as that is known."""
     reasons = (reading.reason for reading in row.readings if reading.metric.scorer == metric.scorer)
     return shortened("; ".join(dict.fromkeys(filter(None, (*row.failures, *reasons)))) or "there is no score")
 
 
 def _missing(values: "array[float]") -> set[int]:
-    """Return where there is no value. Numbers that are scores have a sum."""
     return {at for at, value in enumerate(values) if value != value} if math.isnan(sum(values)) else set()
 
 

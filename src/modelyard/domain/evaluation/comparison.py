@@ -37,9 +37,9 @@ def shown(found: Paired, p: float | None) -> bool:
 def paired_values(pairs: Sequence[tuple[float, float]], clusters: Sequence[str], confidence: float) -> Paired:
     """Compare pairs (of A, of B) as `statistics.paired` does, but with
 
-    * McNemar's test also for numbers that are all 0 or 1, and as a sign test where all differences are the same, but
+    * McNemar's test also for numbers that are all 0 or 1, and as a sign test if all differences are the same, but
       for rounding, which leaves the t-test without a spread to judge by;
-    * the clustered standard error where there are clusters.
+    * the clustered standard error if there are clusters.
     """
     found = paired(pairs, confidence)
     if clusters:
@@ -50,7 +50,6 @@ def paired_values(pairs: Sequence[tuple[float, float]], clusters: Sequence[str],
 
 
 def _same(found: Paired) -> bool:
-    """Return whether all differences are the same, but for rounding."""
     interval, difference = found.interval, found.difference
     return interval is not None and interval.high - interval.low <= _ROUNDING * abs(difference or 0.0)
 
@@ -66,13 +65,12 @@ def _clustered(
 
 
 def rows_needed(differences: Sequence[float], confidence: float) -> int | None:
-    """Return how many rows would show a mean difference of this size, in four of five cases; None for no difference."""
+    """Return how many rows would show a mean difference of this size in four of five cases; None for no difference."""
     mean, deviation = spread(differences)
     return None if not mean or deviation is None else sample_size(mean, deviation, confidence=confidence)
 
 
 def holm_of_some(ps: Sequence[float | None]) -> list[float | None]:
-    """Correct each p for there being several, where there is one (see `statistics.holm`)."""
     corrected = holm({str(at): p for at, p in enumerate(ps) if p is not None})
     return [corrected.get(str(at)) for at in range(len(ps))]
 
@@ -81,7 +79,6 @@ ONLY_BASELINE = "only the baseline has values of it"
 ONLY_CANDIDATE = "only the candidate has values of it"
 
 Pair = tuple[RunRow, RunRow]
-"""A row of the baseline, and the same row of the candidate."""
 
 
 class Verdict(StrEnum):
@@ -99,10 +96,8 @@ class Verdict(StrEnum):
 
 @attrs.frozen
 class RowDifference:
-    """A row of both runs, its inputs and first outputs shortened, and its values of a metric.
-
-    `baseline` or `candidate` is None where the row has no value; `detail` is what went wrong.
-    """
+    """A row of both runs, its inputs and first outputs shortened, and its values of a metric. `baseline` or `candidate`
+    is None if the row has no value; `detail` is what went wrong."""
 
     digest: str
     inputs: str
@@ -116,7 +111,6 @@ class RowDifference:
     def of(
         cls, pair: Pair, baseline: float | None = None, candidate: float | None = None, detail: str = ""
     ) -> "RowDifference":
-        """Return the difference on a pair of rows."""
         before, after = (shortened(row.output) for row in pair)
         return cls(pair[0].digest, shortened(pair[0].inputs), before, after, baseline, candidate, detail)
 
@@ -127,8 +121,8 @@ class MetricComparison:
 
     `paired` is over the rows that have a value in both, candidate minus baseline, so a win is a row on which the
     candidate is better; `baseline` and `candidate` are the means over these rows. Its `p` is that of the exact McNemar
-    test where all values are 0 or 1, else of the paired t-test; `corrected` is the same, corrected by Holm for the
-    number of metrics. `all_rows` is over all rows of both runs, where a missing value counts as the worst
+    test if all values are 0 or 1, else of the paired t-test; `corrected` is the same, corrected by Holm for the number
+    of metrics. `all_rows` is over all rows of both runs, and a missing value counts as the worst
     (`ReportOptions.policy`, over both runs). `only_baseline`, `only_candidate` and `neither` count the rows that
     `paired` leaves out. `rows_needed` is how many rows would show a difference of this size, four times out of five.
     `worst` are the rows on which the candidate loses most, `best` those on which it wins most, `lost` those of which
@@ -156,10 +150,8 @@ class MetricComparison:
 
     @property
     def verdict(self) -> Verdict:
-        """Better or worse where the interval leaves out 0 and the corrected p agrees; else no difference is shown.
-
-        It is unclear where the opposite is shown over all rows, because many have no value in one of the runs.
-        """
+        """Better or worse if the interval leaves out 0 and the corrected p agrees; else no difference is shown. It is
+        unclear if all rows show the opposite, because many have no value in one of the runs."""
         if self.paired.difference is None:
             return Verdict.NOT_COMPARED
         if not shown(self.paired, self.corrected):
@@ -171,11 +163,8 @@ class MetricComparison:
         return Verdict.BETTER if higher is not self.lower_is_better else Verdict.WORSE
 
     def worse_by(self, margin: float) -> Paired | None:
-        """Return what shows that the candidate is worse by more than `margin`; None when nothing does.
-
-        That is the rows with a value in both; or, where those do not show it, all rows, a missing value counted as the
-        worst.
-        """
+        """Return what shows that the candidate is worse by more than `margin`; None when nothing does. First the rows
+        with a value in both are compared, then all rows, with a missing value counted as the worst."""
         for found, p in ((self.paired, self.corrected), (self.all_rows, self.corrected_all_rows)):
             if not shown(found, p) or found.interval is None:
                 continue
@@ -194,10 +183,8 @@ class Regression:
 
 @attrs.frozen
 class NotWorseCheck:
-    """Whether a candidate is shown to be worse than a baseline by more than `margin`.
-
-    `not_compared` are the reasons why there is nothing to decide by; the check fails then, too.
-    """
+    """Whether a candidate is shown to be worse than a baseline by more than `margin`. `not_compared` are the reasons
+    why nothing can be decided; the check fails then, too."""
 
     margin: float
     not_compared: tuple[str, ...]
@@ -211,12 +198,9 @@ class NotWorseCheck:
 
 @attrs.frozen(repr=False)
 class Comparison:
-    """A candidate compared with a baseline, row by row.
-
-    Rows are paired by their digests: `rows` are in both runs. `uncompared` names metrics that cannot be compared, and
-    why. `failures` are the first rows on which a model failed in one run, `baseline_failed` and `candidate_failed` how
-    many there are in each.
-    """
+    """A candidate compared with a baseline, row by row. Rows are paired by their digests: `rows` are in both runs.
+    `uncompared` names metrics that cannot be compared, and why. `failures` are the first rows on which a model failed
+    in one run, `baseline_failed` and `candidate_failed` how many there are in each."""
 
     rows: int
     only_baseline: int
@@ -242,10 +226,8 @@ class Comparison:
         raise InvalidInput.at("metric", msg=f"must be a metric of both runs: {known}{why}")
 
     def check_not_worse(self, metric: str | None = None, margin: float = 0.0) -> NotWorseCheck:
-        """Check that the candidate is not shown to be worse by more than `margin`, on all metrics or on one.
-
-        Raises `InvalidInput` for a wrong margin, and for a metric that neither run has.
-        """
+        """Check that the candidate is not shown to be worse by more than `margin`, on all metrics or on one. Raises
+        `InvalidInput` for a wrong margin, and for a metric that neither run has."""
         if not is_number(margin) or not margin >= 0:
             raise InvalidInput.at("margin", msg="must be at least 0: by how much the candidate may be worse")
         not_compared = self._not_compared(metric)
@@ -256,10 +238,8 @@ class Comparison:
         return NotWorseCheck(margin, (), tuple(Regression(*pair) for pair in found))
 
     def _not_compared(self, metric: str | None) -> tuple[str, ...]:
-        """Return what keeps the runs from being compared.
-
-        A metric that the baseline alone has is one reason, unless another metric is named.
-        """
+        """Return what keeps the runs from being compared. A metric that only the baseline has is one reason, unless
+        another metric is named."""
         if metric is None and not self.metrics and not self.uncompared:
             return ("no metric has a value in both runs",)
         reasons = {one.name: "no row has a value in both runs" for one in self.metrics if one.paired.count == 0}
@@ -270,5 +250,4 @@ class Comparison:
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is an int or a float; a bool is not."""
     return isinstance(value, int | float) and not isinstance(value, bool)

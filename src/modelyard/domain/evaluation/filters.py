@@ -1,8 +1,6 @@
-"""Conditions on one trial of an evaluation: fields, literals and operators, evaluated as pure values.
-
-Values that cannot be compared, such as a string with a number, or a field that is missing, are neither greater, smaller
-nor equal: a condition on them does not hold.
-"""
+"""Conditions on one trial of an evaluation: fields, literals and operators, evaluated as pure values. Values that
+cannot be compared, such as a string with a number, or a missing field, are neither greater, smaller nor equal: a
+condition on them does not hold."""
 
 import math
 import operator
@@ -32,11 +30,10 @@ class Expression(ABC):
 
     @abstractmethod
     def of(self, trial: ScoredPrediction) -> Any:
-        """Return its value for a trial: JSON data, None where there is none; a condition's is True or False."""
+        """Return its value for a trial: JSON data, or None; that of a condition is True or False."""
 
     @property
     def fields(self) -> Iterator["Field"]:
-        """The fields that it reads."""
         return iter(())
 
     def __eq__(self, other: object) -> "Operation":  # type: ignore[override]
@@ -83,22 +80,17 @@ class Expression(ABC):
 
 @attrs.frozen(eq=False)
 class Literal(Expression):
-    """A value that is the same for every trial."""
-
     value: Any
 
     def of(self, trial: ScoredPrediction) -> Any:
-        """Return the value."""
         return self.value
 
 
 @attrs.frozen(eq=False)
 class Field(Expression):
-    """A value of the trial: `scores.<scorer>`, `inputs.<name>` or `output.<name>`, and further names after dots.
-
-    A name that itself holds dots is found too. A scorer is named by its object's name, or as `<name>:<version>`.
-    Raises `CallerError` for another field.
-    """
+    """A value of the trial: `scores.<scorer>`, `inputs.<name>` or `output.<name>`, and further names after dots. A name
+    that itself holds dots is found too. A scorer is named by its object's name, or as `<name>:<version>`. Raises
+    `CallerError` for another field."""
 
     path: str
 
@@ -111,7 +103,6 @@ class Field(Expression):
 
     @property
     def fields(self) -> Iterator["Field"]:
-        """This field."""
         yield self
 
     @property
@@ -149,18 +140,15 @@ class Operation(Expression):
     operands: tuple[Expression, ...]
 
     def of(self, trial: ScoredPrediction) -> Any:
-        """Return what the function returns for the values of the operands."""
         return self.function(*[one.of(trial) for one in self.operands])
 
     @property
     def fields(self) -> Iterator[Field]:
-        """The fields of the operands."""
         for one in self.operands:
             yield from one.fields
 
 
 def operation(function: Callable[..., Any], *operands: object) -> Operation:
-    """Return an operation on expressions. Any other value among the operands stands for itself."""
     return Operation(function, tuple(one if isinstance(one, Expression) else Literal(one) for one in operands))
 
 
@@ -168,14 +156,12 @@ def operation(function: Callable[..., Any], *operands: object) -> Operation:
 
 
 def _by_key(scores: Sequence[Score | ScoreView]) -> Mapping[str, Any]:
-    """Return the values of scores under each name of their scorer; of several that share one the last counts."""
     valued = [score for score in scores if "value" in score.value]
     return {key: score.value["value"] for score in valued for key in scorer_keys(score.scorer)}
 
 
 @lru_cache(maxsize=256)
 def scorer_keys(scorer: str) -> tuple[str, str]:
-    """Return the short name of a scorer and the one with its version; the string itself where it is not a reference."""
     ref = ObjectRef.parse(scorer)
     return (scorer, scorer) if ref is None else (ref.name, f"{ref.name}:{ref.version or 'latest'}")
 
@@ -212,7 +198,6 @@ class Target(StrEnum):
 
 
 def convert(to: Target, value: Any) -> Any:
-    """Return a value as one of another type; None where it cannot be."""
     if to is Target.EXISTS:
         return value is not None
     return None if value is None else _CONVERT[to](value)
@@ -256,7 +241,6 @@ def _is_number(value: Any) -> bool:
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Return whether two values are equal as JSON. A bool counts as 0 or 1."""
     if _is_number(left) and _is_number(right):
         return bool(left == right)
     return canonical_json(left) == canonical_json(right)
@@ -272,36 +256,30 @@ ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {
     f"${name}": partial(_ordered, getattr(operator, python))
     for name, python in (("gt", "gt"), ("gte", "ge"), ("lt", "lt"), ("lte", "le"))
 }
-"""Whether the left value is greater or smaller than the right one, by the operator's name. A bool counts as 0 or 1."""
+"""A bool counts as 0 or 1."""
 
 
 def equals_one_of(value: Any, *among: Any) -> bool:
-    """Return whether a value equals one of several."""
     return any(equal(value, one) for one in among)
 
 
 def contains_text(whole: Any, part: Any, *, ignore_case: bool = False) -> bool:
-    """Return whether a string contains another; False for a value that is not a string."""
     if not isinstance(whole, str) or not isinstance(part, str):
         return False
     return part.casefold() in whole.casefold() if ignore_case else part in whole
 
 
 def all_of(*conditions: Any) -> bool:
-    """Return whether every condition holds; so it does without any."""
     return all(map(truth, conditions))
 
 
 def any_of(*conditions: Any) -> bool:
-    """Return whether some condition holds."""
     return any(map(truth, conditions))
 
 
 def no(condition: Any) -> bool:
-    """Return whether a condition does not hold."""
     return not truth(condition)
 
 
 def truth(value: Any) -> bool:
-    """Return whether a value counts as a condition that holds: only True does."""
     return value is True

@@ -1,7 +1,5 @@
-"""Formulas over named numbers: arithmetic that is read once, and never run as a program.
-
-`+ - * /`, `^` for powers, brackets, and `min max abs floor ceil exp sqrt log`.
-"""
+"""Formulas over named numbers: arithmetic that is parsed once, and never run as a program. `+ - * /`, `^` for powers,
+brackets, and `min max abs floor ceil exp sqrt log`."""
 
 import ast
 import math
@@ -13,7 +11,6 @@ from typing import Any
 import attrs
 
 MAX_FORMULA = 1000
-"""Characters of a formula."""
 
 _OPERATORS: Mapping[type, Callable[..., Any]] = {
     ast.Add: operator.add,
@@ -28,7 +25,6 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     function.__name__: function for function in (min, max, abs, math.floor, math.ceil, math.exp, math.sqrt, math.log)
 }
 _MOST_ARGUMENTS: Mapping[str, float] = {"min": math.inf, "max": math.inf, "log": 2}
-"""How many arguments the functions take that take more than one."""
 
 
 class FormulaError(ValueError):
@@ -37,13 +33,11 @@ class FormulaError(ValueError):
 
 @attrs.frozen
 class Formula:
-    """A formula that was read, and the names that it uses."""
-
     text: str
     names: frozenset[str]
 
     def value(self, numbers: Mapping[str, float]) -> float | None:
-        """Return its value; None where that is not a finite number, as after a division by 0."""
+        """Return its value; None if that is not a finite number, as after a division by 0."""
         try:
             found = float(_value(_body(self.text), numbers))
         except (ArithmeticError, ValueError):
@@ -53,7 +47,6 @@ class Formula:
 
 @lru_cache(maxsize=256)
 def read_formula(text: str) -> Formula:
-    """Read a formula. Raises `FormulaError`."""
     if len(text) > MAX_FORMULA:
         raise FormulaError(f"has more than {MAX_FORMULA} characters")
     try:
@@ -70,7 +63,6 @@ def _body(text: str) -> ast.expr:
 
 
 def _names(node: ast.expr) -> set[str]:
-    """Return the names that an expression uses. Raises `FormulaError` for what is not arithmetic."""
     match node:
         case ast.Constant(value=value) if type(value) in (int, float):
             return set()

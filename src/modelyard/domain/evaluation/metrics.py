@@ -19,14 +19,10 @@ from modelyard.domain.json_text import canonical_json
 from modelyard.errors import InvalidInput
 
 LARGEST = 1e150
-"""The largest score that is accepted, so that no sum of squares overflows."""
+"""Larger scores are not accepted, so that no sum of squares overflows."""
 
 ScoredPrediction = tuple[Prediction | PredictionView, Sequence[Score | ScoreView]]
-"""A prediction and its scores, in the order in which they were made; or views of them with what metrics need."""
-
 FullScoredPrediction = tuple[Prediction, Sequence[Score]]
-"""A prediction and its scores, as whole records."""
-
 Path = tuple[str, ...]
 
 
@@ -49,10 +45,8 @@ class Metric(NamedTuple):
 
 
 def metric_names(metrics: Iterable[Metric]) -> dict[Metric, str]:
-    """Return the display name of each metric: the scorer's name and the path, `judge.tone`.
-
-    Where two versions of one scorer would have the same name, the name includes the version: `judge:v1.tone`.
-    """
+    """Return the display name of each metric: the scorer's name and the path, `judge.tone`. If two versions of one
+    scorer would have the same name, the name includes the version: `judge:v1.tone`."""
     wanted = tuple(dict.fromkeys(metrics))
     short = {metric: ".".join((_scorer_name(metric.scorer), *metric.path)) for metric in wanted}
     taken = list(short.values())
@@ -71,13 +65,11 @@ def _long_name(metric: Metric) -> str:
 
 
 def is_lower_better(metric: Metric, names: Collection[str]) -> bool:
-    """Return whether a metric is among these names: its own, its long one, or that of its scorer."""
     name = _scorer_name(metric.scorer)
     return not {name, ".".join((name, *metric.path)), _long_name(metric)}.isdisjoint(names)
 
 
 def check_lower_is_better(names: Collection[str], metrics: Iterable[Metric]) -> None:
-    """Raise `InvalidInput` for a name that is not that of a metric or of its scorer."""
     known = metric_names(metrics)
     for name in names if known else ():
         if not any(is_lower_better(metric, [name]) for metric in known):
@@ -89,10 +81,8 @@ def check_lower_is_better(names: Collection[str], metrics: Iterable[Metric]) -> 
 
 
 class Reading(NamedTuple):
-    """The value of one metric in one trial, with its kind; or the reason why there is none.
-
-    Where the scorer failed the metric is the scorer as a whole.
-    """
+    """The value of one metric in one trial, with its kind; or the reason why there is none. If the scorer failed, the
+    metric is the scorer as a whole."""
 
     metric: Metric
     outcome: Outcome
@@ -102,7 +92,6 @@ class Reading(NamedTuple):
 
 
 def readings(scores: Sequence[Score | ScoreView]) -> list[Reading]:
-    """Read the scores of one prediction. Of several by one version of a scorer the last counts."""
     found: list[Reading] = []
     for score in scores if len(scores) < 2 else _last_of_each(scores):
         whole, value = metric_of(score.scorer), score.value.get("value")
@@ -122,7 +111,6 @@ def _last_of_each(scores: Sequence[Score | ScoreView]) -> Iterable[Score | Score
 
 @lru_cache(maxsize=256)
 def metric_of(scorer: str) -> Metric:
-    """Return the metric of a scorer as a whole, under the one scheme of its reference."""
     return Metric(same_scheme(scorer))
 
 
@@ -131,10 +119,8 @@ _NUMBERS = {kind: of for kind, of in _KINDS.items() if of is not MetricKind.TEXT
 
 
 def single_number(row: "RunRow") -> tuple[Metric, MetricKind, float] | None:
-    """Return the metric, kind and number of a row that has one trial with one score, as most have; None for another.
-
-    It is what `readings` returns for the row, without a list of them.
-    """
+    """Return the metric, kind and number of a row that has one trial with one score; None for another row. Most rows
+    are such, and this is faster than `readings`."""
     if len(row.trials) != 1:
         return None
     prediction, scores = row.trials[0]
@@ -149,7 +135,7 @@ def single_number(row: "RunRow") -> tuple[Metric, MetricKind, float] | None:
 
 
 def trial_readings(scored: ScoredPrediction) -> list[Reading]:
-    """Read the scores of a trial. Where the model failed, its scores do not count."""
+    """Read the scores of a trial. If the model failed, its scores do not count."""
     return [] if scored[0].error is not None else readings(scored[1])
 
 
@@ -174,13 +160,11 @@ def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def kind_of(value: Any) -> MetricKind | None:
-    """Return the kind of a JSON value; None for one that is not a score, such as null, NaN or a list."""
     kind = _KINDS.get(type(value))
     return kind if kind is not MetricKind.CONTINUOUS or abs(value) <= LARGEST else None
 
 
 def unscored_reason(value: Any) -> str:
-    """Return why a value is not a score."""
     if value is None:
         return "the scorer gave no score"
     if isinstance(value, float) and not math.isfinite(value):
@@ -196,19 +180,15 @@ def unscored_reason(value: Any) -> str:
 @quick_init
 @attrs.frozen(weakref_slot=False)
 class RunRow:
-    """A row of a run: its trials, of which there is at least one."""
-
     digest: str
     trials: tuple[ScoredPrediction, ...]
 
     @property
     def inputs(self) -> Mapping[str, Any]:
-        """The inputs of the model."""
         return self.trials[0][0].inputs
 
     @property
     def output(self) -> Any:
-        """The output of the first trial; None where the model failed."""
         return self.trials[0][0].output.get("value")
 
     @property
@@ -219,27 +199,22 @@ class RunRow:
 
     @property
     def failures(self) -> list[str]:
-        """The errors of the trials on which the model failed."""
         return [prediction.error for prediction, _ in self.trials if prediction.error is not None]
 
     @property
     def readings(self) -> list[Reading]:
-        """The readings of all trials."""
         return list(chain.from_iterable(map(trial_readings, self.trials)))
 
     def cluster(self, key: str) -> str:
-        """Return the value of the input `key`, which related rows share. Raises `InvalidInput`."""
         if key not in self.inputs:
             raise InvalidInput.at("cluster_by", msg=f"the row {self.digest} has no input {key!r}")
         return canonical_json(self.inputs[key])
 
 
 def rows(scored: Iterable[ScoredPrediction]) -> Iterator[RunRow]:
-    """Group the predictions of a run into rows; equal rows are trials of each other.
-
-    Predictions must come in the order of the row digests, as the index `by_row` gives it: then a run of any length
-    needs no more room than its longest row. Raises `ValueError` where it does not.
-    """
+    """Group the predictions of a run into rows; equal rows are trials of each other. Predictions must come in the order
+    of the row digests, as the index `by_row` gives it, so that only one row is in memory. Raises `ValueError` if they
+    do not."""
     last = ""
     trials: tuple[ScoredPrediction, ...] = ()
     for one in scored:
@@ -260,7 +235,7 @@ _row = maker(RunRow)
 
 
 def merged(baseline: Iterator[RunRow], candidate: Iterator[RunRow]) -> Iterator[tuple[RunRow | None, RunRow | None]]:
-    """Pair the rows of two runs, in their order; the other is None for a row that one of them has alone."""
+    """Pair the rows of two runs, in their order; a row without a partner is paired with None."""
     one, other = next(baseline, None), next(candidate, None)
     while one is not None or other is not None:
         if other is None or (one is not None and one.digest < other.digest):
@@ -278,7 +253,6 @@ def merged(baseline: Iterator[RunRow], candidate: Iterator[RunRow]) -> Iterator[
 
 
 def row_values(row: RunRow, kinds: Mapping[Metric, MetricKind], reduce: Reducer) -> dict[Metric, float]:
-    """Return the values of a row, its trials reduced: of metrics of these kinds, as far as the row has them."""
     found: dict[Metric, list[float]] = {}
     for reading in row.readings:
         if reading.kind is not None and kinds.get(reading.metric) is reading.kind:
@@ -291,11 +265,9 @@ NAN = math.nan
 
 @attrs.define
 class MetricColumn:
-    """One value for each row, of one metric and kind: NaN where the row has none.
-
-    `trials` counts the values before they were reduced. `incomplete` has the rows that lack a value in some
-    of their trials: the values that exist, and how many are missing.
-    """
+    """One value for each row, of one metric and kind: NaN if the row has none. `trials` counts the values before they
+    were reduced. `incomplete` has the rows that lack a value in some of their trials: the values that exist, and how
+    many are missing."""
 
     reduce: Reducer
     lower_is_better: bool = False
@@ -304,7 +276,6 @@ class MetricColumn:
     trials: int = 0
 
     def put(self, row: int, values: Sequence[float], missing: int) -> float:
-        """Take the values of the trials of a row, in the order of the rows. Returns their one value."""
         self.fill(row)
         reduced = values[0] if len(values) == 1 else self.reduce(values)
         self.values.append(reduced)
@@ -314,33 +285,28 @@ class MetricColumn:
         return reduced
 
     def put_singles(self, row: int, values: Sequence[float]) -> None:
-        """Take the values of the one trial of this row and of those after it, in the order of the rows."""
+        """Take the values of rows with one trial each, from this row on."""
         self.fill(row)
         self.values.extend(values)
         self.trials += len(values)
 
     def fill(self, row: int) -> None:
-        """Record for all rows before this one without an entry that they have no value."""
         if row > len(self.values):
             self.values.extend([NAN] * (row - len(self.values)))
 
     @property
     def present(self) -> "array[float]":
-        """The values that there are."""
         return array("d", (value for value in self.values if value == value))
 
     @property
     def worst(self) -> float:
-        """What a missing value counts as when all trials count: 0 (False), or the lowest one where that is below.
-
-        Where lower is better, it counts as 1 (True), or as the highest one where that is above.
-        """
+        """How a missing value counts when all trials count: as 0 (False), or the lowest value if that is lower. If
+        lower is better, it counts as 1 (True), or as the highest value if that is higher."""
         if self.lower_is_better:
             return max((value for value in self.values if value > 1), default=1.0)
         return min((value for value in self.values if value < 0), default=0.0)
 
     def pessimistic(self, worst: float) -> "array[float]":
-        """Return one value for each row, where every missing trial counts as `worst`."""
         found = array("d", (worst if value != value else value for value in self.values))
         for row, (values, missing) in self.incomplete.items():
             found[row] = self.reduce([*values, *[worst] * missing])

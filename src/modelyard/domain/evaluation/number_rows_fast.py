@@ -16,10 +16,8 @@ from modelyard.domain.evaluation.prediction import Score, ScoreView
 from modelyard.domain.record import EMPTY
 
 MANY = 128
-"""How many rows are compared at once."""
-
 _FEW = 16
-"""Of so many rows, among which one is another kind of row, each is read by itself."""
+"""In so many rows, if one is of another kind, each is read by itself."""
 
 _PAGE = 1000
 _EXACT = 2**53
@@ -28,11 +26,9 @@ _EXACT = 2**53
 
 @attrs.frozen
 class ScorePage:
-    """Consecutive predictions of a run, column by column: the scorer and the value of the one score of each.
-
-    Where a prediction has another number of scores, the value is empty. `scored` makes the prediction at a position,
-    with its scores.
-    """
+    """Consecutive predictions of a run, column by column: the scorer and the value of the one score of each. If a
+    prediction has another number of scores, the value is empty. `scored` makes the prediction at a position, with its
+    scores."""
 
     digests: Sequence[str]
     errors: Sequence[str | None]
@@ -42,7 +38,6 @@ class ScorePage:
 
     @classmethod
     def of(cls, scored: Sequence[ScoredPrediction]) -> "ScorePage":
-        """Return the page of these predictions."""
         predictions, scores = zip(*scored, strict=True)
         if all(map((1).__eq__, map(len, scores))):
             ones: Sequence[Score | ScoreView] = list(chain.from_iterable(scores))
@@ -63,7 +58,6 @@ _NONE = ScoreView("", "", 0, "", 0, "", EMPTY, None, None, None, None)
 
 
 def pages(scored: Iterable[ScoredPrediction]) -> Iterator[ScorePage]:
-    """Yield the predictions of a run as pages."""
     rest = iter(scored)
     while page := list(islice(rest, _PAGE)):
         yield ScorePage.of(page)
@@ -71,10 +65,8 @@ def pages(scored: Iterable[ScoredPrediction]) -> Iterator[ScorePage]:
 
 @attrs.frozen
 class NumberRows:
-    """Consecutive rows of a run that have one trial each, with one number of the same metric and kind.
-
-    `row` makes the row at a position.
-    """
+    """Consecutive rows of a run with one trial and one number each, of the same metric and kind. `row` makes the row at
+    a position."""
 
     metric: Metric
     kind: MetricKind
@@ -84,11 +76,9 @@ class NumberRows:
 
     @property
     def digest(self) -> str:
-        """The digest of the first of them."""
         return self.digests[0]
 
     def part(self, start: int, end: int) -> "NumberRows":
-        """Return the rows from `start` to before `end`."""
         if end - start == len(self.digests):
             return self
         digests, values = self.digests[start:end], self.values[start:end]
@@ -96,7 +86,6 @@ class NumberRows:
 
 
 def row_blocks(found: Iterable[ScorePage]) -> Iterator[RunRow | NumberRows]:
-    """Group the predictions of a run into rows, in the order of their digests, as `metrics.rows` does."""
     parts = chain.from_iterable(map(_parts, found))
     for many, group in groupby(parts, key=lambda part: isinstance(part, NumberRows)):
         if many:
@@ -106,7 +95,6 @@ def row_blocks(found: Iterable[ScorePage]) -> Iterator[RunRow | NumberRows]:
 
 
 def _parts(page: ScorePage) -> Iterator[NumberRows | ScoredPrediction]:
-    """Yield the first and the last prediction by themselves: they may be trials of rows of other pages."""
     last = len(page.digests) - 1
     yield page.scored(0)
     for start in range(1, last, MANY):
@@ -116,7 +104,6 @@ def _parts(page: ScorePage) -> Iterator[NumberRows | ScoredPrediction]:
 
 
 def _part(page: ScorePage, start: int, end: int) -> Iterator[NumberRows | ScoredPrediction]:
-    """Yield these predictions as rows with a number each, as far as they are such rows."""
     found = _number_rows(page, start, end)
     if found is not None:
         yield found
@@ -129,10 +116,8 @@ def _part(page: ScorePage, start: int, end: int) -> Iterator[NumberRows | Scored
 
 
 def _number_rows(page: ScorePage, start: int, end: int) -> NumberRows | None:
-    """Return the rows of these predictions if each has one trial with one number, and all are of one metric and kind.
-
-    The page has a prediction before and after them.
-    """
+    """Return these predictions as rows, if each has one trial with one number, and all are of one metric and kind. The
+    page has a prediction before and after them."""
     digests, scorers = page.digests[start - 1 : end + 1], page.scorers[start:end]
     if page.errors[start:end].count(None) < end - start or scorers.count(scorers[0]) < end - start:
         return None
@@ -157,7 +142,7 @@ _number: Callable[[Mapping[str, Any]], Any] = itemgetter("value")
 
 
 def _kind_of_all(values: Sequence[Any]) -> MetricKind | None:
-    """Return the one kind of numbers whose differences are exact enough to rank by; None for other values."""
+    """Return the kind of the numbers if they are of one kind and their differences exact enough to rank by."""
     types = set(map(type, values))
     if types == {bool}:
         return MetricKind.BINARY
@@ -173,25 +158,20 @@ def _kind_of_all(values: Sequence[Any]) -> MetricKind | None:
 
 @attrs.frozen
 class NumberPairs:
-    """The same rows of two runs, of the same metric and kind."""
-
     baseline: NumberRows
     candidate: NumberRows
 
     @property
     def size(self) -> int:
-        """How many rows there are."""
         return len(self.baseline.digests)
 
 
 PairedRows = NumberPairs | tuple[RunRow | None, RunRow | None]
-"""Rows of two runs with equal digests; or a row that one of them has alone, and None."""
 
 
 def paired_rows(
     baseline: Iterator[RunRow | NumberRows], candidate: Iterator[RunRow | NumberRows]
 ) -> Iterator[PairedRows]:
-    """Pair the rows of two runs, in their order, as `metrics.merged` does."""
     one, other = next(baseline, None), next(candidate, None)
     while one is not None or other is not None:
         if other is None or (one is not None and one.digest < other.digest):
@@ -215,7 +195,6 @@ def paired_rows(
 
 
 def _common(one: Sequence[str], other: Sequence[str]) -> int:
-    """Return how many digests are equal before the first that differs."""
     if all(map(eq, one, other)):
         return min(len(one), len(other))
     return next(at for at in count() if one[at] != other[at])
@@ -228,7 +207,6 @@ def _first(found: RunRow | NumberRows | None) -> RunRow | None:
 def _after(
     found: RunRow | NumberRows | None, size: int, rest: Iterator[RunRow | NumberRows]
 ) -> RunRow | NumberRows | None:
-    """Return what comes after so many rows."""
     if isinstance(found, NumberRows) and len(found.digests) > size:
         return found.part(size, len(found.digests))
     return next(rest, None)

@@ -1,7 +1,5 @@
-"""Named objects that have versions: datasets, scorers, models, evaluations, ops and others (specification 4.5).
-
-Equal content is the same version, so publishing twice changes nothing.
-"""
+"""Named objects that have versions: datasets, scorers, models, evaluations, ops and others (specification 4.5). Equal
+content is the same version, so publishing twice changes nothing."""
 
 import re
 from collections.abc import Mapping
@@ -19,7 +17,7 @@ _INDEX = re.compile(r"v(0|[1-9][0-9]{0,17})")
 
 
 class ObjectKind(StrEnum):
-    """What an object is. `OBJECT` is any value that a program published as it is (`platform.traces.objects`)."""
+    """The kind of an object. `OBJECT` is any value that a program published as it is (`platform.traces.objects`)."""
 
     DATASET = "dataset"
     SCORER = "scorer"
@@ -31,11 +29,11 @@ class ObjectKind(StrEnum):
 
 @attrs.frozen
 class ObjectVersion:
-    """One version of a named object. Versions of an `object_id` count from 0 in `index`, also over deleted ones.
+    """One version of a named object.
 
-    `content` is what was published, without rows: those of a dataset are in the artifact `rows_artifact`, as JSON
-    Lines, `rows` of them, and `table_digest` is the digest of their table. A deleted version keeps its place and loses
-    its content.
+    Versions of an `object_id` count from 0 in `index`, also over deleted ones. `content` is what was published, without
+    rows: the rows of a dataset are in the artifact `rows_artifact`, as JSON Lines, `rows` of them, and `table_digest`
+    is the digest of their table. A deleted version keeps its `index` and loses its content.
     """
 
     id: str
@@ -55,32 +53,27 @@ class ObjectVersion:
 
     @property
     def ref(self) -> ObjectRef:
-        """The reference of this version."""
         kind = RefKind.OP if self.kind is ObjectKind.OP else RefKind.OBJECT
         return ObjectRef(self.entity, self.project, kind, self.object_id, self.digest)
 
     @property
     def rows_ref(self) -> ObjectRef | None:
-        """The reference of a dataset's rows."""
         if self.table_digest is None:
             return None
         return ObjectRef(self.entity, self.project, RefKind.TABLE, self.table_digest)
 
     def deleted(self, at: datetime) -> "ObjectVersion":
-        """Return what is left of this version when it is deleted: that it existed."""
+        """Return this version as it remains when it is deleted: without content."""
         return attrs.evolve(self, content=EMPTY, rows=None, rows_artifact=None, table_digest=None, deleted_at=at)
 
 
 def version_index(version: str) -> int | None:
-    """Return the N of the version `v<N>`; None for another word."""
     found = _INDEX.fullmatch(version)
     return int(found[1]) if found else None
 
 
 @attrs.frozen
 class ObjectAlias:
-    """A word for one version of an object, by its `index`; it can be given to another version later."""
-
     entity: str
     project: str
     kind: ObjectKind

@@ -27,16 +27,14 @@ class Source(StrEnum):
 class Prediction:
     """The output of a model for the inputs of one row.
 
-    `output` holds any JSON value under "value"; it is empty while there is none yet, and where the model failed, and
-    `error` is the reason. A prediction is open until `finished_at`.
-
-    Equal rows have the same `row_digest`: those of one run are trials of each other, numbered by `trial` from 0.
-    `index` is the row's position in an engine's run, where (run, index, trial) is unique; None for a client's. `model`
-    is a reference; `checkpoint_step` and `price` (per token, as recorded in the ledger) are those of the
-    checkpoint that answered, where they are known. `latency` is in seconds. `prompt_tokens`, `completion_tokens` and
-    `cost` (USD) are of the model's call only, None where nothing was reported. `attempts` counts the calls,
-    `possibly_repeated` those that a kill may have caused to be made twice. `copied_from` is the prediction of another
-    run whose output, latency, usage and cost this one shares.
+    `output` holds any JSON value under "value"; it is empty while there is none yet, and if the model failed, and
+    `error` is the reason. A prediction is open until `finished_at`. Equal rows have the same `row_digest`: those of one
+    run are trials of each other, numbered by `trial` from 0. `index` is the row's position in an engine's run, and
+    (run, index, trial) is unique there; None for a client's. `model` is a reference; `checkpoint_step` and `price` (per
+    token, as recorded in the ledger) are those of the checkpoint that answered, if they are known. `latency` is in
+    seconds. `prompt_tokens`, `completion_tokens` and `cost` (USD) are of the model's call only, None if nothing was
+    reported. `attempts` counts the calls, `possibly_repeated` those that a kill may have caused to be made twice.
+    `copied_from` is the prediction of another run with which this one shares output, latency, usage and cost.
     """
 
     id: str
@@ -67,10 +65,8 @@ class Prediction:
     seq: int = sequence_field()
 
     def finished(self, output: Mapping[str, Any], at: datetime) -> "Prediction":
-        """Return this prediction, finished, with `output` unless that is empty, and its latency.
-
-        One that is finished already stays as it is, if `output` is empty or equal. Raises `Conflict`.
-        """
+        """Return this prediction, finished, with `output` unless that is empty, and its latency. A prediction that is
+        finished already stays as it is, if `output` is empty or equal. Raises `Conflict`."""
         if self.finished_at is None:
             seconds = max((at - self.started_at).total_seconds(), 0.0)
             return attrs.evolve(self, output=output or self.output, latency=seconds).closed(at)
@@ -89,11 +85,11 @@ class Prediction:
 class Score:
     """The score of one scorer for one prediction.
 
-    `value` holds the value under "value": a bool, a number, a string, None or nested objects of these. It is empty
-    where the scorer failed, and `error` is the reason. `comment` is what the scorer says of its value, such as the
-    words of a judge. `scorer` is the reference of a scorer's version. The usage of a judge that is a model is booked
-    apart from the prediction's: `judge_cost` in USD. `row_digest` and `trial` are the prediction's too, so that the
-    scores of a run can be read in the order of its predictions.
+    `value` holds the value under "value": a bool, a number, a string, None or nested objects of these. It is empty if
+    the scorer failed, and `error` is the reason. `comment` is what the scorer says of its value, such as the words of a
+    judge. `scorer` is the reference of a scorer's version. The usage of a judge that is a model is booked apart from
+    the prediction's: `judge_cost` in USD. `row_digest` and `trial` are the prediction's too, so that the scores of a
+    run can be read in the order of its predictions.
     """
 
     id: str
@@ -119,10 +115,8 @@ class Score:
 
 
 class PredictionView(NamedTuple):
-    """The columns of a prediction that metrics need; `whole` looks up its inputs and its output on access.
-
-    Where only values are read, it has neither model nor usage.
-    """
+    """The columns of a prediction that metrics need; `whole` looks up its inputs and its output on access. If only
+    values are read, it has neither model nor usage."""
 
     id: str
     row_digest: str
@@ -139,19 +133,19 @@ class PredictionView(NamedTuple):
 
     @property
     def inputs(self) -> Mapping[str, Any]:
-        """The inputs of the model; empty once the prediction is deleted."""
+        """The model's inputs; empty once the prediction is deleted."""
         found = self.whole(self.id)
         return EMPTY if found is None else found.inputs
 
     @property
     def output(self) -> Mapping[str, Any]:
-        """The output, in the form of `Prediction.output`; empty once the prediction is deleted."""
+        """The output as `Prediction.output` has it; empty once the prediction is deleted."""
         found = self.whole(self.id)
         return EMPTY if found is None else found.output
 
 
 class ScoreView(NamedTuple):
-    """The columns of a score that metrics need, and its place. Where only values are read, it has no usage."""
+    """The columns of a score that metrics need. If only values are read, it has no usage."""
 
     id: str
     row_digest: str

@@ -9,7 +9,6 @@ from functools import lru_cache
 from modelyard.errors import InvalidInput
 
 Reducer = Callable[[Sequence[float]], float]
-"""Makes one value of the trials of a row."""
 
 REDUCERS: Mapping[str, Reducer] = {
     "mean": lambda values: math.fsum(values) / len(values),
@@ -17,14 +16,13 @@ REDUCERS: Mapping[str, Reducer] = {
     "min": min,
     "max": max,
 }
-"""Those without a number. Of bools, `max` is "passed in some trial", `min` "passed in every one"."""
+"""Reducers without a number. Of bools, `max` is "passed in some trial", `min` "passed in every one"."""
 
 PATTERN = r"mean|median|min|max|pass[@^][1-9][0-9]{0,3}"
-"""The names of all, as a regular expression: `pass@5` and `pass^5` take a number."""
+"""`pass@5` and `pass^5` take a number."""
 
 
 EXPECTED = f"must be one of {', '.join(REDUCERS)}, pass@k, pass^k, such as pass@5"
-"""What a name must be."""
 
 
 @lru_cache(maxsize=64)
@@ -46,7 +44,6 @@ def reducer_of(name: str) -> Reducer:
 
 
 def _expected_extreme(values: Sequence[float], count: int, best: bool) -> float:
-    """Return the expected largest, or smallest, of so many values that are drawn without repetition."""
     drawn = min(count, len(values))
     ordered = sorted(values, reverse=not best)
     ways = (math.comb(at, drawn - 1) for at in range(len(ordered)))  # in which a value is the last of those drawn

@@ -11,8 +11,6 @@ from modelyard.errors import Problem
 
 
 class RefKind(StrEnum):
-    """What a reference points to."""
-
     OBJECT = "object"
     OP = "op"
     CALL = "call"
@@ -31,10 +29,8 @@ _REF = re.compile(
 
 @attrs.frozen
 class ObjectRef:
-    """`weave:///<entity>/<project>/<kind>/<name>[:<version>]` and any path into the object, taken apart.
-
-    `str()` of it is the reference again, with the scheme `weave`.
-    """
+    """`weave:///<entity>/<project>/<kind>/<name>[:<version>]` and any path into the object, taken apart. `str()` of it
+    is the reference again, with the scheme `weave`."""
 
     entity: str
     project: str
@@ -63,21 +59,17 @@ class ObjectRef:
 
 
 def reference_pattern(kinds: Iterable[RefKind]) -> str:
-    """Return the regular expression of references to objects and ops of these kinds, for a JSON Schema."""
     words = "|".join(sorted(kinds))
     return f"^(?:weave|modelyard):///{_NAME}/{_NAME}/(?:{words})/{_OBJECT}(?::{_VERSION})?{_EXTRA}$"
 
 
 def same_scheme(text: str) -> str:
-    """Return a reference under the scheme `weave`, so that equal references compare equal."""
     return "weave" + text.removeprefix("modelyard") if text.startswith("modelyard:///") else text
 
 
 def object_id(name: str) -> str:
-    """Return the id that references use for `name`, at most 128 characters.
-
-    It is in lower case, with spaces and slashes as `_`, and without characters other than word characters, `.` and `-`.
-    """
+    """Return the id that references use for `name`: lower case, at most 128 characters. Spaces and slashes become `_`;
+    other characters than word characters, `.` and `-` are left out."""
     return re.sub(r"[^\w.-]", "", re.sub(r"[\s/]", "_", name.lower()))[:128]
 
 

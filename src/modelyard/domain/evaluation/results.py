@@ -1,7 +1,5 @@
-"""The results of runs joined by row: which rows are kept, and in which order.
-
-Pure: what is read comes as `ResultRow`s, in the order of their digests.
-"""
+"""The results of runs joined by row: which rows are kept, and in which order. Pure functions of `ResultRow`s, which
+come in the order of their digests."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,25 +22,23 @@ J = TypeVar("J", bound=ScoredPrediction)
 
 @attrs.frozen
 class ResultRow(Generic[J]):
-    """A row of several runs: its trials in each run that has it."""
+    """A row of several runs, with its trials in each."""
 
     digest: str
     runs: Mapping[str, Sequence[J]]
 
     @property
     def inputs(self) -> Mapping[str, Any]:
-        """The row itself: what the models were given."""
+        """The row: what the models were given."""
         return next(iter(self.trials(None)))[0].inputs
 
     def trials(self, run_id: str | None) -> Iterable[J]:
-        """Return the trials of one run, or of all."""
         if run_id is not None:
             return self.runs.get(run_id, ())
         return (trial for trials in self.runs.values() for trial in trials)
 
 
 def joined(runs: Mapping[str, Iterable[RunRow]]) -> Iterator[ResultRow[ScoredPrediction]]:
-    """Join the rows of runs by their digests; each run is given in the order of its digests."""
     streams = [_tagged(at, run_id, rows) for at, (run_id, rows) in enumerate(runs.items())]
     for digest, group in groupby(merge(*streams, key=itemgetter(0, 1)), key=itemgetter(0)):
         yield ResultRow(digest, {run_id: row.trials for _, _, run_id, row in group})
@@ -65,11 +61,9 @@ def _as_field(field: str | Expression) -> Field:
 
 @attrs.frozen
 class Sort:
-    """An order by a field of one run, or (None) of all: by its value or, with `difference`, by how much the
-    runs differ. Rows without a value come last, in both directions.
-
-    Raises `CallerError` for a difference of what is not a score.
-    """
+    """An order by a field of one run, or (None) of all: by its value or, with `difference`, by how much the runs
+    differ. Rows without a value come last, in both directions. Raises `CallerError` for a difference of a field that is
+    not a score."""
 
     field: Field = attrs.field(converter=_as_field, eq=False)
     descending: bool = False
@@ -82,7 +76,6 @@ class Sort:
 
 
 Where = Expression | Mapping[str | None, Expression]
-"""A condition on the trials of any run; or one for each run, by its id."""
 
 
 def _by_run(where: Where | None) -> Mapping[str | None, Expression]:
@@ -104,8 +97,6 @@ def _each_once(ids: Iterable[str]) -> tuple[str, ...]:
 
 
 class QueryOptions(TypedDict, total=False):
-    """Which rows of runs to return, in which order. The fields of `ResultQuery` but its runs."""
-
     where: Where | None
     match: Literal["all", "any"]
     sort: str | Expression | Sort | Sequence[str | Expression | Sort]
@@ -118,13 +109,11 @@ class QueryOptions(TypedDict, total=False):
 
 @attrs.frozen
 class ResultQuery:
-    """Which rows of which runs to return, and in which order; by default by digest.
-
-    A row fits a condition on a run if some trial of the run does. With `match` "all" it must fit the conditions of all
-    runs, and a condition without a run in every run; with "any" those of one run. `in_all_runs` keeps the rows that all
-    runs have; `summary_in_all_runs` does so in the summary, and is the same where it is None. Without `summarise` there
-    is not a summary. Raises `InvalidInput`.
-    """
+    """Which rows of which runs to return, and in which order; by default by digest. A row fits a condition on a run if
+    some trial of the run does. With `match` "all" it must fit the conditions of all runs, and a condition without a run
+    in every run; with "any" those of one run. `in_all_runs` keeps the rows that all runs have; `summary_in_all_runs`
+    does so in the summary, and None means the same as `in_all_runs`. Without `summarise` there is no summary. Raises
+    `InvalidInput`."""
 
     run_ids: tuple[str, ...] = attrs.field(converter=_each_once)
     where: Mapping[str | None, Expression] = attrs.field(converter=_by_run, default=None, eq=False)
@@ -143,27 +132,22 @@ class ResultQuery:
 
     @property
     def fields(self) -> Iterator[Field]:
-        """The fields that it filters and sorts by."""
         for condition in self.where.values():
             yield from condition.fields
         yield from (sort.field for sort in self.sort)
 
     @property
     def by_digest_alone(self) -> bool:
-        """Whether the digests of the rows alone decide which rows are on the page."""
         return not (self.where or self.sort or self.summarise)
 
     @property
     def looks_inside(self) -> bool:
-        """Whether it goes by inputs or outputs, and not by scores alone."""
         return not all(field.is_score for field in self.fields)
 
     def is_in_all(self, runs: int) -> bool:
-        """Return whether a row that so many runs have is in every one."""
         return runs == len(self.run_ids)
 
     def keeps(self, row: ResultRow[ScoredPrediction]) -> bool:
-        """Return whether the row fits the conditions."""
         if not self.where:
             return True
         combine = all if self.match == "all" else any
@@ -173,17 +157,14 @@ class ResultQuery:
         )
 
     def order(self, found: list[tuple[tuple[Any, ...], str]]) -> list[str]:
-        """Return the digests of rows in the requested order. They are given with their `sort_values`, by digest."""
         for at in reversed(range(len(self.sort))):
             found.sort(key=_ranking(at, self.sort[at].descending), reverse=self.sort[at].descending)
         return [digest for _, digest in found]
 
     def sort_values(self, row: ResultRow[ScoredPrediction]) -> tuple[Any, ...]:
-        """Return the value of each sort key, None where the row has none."""
         return tuple(_sort_value(sort, row) for sort in self.sort)
 
     def window(self, at: int) -> bool:
-        """Return whether the row at a place of the order is on the page."""
         return at >= self.offset and (self.limit is None or at < self.offset + self.limit)
 
 
@@ -216,7 +197,6 @@ def _sort_value(sort: Sort, row: ResultRow[ScoredPrediction]) -> float | str | N
 
 
 def _mean(field: Field, trials: Iterable[ScoredPrediction]) -> float | None:
-    """Return the mean of a score over trials, bools as 0 and 1."""
     values = [
         value for trial in trials if kind_of(value := field.of(trial)) in (MetricKind.BINARY, MetricKind.CONTINUOUS)
     ]

@@ -53,7 +53,6 @@ class _Leaf:
     numbers: "array[float]" = attrs.field(factory=lambda: array("d"))
 
     def add(self, kind: MetricKind, value: Any) -> None:
-        """Count a value."""
         self.kinds[kind] += 1
         if kind is MetricKind.CONTINUOUS:
             self.numbers.append(value)
@@ -61,7 +60,6 @@ class _Leaf:
             self.passed += value
 
     def stats(self, key: str, path: Path) -> LeafStats:
-        """Return the totals."""
         count = len(self.numbers)
         most = max(MetricKind, key=lambda kind: self.kinds[kind])
         mean = math.fsum(self.numbers) / count if count else None
@@ -72,8 +70,6 @@ class _Leaf:
 
 @attrs.define
 class RunTotals:
-    """Counts the trials of one run, and which scorers it has."""
-
     run_id: str
     trials: int = 0
     scorers: dict[str, None] = attrs.field(factory=dict)
@@ -82,12 +78,10 @@ class RunTotals:
     _cost: Decimal | None = None
 
     def note(self, scorers: Iterable[str]) -> None:
-        """Take note of scorers."""
         for scorer in scorers:
             self.scorers[scorer] = None
 
     def add(self, trial: ScoredPrediction) -> None:
-        """Count a trial."""
         prediction = trial[0]
         self.trials += 1
         tokens = tokens_of(trial)
@@ -100,12 +94,10 @@ class RunTotals:
                 self._leaves[reading.metric].add(reading.kind, reading.value)
 
     def names(self) -> Mapping[str, str]:
-        """Return the name of each scorer in the results, with the version where two versions share it."""
         short = Counter(scorer_keys(scorer)[0] for scorer in self.scorers)
         return {scorer: _name(scorer, short) for scorer in self.scorers}
 
     def summary(self) -> RunSummary:
-        """Return the totals."""
         names = {same_scheme(scorer): name for scorer, name in self.names().items()}
         stats = [leaf.stats(names[metric.scorer], metric.path) for metric, leaf in self._leaves.items()]
         ordered = sorted(stats, key=lambda one: (one.scorer_key, one.path or ""))
@@ -118,6 +110,5 @@ def _name(scorer: str, short: Counter[str]) -> str:
 
 
 def tokens_of(trial: ScoredPrediction) -> int | None:
-    """Return the tokens of the model's call; None when none were reported."""
     counts = (trial[0].prompt_tokens, trial[0].completion_tokens)
     return None if counts == (None, None) else sum(count or 0 for count in counts)

@@ -15,14 +15,11 @@ from modelyard.errors import InvalidInput, RunAlreadyFinished
 MAX_REASON = 2000
 
 MAX_SHARDS = 256
-"""How many jobs may share the rows of a run."""
 
 # ---- states ------------------------------------------------------------------------------------------------------
 
 
 class RunState(StrEnum):
-    """The state of a run."""
-
     RUNNING = "running"
     COMPLETED = "completed"
     FAILED = "failed"
@@ -39,7 +36,6 @@ RUN_TRANSITIONS: Mapping[RunState, frozenset[RunState]] = {
 
 
 def check_run_transition(now: RunState, then: RunState) -> None:
-    """Raise `RunAlreadyFinished` unless a run may go from `now` to `then`."""
     if then not in RUN_TRANSITIONS[now]:
         raise RunAlreadyFinished(f"the evaluation run is {now} and takes no more; rescore it to make a new run")
 
@@ -49,11 +45,8 @@ def check_run_transition(now: RunState, then: RunState) -> None:
 
 @attrs.frozen
 class EvaluationRun:
-    """The evaluation of one model. `source_evaluation_run_id` is its provenance when it was made by rescoring.
-
-    `source_known` is whether the source existed, in the scope of the caller, when the run was created; None if
-    there is none.
-    """
+    """The evaluation of one model. `source_evaluation_run_id` is the run that it rescores. `source_known` is whether
+    the source existed, in the scope of the caller, when the run was created; None if there is none."""
 
     id: str
     entity: str
@@ -71,23 +64,19 @@ class EvaluationRun:
 
     @property
     def status(self) -> str:
-        """The wire's word: a cancelled run reads as failed, with its reason."""
+        """The status as clients see it: a cancelled run reads as failed, with its reason."""
         return RunState.FAILED.value if self.state is RunState.CANCELLED else self.state.value
 
     def finished(self, summary: Mapping[str, Any] | None, at: datetime) -> "EvaluationRun":
-        """Return this run, completed. A completed run stays as it is, if the summary is absent or equal.
-
-        Raises `RunAlreadyFinished`.
-        """
+        """Return this run, completed. A completed run stays as it is, if the summary is absent or equal. Raises
+        `RunAlreadyFinished`."""
         if self.state is RunState.COMPLETED and (summary is None or _equal(summary, self.summary)):
             return self
         return self._ended(RunState.COMPLETED, at, summary=summary)
 
     def stopped(self, state: RunState, reason: str, at: datetime) -> "EvaluationRun":
-        """Return this run, failed or cancelled for a reason. A run that is so already keeps its first reason.
-
-        Raises `RunAlreadyFinished`.
-        """
+        """Return this run, failed or cancelled for a reason. A run that has ended so keeps its first reason. Raises
+        `RunAlreadyFinished`."""
         return self if self.state is state else self._ended(state, at, reason=reason)
 
     def reopened(self) -> "EvaluationRun":
@@ -101,19 +90,16 @@ class EvaluationRun:
 
 
 def _equal(one: Mapping[str, Any], other: Mapping[str, Any] | None) -> bool:
-    """Return whether two mappings are equal as JSON: 1 and true differ."""
     return other is not None and canonical_json(one) == canonical_json(other)
 
 
 def check_reason(reason: str) -> str:
-    """Return the reason of a run's end. Raises `InvalidInput` for one that is empty or too long."""
     if not 1 <= len(reason) <= MAX_REASON:
         raise InvalidInput.at("reason", msg=f"must be 1 to {MAX_REASON} characters")
     return reason
 
 
 def check_summary(summary: Mapping[str, Any] | None) -> None:
-    """Raise `InvalidInput` for a summary that is not a JSON object."""
     if summary is None:
         return
     try:
@@ -124,7 +110,7 @@ def check_summary(summary: Mapping[str, Any] | None) -> None:
 
 @attrs.frozen
 class RunStatus:
-    """A run, and how many of its rows are done, a trial being one; 0 of 0 before it has begun."""
+    """A run, and how many of its trials are done; 0 of 0 before it has begun."""
 
     run: EvaluationRun
     completed_rows: int = 0
@@ -145,13 +131,11 @@ class Outcome(StrEnum):
 
 @attrs.frozen
 class RowResult:
-    """The result of one trial of one row. `output` is None when the model failed.
-
-    `scores` are by the names of the scorers. `outcome`, `score` (a bool counts as 0 or 1; None where the first scorer
-    gave neither bool nor number) and `detail`, the reason why there is no score, are of the first. `comments` are what
-    scorers say of their values, by their names. `latency` is in seconds, `cost` in USD; they and the tokens are of the
-    model's call, None where nothing was reported.
-    """
+    """The result of one trial of one row. `output` is None when the model failed. `scores` are by the names of the
+    scorers. `outcome`, `score` and `detail`, the reason why there is no score, are of the first scorer; `score` counts
+    a bool as 0 or 1, and is None if there was neither bool nor number. `comments` are what scorers say of their values,
+    by their names. `latency` is in seconds, `cost` in USD; they and the tokens are of the model's call, None if nothing
+    was reported."""
 
     index: int
     row: Mapping[str, Any]

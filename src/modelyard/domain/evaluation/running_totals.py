@@ -1,7 +1,5 @@
-"""Totals that are added up row by row: those of a run in progress, and what all its calls used.
-
-The summary of a finished run comes from its aggregate, like every other number (`run_summary`).
-"""
+"""Totals that are added up row by row: of a run in progress, and the usage of all its calls. The summary of a finished
+run comes from its aggregate, like every other number (`run_summary`)."""
 
 import heapq
 import math
@@ -23,11 +21,9 @@ from modelyard.domain.evaluation.statistics import quantile
 RATE = "rows/s"
 
 VALUE = "value"
-"""The name under which a prediction holds its output, and a score its value."""
 
 
 def outcome_of(prediction: Prediction | PredictionView, score: Score | ScoreView | None) -> Outcome:
-    """Return the outcome of a row for one scorer."""
     if prediction.error is not None:
         return Outcome.MODEL_ERROR
     if score is None:
@@ -48,7 +44,6 @@ class RunningTotals:
         self._sum: int | Fraction = 0
 
     def add(self, prediction: Prediction, scores: Sequence[Score]) -> None:
-        """Count a finished row."""
         self.rows += 1
         self.failed += prediction.error is not None or any(VALUE not in score.value for score in scores)
         if prediction.copied_from is None:
@@ -60,12 +55,10 @@ class RunningTotals:
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """The totals in JSON values: rows `done` and `failed`, the `score` over `scored` values, USD as a string."""
         cost = None if self.cost is None else f"{self.cost:f}"
         return {"done": self.rows, "score": self.mean, "scored": self._numbers, "failed": self.failed, "cost": cost}
 
     def restore(self, data: Mapping[str, Any]) -> None:
-        """Continue from the `data` of earlier totals; from zero where a member of it is missing."""
         if not {"done", "score", "scored", "failed", "cost"} <= data.keys():
             return
         self.rows, self.failed, self._numbers = data["done"], data["failed"], data["scored"]
@@ -83,11 +76,9 @@ class RunningTotals:
 
     @property
     def mean(self) -> float | None:
-        """The running score: the mean of the first scorer's values, bools as 0 and 1; None while there is none."""
         return float(self._sum / self._numbers) if self._numbers else None
 
     def numbers(self, rows: int, seconds: float) -> Mapping[str, float]:
-        """Return the running score, failed rows, the rate (`rows` in so many seconds), and USD, where known."""
         known = {
             "score": self.mean,
             "failed": self.failed if self.rows else None,
@@ -98,8 +89,6 @@ class RunningTotals:
 
 
 class ProgressReporter:
-    """Shows the progress of a run, beginning with the rows that were stored before."""
-
     def __init__(self, show: Callable[[int, int | None, Mapping[str, float]], None] | None) -> None:
         self._show = show
         self._totals: RunningTotals | None = None
@@ -108,15 +97,12 @@ class ProgressReporter:
 
     @property
     def shows(self) -> bool:
-        """Whether there is anything to which progress is shown."""
         return self._show is not None
 
     def begin(self, totals: RunningTotals) -> None:
-        """Take the running totals of the run."""
         self._totals = totals
 
     def report(self, total: int | None, seconds: float) -> None:
-        """Show how many rows are done after so many seconds, if these are more than before."""
         if self._show is None or self._totals is None:
             return
         rows = self._totals.rows
@@ -145,7 +131,6 @@ class NSmallest(Generic[T]):
     _offered: int = 0
 
     def offer(self, rank: float, item: T) -> None:
-        """Keep an item as long as fewer than `keep` others rank lower."""
         self._offered += 1
         if len(self._heap) < self.keep:
             heapq.heappush(self._heap, (-rank, -self._offered, item))
@@ -154,14 +139,12 @@ class NSmallest(Generic[T]):
 
     @property
     def bound(self) -> float:
-        """The rank below which an item is kept."""
         if len(self._heap) < self.keep:
             return math.inf
         return -self._heap[0][0] if self._heap else -math.inf
 
     @property
     def items(self) -> tuple[T, ...]:
-        """The kept items, the lowest first."""
         return tuple(item for _, _, item in sorted(self._heap, key=lambda entry: (-entry[0], -entry[1])))
 
 
@@ -170,10 +153,8 @@ class NSmallest(Generic[T]):
 
 @attrs.frozen
 class Latency:
-    """Seconds that a model took to answer, over the predictions with an output and a latency.
-
-    `inherited` of them are the source run's, whose answers this run shares.
-    """
+    """Seconds that a model took to answer, over the predictions with an output and a latency. `inherited` of them
+    belong to the source run, if this run shares its answers."""
 
     count: int
     mean: float
@@ -184,11 +165,9 @@ class Latency:
 
 @attrs.frozen
 class RoleUsage:
-    """What one model used, or the judge of one scorer. A sum is None when nothing was reported.
-
-    `role` is "model" or "judge", `name` the reference of the model or of the scorer. `inherited`: the source run used
-    it, not this one.
-    """
+    """The usage of one model, or of the judge of one scorer. A sum is None when nothing was reported. `role` is "model"
+    or "judge", `name` the reference of the model or of the scorer. `inherited`: the source run used it, not this
+    one."""
 
     role: str
     name: str
@@ -200,7 +179,7 @@ class RoleUsage:
 
 
 def total_cost(usage: Iterable[RoleUsage]) -> Decimal | None:
-    """USD of all that was not inherited, judges among it; None when nothing was reported."""
+    """USD of all that was not inherited, judges included; None when nothing was reported."""
     known = [one.cost for one in usage if not one.inherited and one.cost is not None]
     return money.add(known) if known else None
 
@@ -210,14 +189,11 @@ _NOTHING = (None, None, None)
 
 @attrs.define
 class UsageSummary:
-    """What predictions and scores took, added up one by one."""
-
     _latencies: "array[float]" = attrs.field(factory=lambda: array("d"))
     _inherited: int = 0
     _sums: "dict[tuple[str, str, bool], _Sum]" = attrs.field(factory=dict)
 
     def add(self, prediction: Prediction | PredictionView, scores: Iterable[Score | ScoreView]) -> None:
-        """Add a prediction and its scores."""
         copied = prediction.copied_from is not None
         if prediction.latency is not None and prediction.error is None:
             self._latencies.append(prediction.latency)
@@ -239,7 +215,6 @@ class UsageSummary:
 
     @property
     def latency(self) -> Latency | None:
-        """None when no latency was reported."""
         values = self._latencies
         if not values:
             return None
@@ -250,7 +225,6 @@ class UsageSummary:
 
     @property
     def usage(self) -> tuple[RoleUsage, ...]:
-        """Models before judges."""
         keys = sorted(self._sums, key=lambda key: (key[0] != "model", key))
         return tuple(self._sums[key].usage(*key) for key in keys)
 

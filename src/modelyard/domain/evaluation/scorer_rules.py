@@ -52,7 +52,6 @@ class Combined(DeclarativeScorer):
 
     @property
     def parts(self) -> Mapping[str, DeclarativeScorer]:
-        """The scorers. Raises `InvalidInput`."""
         if not 0 < len(self.scorers) <= MAX_PARTS:
             raise InvalidInput.at("scorers", msg=f"must be from 1 to {MAX_PARTS}")
         return {name: _part(name, plain) for name, plain in self.scorers.items()}
@@ -92,11 +91,9 @@ RULES: Mapping[str, type[DeclarativeScorer]] = {
         Combined,
     )
 }
-"""Every declarative scorer, by the name of its type."""
 
 
 def rule_of(plain: Mapping[str, Any]) -> DeclarativeScorer:
-    """Return the declarative scorer that JSON data describe: `type`, and its fields. Raises `InvalidInput`."""
     kind = plain.get("type")
     if not isinstance(kind, str) or kind not in RULES:
         raise InvalidInput.at("type", msg=f"must be one of {', '.join(sorted(RULES))}")

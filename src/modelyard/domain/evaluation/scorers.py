@@ -1,8 +1,5 @@
-"""Declarative scorers: scorers that are data, stored with the run (specification 4.5).
-
-A declarative scorer can be stored, its version defines what it does, and any worker can run it. Each has bounds, so
-that no output can keep it busy.
-"""
+"""Declarative scorers: scorers that are data, stored with the run (specification 4.5). The version of a declarative
+scorer defines what it does, and any worker can run it. Each has bounds, so that no output can keep it busy."""
 
 import json
 import math
@@ -22,7 +19,7 @@ from modelyard.domain.record import EMPTY, frozen_mapping
 from modelyard.errors import InvalidInput
 
 MAX_OUTPUT = 20_000
-"""Characters of an output that a pattern is looked for in; a longer one is not scored."""
+"""Characters of an output in which a pattern is searched; a longer output is not scored."""
 
 MAX_WORK = 500_000
 """Steps that the search for a pattern may take: about a second at most."""
@@ -44,26 +41,20 @@ class Unscored(Exception):
 
 @attrs.frozen
 class DeclarativeScorer:
-    """What every declarative scorer has: the name of its `type`, and what its class declares.
-
-    See `scorer_rules.rule_of`.
-    """
+    """The common part of declarative scorers: the name of the `type`, and the fields that the class declares. See
+    `scorer_rules.rule_of`."""
 
     type: ClassVar[str]
 
     def plain(self) -> Mapping[str, Any]:
-        """Return the scorer as JSON data, from which `scorer_rules.rule_of` makes it again."""
         fields = {field.name: getattr(self, field.name) for field in attrs.fields(type(self))}
         return {"type": self.type, **{name: dict(v) if isinstance(v, Mapping) else v for name, v in fields.items()}}
 
 
 @attrs.frozen
 class OwnRule(DeclarativeScorer, ABC):
-    """A rule that needs nothing but the output and its row, where a judge needs a model."""
-
     @abstractmethod
-    def score(self, output: Any, row: Mapping[str, Any]) -> Any:
-        """Score an output for a row. Raises `Unscored`, and KeyError where the row lacks a field."""
+    def score(self, output: Any, row: Mapping[str, Any]) -> Any: ...
 
 
 @attrs.frozen
@@ -75,7 +66,6 @@ class ExactMatch(OwnRule):
     ignore_case: bool = False
 
     def score(self, output: Any, row: Mapping[str, Any]) -> bool:
-        """Return whether it matches."""
         given, wanted = _texts(output, row[self.expected], self.ignore_case)
         return given.strip() == wanted.strip()
 
@@ -89,7 +79,6 @@ class Contains(OwnRule):
     ignore_case: bool = False
 
     def score(self, output: Any, row: Mapping[str, Any]) -> bool:
-        """Return whether it matches."""
         given, wanted = _texts(output, row[self.expected], self.ignore_case)
         return wanted in given
 
@@ -98,7 +87,7 @@ class Contains(OwnRule):
 class RegularExpression(OwnRule):
     """Whether a pattern matches somewhere in the output.
 
-    Patterns are of the simple kind of `domain.patterns`, which never backtracks. An output of more than `MAX_OUTPUT`
+    Patterns are of the simple kind of `domain.safe_regex`, which never backtracks. An output of more than `MAX_OUTPUT`
     characters, or one that takes more than `MAX_WORK` steps, is not scored.
     """
 
@@ -112,7 +101,6 @@ class RegularExpression(OwnRule):
             raise InvalidInput.at("pattern", msg=str(error)) from None
 
     def score(self, output: Any, row: Mapping[str, Any]) -> bool:
-        """Return whether it matches."""
         given = text_of(output)
         if len(given) > MAX_OUTPUT:
             raise Unscored(f"the output has more than {MAX_OUTPUT} characters")
@@ -133,7 +121,6 @@ class Numeric(OwnRule):
     relative: float = attrs.field(default=0.0, metadata=_AMOUNT)
 
     def score(self, output: Any, row: Mapping[str, Any]) -> bool:
-        """Return whether it matches."""
         wanted, given = number_in(row[self.expected]), number_in(output)
         if wanted is None:
             raise Unscored(f"the row's {self.expected!r} holds no number")
@@ -151,7 +138,6 @@ class JsonEqual(OwnRule):
     expected: str = "expected"
 
     def score(self, output: Any, row: Mapping[str, Any]) -> bool:
-        """Return whether it matches."""
         wanted = row[self.expected]
         try:
             return same_json(_parsed(output), _parsed(wanted))
@@ -190,11 +176,8 @@ class LlmJudge(DeclarativeScorer):
         return _SLOT.sub(lambda slot: text_of(values[slot[1]]), self.prompt)
 
     def read(self, answer: str) -> bool | float:
-        """Read the score from a judge's answer. Raises `Unscored`.
-
-        It is the last number (7 of "7/10"), or the first word that is a verdict, which a "not" before it negates, or
-        the value of the label that stands last.
-        """
+        """Read the score from a judge's answer. Raises `Unscored`. It is the last number (7 of "7/10"), or the first
+        word that is a verdict, negated by a "not" before it, or the value of the last label."""
         if self.scale == "labels":
             return self._labelled(answer)
         if self.scale == "number":
@@ -216,7 +199,6 @@ class LlmJudge(DeclarativeScorer):
 
 
 def _end_of(label: str, words: str) -> int:
-    """Return where a label ends that stands in a text as a word of its own, for the last time; -1 where it does not."""
     at = words.rfind(label)
     while at >= 0:
         around = words[max(at - 1, 0) : at], words[at + len(label) : at + len(label) + 1]
@@ -230,11 +212,9 @@ def _end_of(label: str, words: str) -> int:
 
 
 def checked_score(value: Any) -> tuple[Any, str]:
-    """Normalise what a scorer returned: the value to store, and why parts of it were dropped ("" if none).
-
-    A score is a bool, a number, a string, None, or a mapping of names to these. A value with `item()`, as the scalars
-    of array libraries have, is what that returns. NaN and infinity become None. Raises TypeError for anything else.
-    """
+    """Normalise what a scorer returned: the value to store, and why parts of it were dropped ("" if none). A score is a
+    bool, a number, a string, None, or a mapping of names to these. A value with `item()`, such as a scalar of an array
+    library, is replaced by the result. NaN and infinity become None. Raises TypeError for anything else."""
     if value is None:
         return None, "the scorer gave no score"
     if isinstance(value, Mapping):
@@ -259,7 +239,6 @@ def _name(name: object) -> str:
 
 
 def text_of(value: Any) -> str:
-    """Return a string as it is, another JSON value as its JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=dict)
 
 
@@ -275,7 +254,7 @@ def number_in(value: Any) -> float | None:
 
 
 def same_json(one: Any, other: Any) -> bool:
-    """Return whether two JSON values are the same: members in any order, numbers by value; a bool is not a number."""
+    """Compare as JSON: members in any order, numbers by value; a bool is not a number."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(same_json(one[name], other[name]) for name in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):

@@ -1,7 +1,5 @@
-"""The statistics of an evaluation: a list of scores in numbers, and whether two lists really differ.
-
-Pure functions over plain numbers. Fewer than two values have no spread: a result that needs one is None then, not 0.
-"""
+"""The statistics of an evaluation: a list of scores in numbers, and whether two lists really differ. Pure functions
+over plain numbers. Fewer than two values have no spread: a result that needs one is None then, not 0."""
 
 import math
 import statistics
@@ -37,10 +35,8 @@ def wilson(passed: int, count: int, confidence: float = CONFIDENCE) -> Interval 
 
 
 def rate_interval(rate: float, count: float, confidence: float = CONFIDENCE, quantile: float | None = None) -> Interval:
-    """Return Wilson's interval of a rate that is as certain as `count` independent values of 0 or 1.
-
-    `quantile` takes the place of the normal one.
-    """
+    """Return Wilson's interval of a rate that is as certain as `count` independent values of 0 or 1. `quantile`
+    replaces the normal one."""
     z = NormalDist().inv_cdf((1 + confidence) / 2) if quantile is None else quantile
     square = z * z / count
     middle = rate + square / 2
@@ -87,11 +83,9 @@ def spread(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def clustered_error(values: Sequence[float], clusters: Sequence[Hashable]) -> float | None:
-    """Return the standard error of the mean of clustered values, such as questions on one text.
-
-    The residuals are summed within each cluster (Liang and Zeger 1986), with the correction G / (G - 1) for G clusters;
-    None for fewer than two clusters.
-    """
+    """Return the standard error of the mean of clustered values, such as questions on one text. The residuals are
+    summed within each cluster (Liang and Zeger 1986), with the correction G / (G - 1) for G clusters; None for fewer
+    than two clusters."""
     mean = math.fsum(values) / len(values)
     residuals: dict[Hashable, float] = {}
     for value, cluster in zip(values, clusters, strict=True):
@@ -103,7 +97,6 @@ def clustered_error(values: Sequence[float], clusters: Sequence[Hashable]) -> fl
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """Return the value below which this share of the values is, interpolated linearly (type 7); None without values."""
     if not values:
         return None
     ranked = sorted(values)
@@ -117,7 +110,6 @@ def quantile(values: Sequence[float], share: float) -> float | None:
 
 
 def student(numbers: Numbers, groups: int, confidence: float) -> Interval | None:
-    """Return Student's interval of a mean, with the error of so many rows or clusters; None without an error."""
     if numbers.mean is None or numbers.error is None:
         return None
     spread = t_quantile((1 + confidence) / 2, groups - 1) * numbers.error
@@ -125,12 +117,10 @@ def student(numbers: Numbers, groups: int, confidence: float) -> Interval | None
 
 
 def clustered_rate(numbers: Numbers, trials: int, groups: int, confidence: float) -> Interval | None:
-    """Return Wilson's interval of a rate of correlated values: the trials of a row, or the rows of a cluster.
-
-    It counts as many independent values as have this standard error, at most one a trial, and takes Student's t for so
-    many rows or clusters instead of the normal quantile (Korn and Graubard 1998). Where all values are equal, the rows
-    or clusters are counted. None for fewer than two of these.
-    """
+    """Return Wilson's interval of a rate of correlated values: the trials of a row, or the rows of a cluster. It counts
+    as many independent values as have this standard error, at most one a trial, and takes Student's t for so many rows
+    or clusters instead of the normal quantile (Korn and Graubard 1998). If all values are equal, the rows or clusters
+    are counted. None for fewer than two rows or clusters."""
     if numbers.mean is None or numbers.error is None:
         return None
     varied = numbers.mean * (1 - numbers.mean)
@@ -149,11 +139,8 @@ _LEAST = 1e-300
 
 @attrs.frozen
 class Distribution:
-    """Counts of numbers in bars of equal width.
-
-    A bar is centred on a multiple of `step`, so that round numbers, such as 0 and 1, are in the middle of
-    theirs. `first` is the number of the first bar: its centre is `first * step`.
-    """
+    """Counts of numbers in bars of equal width. A bar is centred on a multiple of `step`, so that round numbers, such
+    as 0 and 1, are in the middle of theirs. `first` is the number of the first bar: its centre is `first * step`."""
 
     first: int
     step: float
@@ -161,7 +148,7 @@ class Distribution:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Distribution | None":
-        """Count numbers in about `BARS` bars, or in one where all are equal; None without numbers."""
+        """Count numbers in about `BARS` bars, or in one if all are equal; None without numbers."""
         if not values:
             return None
         low, high = min(values), max(values)
@@ -187,11 +174,8 @@ def round_step(least: float) -> float:
 
 @attrs.frozen
 class Paired:
-    """How the values of B differ from those of A, pair by pair: `difference` is the mean of B - A.
-
-    `p` is two-sided: of the exact McNemar test for bools, of the paired t-test for numbers. A win is a pair in which B
-    is the larger.
-    """
+    """How the values of B differ from those of A, pair by pair: `difference` is the mean of B - A. `p` is two-sided: of
+    the exact McNemar test for bools, of the paired t-test for numbers. A win is a pair in which B is the larger."""
 
     count: int
     wins: int
@@ -232,7 +216,6 @@ def _log_binomial(n: int, k: int) -> float:
 
 
 def t_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
-    """Return Student's interval of the mean; None for fewer than two values."""
     return _t_interval(*spread(values), len(values), confidence)
 
 
@@ -244,7 +227,6 @@ def _t_interval(mean: float, deviation: float | None, count: int, confidence: fl
 
 
 def t_test(values: Sequence[float]) -> float | None:
-    """Return the two-sided p of "the mean is 0"; None for fewer than two values."""
     return _t_test(*spread(values), len(values))
 
 
@@ -257,7 +239,6 @@ def _t_test(mean: float, deviation: float | None, count: int) -> float | None:
 
 
 def holm(ps: Mapping[str, float]) -> dict[str, float]:
-    """Correct the p of several tests for there being several (Holm 1979)."""
     adjusted: dict[str, float] = {}
     highest = 0.0
     for rank, name in enumerate(sorted(ps, key=lambda name: ps[name])):
@@ -267,10 +248,8 @@ def holm(ps: Mapping[str, float]) -> dict[str, float]:
 
 
 def sample_size(difference: float, deviation: float, power: float = 0.8, confidence: float = CONFIDENCE) -> int:
-    """Return how many pairs show a mean difference of this size, if differences have this standard `deviation`.
-
-    By the normal approximation, two-sided. Raises `ValueError` for a difference of 0, which no number of rows shows.
-    """
+    """Return how many pairs show a mean difference of this size, if differences have this standard `deviation`. By the
+    normal approximation, two-sided. Raises `ValueError` for a difference of 0, which no number of rows shows."""
     if difference == 0:
         raise ValueError("no number of rows shows a difference of 0; give the difference that matters")
     standard = NormalDist()

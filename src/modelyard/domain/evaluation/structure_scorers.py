@@ -30,7 +30,6 @@ class JsonPath(OwnRule):
         _steps(self.path)
 
     def score(self, output: Any, row: Mapping[str, Any]) -> bool:
-        """Return whether it matches."""
         wanted = row[self.expected]
         try:
             value = json.loads(output) if isinstance(output, str) else output
@@ -42,7 +41,6 @@ class JsonPath(OwnRule):
 
 
 def _steps(path: str) -> list[str | int]:
-    """Return the names and places of a path. Raises `InvalidInput`."""
     steps: list[str | int] = []
     at = 1 if path.startswith("$") else 0
     while at < len(path):
@@ -75,7 +73,6 @@ class ToolCalls(OwnRule):
     names_only: bool = False
 
     def score(self, output: Any, row: Mapping[str, Any]) -> bool:
-        """Return whether it matches."""
         wanted = row[self.expected]
         given = _calls(output.get("tool_calls")) if isinstance(output, Mapping) else []
         for call in _calls(wanted if isinstance(wanted, list | tuple) else [wanted]):
@@ -92,7 +89,7 @@ class ToolCalls(OwnRule):
 
 
 def _calls(value: Any) -> list[Mapping[str, Any]]:
-    """Return calls with their name and arguments, also those that name them below `function`, or write them as text."""
+    """Return the calls; names and arguments may also lie below `function`, or be written as text."""
     found: list[Mapping[str, Any]] = []
     for one in value if isinstance(value, list | tuple) else ():
         call = one.get("function", one) if isinstance(one, Mapping) else {"name": one}

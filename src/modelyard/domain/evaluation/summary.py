@@ -1,4 +1,4 @@
-"""The numbers of a run as values: how they are made, what they are, and the summary that is stored with the run."""
+"""The numbers of a run as values, and the summary that is stored with the run."""
 
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
@@ -37,8 +37,8 @@ class ReportOptions:
     """The trials of a row are reduced first, by `reducer`: "mean", "median", "min", "max", "pass@5" or "pass^5".
 
     The last two, for any number k, are the expected best and worst of k trials: of bools, the chances that one of k
-    passes, and that all k do. `cluster_by` names an input that rows which go together have in common, such as the text
-    that several questions are about: standard errors, intervals and p then allow for it. `confidence` is that of the
+    passes, and that all k do. `cluster_by` names an input that related rows have in common, such as the text that
+    several questions are about: standard errors, intervals and p then allow for it. `confidence` is that of the
     intervals. `lower_is_better` names the metrics of which lower values are better, such as a length; the name of a
     scorer stands for all of its metrics. Raises `InvalidInput`.
     """
@@ -50,20 +50,17 @@ class ReportOptions:
 
     @property
     def reduce(self) -> Reducer:
-        """The reducer itself."""
         return reducer_of(self.reducer)
 
     @property
     def policy(self) -> str:
-        """What the pessimistic mean does with trials that have no value."""
+        """How the pessimistic mean counts trials that have no value."""
         low = "a missing value counts as 0 (false), or as the lowest value where that is below 0"
         high = "where lower is better, as 1 (true), or as the highest value where that is above 1"
         return f"{low}; {high}" if self.lower_is_better else low
 
 
 class ReportKeywords(TypedDict, total=False):
-    """The fields of `ReportOptions`, as keyword arguments."""
-
     reducer: str
     cluster_by: str | None
     confidence: float
@@ -75,10 +72,8 @@ class ReportKeywords(TypedDict, total=False):
 
 @attrs.frozen
 class RowNote:
-    """A row to look at, its inputs and the first trial's output shortened.
-
-    `value` is the row's value of a metric; `detail` is what went wrong; `comment` is what the scorer says of its value.
-    """
+    """A row to look at, its inputs and the first trial's output shortened. `value` is the row's value of a metric;
+    `detail` is what went wrong; `comment` is what the scorer says of its value."""
 
     digest: str
     inputs: str
@@ -89,7 +84,6 @@ class RowNote:
 
     @classmethod
     def of(cls, row: RunRow, value: float | None = None, detail: str = "") -> "RowNote":
-        """Return a note on a row."""
         return cls(row.digest, shortened(row.inputs), shortened(row.output), value, detail)
 
 
@@ -97,11 +91,11 @@ class RowNote:
 class MetricSummary:
     """One metric of a run: `scored + unscored + scorer_errors + model_errors = trials`.
 
-    `numbers` are over the rows that have a value, trials reduced first, bools as 0 and 1; None where no row has one.
-    `interval` is that of their mean: Wilson's for bools (also of a rate of trials, `pairing.clustered_rate`), else
-    Student's. `pessimistic` is the mean over all rows, by
-    `ReportOptions.policy`. `texts` counts answers that are text, the most frequent first; `reasons` why trials are
-    unscored. `worst` are the rows with the worst values, the worst first.
+    `numbers` are over the rows that have a value, trials reduced first, bools as 0 and 1; None if no row has one.
+    `interval` is that of their mean: Wilson's for bools (also of a rate of trials, `statistics.clustered_rate`), else
+    Student's. `pessimistic` is the mean over all rows, by `ReportOptions.policy`. `texts` counts answers that are text,
+    the most frequent first; `reasons` why trials are unscored. `worst` are the rows with the worst values, the worst
+    first.
     """
 
     metric: Metric
@@ -122,7 +116,6 @@ class MetricSummary:
 
     @property
     def trials(self) -> int:
-        """All trials."""
         return self.scored + self.unscored + self.scorer_errors + self.model_errors
 
     @property
@@ -133,9 +126,9 @@ class MetricSummary:
 
 @attrs.frozen
 class Aggregate:
-    """A run in numbers.
+    """A run in numbers. `failed` is how many rows there are on which the model or a scorer failed, and `failures` the
+    first of them.
 
-    `failed` is how many rows there are on which the model or a scorer failed, and `failures` the first of them.
     `possibly_repeated` counts calls that a kill may have caused to be made twice, `omitted` values of metrics beyond
     the first `MAX_METRICS`, and `equal_rows` the rows that equal another one and are counted as trials of it.
     """
@@ -155,7 +148,7 @@ class Aggregate:
 
     @property
     def cost(self) -> Decimal | None:
-        """USD that this run cost, its judges with it and what it inherited left out; None when nothing was reported."""
+        """USD that this run cost, judges included and inherited cost left out; None when nothing was reported."""
         return total_cost(self.usage)
 
 
@@ -164,10 +157,8 @@ class Aggregate:
 
 def run_summary(found: Aggregate, scorers: Mapping[str, str]) -> Mapping[str, Any]:
     """Summarise a run: the counts and the mean of each metric, the headline before them, and the usage by role.
-
-    `scorers` are the references of the scorers' versions by name; the first is the headline. One that returns objects
-    has an entry for each leaf, "judge.tone", and no mean as a headline.
-    """
+    `scorers` are the references of the scorers' versions by name; the first is the headline. A scorer that returns
+    objects has an entry for each leaf, "judge.tone", and no mean as a headline."""
     entries = {name: entry for item in scorers.items() for name, entry in _entries(found, *item).items()}
     headline = next(iter(scorers), None)
     return {
@@ -180,7 +171,6 @@ def run_summary(found: Aggregate, scorers: Mapping[str, str]) -> Mapping[str, An
 
 
 def _entries(found: Aggregate, name: str, scorer: str) -> Mapping[str, Mapping[str, Any]]:
-    """Return the metrics of a scorer by name: the scorer's own, or one for each leaf of its values."""
     whole = Metric(same_scheme(scorer))
     known = [one for one in found.metrics if one.metric.scorer == whole.scorer]
     silent = MetricSummary(whole, name, None, 0, found.trials - found.model_errors, 0, found.model_errors)
@@ -188,7 +178,6 @@ def _entries(found: Aggregate, name: str, scorer: str) -> Mapping[str, Mapping[s
 
 
 def _entry(one: MetricSummary) -> Mapping[str, Any]:
-    """Return the counts of a metric, of which `trials` is the sum of the others, and its mean."""
     return {
         "trials": one.trials,
         "scored": one.scored,
@@ -200,7 +189,6 @@ def _entry(one: MetricSummary) -> Mapping[str, Any]:
 
 
 def _used(found: Aggregate, role: str) -> Mapping[str, Any]:
-    """Return tokens and USD in one role, without what was inherited; None where nothing was reported."""
     used = [one for one in found.usage if one.role == role and not one.inherited]
     costs = [one.cost for one in used if one.cost is not None]
     return {

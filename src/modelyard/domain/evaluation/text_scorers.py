@@ -1,8 +1,5 @@
-"""Declarative scorers that measure how near a string comes to what is expected, from 0 to 1.
-
-The row's field may hold one text or a list of them: then the nearest counts. Texts of more than `MAX_OUTPUT` characters
-are not scored.
-"""
+"""Declarative scorers that measure how near a string comes to the expected one, from 0 to 1. The row's field may hold
+one text or a list of texts: then the nearest counts. Texts of more than `MAX_OUTPUT` characters are not scored."""
 
 import re
 from abc import abstractmethod
@@ -27,27 +24,22 @@ class OneOf(OwnRule):
     ignore_case: bool = False
 
     def score(self, output: Any, row: Mapping[str, Any]) -> bool:
-        """Return whether it matches."""
         given, *wanted = (text.strip() for text in (text_of(output), *_texts(row[self.expected], self.expected)))
         return _folded(given, self.ignore_case) in {_folded(text, self.ignore_case) for text in wanted}
 
 
 @attrs.frozen
 class Nearness(OwnRule):
-    """How near the output comes to the nearest of the texts that are expected, from 0 to 1."""
-
     expected: str = "expected"
 
     def score(self, output: Any, row: Mapping[str, Any]) -> float:
-        """Return the nearness. Raises `Unscored` for a string that is too long."""
         given, wanted = text_of(output), _texts(row[self.expected], self.expected)
         if max(map(len, (given, *wanted))) > MAX_OUTPUT:
             raise Unscored(f"the output or what is expected has more than {MAX_OUTPUT} characters")
         return max(self.nearness(given, text) for text in wanted)
 
     @abstractmethod
-    def nearness(self, given: str, wanted: str) -> float:
-        """Return how near two texts are."""
+    def nearness(self, given: str, wanted: str) -> float: ...
 
 
 @attrs.frozen
@@ -70,7 +62,7 @@ class TokenF1(Nearness):
     type = "token_f1"
 
     def nearness(self, given: str, wanted: str) -> float:
-        """Return the harmonic mean of precision and recall."""
+        """Return the harmonic mean of precision and recall of the tokens."""
         one, other = (Counter(word for word in _words(text) if word not in _ARTICLE) for text in (given, wanted))
         return _overlap((one & other).total(), one.total(), other.total())
 
@@ -82,7 +74,6 @@ class RougeL(Nearness):
     type = "rouge_l"
 
     def nearness(self, given: str, wanted: str) -> float:
-        """Return the harmonic mean of precision and recall."""
         one, other = _words(given), _words(wanted)
         return _overlap(common_subsequence(one, other), len(one), len(other))
 
@@ -104,7 +95,6 @@ def common_subsequence(one: Sequence[Hashable], other: Sequence[Hashable]) -> in
 
 
 def _overlap(common: int, one: int, other: int) -> float:
-    """Return the share of the common part in both; texts without any part are the same."""
     return 2 * common / (one + other) if one + other else 1.0
 
 
@@ -117,7 +107,6 @@ def _folded(text: str, ignore_case: bool) -> str:
 
 
 def _texts(expected: Any, field: str) -> list[str]:
-    """Return the texts that a row expects. Raises `Unscored` where there is none."""
     found = [text_of(one) for one in expected] if isinstance(expected, list | tuple) else [text_of(expected)]
     if not found:
         raise Unscored(f"the row's {field!r} is empty")

@@ -63,3 +63,15 @@ def fitting(entries: tuple[TokenLogprob, ...], content: str) -> tuple[TokenLogpr
     """Return the entries without the text of an end-of-turn token or of a stop string, which is not content."""
     written, size = b"".join(map(token_bytes, entries)), content.encode("utf-8", "surrogatepass")
     return tuple(trimmed(entries, len(size))) if written.startswith(size) else entries
+
+
+REASONING_NAMES = ("reasoning_content", "reasoning")
+
+
+def reasoning_of(message: Mapping[str, Any]) -> str:
+    """Return reasoning under the name that the server has for it."""
+    for name in REASONING_NAMES:
+        given = message.get(name)
+        if given and isinstance(given, str):
+            return given
+    return ""

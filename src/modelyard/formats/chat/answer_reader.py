@@ -5,7 +5,6 @@ checked when it is assembled. Chunks are read by hand because there are many: st
 Those that differ from one before in their text alone are not even parsed.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,28 +15,21 @@ from modelyard.domain.frozen_fast import maker
 from modelyard.domain.logprobs import TokenLogprob
 from modelyard.errors import BackendError
 from modelyard.formats.chat.answer_parts import (
-    TOKEN_DETAILS,
     fitting,
     read_ids,
     read_logprobs,
     read_token_ids,
     read_usage,
+    reasoning_of,
 )
+from modelyard.formats.chat.chunk_texts_fast import ChunkTexts
 from modelyard.formats.fields import each, mapping, natural, optional, refused, required, text
 
 CHARACTERS_PER_TOKEN = 4
 """The estimate where no tokens were counted."""
 
 _REASONS: Mapping[Any, FinishReason] = {reason.value: reason for reason in FinishReason}
-_REASONING, _EMPTY = ("reasoning_content", "reasoning"), (None, "")
-_MORE = ("finish_reason", "logprobs", "token_ids", "provider_specific_fields", "prompt_token_ids")
-"""Members of a choice next to its text."""
 _delta = maker(Delta)
-_CONTENT = re.compile(rb'"content": ?(?="([^"\\\x00-\x1f]+)")')
-_REASONED = re.compile(rb'"reasoning(?:_content)?": ?(?="([^"\\\x00-\x1f]+)")')
-_STRING = re.compile(rb'"([^"\\\x00-\x1f]+)"')
-_DETAILS = ("logprobs", "token_ids", "provider_specific_fields", "prompt_token_ids")
-_ENDINGS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 _BROKEN_OFF = frozenset({"abort", "error"})
 """Reasons of servers that stop before the answer is complete: vLLM and SGLang, when they shut down or are paused."""
 
@@ -57,47 +49,14 @@ class AnswerReader:
 
     def __init__(self, request: CompletionRequest) -> None:
         self._request = request
-        self._wants_details = request.logprobs or request.return_token_ids
         self._choices = [_ChoiceReader(index, request) for index in range(request.n)]
         self._usage: Usage | None = None
         self._held: Delta | None = None
-        self._around: tuple[bytes, bytes, _ChoiceReader, bool] | None = None
+        self._texts = ChunkTexts(self._choices, request.logprobs or request.return_token_ids)
 
     def take_texts(self, events: Sequence[bytes], start: int) -> list[Delta]:
-        """Return the deltas of the events from `start` on that differ from the last text or reasoning in that alone.
-
-        All that stands around it was parsed and checked then, byte by byte. The first other event ends them.
-        """
-        if self._around is None or self._around[2].reason is not None:
-            return []
-        before, after, choice, is_reasoning = self._around
-        size, index, deltas = len(before), choice.index, []
-        for at in range(start, len(events)):
-            event = events[at]
-            if not (event.startswith(before) and event.endswith(after)):
-                break
-            found = _STRING.fullmatch(event, size, len(event) - len(after))
-            if found is None:
-                break
-            try:
-                text = found[1].decode()
-            except UnicodeDecodeError:
-                break
-            deltas.append(_delta("", 1, index, reasoning=text) if is_reasoning else _delta(text, 1, index))
-        choice.tokens += len(deltas)
-        choice.shown += len(deltas)
-        return deltas
-
-    def _remember(self, event: bytes, delta: Delta) -> None:
-        """Note what stands around the text or the reasoning of an event, where that is certain: its only, unescaped."""
-        pattern, names = (_REASONED, _REASONING) if delta.reasoning else (_CONTENT, ("content",))
-        found = pattern.search(event)
-        if found is None or b"\\" in event or found[1].decode() != (delta.reasoning or delta.text):
-            return
-        if sum([event.count(f'"{name}"'.encode()) for name in names]) != 1:
-            return
-        place = event[: found.end()], event[found.end(1) + 1 :]
-        self._around = (*place, self._choices[delta.index], bool(delta.reasoning))
+        """Return the deltas of the events from `start` on that need not be parsed; the first other event ends them."""
+        return self._texts.take_unparsed(events, start)
 
     def take(self, chunk: Any, event: bytes = b"") -> list[Delta]:
         """Return the deltas of a chunk, or of a whole answer. `event` is what the chunk was parsed from.
@@ -105,67 +64,12 @@ class AnswerReader:
         Raises `InvalidInput` for one of another shape, `AnswerBrokenOff`, and `BackendError` where token ids or
         log-probabilities were requested and do not come.
         """
-        if (text_only := self._text_only(chunk)) is not None:
-            self._remember(event, text_only)
+        if (text_only := self._texts.take(chunk, event)) is not None:
             return [text_only]
-        if self._take_plain_answer(chunk):
-            return []
         data = mapping(chunk)
         self._usage = optional(read_usage, data, "usage", None) or self._usage
         found = optional(lambda given: each(lambda choice: self._deltas(choice, data), given), data, "choices", ())
         return [delta for deltas in found for delta in deltas]
-
-    def _text_only(self, chunk: Any) -> Delta | None:
-        """Return the delta of a chunk that brings text or reasoning of one choice and nothing else; None for any other.
-
-        Most chunks are such ones; they need none of the parsers, which would come to the same.
-        """
-        try:
-            (choice,) = chunk["choices"]
-            delta, index = choice["delta"], choice.get("index")
-            content, reasoning = delta.get("content"), _reasoning(delta)
-            if type(content) is not str and content is not None:
-                return None
-            if bool(content) is bool(reasoning) or type(index) is not int or index < 0 or self._wants_details:
-                return None
-            if "message" in choice or chunk.get("usage") is not None or chunk.get("prompt_token_ids") is not None:
-                return None
-            if delta.get("tool_calls") is not None or any(choice.get(name) is not None for name in _MORE):
-                return None
-            if reasoning and delta.get("refusal") is not None:
-                return None
-            return self._choices[index].take_text(content or "", reasoning)
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError):
-            return None
-
-    def _take_plain_answer(self, chunk: Any) -> bool:
-        """Take a whole answer that is text of one choice, counted, if this is one and no more was requested.
-
-        Most whole answers are; the parsers would come to the same.
-        """
-        request = self._request
-        reader = self._choices[0]
-        if request.streamed or request.n > 1 or request.stop or self._wants_details or reader.reason or reader.tokens:
-            return False
-        try:
-            (choice,), usage = chunk["choices"], chunk["usage"]
-            message, reason = choice["message"], _ENDINGS[choice["finish_reason"]]
-            content, prompt, produced = message["content"], usage["prompt_tokens"], usage["completion_tokens"]
-            if type(content) is not str or type(choice["index"]) is not int or choice["index"]:
-                return False
-            if any(choice.get(name) is not None for name in _DETAILS) or message.get("tool_calls") not in (None, []):
-                return False
-            if not (type(prompt) is int and type(produced) is int and prompt >= 0 and produced >= 0):
-                return False
-            if any(message.get(name) not in _EMPTY for name in _REASONING) or chunk.get("prompt_token_ids") is not None:
-                return False
-            if any(usage.get(name) is not None for name in TOKEN_DETAILS):
-                return False
-        except (KeyError, TypeError, ValueError, AttributeError):
-            return False
-        reader.reason, reader.tokens, self._usage = reason, produced, Usage(prompt, produced)
-        self._held = _delta(content, produced, finish_reason=reason)
-        return True
 
     def end(self) -> Delta:
         """Return the last delta, with the usage. Raises `InvalidInput` when the answer is not complete."""
@@ -229,7 +133,7 @@ class _ChoiceReader:
         whole = "message" in choice
         message = required(mapping, choice, "message" if whole else "delta")
         content = optional(text, message, "content", "") or optional(text, message, "refusal", "")
-        reasoning = _reasoning(message)
+        reasoning = reasoning_of(message)
         calls = optional(self._all_calls, message, "tool_calls", ())
         entries, ids = optional(read_logprobs, choice, "logprobs", ()), read_token_ids(choice)
         reason = optional(self._finish_reason, choice, "finish_reason", None)
@@ -317,12 +221,3 @@ class _ChoiceReader:
         self._calls.add(index)
         call_id = optional(text, call, "id", "") or f"call_{self.index}_{index}"
         return ToolCallDelta(index, call_id, required(text, function, "name"), arguments)
-
-
-def _reasoning(message: Mapping[str, Any]) -> str:
-    """Return reasoning under the name that the server has for it."""
-    for name in _REASONING:
-        given = message.get(name)
-        if given and isinstance(given, str):
-            return given
-    return ""

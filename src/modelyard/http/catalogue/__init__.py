@@ -1,1 +1,1 @@
-"""The HTTP of `platform.catalogue`."""
+"""The HTTP routes and bodies of `platform.catalogue`."""

@@ -34,15 +34,12 @@ def show_catalogue(call: RouteCall) -> Response:
 
 @attrs.frozen
 class _Listing:
-    """The catalogue of one version as it is sent, with the tag of its bytes."""
-
     version: object
     body: bytes
     etag: str
 
 
 _LISTINGS: WeakKeyDictionary[Platform, _Listing] = WeakKeyDictionary()
-"""The last listing of each platform, by the view that the callers of its public routes share."""
 
 
 def _listing(platform: Platform) -> _Listing:
@@ -54,7 +51,6 @@ def _listing(platform: Platform) -> _Listing:
 
 
 def _knows(if_none_match: str, etag: str) -> bool:
-    """Return whether the client has this copy (RFC 9110, 13.1.2)."""
     return if_none_match.strip() == "*" or etag in (tag.strip().removeprefix("W/") for tag in if_none_match.split(","))
 
 
@@ -62,14 +58,12 @@ def _knows(if_none_match: str, etag: str) -> bool:
 
 
 def list_models(call: RouteCall) -> Response:
-    """List the models that the caller may use: the catalogue, then their trained models by name."""
     offered = map(ListedModel.of, call.platform.catalogue.list())
     trained = map(ListedModel.of_trained, call.platform.models.list())
     return json_response(ModelList("list", (*offered, *trained)))
 
 
 def show_model(call: RouteCall) -> Response:
-    """Show one model that the caller may use, by any of its names."""
     name = call.params["id"]
     found = call.platform.catalogue.resolve(name)
     return json_response(ListedModel(name, "model", found.entry.created, OWNER))

@@ -12,8 +12,6 @@ from modelyard.formats.constraints import Matching
 from modelyard.http.message import answering, each
 
 OWNER = "modelyard"
-"""Who owns the models of the catalogue in the list of the chat interfaces."""
-
 DecimalText = Annotated[str, Matching(r"\d+(\.\d+)?", "must be a decimal number without exponent")]
 CountryCode = Annotated[str, Matching("[A-Z]{2}", "must be an ISO 3166 alpha-2 code")]
 OptionalDate = Annotated[str | None, Matching(r"\d{4}-\d{2}-\d{2}", "must be a date in the form YYYY-MM-DD")]
@@ -78,7 +76,6 @@ class CatalogueBody:
 
     @classmethod
     def of(cls, entries: Iterable[CatalogueEntry]) -> Self:
-        """Describe every entry of the catalogue."""
         return cls(tuple(map(_show_entry, entries)))
 
 
@@ -93,12 +90,10 @@ class ListedModel:
 
     @classmethod
     def of(cls, entry: CatalogueEntry) -> Self:
-        """Describe an entry of the catalogue."""
         return cls(entry.id, "model", entry.created, OWNER)
 
     @classmethod
     def of_trained(cls, model: Model) -> Self:
-        """Describe a trained model."""
         name = f"{model.entity}/{model.project}/{model.name}"
         return cls(name, "model", int(model.created_at.timestamp()), model.entity)
 
@@ -112,6 +107,5 @@ class ModelList:
 
 
 def decimal(amount: Decimal) -> str:
-    """Write an exact amount as a decimal string without exponent, sign and trailing zeros."""
     text = format(amount.copy_abs(), "f")
     return text.rstrip("0").rstrip(".") if "." in text else text

@@ -1,1 +1,1 @@
-"""The HTTP of `platform.chat`."""
+"""The HTTP routes and bodies of `platform.chat`."""

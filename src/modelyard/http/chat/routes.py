@@ -18,11 +18,9 @@ from modelyard.http.route import Body, Route, RouteCall
 from modelyard.platform.chat.backend_stream import StreamStarted
 
 LONG = 1000
-"""Tokens from which an answer with details is written off the event loop."""
 
 
-def complete(call: RouteCall, training: bool = False) -> Flow[Response | None]:
-    """Answer a chat; for `training` with the log-probabilities and token ids that it needs."""
+def create_chat_completion(call: RouteCall, training: bool = False) -> Flow[Response | None]:
     platform = call.platform
     booked_on = attribution(call.headers, call.principal)
     parsed = call.body if type(call.body) is ParsedRequest else _structured(call.body, training)
@@ -45,7 +43,6 @@ def complete(call: RouteCall, training: bool = False) -> Flow[Response | None]:
 
 
 def _read(raw: bytes, training: bool = False) -> object:
-    """Return the request of a plain body, and the JSON of any other."""
     return read_plain_text(raw, training) or parse(raw)
 
 
@@ -69,14 +66,14 @@ def _chunks(started: StreamStarted, parsed: ParsedRequest) -> Chunks:
 
 
 def _routes(path: str, interface: Interface, training: bool) -> tuple[Route, ...]:
-    """Return the route with and without a slash at its end: a redirect would lose bodies and keys."""
+    """Return the route with and without a trailing slash: a redirect would lose bodies and keys."""
     return tuple(
         Route(
             "POST",
             path + end,
             interface,
             Auth.BEARER,
-            partial(complete, training=True) if training else complete,
+            partial(create_chat_completion, training=True) if training else create_chat_completion,
             body=Body.CHAT,
             read=partial(_read, training=True) if training else _read,
             request=ChatRequest,

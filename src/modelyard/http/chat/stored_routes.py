@@ -43,8 +43,7 @@ def _shown(stored: StoredCompletion) -> bytes:
     return answered[:-1] + b',"metadata":' + dumps(stored.metadata) + b"}"
 
 
-def list_stored(call: RouteCall) -> Response:
-    """List the completions that were stored, oldest first unless another order is requested."""
+def list_chat_completions(call: RouteCall) -> Response:
     metadata = {
         name.removeprefix("metadata[").removesuffix("]"): values[-1]
         for name, values in call.query.items()
@@ -61,7 +60,7 @@ def list_stored(call: RouteCall) -> Response:
     return Response(200, [JSON_HEADER], b'{"data":[' + b",".join(map(_shown, page)) + b"]," + rest[1:])
 
 
-def show_stored(call: RouteCall) -> Response:
+def show_chat_completion(call: RouteCall) -> Response:
     """Show a completion that was stored."""
     return Response(200, [JSON_HEADER], _shown(call.platform.chat.get(call.params["completion_id"])))
 
@@ -78,7 +77,7 @@ def _routes(base: str, interface: Interface) -> tuple[Route, ...]:
         f"{base}/chat/completions",
         interface,
         Auth.BEARER,
-        list_stored,
+        list_chat_completions,
         response=StoredChatCompletionPage,
         summary="List the completions that were stored.",
         query=(*PAGING, *NAMESPACE, *_FILTERS),
@@ -89,7 +88,7 @@ def _routes(base: str, interface: Interface) -> tuple[Route, ...]:
         f"{base}/chat/completions/{{completion_id}}",
         interface,
         Auth.BEARER,
-        show_stored,
+        show_chat_completion,
         response=StoredChatCompletion,
         summary="Show a completion that was stored.",
         error_format=ERROR,

@@ -1,1 +1,1 @@
-"""The HTTP of `platform.evaluations`."""
+"""The HTTP routes and bodies of `platform.evaluations`."""

@@ -107,7 +107,6 @@ show_comparison = answering(
     metrics=each(_show_metric, "metrics"),
     not_compared="uncompared",
 )
-"""Describes a comparison."""
 
 
 @attrs.frozen
@@ -142,7 +141,7 @@ class ExportedPrediction:
 _MEDIA = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
 
 
-def compare_runs(call: RouteCall) -> Flow[Response]:
+def compare_evaluation_runs(call: RouteCall) -> Flow[Response]:
     """Compare two runs, row by row."""
     namespace = namespace_of(call)
     body = body_of(ComparisonRequest, call)
@@ -163,7 +162,7 @@ def compare_runs(call: RouteCall) -> Flow[Response]:
     return cast(Response, (yield flow.Call(answer, threads=call.threads)))
 
 
-def export_run(call: RouteCall) -> Flow[Response]:
+def export_evaluation_run(call: RouteCall) -> Flow[Response]:
     """Read every prediction of a run with its scores, as JSON Lines or CSV."""
     namespace = namespace_of(call)
     wanted = _format(call)
@@ -195,7 +194,7 @@ ROUTES = (
     evaluation_route(
         "POST",
         "/eval_results/compare",
-        compare_runs,
+        compare_evaluation_runs,
         body=Body.CONTROL,
         request=ComparisonRequest,
         response=ComparisonObject,
@@ -203,7 +202,7 @@ ROUTES = (
     evaluation_route(
         "GET",
         "/evaluation_runs/{run_id}/export",
-        export_run,
+        export_evaluation_run,
         query=(_FORMAT,),
         response=ExportedPrediction,
         media="application/jsonl",

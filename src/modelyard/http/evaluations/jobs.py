@@ -68,7 +68,6 @@ class StatusOf:
 
 
 def check_references(body: EvaluateModel | Rescore) -> None:
-    """Refuse members that are not references. Raises `InvalidInput` naming every one."""
     found = [
         Problem(("body", *loc), wrong.msg, wrong.type)
         for loc, text, kinds in _references(body)
@@ -116,7 +115,6 @@ class EvaluationEventObject:
 
 
 show_event = answering(EvaluationEventObject)
-"""Describes an event."""
 
 
 @attrs.frozen
@@ -159,7 +157,6 @@ class StatusAnswer:
 
 
 def status_answer(status: RunStatus) -> StatusAnswer:
-    """Describe how far a run has come."""
     if status.run.state is RunState.RUNNING:
         return StatusAnswer(StatusRunning("running", status.completed_rows, status.total_rows))
     if status.run.state is RunState.COMPLETED:
@@ -190,16 +187,14 @@ class _Work(TypedDict, total=False):
 
 
 def _work_of(body: EvaluateModel | Rescore) -> _Work:
-    """Return how workers are to work on the run: in how many jobs, and what each needs."""
     work: _Work = {} if body.shards is None else {"shards": body.shards}
     return work if body.needs is None else {**work, "needs": resources_of(body.needs)}
 
 
 _MEMBERS = {"model": "model_ref", **dict.fromkeys(("evaluation", "rows", "scorers"), "evaluation_ref")}
-"""The members of the body that the arguments come from: rows and scorers are those of the evaluation."""
 
 
-def rescore(call: RouteCall) -> Response:
+def rescore_evaluation_run(call: RouteCall) -> Response:
     """Have a worker score the outputs of a run again, in a new run."""
     body = body_of(Rescore, call)
     namespace = _namespace(call, body.project_id)
@@ -214,7 +209,7 @@ def rescore(call: RouteCall) -> Response:
     return json_response(RescoreQueued(run.id, run.id))
 
 
-def resume_run(call: RouteCall) -> Response:
+def resume_evaluation_run(call: RouteCall) -> Response:
     """Have a worker resume a run that failed; rows that were stored are not run again."""
     run = call.platform.evaluations.runs.get(call.params["run_id"], **namespace_of(call))
     call.platform.jobs.require_worker("evaluation")
@@ -222,7 +217,7 @@ def resume_run(call: RouteCall) -> Response:
     return json_response(Success(True))
 
 
-def list_events(call: RouteCall) -> Response:
+def list_evaluation_events(call: RouteCall) -> Response:
     """List the events so far of a run that a worker runs, one JSON object a line."""
     namespace, query = namespace_of(call), ListingQuery(call.query)
     query.check()
@@ -231,7 +226,7 @@ def list_events(call: RouteCall) -> Response:
     return query.response_of(events, show_event)
 
 
-def show_status(call: RouteCall) -> Response:
+def show_evaluation_status(call: RouteCall) -> Response:
     """Show how far a run has come; for one that does not exist the status is `not_found`."""
     body = body_of(StatusOf, call)
     namespace = _namespace(call, body.project_id)
@@ -242,7 +237,6 @@ def show_status(call: RouteCall) -> Response:
 
 
 def _namespace(call: RouteCall, project_id: str) -> NamespaceArguments:
-    """Return the entity and project of a body. Raises `Forbidden`."""
     entity, _, project = project_id.partition("/")
     call.principal.require(entity, project)
     return {"entity": entity, "project": project}
@@ -254,13 +248,13 @@ _job_route = partial(_route, headers=(IDEMPOTENCY_KEY,))
 
 ROUTES: tuple[Route, ...] = (
     _job_route("/evaluations/evaluate_model", evaluate_model, request=EvaluateModel, response=EvaluationQueued),
-    _job_route("/evaluations/rescore", rescore, request=Rescore, response=RescoreQueued),
-    _route("/evaluations/status", show_status, request=StatusOf, response=StatusAnswer),
-    evaluation_route("POST", RUNS + "/{run_id}/resume", resume_run, response=Success),
+    _job_route("/evaluations/rescore", rescore_evaluation_run, request=Rescore, response=RescoreQueued),
+    _route("/evaluations/status", show_evaluation_status, request=StatusOf, response=StatusAnswer),
+    evaluation_route("POST", RUNS + "/{run_id}/resume", resume_evaluation_run, response=Success),
     evaluation_route(
         "GET",
         RUNS + "/{run_id}/events",
-        list_events,
+        list_evaluation_events,
         query=WINDOW,
         response=EvaluationEventObject,
         media="application/jsonl",

@@ -112,7 +112,6 @@ _DIGESTS = Parameter("digests", TEXTS, "Which versions to delete; all when absen
 
 
 def _routes(kind: ObjectKind, create: Creator, request: type, created: type, shown: type, body: Body) -> list[Route]:
-    """Declare the four routes of one kind of object."""
     word = kind.value
     one, version = f"/{word}s/{{object_id}}", f"/{word}s/{{object_id}}/versions/{{version}}"
     article = "an" if word[0] in "aeiou" else "a"
@@ -126,6 +125,7 @@ def _routes(kind: ObjectKind, create: Creator, request: type, created: type, sho
             response=created,
             links={"object_id": "object_id", "version": "digest"},
             summary=f"Store the next version of {article} {word}; equal content is the version that has it.",
+            operation=f"create_{word}_version",
         ),
         evaluation_route(
             "GET",
@@ -135,6 +135,7 @@ def _routes(kind: ObjectKind, create: Creator, request: type, created: type, sho
             response=shown,
             media="application/jsonl",
             summary=f"List the versions of all {word}s, one JSON object a line.",
+            operation=f"list_{word}_versions",
         ),
         evaluation_route(
             "GET",
@@ -143,6 +144,7 @@ def _routes(kind: ObjectKind, create: Creator, request: type, created: type, sho
             query=(_EAGER,) if kind is ObjectKind.OP else (),
             response=shown,
             summary=f"Show a version of {article} {word}, by digest, `v<n>`, `latest` or alias.",
+            operation=f"show_{word}_version",
         ),
         evaluation_route(
             "DELETE",
@@ -151,6 +153,7 @@ def _routes(kind: ObjectKind, create: Creator, request: type, created: type, sho
             query=(_DIGESTS,),
             response=NumDeleted,
             summary=f"Delete versions of {article} {word}; those that do not exist are not counted.",
+            operation=f"delete_{word}_versions",
         ),
     ]
 

@@ -20,7 +20,7 @@ _name = Length(1, 512)
 _text = Length(0, 20_000)
 _ROWS = "rows"
 _IDENTIFYING = {"schema": {"pattern": r"[\w\s/-]"}}
-"""What a name must hold, so that an id can be made of it."""
+"""The characters of a name of which an id can be made."""
 
 _SCORER = {"described_as": reduce(or_, RULES.values())}
 
@@ -87,7 +87,6 @@ class OpCreate:
 
 
 def content_of(body: Any) -> dict[str, Any]:
-    """Return the members of a body that are the content of the new version: all but its name."""
     return {name: value for name, value in attrs.asdict(body, recurse=False).items() if name != "name"}
 
 
@@ -95,7 +94,6 @@ def content_of(body: Any) -> dict[str, Any]:
 
 
 def dataset_request(chunks: Iterable[bytes]) -> DatasetCreate:
-    """Read the body of a dataset, and check its rows without keeping them. Raises `InvalidInput`."""
     rest: dict[str, Any] = {}
     problems: list[Problem] = []
     for number, row in _members(chunks, rest):
@@ -111,12 +109,10 @@ def dataset_request(chunks: Iterable[bytes]) -> DatasetCreate:
 
 
 def dataset_rows(chunks: Iterable[bytes]) -> Iterator[Any]:
-    """Read the rows in the body of a dataset, one at a time."""
     return (row for _, row in _members(chunks, {}))
 
 
 def _members(chunks: Iterable[bytes], rest: dict[str, Any]) -> Iterator[tuple[int, Any]]:
-    """Yield the rows with their numbers, and put the other members in `rest`, where the rows are an empty list."""
     reader = JsonReader(chunks, at=("body",))
     for name in reader.members():
         if name == _ROWS and not reader.is_null():
@@ -163,8 +159,6 @@ class EvaluationCreated(VersionCreated):
 
 @attrs.frozen
 class VersionObject:
-    """The members of every version."""
-
     object_id: str
     digest: str
     version_index: int
@@ -233,13 +227,11 @@ _CREATED: Mapping[ObjectKind, Any] = {
 
 
 def created_object(version: ObjectVersion) -> VersionCreated:
-    """Answer the creation of a version."""
     place, created = (version.digest, version.object_id, version.index), _CREATED.get(version.kind)
     return VersionCreated(*place) if created is None else created(*place, str(version.ref))
 
 
 def version_object(version: ObjectVersion) -> VersionObject:
-    """Describe a version. A member that its content lacks is empty."""
     place, content = (version.object_id, version.digest, version.index, version.created_at), version.content
     if version.kind is ObjectKind.OP:
         return OpObject(*place, content.get("source_code", ""))

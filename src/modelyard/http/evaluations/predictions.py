@@ -46,7 +46,6 @@ class PredictionCreate:
 
     @property
     def spans(self) -> list[dict[str, str]]:
-        """The spans as plain data."""
         return [attrs.asdict(span) for span in self.genai_span_ref or ()]
 
 
@@ -68,7 +67,6 @@ class ScoreCreate:
 
 
 def part_filters(query: Query) -> Mapping[str, str | None]:
-    """Read the filter of a listing of predictions or scores; without a run, all of the project are listed."""
     return {"run_id": query.text("evaluation_run_id")}
 
 
@@ -142,7 +140,6 @@ class ScoreObject:
 
 
 def usd(name: str) -> Callable[[Any], str | None]:
-    """Return a function that writes the cost in an attribute of a value as plain decimal text."""
     cost = attrgetter(name)
     return lambda value: None if (amount := cost(value)) is None else f"{amount:f}"
 
@@ -157,7 +154,6 @@ show_prediction = answering(
     latency_seconds="latency",
     cost=usd("cost"),
 )
-"""Describes a prediction."""
 
 show_score = answering(
     ScoreObject,
@@ -167,7 +163,6 @@ show_score = answering(
     wb_user_id="user_id",
     judge_cost=usd("judge_cost"),
 )
-"""Describes a score."""
 
 
 # ---- routes

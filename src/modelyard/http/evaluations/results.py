@@ -75,7 +75,6 @@ class EvalResultsQuery:
 
 
 def query_options(body: EvalResultsQuery) -> QueryOptions:
-    """Return the options of a query. Raises `InvalidInput`, and `CallerError` for fields that results do not have."""
     return {
         "where": _conditions(body.filters),
         "match": "all" if body.filter_logic_operator == "and" else "any",
@@ -92,7 +91,6 @@ def query_options(body: EvalResultsQuery) -> QueryOptions:
 
 
 def _conditions(given: Sequence[EvalResultsFilter]) -> dict[str | None, Expression]:
-    """Return the condition on each run; several filters of one run must hold for one trial."""
     found: dict[str | None, Expression] = {}
     problems: list[Problem] = []
     for at, one in enumerate(given):
@@ -184,11 +182,9 @@ class EvalResults:
 # ---- how it is made ----------------------------------------------------------------------------------------------
 
 Names = Mapping[str, Mapping[str, str]]
-"""The names of the scorers of each run."""
 
 
 def show_row(row: ResultRow[FullScoredPrediction], names: Names, body: EvalResultsQuery) -> EvalResultsRow:
-    """Describe a row in the runs that have it."""
     evaluations = (
         EvalResultsRowEvaluation(run_id, tuple(_show_trial(trial, names[run_id], body) for trial in trials))
         for run_id, trials in row.runs.items()
@@ -197,7 +193,6 @@ def show_row(row: ResultRow[FullScoredPrediction], names: Names, body: EvalResul
 
 
 def _show_trial(trial: FullScoredPrediction, names: Mapping[str, str], body: EvalResultsQuery) -> EvalResultsTrial:
-    """Describe a trial, its scores by the names of their scorers."""
     prediction, scores = trial
     children = body.include_predict_and_score_children
     # The scorer of a score that came after the names were read goes by its reference.
@@ -218,7 +213,6 @@ def _show_trial(trial: FullScoredPrediction, names: Mapping[str, str], body: Eva
 
 
 def show_summary(summary: RunSummary, run: EvaluationRun, include_costs: bool) -> EvalResultsEvaluation:
-    """Describe the summary of a run."""
     return EvalResultsEvaluation(
         evaluation_call_id=run.id,
         trial_count=summary.trial_count,
@@ -234,14 +228,13 @@ def show_summary(summary: RunSummary, run: EvaluationRun, include_costs: bool) -
 
 
 def _usd(cost: Decimal | None) -> float | None:
-    """Write a cost as a number, as the clients of this interface read it."""
     return None if cost is None else float(cost)
 
 
 # ---- routes
 
 
-def query_results(call: RouteCall) -> Response:
+def query_evaluation_results(call: RouteCall) -> Response:
     """Show the rows of runs, joined by their digests: filtered, sorted, in pages and summed up."""
     namespace = namespace_of(call)
     body = body_of(EvalResultsQuery, call)
@@ -266,7 +259,6 @@ def _whole(results: Results, rows: tuple[EvalResultsRow, ...], body: EvalResults
 
 
 def _stream(first: tuple[EvalResultsRow, ...], others: Iterator[EvalResultsRow], whole: bytes) -> Iterator[bytes]:
-    """Write `whole`, which has no rows, piece by piece with these."""
     begin, _, end = whole.partition(b"[]")
     yield begin + b"[" + b",".join(map(dump, first))
     while some := list(islice(others, FIRST_LINES)):
@@ -276,6 +268,11 @@ def _stream(first: tuple[EvalResultsRow, ...], others: Iterator[EvalResultsRow],
 
 ROUTES: tuple[Route, ...] = (
     evaluation_route(
-        "POST", "/eval_results/query", query_results, body=Body.CONTROL, request=EvalResultsQuery, response=EvalResults
+        "POST",
+        "/eval_results/query",
+        query_evaluation_results,
+        body=Body.CONTROL,
+        request=EvalResultsQuery,
+        response=EvalResults,
     ),
 )

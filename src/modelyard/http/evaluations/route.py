@@ -43,7 +43,7 @@ _IN_PATH = {("entity",), ("project",)}
 
 @contextmanager
 def problems_in_request() -> Iterator[None]:
-    """Locate the problems that a use case raises where the client put the values: in the path or the body."""
+    """Locate the problems of a use case where the client put the values: in the path or the body."""
     try:
         yield
     except InvalidInput as error:
@@ -55,8 +55,6 @@ def _moved(problem: Problem) -> Problem:
 
 
 class NamespaceArguments(TypedDict):
-    """The arguments that name an entity and a project."""
-
     entity: str
     project: str
 
@@ -70,15 +68,12 @@ def namespace_of(call: RouteCall) -> NamespaceArguments:
 
 
 SIMILAR = 0.8
-"""How much a member must be like a known one to count as misspelt: what is less alike is not meant for us."""
+"""How similar a member must be to a known one to count as misspelt; others are meant for another server."""
 
 
 def body_of(cls: type[T], call: RouteCall) -> T:
-    """Read a body.
-
-    Raises `InvalidInput`, also for a member that is misspelt: it would be ignored, as those are that are unlike any
-    known one.
-    """
+    """Read a body. Raises `InvalidInput`, also for a misspelt member; a member that is unlike any known one is
+    ignored."""
     given = call.body if isinstance(call.body, dict) else {}
     known = {field.name for field in attrs.fields(cast(type[attrs.AttrsInstance], cls))}
     missing = sorted(known - given.keys())
@@ -98,15 +93,12 @@ def body_of(cls: type[T], call: RouteCall) -> T:
 
 
 def optional_body(cls: type[T], call: RouteCall) -> T:
-    """Read a body that may be left out. Raises `InvalidInput`."""
     return structure(cls, {} if call.body is None else call.body, "body")
 
 
 def body_with_references(cls: type[T], call: RouteCall, **kinds: frozenset[RefKind]) -> T:
-    """Read a body whose members named in `kinds` are references. Raises `InvalidInput`.
-
-    A body that does not fit is refused with its wrong references too, so that all problems are reported at once.
-    """
+    """Read a body in which the members named in `kinds` are references. Raises `InvalidInput`. A body that does not fit
+    is refused with its wrong references too, so that all problems are reported at once."""
     try:
         return body_of(cls, call)
     except InvalidInput as wrong:
@@ -155,8 +147,6 @@ class GenaiSpanRef:
 
 
 class ListingQuery(Query):
-    """The query of a listing: which part is requested, and any filters."""
-
     def __init__(self, parameters: Mapping[str, Sequence[str]]) -> None:
         super().__init__(parameters)
         self.limit: int | None = self.whole("limit")
@@ -164,11 +154,9 @@ class ListingQuery(Query):
         self.after: str | None = self.text("after")
 
     def response(self, listing: Listing[T], shown: Callable[[T], object]) -> Response:
-        """Return the requested part of a listing, one JSON object a line."""
         return self.response_of(iter(listing) if self.after is None else listing.after(self.after), shown)
 
     def response_of(self, items: Iterator[T], shown: Callable[[T], object]) -> Response:
-        """Return the requested part of the items that follow `after`, one JSON object a line."""
         items = islice(items, self.offset, None if self.limit is None else self.offset + self.limit)
         return json_lines(map(shown, items))
 
@@ -182,7 +170,6 @@ def evaluation_route(method: str, path: str, handler: Handler, **more: Any) -> R
 
 
 def creation_route(path: str, create: Callable[[RouteCall], T], show: Callable[[T], object], **more: Any) -> Route:
-    """Declare a route that answers what `show` makes of what `create` creates: once for each idempotency key."""
     return evaluation_route("POST", path, creating(create, show), headers=(IDEMPOTENCY_KEY,), **more)
 
 
@@ -200,10 +187,8 @@ def stored_routes(
     filters: tuple[Parameter, ...],
     arguments: Callable[[Query], Mapping[str, Any]],
 ) -> tuple[Route, ...]:
-    """Declare the routes that show, list and delete the records of one kind.
-
-    `id` is the parameter of the path, and `ids` that of a deletion. `arguments` reads the filters of a listing.
-    """
+    """Declare the routes that show, list and delete the records of one kind. `id` is the parameter of the path, and
+    `ids` that of a deletion. `arguments` reads the filters of a listing."""
 
     def read(call: RouteCall) -> Response:
         return json_response(show(stored(call.platform.evaluations).get(call.params[id], **namespace_of(call))))
@@ -221,13 +206,30 @@ def stored_routes(
         query.check()
         return json_response(NumDeleted(stored(call.platform.evaluations).delete(wanted, **namespace)))
 
+    operation = path.removeprefix("/")
     plural, parts = f"{noun}s", " with their scores" if noun == "prediction" else ""
     deleting = f"Delete {plural}{parts}; those that do not exist are not counted."
     listing = f"List {plural}, one JSON object a line."
     return (
-        evaluation_route("GET", f"{path}/{{{id}}}", read, response=shown, summary=f"Show a {noun}."),
         evaluation_route(
-            "GET", path, list_all, query=filters + WINDOW, response=shown, media="application/jsonl", summary=listing
+            "GET",
+            f"{path}/{{{id}}}",
+            read,
+            response=shown,
+            summary=f"Show a {noun}.",
+            operation=f"show_{operation[:-1]}",
         ),
-        evaluation_route("DELETE", path, delete, query=(ids,), response=NumDeleted, summary=deleting),
+        evaluation_route(
+            "GET",
+            path,
+            list_all,
+            query=filters + WINDOW,
+            response=shown,
+            media="application/jsonl",
+            summary=listing,
+            operation=f"list_{operation}",
+        ),
+        evaluation_route(
+            "DELETE", path, delete, query=(ids,), response=NumDeleted, summary=deleting, operation=f"delete_{operation}"
+        ),
     )

@@ -95,7 +95,6 @@ class EvaluationRunObject:
 
 
 show_run = answering(EvaluationRunObject, evaluation_run_id="id")
-"""Describes a run."""
 
 
 @attrs.frozen
@@ -141,7 +140,6 @@ show_checkpoint = answering(
     step="checkpoint.step",
     steps=each(answering(TrainedStepObject), "steps"),
 )
-"""Describes the lineage of a checkpoint."""
 
 show_lineage = answering(
     RunLineageObject,
@@ -151,13 +149,12 @@ show_lineage = answering(
     checkpoint=lambda found: None if found.checkpoint is None else show_checkpoint(found.checkpoint),
     has_more="more",
 )
-"""Describes the lineage of a run."""
 
 
 # ---- routes
 
 
-def create_run(call: RouteCall) -> EvaluationRun:
+def create_evaluation_run(call: RouteCall) -> EvaluationRun:
     """Create a run."""
     namespace = namespace_of(call)
     body = body_with_references(EvaluationRunCreate, call, evaluation=EVALUATION_KINDS, model=MODEL_KINDS)
@@ -167,7 +164,7 @@ def create_run(call: RouteCall) -> EvaluationRun:
         )
 
 
-def finish_run(call: RouteCall) -> Response:
+def finish_evaluation_run(call: RouteCall) -> Response:
     """Complete a run; again with an equal summary, or without one, changes nothing."""
     namespace = namespace_of(call)
     body = optional_body(EvaluationRunFinish, call)
@@ -176,12 +173,12 @@ def finish_run(call: RouteCall) -> Response:
     return json_response(Success(True))
 
 
-def cancel_run(call: RouteCall) -> Response:
+def cancel_evaluation_run(call: RouteCall) -> Response:
     """End a running run that is no longer wanted."""
     return _stop(call, call.platform.evaluations.runs.cancel)
 
 
-def fail_run(call: RouteCall) -> Response:
+def fail_evaluation_run(call: RouteCall) -> Response:
     """End a running run because it went wrong."""
     return _stop(call, call.platform.evaluations.runs.fail)
 
@@ -195,7 +192,7 @@ def _stop(call: RouteCall, stop: Callable[..., EvaluationRun]) -> Response:
     return json_response(Success(True))
 
 
-def read_lineage(call: RouteCall) -> Response:
+def show_evaluation_lineage(call: RouteCall) -> Response:
     """Show what a run was made from, what was made from it, and the checkpoint that it evaluated."""
     lineage = call.platform.evaluations.runs.lineage(call.params["run_id"], **namespace_of(call))
     return json_response(show_lineage(lineage))
@@ -213,7 +210,7 @@ _FILTERS = (
 ROUTES: tuple[Route, ...] = (
     creation_route(
         RUNS,
-        create_run,
+        create_evaluation_run,
         lambda run: EvaluationRunCreated(run.id),
         body=Body.CONTROL,
         request=EvaluationRunCreate,
@@ -236,10 +233,10 @@ ROUTES: tuple[Route, ...] = (
             "POST", f"{RUNS}/{{run_id}}/{word}", handler, body=Body.CONTROL, request=request, response=Success
         )
         for word, handler, request in (
-            ("finish", finish_run, EvaluationRunFinish),
-            ("cancel", cancel_run, EvaluationRunStop),
-            ("fail", fail_run, EvaluationRunStop),
+            ("finish", finish_evaluation_run, EvaluationRunFinish),
+            ("cancel", cancel_evaluation_run, EvaluationRunStop),
+            ("fail", fail_evaluation_run, EvaluationRunStop),
         )
     ),
-    evaluation_route("GET", RUNS + "/{run_id}/lineage", read_lineage, response=RunLineageObject),
+    evaluation_route("GET", RUNS + "/{run_id}/lineage", show_evaluation_lineage, response=RunLineageObject),
 )

@@ -1,1 +1,1 @@
-"""The HTTP of `platform.health`."""
+"""The HTTP routes and bodies of `platform.health`."""

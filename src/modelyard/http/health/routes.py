@@ -19,26 +19,25 @@ class HealthBody:
     status: str
 
 
-def health(call: RouteCall) -> Response:
+def show_health(call: RouteCall) -> Response:
     """Report that the platform answers."""
     return json_response(HealthBody(call.platform.health.check()))
 
 
-def live(call: RouteCall) -> Flow[Response]:
+def check_liveness(call: RouteCall) -> Flow[Response]:
     """Report that the process answers, whether or not its store does."""
     yield from ()  # a flow, so that it takes no thread of the store's
     return json_response(HealthBody("ok"))
 
 
-def ready(call: RouteCall) -> Response:
+def check_readiness(call: RouteCall) -> Response:
     """Report whether requests can be served: 503 while the store or the artifacts cannot be reached."""
     if call.platform.health.ready():
         return json_response(HealthBody("ok"))
     return json_response(HealthBody("unavailable"), 503, [("retry-after", "1")])
 
 
-def system_check(call: RouteCall) -> Response:
-    """Try every part of the platform; the status is 503 when one fails."""
+def check_system(call: RouteCall) -> Response:
     check = call.platform.health.system_check()
     return json_response(attrs.asdict(check), 200 if check.success else 503)
 
@@ -51,7 +50,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/health",
         TRAINING,
         Auth.BEARER,
-        health,
+        show_health,
         response=HealthBody,
         summary="Report that the platform answers.",
     ),
@@ -60,12 +59,12 @@ ROUTES: tuple[Route, ...] = (
         "/v1/system-check",
         TRAINING,
         Auth.BEARER,
-        system_check,
+        check_system,
         response=SystemCheck,
         statuses=(200, 503),
         summary="Try every part of the platform.",
     ),
-    _probe("/livez", live),
-    _probe("/readyz", ready, statuses=(200, 503)),
-    _probe("/health", ready, statuses=(200, 503)),
+    _probe("/livez", check_liveness),
+    _probe("/readyz", check_readiness, statuses=(200, 503)),
+    _probe("/health", check_readiness, statuses=(200, 503), operation="check_health"),
 )

@@ -1,1 +1,1 @@
-"""HTTP of `platform.keys`."""
+"""The HTTP routes and bodies of `platform.keys`."""

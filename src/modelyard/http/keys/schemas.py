@@ -62,5 +62,4 @@ class KeyCreated:
 
     @classmethod
     def of(cls, new: NewKey) -> Self:
-        """Show a new key."""
         return cls(new.secret, key_object(new.key))

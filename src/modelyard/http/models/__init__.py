@@ -1,1 +1,1 @@
-"""The HTTP of `platform.models`."""
+"""The HTTP routes and bodies of `platform.models`."""

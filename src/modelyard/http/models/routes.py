@@ -51,7 +51,7 @@ _STEP = re.compile(r"0|[1-9][0-9]{0,17}")
 # ---- models ------------------------------------------------------------------------------------------------------
 
 
-def create_model(call: RouteCall) -> Model:
+def create_trainable_model(call: RouteCall) -> Model:
     """Create a model, or return the one of that name."""
     body = structure(ModelCreate, call.body, "body")
     with problems_at("body"):
@@ -64,7 +64,7 @@ def create_model(call: RouteCall) -> Model:
         )
 
 
-def list_models(call: RouteCall) -> Response:
+def list_trainable_models(call: RouteCall) -> Response:
     """List models in the order of their creation."""
     with problems_at("query"):
         models, entity, project = call.platform.models, call.one("entity"), call.one("project")
@@ -72,12 +72,12 @@ def list_models(call: RouteCall) -> Response:
     return json_response(TrainableModelPage.of(page))
 
 
-def show_model(call: RouteCall) -> Response:
+def show_trainable_model(call: RouteCall) -> Response:
     """Show a model."""
     return json_response(model_object(call.platform.models.get(call.params["model_id"])))
 
 
-def delete_model(call: RouteCall) -> Response:
+def delete_trainable_model(call: RouteCall) -> Response:
     """Delete a model with its checkpoints, logs and files; its jobs end, and stay readable."""
     deleted = call.platform.models.delete(call.params["model_id"])
     return json_response(model_deleted(deleted))
@@ -106,12 +106,12 @@ def delete_checkpoints(call: RouteCall) -> Response:
     return json_response(checkpoints_deleted(deleted))
 
 
-def list_files(call: RouteCall) -> Response:
+def list_checkpoint_files(call: RouteCall) -> Response:
     """List the files of a checkpoint."""
     return json_response(CheckpointFiles.of(call.platform.models.checkpoint(call.params["model_id"], _step(call))))
 
 
-def download_file(call: RouteCall) -> Response:
+def download_checkpoint_file(call: RouteCall) -> Response:
     """Download a file of a checkpoint."""
     models, model_id, name = call.platform.models, call.params["model_id"], call.params["name"]
     checkpoint = models.checkpoint(model_id, _step(call))
@@ -128,7 +128,7 @@ def _step(call: RouteCall) -> int:
 # ---- logs ----------------------------------------------------------------------------------------------------------
 
 
-def log_to_model(call: RouteCall) -> TrajectoryLog:
+def log_trajectories(call: RouteCall) -> TrajectoryLog:
     """Store trajectory groups of a split, such as "val", with their rewards and metrics."""
     model = call.platform.models.get(call.params["model_id"])
     with groups_body(call) as (rest, stored):
@@ -152,7 +152,7 @@ def list_aliases(call: RouteCall) -> Response:
     return json_response(AliasPage.of(Page(tuple(aliases), has_more=False)))
 
 
-def promote(call: RouteCall) -> Response:
+def set_alias(call: RouteCall) -> Response:
     """Point an alias to a checkpoint, if that meets the requirement. Idempotent."""
     body = promotion_request(call.body)
     with problems_at("path"):
@@ -163,7 +163,7 @@ def promote(call: RouteCall) -> Response:
     return json_response(promotion_object(change))
 
 
-def roll_back(call: RouteCall) -> Promotion:
+def roll_back_alias(call: RouteCall) -> Promotion:
     """Point an alias to the checkpoint that it pointed to before."""
     with problems_at("path"):
         return call.platform.models.rollback(call.params["model_id"], call.params["alias"])
@@ -190,15 +190,15 @@ _ID = {"model_id": "id"}
 ROUTES: tuple[Route, ...] = (
     _creation(
         MODELS,
-        creating(create_model, model_object),
+        creating(create_trainable_model, model_object),
         body=Body.CONTROL,
         request=ModelCreate,
         response=TrainableModel,
         links=_ID,
     ),
-    _route("GET", MODELS, list_models, query=(*NAMESPACE, *PAGING), response=TrainableModelPage),
-    _route("GET", MODEL, show_model, response=TrainableModel, links=_ID),
-    _route("DELETE", MODEL, delete_model, response=ModelDeleted),
+    _route("GET", MODELS, list_trainable_models, query=(*NAMESPACE, *PAGING), response=TrainableModelPage),
+    _route("GET", MODEL, show_trainable_model, response=TrainableModel, links=_ID),
+    _route("DELETE", MODEL, delete_trainable_model, response=ModelDeleted),
     _route("GET", CHECKPOINTS, list_checkpoints, query=PAGING, response=CheckpointPage),
     _route(
         "DELETE",
@@ -208,19 +208,19 @@ ROUTES: tuple[Route, ...] = (
         request=CheckpointsDelete,
         response=CheckpointsDeleted,
     ),
-    _route("GET", FILES, list_files, response=CheckpointFiles),
-    _route("GET", f"{FILES}/{{name}}", download_file, media="application/octet-stream"),
+    _route("GET", FILES, list_checkpoint_files, response=CheckpointFiles),
+    _route("GET", f"{FILES}/{{name}}", download_checkpoint_file, media="application/octet-stream"),
     _creation(
         f"{MODEL}/log",
-        creating(log_to_model, lambda log: Logged()),
+        creating(log_trajectories, lambda log: Logged()),
         body=Body.DATA,
         request=LogCreate,
         response=Logged,
     ),
     _route("GET", "/v1/preview/base-models", list_base_models, response=tuple[str, ...]),
     _route("GET", ALIASES, list_aliases, response=AliasPage),
-    _route("PUT", ALIAS, promote, body=Body.CONTROL, request=PromotionCreate, response=PromotionObject),
+    _route("PUT", ALIAS, set_alias, body=Body.CONTROL, request=PromotionCreate, response=PromotionObject),
     _route("DELETE", ALIAS, remove_alias, response=PromotionObject),
-    _creation(f"{ALIAS}/rollback", creating(roll_back, promotion_object), response=PromotionObject),
+    _creation(f"{ALIAS}/rollback", creating(roll_back_alias, promotion_object), response=PromotionObject),
     _route("GET", f"{ALIAS}/promotions", list_promotions, query=PAGING, response=PromotionPage),
 )

@@ -65,7 +65,6 @@ class Requirement:
     lower_is_better: tuple[str, ...] = attrs.field(default=(), validator=Length(0, 200))
 
     def not_worse(self) -> NotWorse:
-        """Return the requirement as a value of the domain. Raises `InvalidInput`."""
         runs: PromotionRuns | None = None
         if self.runs is not None:
             runs = {"baseline": self.runs.baseline, "candidate": self.runs.candidate}
@@ -81,10 +80,8 @@ class PromotionCreate:
 
 
 def promotion_request(value: object) -> PromotionCreate:
-    """Read the body of a promotion.
-
-    Raises `InvalidInput`, also for a member that is not known: a misspelt requirement must not promote without one.
-    """
+    """Read the body of a promotion. Raises `InvalidInput`, also for an unknown member: a misspelt requirement must not
+    promote without one."""
     request = structure(PromotionCreate, value, "body")
     problems = _unknown(PromotionCreate, value, "body")
     if request.require is not None and isinstance(value, Mapping):
@@ -162,7 +159,6 @@ class CheckpointFiles:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Self:
-        """Describe the files of a checkpoint."""
         files = sorted(checkpoint.files.items())
         shown = tuple(CheckpointFile(name, file["size"], file["digest"]) for name, file in files)
         return cls(checkpoint.step, checkpoint.digest, shown)

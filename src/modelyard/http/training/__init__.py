@@ -1,1 +1,1 @@
-"""The HTTP of `platform.training`."""
+"""The HTTP routes and bodies of `platform.training`."""

@@ -64,7 +64,7 @@ def create_dpo_job(call: RouteCall) -> Response:
     return _create_on_dataset(call, JobKind.DPO, dpo_request(call.body))
 
 
-def create_loop(call: RouteCall) -> Response:
+def create_training_loop(call: RouteCall) -> Response:
     """Create a training loop: a job that samples, judges, trains and validates, round after round."""
     key, body = idempotency_key(call), loop_request(call.body)
     with problems_at("body", "config", model="model_id", tasks="tasks", held_out="held_out", reward="reward"):
@@ -104,12 +104,12 @@ def _create(
     return json_response(job_object(job.refresh()))
 
 
-def show_job(call: RouteCall) -> Response:
+def show_training_job(call: RouteCall) -> Response:
     """Show a training job."""
     return json_response(job_object(call.platform.training.get(call.params["training_job_id"])))
 
 
-def list_jobs(call: RouteCall) -> Response:
+def list_training_jobs(call: RouteCall) -> Response:
     """List training jobs in the order of their creation."""
     with problems_at("query"):
         status, entity, project = _status(call), call.one("entity"), call.one("project")
@@ -125,19 +125,19 @@ def _status(call: RouteCall) -> JobStatus | None:
     return None if text is None else JobStatus(text)
 
 
-def list_events(call: RouteCall) -> Response:
+def list_training_events(call: RouteCall) -> Response:
     """List the events of a training job in order."""
     job_id = call.params["training_job_id"]
     page = requested_page(call, lambda order: call.platform.training.events(job_id, order=order))
     return json_response(TrainingEventPage.of(page))
 
 
-def cancel_job(call: RouteCall) -> Response:
+def cancel_training_job(call: RouteCall) -> Response:
     """Cancel a training job: at once while it waits, at its next step while it runs."""
     return json_response(job_object(call.platform.training.cancel(call.params["training_job_id"])))
 
 
-def resume_job(call: RouteCall) -> Response:
+def resume_training_job(call: RouteCall) -> Response:
     """Continue a training job that a budget has ended, from its last saved state, as a new job."""
     ended = call.platform.training.get(call.params["training_job_id"])
     call.platform.jobs.require_worker()
@@ -165,7 +165,7 @@ def _required(call: RouteCall, name: str) -> str:
 
 @contextmanager
 def _rows_in_body() -> Iterator[None]:
-    """Locate the problems of rows in the body, and leave those of names where they are."""
+    """Locate the problems of rows in the body; the location of names stays."""
     try:
         yield
     except InvalidInput as wrong:
@@ -195,12 +195,12 @@ ROUTES: tuple[Route, ...] = (
     _job_route(JOBS, create_rl_job, body=Body.DATA, request=RLJobCreate),
     _job_route("/v1/preview/sft-training-jobs", create_sft_job, body=Body.CONTROL, request=SFTJobCreate),
     _job_route("/v1/preview/dpo-training-jobs", create_dpo_job, body=Body.CONTROL, request=DPOJobCreate),
-    _job_route("/v1/preview/training-loops", create_loop, body=Body.CONTROL, request=LoopCreate),
-    _route("GET", JOBS, list_jobs, query=(*_JOB_FILTERS, *NAMESPACE, *PAGING), response=TrainingJobPage),
-    _route("GET", JOB, show_job, response=TrainingJobObject, links=_IDS),
-    _route("GET", f"{JOB}/events", list_events, query=PAGING, response=TrainingEventPage),
-    _route("POST", f"{JOB}/cancel", cancel_job, response=TrainingJobObject),
-    _route("POST", f"{JOB}/resume", resume_job, response=TrainingJobObject, links=_IDS),
+    _job_route("/v1/preview/training-loops", create_training_loop, body=Body.CONTROL, request=LoopCreate),
+    _route("GET", JOBS, list_training_jobs, query=(*_JOB_FILTERS, *NAMESPACE, *PAGING), response=TrainingJobPage),
+    _route("GET", JOB, show_training_job, response=TrainingJobObject, links=_IDS),
+    _route("GET", f"{JOB}/events", list_training_events, query=PAGING, response=TrainingEventPage),
+    _route("POST", f"{JOB}/cancel", cancel_training_job, response=TrainingJobObject),
+    _route("POST", f"{JOB}/resume", resume_training_job, response=TrainingJobObject, links=_IDS),
     _route(
         "POST",
         "/v1/preview/datasets",

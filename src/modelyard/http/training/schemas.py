@@ -46,7 +46,6 @@ _BOUNDS: Mapping[str, Mapping[str, Any]] = {
     "concurrency": _COUNT,
     "evaluate_every": _COUNT,
 }
-"""The bounds of options as their configurations check them, in JSON Schema."""
 
 _WITHOUT_EFFECT = frozenset({"plot_tensors", "metric_logging", "logprob_calculation_chunk_size"})
 _NEUTRAL_VALUES = {"kl_penalty_source": "current_learner"}
@@ -58,7 +57,6 @@ OTHER_OPTIONS: Mapping[str, Any] = {
         **{f"^{name}$": {"anyOf": [*_NOTHING, {"enum": [value]}]} for name, value in _NEUTRAL_VALUES.items()},
     },
 }
-"""What options that are not supported may be, because they change nothing then, in JSON Schema."""
 
 
 def _fields_of(options: type, **described: Mapping[str, Any]) -> Callable[[type, list[Any]], list[Any]]:
@@ -160,28 +158,23 @@ OptionsBody = RLOptionsBody | SFTOptionsBody | DPOOptionsBody | LoopOptionsBody
 
 
 def rl_request(body: Any) -> RLJobCreate:
-    """Read the body of an RL job. Raises `InvalidInput` naming every problem and unsupported option."""
     return _structured(RLJobCreate, body, _unsupported(body, "experimental_config", RLOptionsBody))
 
 
 def sft_request(body: Any) -> SFTJobCreate:
-    """Read the body of an SFT job. Raises `InvalidInput` naming every problem and unsupported option."""
     problems = [*_unsupported(body, "config", SFTOptionsBody), *_unsupported(body, "experimental_config")]
     return _structured(SFTJobCreate, body, problems)
 
 
 def dpo_request(body: Any) -> DPOJobCreate:
-    """Read the body of a DPO job. Raises `InvalidInput` naming every problem and unsupported option."""
     return _structured(DPOJobCreate, body, _unsupported(body, "config", DPOOptionsBody))
 
 
 def loop_request(body: Any) -> LoopCreate:
-    """Read the body of a loop. Raises `InvalidInput` naming every problem and unsupported option."""
     return _structured(LoopCreate, body, _unsupported(body, "config", LoopOptionsBody))
 
 
 def options_of(options: OptionsBody | None) -> dict[str, Any]:
-    """Return the options that were given, by name."""
     given = attrs.asdict(options, recurse=False) if options is not None else {}
     return {name: value for name, value in given.items() if value is not None}
 
@@ -197,7 +190,6 @@ def _structured(cls: type[T], body: Any, problems: list[Problem]) -> T:
 
 
 def _unsupported(body: Any, name: str, supported: type | None = None) -> list[Problem]:
-    """Find the options that are not supported and would change the training."""
     options = body.get(name) if isinstance(body, dict) else None
     if not isinstance(options, dict):
         return []

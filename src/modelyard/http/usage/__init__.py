@@ -1,1 +1,1 @@
-"""HTTP of `platform.usage`."""
+"""The HTTP routes and bodies of `platform.usage`."""

@@ -44,7 +44,6 @@ class BudgetRemoved:
 
 
 def budget_object(budget: Budget) -> BudgetObject:
-    """Show a budget."""
     return BudgetObject(
         budget.id,
         budget.entity,

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from modelyard.http.route import Route
     from modelyard.parts.annotations.service import Annotations
     from modelyard.platform.platform import Platform
+    from modelyard.stores.table_changes import SchemaChange
 
 
 def _records() -> "Sequence[Record]":
@@ -47,9 +48,16 @@ def _notes(platform: "Platform") -> Notes:
     return JobNotes(platform.annotations)
 
 
+def _changes() -> "Sequence[SchemaChange]":
+    from modelyard.parts.annotations.changes import CHANGES
+
+    return CHANGES
+
+
 PART = Part(
     "annotations",
     records=_records,
+    changes=_changes,
     resources={"annotations": _annotations},
     routes={"operations": _routes},
     pages=_pages,

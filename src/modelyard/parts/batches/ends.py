@@ -5,7 +5,8 @@ from datetime import timedelta
 import attrs
 
 from modelyard.domain.job import Job
-from modelyard.parts.batches.files.records import BATCH_OUTPUT, FOR_EVER, StoredFile
+from modelyard.domain.record import FOR_EVER
+from modelyard.parts.batches.files.records import BATCH_OUTPUT, StoredFile
 from modelyard.parts.batches.records import BATCH_FILES, counts_of
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Tx

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from modelyard.parts.batches.files.service import Files
     from modelyard.parts.batches.service import Batches
     from modelyard.platform.jobs.job_type import JobType
+    from modelyard.stores.table_changes import SchemaChange
 
 
 def _records() -> "Sequence[Record]":
@@ -68,9 +69,16 @@ def _batch_routes() -> "Sequence[Route]":
     return ROUTES
 
 
+def _changes() -> "Sequence[SchemaChange]":
+    from modelyard.parts.batches.changes import CHANGES
+
+    return CHANGES
+
+
 PART = Part(
     "batches",
     records=_records,
+    changes=_changes,
     resources={"files": _files, "batches": _batches},
     job_types={"batch": _job},
     interfaces=_interfaces,

@@ -3,4 +3,9 @@
 from modelyard.http.error_responses import ERROR
 from modelyard.http.interface import Auth, Interface
 
-COMPLETIONS = Interface("completions", ERROR, {("v1", "completions"): (Auth.BEARER, ERROR)})
+COMPLETIONS = Interface(
+    "completions",
+    ERROR,
+    {("v1", "completions"): (Auth.BEARER, ERROR)},
+    description="Prompts that are continued as they are, and the tokens of models.",
+)

@@ -23,7 +23,7 @@ from modelyard.parts.completions.interface import COMPLETIONS
 from modelyard.platform.chat.backend_stream import CompletionResult, StreamStarted
 
 
-def complete(call: RouteCall) -> Flow[Response | None]:
+def create_completion(call: RouteCall) -> Flow[Response | None]:
     """Continue prompts, given as text or as token ids."""
     parsed = yield Call(partial(request_format.read_body, call.body, "body"), threads=call.threads)
     texts = yield from _texts(call, parsed)
@@ -39,7 +39,7 @@ def complete(call: RouteCall) -> Flow[Response | None]:
     return Response(200, [JSON_HEADER, *deprecation(results[0].entry, clock)], body)
 
 
-def generate(call: RouteCall) -> Flow[Response | None]:
+def generate_tokens(call: RouteCall) -> Flow[Response | None]:
     """Continue token ids, and answer with token ids."""
     parsed = yield Call(partial(generate_format.read_generate, call.body, "body"), threads=call.threads)
     answer, clock = _naming("token_ids", _answer(call, parsed.prompts.requests[0])), call.platform.clock
@@ -52,13 +52,13 @@ def generate(call: RouteCall) -> Flow[Response | None]:
     return Response(200, [JSON_HEADER, *deprecation(result.entry, clock)], body)
 
 
-def tokenize(call: RouteCall) -> Flow[Response | None]:
+def tokenize_prompt(call: RouteCall) -> Flow[Response | None]:
     """Return the tokens of a prompt, or of the messages of a chat as the model's template writes them."""
     body = yield Call(partial(_tokenized, call), threads=call.threads)
     return Response(200, [JSON_HEADER], body)
 
 
-def detokenize(call: RouteCall) -> Flow[Response | None]:
+def detokenize_tokens(call: RouteCall) -> Flow[Response | None]:
     """Return the text of tokens."""
     body = yield Call(partial(_detokenized, call), threads=call.threads)
     return Response(200, [JSON_HEADER], body)
@@ -152,7 +152,7 @@ def _route(path: str, handler: Handler, **more: Any) -> tuple[Route, ...]:
 def _completions(path: str) -> tuple[Route, ...]:
     return _route(
         path,
-        complete,
+        create_completion,
         request=request_format.CompletionBody,
         response=response_format.TextCompletion,
         events=stream_format.TextCompletionChunk,
@@ -164,11 +164,11 @@ ROUTES: tuple[Route, ...] = (
     *_completions("/inference/v1/completions"),
     *_route(
         "/inference/v1/generate",
-        generate,
+        generate_tokens,
         request=generate_format.GenerateBody,
         response=generate_format.Generated,
         events=generate_format.GeneratedChunk,
     ),
-    *_route("/tokenize", tokenize, request=tokens_format.TokenizeBody, response=tokens_format.Tokenized),
-    *_route("/detokenize", detokenize, request=tokens_format.DetokenizeBody, response=tokens_format.Detokenized),
+    *_route("/tokenize", tokenize_prompt, request=tokens_format.TokenizeBody, response=tokens_format.Tokenized),
+    *_route("/detokenize", detokenize_tokens, request=tokens_format.DetokenizeBody, response=tokens_format.Detokenized),
 )

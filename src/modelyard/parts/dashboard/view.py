@@ -56,6 +56,8 @@ class HtmlPage:
 
 @attrs.frozen
 class Redirect:
+    """Where an action leads: the address of a page."""
+
     to: str
 
 

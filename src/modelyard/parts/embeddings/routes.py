@@ -17,7 +17,7 @@ MANY = 64
 """Inputs from which a request is read off the event loop."""
 
 
-def create(call: RouteCall) -> Flow[Response | None]:
+def create_embeddings(call: RouteCall) -> Flow[Response | None]:
     """Embed the inputs of a request."""
     booked_on = attribution(call.headers, call.principal)
     given = call.body.get("input") if isinstance(call.body, dict) else None
@@ -37,7 +37,7 @@ def _routes(path: str) -> tuple[Route, ...]:
             path + end,
             EMBEDDINGS,
             Auth.BEARER,
-            create,
+            create_embeddings,
             body=Body.CHAT,
             request=shape.EmbeddingsBody,
             response=shape.EmbeddingsAnswer,

@@ -14,7 +14,6 @@ from modelyard.parts.fine_tuning.records import FineTuningJob
 from modelyard.platform.platform import Platform
 
 ENDINGS = ("", ".jsonl")
-"""What may follow the id in the name of a downloaded file."""
 
 
 @click.command(name="import")
@@ -52,7 +51,6 @@ def import_jobs(
 
 
 def _records(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the records of a file. Raises `ClickException` naming what is not a record."""
     text = path.read_text(encoding="utf-8")
     try:
         found = json.loads(text)
@@ -76,7 +74,6 @@ def _line(path: Path, number: int, line: str) -> Any:
 
 
 def _files(record: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the files that a record names, by the names of the parameters."""
     named = {name: record.get(name) for name in ("training_file", "validation_file")}
     return {name: file for name, file in named.items() if isinstance(file, str)}
 
@@ -117,7 +114,6 @@ def _finish(platform: Platform, jobs: Iterable[FineTuningJob]) -> None:
 
 @contextmanager
 def _named(record: Mapping[str, Any]) -> Iterator[None]:
-    """Name the record in an error."""
     try:
         yield
     except InvalidInput as wrong:

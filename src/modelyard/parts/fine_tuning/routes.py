@@ -25,7 +25,7 @@ from modelyard.parts.fine_tuning.schemas import (
 BASES = ("/v1", "/inference/v1")
 
 
-def create_job(call: RouteCall) -> Response:
+def create_fine_tuning_job(call: RouteCall) -> Response:
     """Create a fine-tuning job: a training job on an uploaded file."""
     key, place = idempotency_key(call), attribution(call.headers, call.principal)
     body = structure_exactly(FineTuningCreate, call.body, "body")
@@ -40,7 +40,7 @@ def create_job(call: RouteCall) -> Response:
     return json_response(job_object(job))
 
 
-def list_jobs(call: RouteCall) -> Response:
+def list_fine_tuning_jobs(call: RouteCall) -> Response:
     """List fine-tuning jobs, the newest first: every training job but those of a loop's rounds."""
     place = attribution(call.headers, call.principal)
     metadata = {
@@ -54,18 +54,18 @@ def list_jobs(call: RouteCall) -> Response:
     return json_response(FineTuningJobPage.of(requested_page(call, lambda order: listing(order=order), "desc")))
 
 
-def show_job(call: RouteCall) -> Response:
+def show_fine_tuning_job(call: RouteCall) -> Response:
     """Show a fine-tuning job."""
     return json_response(job_object(call.platform.fine_tuning.get(call.params["fine_tuning_job_id"])))
 
 
-def list_events(call: RouteCall) -> Response:
+def list_fine_tuning_events(call: RouteCall) -> Response:
     """List the events of a fine-tuning job, the newest first."""
     events = partial(call.platform.fine_tuning.events, call.params["fine_tuning_job_id"])
     return json_response(FineTuningEventPage.of(requested_page(call, lambda order: events(order=order), "desc")))
 
 
-def list_checkpoints(call: RouteCall) -> Response:
+def list_fine_tuning_checkpoints(call: RouteCall) -> Response:
     """List the checkpoints that a fine-tuning job has made, the newest first."""
     job_id = call.params["fine_tuning_job_id"]
     name = call.platform.fine_tuning.model_name(job_id)
@@ -74,17 +74,17 @@ def list_checkpoints(call: RouteCall) -> Response:
     return json_response(FineTuningCheckpointPage.of(shown))
 
 
-def cancel_job(call: RouteCall) -> Response:
+def cancel_fine_tuning_job(call: RouteCall) -> Response:
     """Cancel a fine-tuning job: at once while it waits, at its next step while it runs."""
     return json_response(job_object(call.platform.fine_tuning.cancel(call.params["fine_tuning_job_id"])))
 
 
-def pause_job(call: RouteCall) -> Response:
+def pause_fine_tuning_job(call: RouteCall) -> Response:
     """Pause a fine-tuning job: at once while it waits, at its next step while it runs. Idempotent."""
     return json_response(job_object(call.platform.fine_tuning.pause(call.params["fine_tuning_job_id"])))
 
 
-def resume_job(call: RouteCall) -> Response:
+def resume_fine_tuning_job(call: RouteCall) -> Response:
     """Continue a fine-tuning job from its last saved state: a paused one, or a new job for one that a budget ended."""
     ended = call.platform.fine_tuning.get(call.params["fine_tuning_job_id"])
     call.platform.jobs.require_worker()
@@ -110,19 +110,25 @@ def _routes(base: str) -> tuple[Route, ...]:
         one(
             "POST",
             jobs,
-            create_job,
+            create_fine_tuning_job,
             body=Body.CONTROL,
             request=FineTuningCreate,
             headers=(IDEMPOTENCY_KEY,),
             links=_ID,
         ),
-        _route("GET", jobs, list_jobs, query=(*NEWEST_FIRST, _METADATA), response=FineTuningJobPage),
-        one("GET", job, show_job, links=_ID),
-        _route("GET", f"{job}/events", list_events, query=NEWEST_FIRST, response=FineTuningEventPage),
-        _route("GET", f"{job}/checkpoints", list_checkpoints, query=PAGING[:2], response=FineTuningCheckpointPage),
-        one("POST", f"{job}/cancel", cancel_job),
-        one("POST", f"{job}/pause", pause_job),
-        one("POST", f"{job}/resume", resume_job, links=_ID),
+        _route("GET", jobs, list_fine_tuning_jobs, query=(*NEWEST_FIRST, _METADATA), response=FineTuningJobPage),
+        one("GET", job, show_fine_tuning_job, links=_ID),
+        _route("GET", f"{job}/events", list_fine_tuning_events, query=NEWEST_FIRST, response=FineTuningEventPage),
+        _route(
+            "GET",
+            f"{job}/checkpoints",
+            list_fine_tuning_checkpoints,
+            query=PAGING[:2],
+            response=FineTuningCheckpointPage,
+        ),
+        one("POST", f"{job}/cancel", cancel_fine_tuning_job),
+        one("POST", f"{job}/pause", pause_fine_tuning_job),
+        one("POST", f"{job}/resume", resume_fine_tuning_job, links=_ID),
         _route("DELETE", f"{base}/models/{{id...}}", delete_model, response=TunedModelDeleted),
     )
 

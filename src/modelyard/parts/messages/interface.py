@@ -3,4 +3,9 @@
 from modelyard.http.interface import Auth, Interface
 from modelyard.parts.messages import errors
 
-MESSAGES = Interface("messages", errors.MESSAGES, {("v1", "messages"): (Auth.API_KEY, errors.MESSAGES)})
+MESSAGES = Interface(
+    "messages",
+    errors.MESSAGES,
+    {("v1", "messages"): (Auth.API_KEY, errors.MESSAGES)},
+    description="Conversations in the messages format.",
+)

@@ -20,7 +20,7 @@ from modelyard.parts.messages.interface import MESSAGES
 from modelyard.platform.chat.backend_stream import StreamStarted
 
 
-def create(call: RouteCall) -> Flow[Response | None]:
+def create_message(call: RouteCall) -> Flow[Response | None]:
     """Answer a conversation."""
     booked_on, clock = attribution(call.headers, call.principal), call.platform.clock
     request = read_messages_request(call.body, "body")
@@ -32,7 +32,7 @@ def create(call: RouteCall) -> Flow[Response | None]:
     return Response(200, [JSON_HEADER, *deprecation(result.entry, clock)], messages_json(result.completion))
 
 
-def count(call: RouteCall) -> Flow[Response | None]:
+def count_message_tokens(call: RouteCall) -> Flow[Response | None]:
     """Count the tokens of a conversation, without answering it."""
     booked_on = attribution(call.headers, call.principal)
     tokens = yield from call.platform.chat._count(read_counted(call.body, "body"), booked_on)
@@ -53,7 +53,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/messages",
         MESSAGES,
         Auth.API_KEY,
-        create,
+        create_message,
         body=Body.CHAT,
         request=MessagesBody,
         response=AnsweredMessages,
@@ -65,7 +65,7 @@ ROUTES: tuple[Route, ...] = (
         "/v1/messages/count_tokens",
         MESSAGES,
         Auth.API_KEY,
-        count,
+        count_message_tokens,
         body=Body.CHAT,
         request=CountedMessages,
         response=CountedTokens,

@@ -15,5 +15,5 @@ def show_metrics(call: RouteCall) -> Response:
 
 
 ROUTES: tuple[Route, ...] = (
-    documented_route(OPERATIONS, Auth.BEARER, "GET", "/metrics", show_metrics, media="text/plain", counted=True),
+    documented_route(OPERATIONS, Auth.BEARER, "GET", "/metrics", show_metrics, media="text/plain"),
 )

@@ -20,7 +20,8 @@ Samples = Iterator[tuple[Mapping[str, object], float | TimeHistogram]]
 class Metrics:
     """The figures of a platform. Only the host may use them: they are of all entities.
 
-    platform.metrics.count() # from now on print(platform.metrics.text())
+    platform.metrics.count()  # from now on
+    print(platform.metrics.text())
     """
 
     def __init__(self, runtime: Runtime, principal: Principal) -> None:

@@ -13,7 +13,7 @@ from psycopg.raw_cursor import RawCursor
 from modelyard.errors import StoreBusy, StoreClosed, StoreError
 from modelyard.parts.postgres.errors import connection_error, is_loss, to_store_error
 from modelyard.parts.postgres.pages import Row, Statement
-from modelyard.parts.postgres.round_trips import PipelinedConnection
+from modelyard.parts.postgres.round_trips_fast import PipelinedConnection
 from modelyard.parts.postgres.rows import RecordPlan
 from modelyard.parts.postgres.tx import PostgresSnapshot
 from modelyard.parts.postgres.values import adapt

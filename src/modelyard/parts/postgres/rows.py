@@ -17,7 +17,7 @@ from modelyard.parts.postgres.locks import LOCK, lock_key, try_domain_lock
 from modelyard.parts.postgres.pages import IndexPages, Row, Statement, quoted
 from modelyard.parts.postgres.values import NEEDLESS, array_type, dumping, load_of, packing
 from modelyard.stores.columns import Column, Projection, columns_of
-from modelyard.stores.conversions import Convert
+from modelyard.stores.conversions_fast import Convert
 from modelyard.stores.row_reading import UNREADABLE, record_function
 
 _FEW = 2

@@ -9,6 +9,11 @@ from typing import Any, Literal, TypeVar, cast
 from modelyard import process_identity
 from modelyard.domain.record import Record
 from modelyard.errors import MissingExtra, StoreClosed, StoreError, UsedAfterFork
+from modelyard.protocols import Month, MonthlyStore, Snapshot, Store, Subscription, Tx
+from modelyard.stores.copying import back_up_to_file
+from modelyard.stores.group_commit import GroupCommit
+from modelyard.stores.schema_changes import CHANGES
+from modelyard.stores.table_changes import SchemaChange
 
 try:
     import psycopg
@@ -24,11 +29,6 @@ from modelyard.parts.postgres.rows import plans_of
 from modelyard.parts.postgres.schema import COMMITS, migrate_schema, open_schema, other_tables
 from modelyard.parts.postgres.tx import PostgresTx
 from modelyard.parts.postgres.writer import GroupWriter
-from modelyard.protocols import Month, MonthlyStore, Snapshot, Store, Subscription, Tx
-from modelyard.stores.copying import back_up_to_file
-from modelyard.stores.group_commit import GroupCommit
-from modelyard.stores.schema_changes import CHANGES
-from modelyard.stores.table_changes import SchemaChange
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -18,7 +18,7 @@ from psycopg.types.string import BytesBinaryDumper, StrBinaryDumper
 
 from modelyard.stores import json_values
 from modelyard.stores.columns import Column, Projection
-from modelyard.stores.conversions import Convert
+from modelyard.stores.conversions_fast import Convert
 
 _TYPES: Mapping[type, str] = {
     bool: "boolean",

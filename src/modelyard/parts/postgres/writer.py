@@ -17,7 +17,7 @@ import psycopg
 from psycopg import errors as pg
 
 from modelyard.errors import OutcomeUnknown, StoreBusy, StoreError, StoreTooNew
-from modelyard.parts.postgres.ahead import read_ahead
+from modelyard.parts.postgres.ahead_fast import read_ahead
 from modelyard.parts.postgres.batch import Batch
 from modelyard.parts.postgres.connections import Connector
 from modelyard.parts.postgres.errors import TRANSIENT, to_store_error

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from modelyard.http.route import Route
     from modelyard.parts.responses.service import Responses
     from modelyard.platform.jobs.job_type import JobType
+    from modelyard.stores.table_changes import SchemaChange
 
 
 def _records() -> "Sequence[Record]":
@@ -54,9 +55,16 @@ def _routes() -> "Sequence[Route]":
     return ROUTES
 
 
+def _changes() -> "Sequence[SchemaChange]":
+    from modelyard.parts.responses.changes import CHANGES
+
+    return CHANGES
+
+
 PART = Part(
     "responses",
     records=_records,
+    changes=_changes,
     resources={"responses": _responses},
     job_types={"response": _job},
     interfaces=_interfaces,

@@ -22,7 +22,7 @@ from modelyard.parts.responses.interface import RESPONSES
 from modelyard.parts.responses.schemas import AFTER, INCLUDE, PAGING, STREAM, ResponseItemPage, item_page
 
 
-def create(call: RouteCall) -> Flow[Response | None]:
+def create_response(call: RouteCall) -> Flow[Response | None]:
     """Create a response; with `background` it is queued, and a worker answers it."""
     place = attribution(call.headers, call.principal)
     parsed = read_response_request(call.body, "body")
@@ -62,7 +62,7 @@ class _Written:
 # ---- those that are stored ---------------------------------------------------------------------------------------
 
 
-def show(call: RouteCall) -> Flow[Response | None]:
+def show_response(call: RouteCall) -> Flow[Response | None]:
     """Show a response that is stored; as a stream of its events, if it was requested in the background."""
     response_id, stream = call.params["response_id"], call.one("stream")
     if stream not in (None, "true", "false"):
@@ -74,19 +74,19 @@ def show(call: RouteCall) -> Flow[Response | None]:
     return json_response(response_object((yield responses._call(partial(responses.get, response_id)))))
 
 
-def delete(call: RouteCall) -> Response:
+def delete_response(call: RouteCall) -> Response:
     """Delete a response that is stored."""
     response_id = call.params["response_id"]
     call.platform.responses.delete(response_id)
     return json_response(DeletedResponse(response_id, "response", True))
 
 
-def cancel(call: RouteCall) -> Response:
+def cancel_response(call: RouteCall) -> Response:
     """Cancel a response that is answered in the background."""
     return json_response(response_object(call.platform.responses.cancel(call.params["response_id"])))
 
 
-def list_input(call: RouteCall) -> Response:
+def list_response_items(call: RouteCall) -> Response:
     """List the items of a response's input, the last first unless another order is requested."""
     return json_response(item_page(call, call.platform.responses.input_items(call.params["response_id"])))
 
@@ -97,7 +97,7 @@ def _routes(base: str) -> tuple[Route, ...]:
     creating = partial(
         route,
         "POST",
-        handler=create,
+        handler=create_response,
         body=Body.CHAT,
         request=ResponseRequest,
         response=ResponseObject,
@@ -112,19 +112,28 @@ def _routes(base: str) -> tuple[Route, ...]:
         described(
             "GET",
             one,
-            handler=show,
+            handler=show_response,
             events=ResponseStreamEvent,
             query=(STREAM, AFTER, INCLUDE),
             summary="Show a response that is stored, or stream one that is answered in the background.",
         ),
-        route("DELETE", one, handler=delete, response=DeletedResponse, summary="Delete a response that is stored."),
+        route(
+            "DELETE",
+            one,
+            handler=delete_response,
+            response=DeletedResponse,
+            summary="Delete a response that is stored.",
+        ),
         described(
-            "POST", f"{one}/cancel", handler=cancel, summary="Cancel a response that is answered in the background."
+            "POST",
+            f"{one}/cancel",
+            handler=cancel_response,
+            summary="Cancel a response that is answered in the background.",
         ),
         route(
             "GET",
             f"{one}/input_items",
-            handler=list_input,
+            handler=list_response_items,
             response=ResponseItemPage,
             query=(*PAGING, INCLUDE),
             summary="List the items of a response's input.",

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from modelyard.domain.models import Model
+from modelyard.domain.record import FOR_EVER
 from modelyard.errors import NotFound
-from modelyard.parts.batches.files.records import FOR_EVER
 from modelyard.parts.dashboard.pages.jobs import POINTS, curves
 from modelyard.parts.dashboard.view import HtmlPage, View, empty, short_id, when
 from modelyard.parts.tinker.records import RunWeights, TrainingRun, WeightsKind

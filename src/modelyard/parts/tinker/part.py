@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from modelyard.http.route import Route
     from modelyard.parts.tinker.service import TrainingRuns
     from modelyard.platform.jobs.job_type import JobType
+    from modelyard.stores.table_changes import SchemaChange
 
 
 def _records() -> "Sequence[Record]":
@@ -68,9 +69,16 @@ def _pages() -> "Sequence[DashboardPage]":
     )
 
 
+def _changes() -> "Sequence[SchemaChange]":
+    from modelyard.parts.tinker.changes import CHANGES
+
+    return CHANGES
+
+
 PART = Part(
     "tinker",
     records=_records,
+    changes=_changes,
     resources={"training_runs": _training_runs},
     job_types={"commands": _job},
     interfaces=_interfaces,

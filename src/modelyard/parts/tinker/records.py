@@ -10,8 +10,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping, sequence_field
-from modelyard.parts.batches.files.records import FOR_EVER
+from modelyard.domain.record import EMPTY, FOR_EVER, Index, Record, frozen_mapping, sequence_field
 
 COMMANDS_JOB = "commands"
 """The kind of the jobs of this part."""

@@ -11,9 +11,8 @@ from modelyard.domain.canonical import digest
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job
 from modelyard.domain.models import Checkpoint, Model
-from modelyard.domain.record import Record
+from modelyard.domain.record import FOR_EVER, Record
 from modelyard.errors import Conflict, InvalidInput, NotFound
-from modelyard.parts.batches.files.records import FOR_EVER
 from modelyard.parts.tinker.records import SCHEME, RunWeights, TrainingRun, WeightsKind
 from modelyard.platform.checkpoints.transactions import delete_steps
 from modelyard.platform.owned import artifacts_of

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from modelyard.http.interface import Interface
     from modelyard.http.route import Route
     from modelyard.parts.traces.service import Traces
+    from modelyard.stores.table_changes import SchemaChange
 
 
 def _records() -> "Sequence[Record]":
@@ -48,9 +49,16 @@ def _pages() -> "Sequence[DashboardPage]":
     )
 
 
+def _changes() -> "Sequence[SchemaChange]":
+    from modelyard.parts.traces.changes import CHANGES
+
+    return CHANGES
+
+
 PART = Part(
     "traces",
     records=_records,
+    changes=_changes,
     resources={"traces": _traces},
     interfaces=_interfaces,
     routes={"traces": _routes},

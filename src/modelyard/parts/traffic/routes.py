@@ -91,7 +91,7 @@ def _time(seconds: int | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
-def collect(call: RouteCall) -> Response:
+def create_traffic_dataset(call: RouteCall) -> Response:
     """Have a worker collect stored answers into a dataset, and train a model on it if one is named."""
     body, key = structure_exactly(TrafficCollect, call.body, "body"), idempotency_key(call)
     chosen: dict[str, Any] = attrs.asdict(body, recurse=False)
@@ -101,17 +101,17 @@ def collect(call: RouteCall) -> Response:
     return json_response(traffic_dataset(handle.refresh()))
 
 
-def show_collection(call: RouteCall) -> Response:
+def show_traffic_dataset(call: RouteCall) -> Response:
     """Show a collection of stored answers."""
     return json_response(traffic_dataset(call.platform.traffic.job(call.params["collection_id"]).refresh()))
 
 
-def cancel_collection(call: RouteCall) -> Response:
+def cancel_traffic_dataset(call: RouteCall) -> Response:
     """Cancel a collection: at once while it waits, at its next write while it runs."""
     return json_response(traffic_dataset(call.platform.traffic.job(call.params["collection_id"]).cancel()))
 
 
-def list_collections(call: RouteCall) -> Response:
+def list_traffic_datasets(call: RouteCall) -> Response:
     """List collections of stored answers, the newest first."""
     listing = call.platform.traffic.list
     return json_response(TrafficDatasetPage.of(requested_page(call, lambda order: listing(order=order), "desc")))
@@ -126,10 +126,18 @@ _route = partial(documented_route, TRAINING, Auth.BEARER, response=TrafficDatase
 _ID = {"collection_id": "id"}
 
 ROUTES: tuple[Route, ...] = (
-    _route("POST", PATH, collect, body=Body.CONTROL, request=TrafficCollect, headers=(IDEMPOTENCY_KEY,), links=_ID),
-    documented_route(
-        TRAINING, Auth.BEARER, "GET", PATH, list_collections, query=NEWEST_FIRST, response=TrafficDatasetPage
+    _route(
+        "POST",
+        PATH,
+        create_traffic_dataset,
+        body=Body.CONTROL,
+        request=TrafficCollect,
+        headers=(IDEMPOTENCY_KEY,),
+        links=_ID,
     ),
-    _route("GET", f"{PATH}/{{collection_id}}", show_collection, links=_ID),
-    _route("POST", f"{PATH}/{{collection_id}}/cancel", cancel_collection),
+    documented_route(
+        TRAINING, Auth.BEARER, "GET", PATH, list_traffic_datasets, query=NEWEST_FIRST, response=TrafficDatasetPage
+    ),
+    _route("GET", f"{PATH}/{{collection_id}}", show_traffic_dataset, links=_ID),
+    _route("POST", f"{PATH}/{{collection_id}}/cancel", cancel_traffic_dataset),
 )

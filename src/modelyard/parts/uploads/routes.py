@@ -25,25 +25,25 @@ from modelyard.parts.uploads.schemas import (
 from modelyard.platform.platform import Platform
 
 
-def perform(call: RouteCall) -> Response:
+def perform_graphql(call: RouteCall) -> Response:
     """Perform one operation of the upload of an artifact."""
     return graphql.perform(call, OPERATIONS, "upload an artifact")
 
 
-def put_file(call: RouteCall) -> Response:
+def put_upload_file(call: RouteCall) -> Response:
     """Store the file of an upload."""
     call.platform.uploads.receive(call.params["file"], call.file)
     return json_response(Received())
 
 
-def put_manifest(call: RouteCall) -> Response:
+def put_upload_manifest(call: RouteCall) -> Response:
     """Compare the list of files of an upload with the file that came."""
     manifest = structure(Manifest, call.body, "body")
     call.platform.uploads.check_manifest(call.params["manifest"], manifest.digests)
     return json_response(Received())
 
 
-def take_stream(call: RouteCall) -> Response:
+def accept_run_stream(call: RouteCall) -> Response:
     """Accept a piece of the stream of a run, which is not kept."""
     structure(RunStream, call.body, "body")
     call.principal.require(call.params["entity"], call.params["project"])
@@ -61,14 +61,22 @@ _secret_route = partial(_route, Auth.ADDRESS, "PUT", response=Received, admit=_o
 
 
 ROUTES: tuple[Route, ...] = (
-    _route(Auth.BASIC, "POST", "/graphql", perform, body=Body.CONTROL, request=GraphQLRequest, response=GraphQLAnswer),
-    _secret_route(FILE, put_file, body=Body.DATA),
-    _secret_route(MANIFEST, put_manifest, body=Body.CONTROL, request=Manifest),
+    _route(
+        Auth.BASIC,
+        "POST",
+        "/graphql",
+        perform_graphql,
+        body=Body.CONTROL,
+        request=GraphQLRequest,
+        response=GraphQLAnswer,
+    ),
+    _secret_route(FILE, put_upload_file, body=Body.DATA),
+    _secret_route(MANIFEST, put_upload_manifest, body=Body.CONTROL, request=Manifest),
     _route(
         Auth.BASIC,
         "POST",
         "/files/{entity}/{project}/{run}/file_stream",
-        take_stream,
+        accept_run_stream,
         body=Body.CHAT,
         request=RunStream,
         response=StreamAnswer,

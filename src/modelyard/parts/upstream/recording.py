@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from modelyard.domain.catalogue import Pricing
+from modelyard.parts.doubles.cassette.cassette import AnyBackend, use_cassette
 from modelyard.parts.upstream.backend import UpstreamBackend
 from modelyard.parts.upstream.models import VLLM, offer
-from modelyard.testing.cassette.cassette import AnyBackend, use_cassette
 
 
 @contextmanager

@@ -13,18 +13,15 @@ _SCHEME = "modelyard:///"  # no backend's model is stored with it
 
 
 def answer_name(named: ModelName) -> str:
-    """Return how `RegisteredEntry.answers_as` stores the name of a trained model."""
     version = named.alias or ("latest" if named.step is None else f"step{named.step}")
     return f"{_SCHEME}{named.entity}/{named.project}/{named.name}:{version}"
 
 
 def trained_answer(record: RegisteredEntry) -> ModelName | None:
-    """Return the trained model that answers for an entry, or None if a model of the backend does."""
     return ModelName.parse(record.answers_as) if record.answers_as.startswith(_SCHEME) else None
 
 
 def registered(snapshot: Snapshot) -> Iterator[RegisteredEntry]:
-    """Yield every registered entry, by id."""
     after = None
     while page := snapshot.page(RegisteredEntry, "listed", OFFER, after=after, limit=_PAGE):
         yield from page
@@ -32,7 +29,6 @@ def registered(snapshot: Snapshot) -> Iterator[RegisteredEntry]:
 
 
 def trained_offers(snapshot: Snapshot) -> Iterator[tuple[str, ModelName]]:
-    """Yield the id of each entry that a trained model answers, and the name of that model."""
     for record in registered(snapshot):
         named = trained_answer(record)
         if named is not None:
@@ -40,7 +36,6 @@ def trained_offers(snapshot: Snapshot) -> Iterator[tuple[str, ModelName]]:
 
 
 def offers_of(snapshot: Snapshot, model: Model) -> Iterator[tuple[str, ModelName]]:
-    """Yield the id of each entry that a model answers, and the checkpoint that it names."""
     place = (model.entity, model.project, model.name)
     for entry_id, named in trained_offers(snapshot):
         if (named.entity, named.project, named.name) == place:
@@ -48,8 +43,6 @@ def offers_of(snapshot: Snapshot, model: Model) -> Iterator[tuple[str, ModelName
 
 
 def entries_answered(snapshot: Snapshot, model: Model, step: int, aliases: Collection[str]) -> tuple[str, ...]:
-    """Return the ids of the entries that a checkpoint answers: by its step, by an alias of it, or as the latest."""
-
     def answers(named: ModelName) -> bool:
         if named.alias:
             return named.alias in aliases
@@ -59,7 +52,6 @@ def entries_answered(snapshot: Snapshot, model: Model, step: int, aliases: Colle
 
 
 def refuse_offered(snapshot: Snapshot, model: Model, needs: Callable[[ModelName], bool] = lambda named: True) -> None:
-    """Raise `Conflict` if the model answers an entry, or one that needs what is to be removed."""
     for entry_id, named in offers_of(snapshot, model):
         if needs(named):
             raise Conflict(f"the catalogue offers it as {entry_id!r}; the host must unregister that entry first")

@@ -58,10 +58,8 @@ class Catalogue:
         return found.entry
 
     def resolve(self, name: str) -> ServedModel:
-        """Return the model that a request with this name is sent to: a catalogue entry, or a trained model.
-
-        Raises `Forbidden`, `ModelNotFound`.
-        """
+        """Return the model that a request with this name is sent to: a catalogue entry, or a trained model. Raises
+        `Forbidden`, `ModelNotFound`."""
         return resolve(self._runtime, name, self._principal)
 
     @property
@@ -89,7 +87,6 @@ class Catalogue:
         )
 
     def _answer_stored(self, snapshot: Snapshot, offers: Offers, model: str) -> str:
-        """Return how an entry stores what answers it. Raises `InvalidInput` if nothing does."""
         if model in offers:
             return model
         named = _trained_name(model, self._principal)
@@ -109,11 +106,9 @@ class Catalogue:
 
 
 def resolve(runtime: Runtime, name: str, principal: Principal) -> ServedModel:
-    """Resolve a name to a model: by its catalogue id, else a trained model with its checkpoint (`ModelName`).
-
-    Raises `ModelNotFound`, and `Forbidden` for an entity or project outside the principal's scope, whether or not it
-    exists.
-    """
+    """Resolve a name to a model: by its catalogue id, else a trained model with its checkpoint (`ModelName`). Raises
+    `ModelNotFound`, and `Forbidden` for an entity or project outside the principal's scope, whether or not it
+    exists."""
     offers = offered(runtime)
     return runtime.store.read(lambda snapshot: served(runtime, snapshot, offers, name, principal))
 
@@ -130,7 +125,6 @@ def offered(runtime: Runtime) -> Offers:
 
 
 def served(runtime: Runtime, snapshot: Snapshot, offers: Offers, name: str, principal: Principal) -> ServedModel:
-    """Resolve a name like `resolve`, on a snapshot."""
     threads = runtime.threads.backends.of(principal.entity)
     found = _catalogued(runtime, snapshot, offers, name, threads)
     if found is not None:
@@ -151,7 +145,6 @@ def _trained_name(name: str, principal: Principal) -> "models.ModelName | None":
 def _catalogued(
     runtime: Runtime, snapshot: Snapshot, offers: Offers, name: str, threads: TenantThreads | None
 ) -> ServedModel | None:
-    """Return the model that answers for a catalogue entry, or None."""
     record = snapshot.find(RegisteredEntry, KEY, name)
     found = None if record is None else _answering(runtime, snapshot, offers, record, threads)
     return _of_backend(offers, name, threads) if found is None else found
@@ -178,7 +171,6 @@ def _trained(
     named: "models.ModelName",
     threads: TenantThreads | None,
 ) -> ServedModel | None:
-    """Return the trained model with the checkpoint that is named, at the price of its base model, or None."""
     model = snapshot.find(models.Model, "name", named.entity, named.project, named.name)
     base = None if model is None else _base(snapshot, offers, model.base_model, threads)
     if model is None or base is None:
@@ -200,7 +192,6 @@ def _base(snapshot: Snapshot, offers: Offers, name: str, threads: TenantThreads 
 def checkpoint_named(
     snapshot: Snapshot, model: "models.Model", parts: "models.ModelName"
 ) -> "models.Checkpoint | None":
-    """Return the checkpoint that a model name refers to: by a step, by an alias, or the latest."""
     step = parts.step
     if parts.alias is not None:
         pointing = snapshot.find(alias.Alias, KEY, model.id, parts.alias)
@@ -227,7 +218,6 @@ def _missing(name: str, hint: str = "") -> ModelNotFound:
 
 
 def _near(snapshot: Snapshot, offers: Offers, name: str, principal: Principal) -> str:
-    """Return a hint with similar names that the principal may use."""
     trained = snapshot.page(models.Model, "by_entity", principal.entity, limit=_PAGE)
     seen = [model for model in trained if principal.scope.covers(model.entity, model.project)]
     registered = [record.id for record in snapshot.page(RegisteredEntry, "listed", OFFER, limit=_PAGE)]
@@ -273,7 +263,6 @@ def booked_name(requested: str, entry: CatalogueEntry, principal: Principal) -> 
 
 
 def requested_name(runtime: Runtime, given: "models.Model | models.Checkpoint") -> str:
-    """Return the name by which a request asks for a trained model or a checkpoint. Raises `ModelNotFound`."""
     model_id, step = (given.id, "") if isinstance(given, models.Model) else (given.model_id, f":step{given.step}")
     model = runtime.store.read(lambda snapshot: snapshot.find(models.Model, KEY, model_id))
     if model is None:

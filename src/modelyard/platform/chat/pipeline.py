@@ -33,8 +33,7 @@ class CompletionPipeline(RunningCompletion):
     """Answers one request and records its usage on `attribution`.
 
     A streamed request emits its `StreamStarted`, its deltas, and its `Completion` when its usage is recorded. What can
-    fail before the first token fails before the `StreamStarted`. A caller who leaves meanwhile pays for what was
-    produced.
+    fail before the first token fails before the first of these. A caller who leaves pays for what was produced.
 
     What does not wait, as a store or backend declares, is done in place: yielding it to the driver would cost more.
     `reserves_first` is for a driver who stores usage in transactions of its own: what an answer may cost is then always

@@ -1,4 +1,4 @@
-"""What aliases point to and how that changes, as functions of a transaction."""
+"""The targets of aliases and how they change, as functions of a transaction."""
 
 from collections.abc import Mapping
 
@@ -13,12 +13,10 @@ from modelyard.protocols import Snapshot, Tx
 
 
 def aliases_of(snapshot: Snapshot, model_id: str) -> list[Alias]:
-    """Return the aliases of a model, by name."""
     return snapshot.page(Alias, "by_model", model_id, limit=MAX_ALIASES)
 
 
 def found_alias(snapshot: Snapshot, model: Model, name: str) -> Alias:
-    """Return the alias of this name. Raises `NotFound`."""
     alias = get_or_none(snapshot, Alias, model.id, name)
     if alias is None:
         raise NotFound("Alias", f"{model.name}:{name}")
@@ -27,10 +25,8 @@ def found_alias(snapshot: Snapshot, model: Model, name: str) -> Alias:
 
 def promote(tx: Tx, requested: Promotion) -> Promotion:
     """Point an alias at a checkpoint. If it points there already, nothing changes and the change in force is returned.
-
-    `requested` has the step, and as `from_step` the one against which its requirement was checked; its number and place
-    in the history are set here. Raises `Conflict` if the alias has moved since, `NotFound`.
-    """
+    `requested` has the step, and as `from_step` the one against which its requirement was checked; `number` and `below`
+    are set here. Raises `Conflict` if the alias has moved since, `NotFound`."""
     if tx.find(Checkpoint, "step", requested.model_id, requested.step) is None:
         raise NotFound("Checkpoint", f"step{requested.step}")
     now = get_or_none(tx, Alias, requested.model_id, requested.alias)
@@ -48,7 +44,6 @@ def _refuse_moved(requested: Promotion, now: Alias | None) -> None:
 
 
 def roll_back(tx: Tx, requested: Promotion, model: Model) -> Promotion:
-    """Point an alias back to where it pointed before. Raises `NotFound`, and `Conflict` if that is not possible."""
     now = found_alias(tx, model, requested.alias)
     below = _numbered(tx, now, now.number).below
     if below is None:
@@ -62,14 +57,12 @@ def roll_back(tx: Tx, requested: Promotion, model: Model) -> Promotion:
 
 
 def remove_alias(tx: Tx, requested: Promotion, model: Model) -> Promotion:
-    """Remove an alias; its history stays. Raises `NotFound`, and `Conflict` if the catalogue offers it."""
     now = found_alias(tx, model, requested.alias)
     refuse_offered(tx, model, lambda named: named.alias == requested.alias)
     return _change(tx, requested, now)
 
 
 def _change(tx: Tx, requested: Promotion, now: Alias | None) -> Promotion:
-    """Apply a change and record it."""
     last = tx.page(Promotion, "by_alias", requested.model_id, requested.alias, limit=1, descending=True)
     number = last[0].number + 1 if last else 1
     at = max([requested.created_at, *(one.created_at for one in last)])
@@ -104,17 +97,15 @@ def _numbered(snapshot: Snapshot, alias: Alias, number: int) -> Promotion:
 
 
 def aliased(snapshot: Snapshot, model_id: str) -> Mapping[int, str]:
-    """Return the steps that aliases of a model point to, and an alias of each."""
     return {alias.step: alias.name for alias in aliases_of(snapshot, model_id)}
 
 
 def steps_kept(snapshot: Snapshot, model_id: str) -> set[int | None]:
-    """Return the steps that retention keeps for aliases: where they point, and where a rollback would lead."""
+    """Return the steps that retention keeps for aliases: their targets, and those of rollbacks."""
     return {step for alias in aliases_of(snapshot, model_id) for step in (alias.step, alias.previous_step)}
 
 
 def refuse_aliased(snapshot: Snapshot, model: Model) -> None:
-    """Raise `Conflict` if an alias points to a checkpoint of the model."""
     found = snapshot.page(Alias, "by_model", model.id, limit=1)
     if found:
         raise Conflict(f"{found[0].name!r} points to step {found[0].step} of the model; remove its aliases first")

@@ -8,7 +8,6 @@ from modelyard.protocols import Snapshot
 
 
 def found_model(snapshot: Snapshot, principal: Principal, model_id: str) -> Model:
-    """Return the model of this id. Raises `NotFound`."""
     model = get_or_none(snapshot, Model, model_id)
     if model is None or not principal.scope.covers(model.entity, model.project):
         raise NotFound("Model", model_id)
@@ -30,7 +29,6 @@ def named_model(snapshot: Snapshot, principal: Principal, model: Model | str) ->
 
 
 def found_checkpoint(snapshot: Snapshot, model: Model, step: int) -> Checkpoint:
-    """Return the checkpoint of a step. Raises `NotFound`."""
     checkpoint = snapshot.find(Checkpoint, "step", model.id, step)
     if checkpoint is None:
         raise NotFound("Checkpoint", f"{model.name}:step{step}")
@@ -38,5 +36,4 @@ def found_checkpoint(snapshot: Snapshot, model: Model, step: int) -> Checkpoint:
 
 
 def id_of(model: Model | str) -> str:
-    """Return the id of a model that is given by value or by id."""
     return model.id if isinstance(model, Model) else model

@@ -1,4 +1,4 @@
-"""Letting go of checkpoints that no rule of their model's retention keeps, as functions of a transaction."""
+"""The removal of checkpoints that no rule of their model's retention keeps, as functions of a transaction."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -31,7 +31,6 @@ def enforce(tx: Tx, records: Sequence[Record], model: Model, now: datetime) -> S
 
 
 def _awaited(snapshot: Snapshot, model: Model) -> set[int | None]:
-    """Return the steps that jobs of the model which have not begun will refer to."""
     return {
         job.spec["config"].get("kl_penalty_reference_step")
         for place in (QueueState.CLAIMED, QueueState.READY, QueueState.WAITING, QueueState.PAUSED)
@@ -40,7 +39,6 @@ def _awaited(snapshot: Snapshot, model: Model) -> set[int | None]:
 
 
 def set_retention(tx: Tx, policy: Retention) -> Retention:
-    """Put a model's policy in the place of the one before it."""
     if get_or_none(tx, Retention, policy.model_id) is None:
         tx.add(policy)
     else:

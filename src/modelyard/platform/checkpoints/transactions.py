@@ -33,7 +33,6 @@ BY_DELETION = "the deletion of its model"
 
 
 def create(tx: Tx, model: Model, checkpoint_id: str, return_existing: bool) -> Model:
-    """Keep a new model and its checkpoint of step 0; or answer the one that has its name. Raises `Conflict`."""
     existing = tx.find(Model, "name", model.entity, model.project, model.name)
     if existing is not None:
         return _agreeing(existing, model, return_existing)
@@ -62,8 +61,6 @@ def _agreeing(existing: Model, requested: Model, return_existing: bool) -> Model
 
 @attrs.frozen
 class DeletedPart:
-    """What a step deleted: ended jobs, checkpoints, and the names of the files that no record names any more."""
-
     jobs: Sequence[Job] = ()
     checkpoints: int = 0
     files: Sequence[str] = ()
@@ -139,7 +136,6 @@ def delete_checkpoint(tx: Tx, records: Sequence[Record], checkpoint: Checkpoint)
 
 
 def in_use(snapshot: Snapshot, model: Model) -> Mapping[str, Job]:
-    """Return the ids of the checkpoints that a job of the model has begun from or refers to, and the job."""
     job = first_in_lane(snapshot, model.id)
     names = ("parent_id", "reference_id")
     return {} if job is None else {job.result[name]: job for name in names if job.result.get(name) is not None}
@@ -162,7 +158,6 @@ def _refuse_used(tx: Tx, model: Model, checkpoints: Iterable[Checkpoint]) -> Non
 
 
 def model_place(index: str, scope: Scope, entity: str | None, model_id: str, snapshot: Snapshot) -> Cursor:
-    """Return the cursor after a model of an entity, or of any, which may have been deleted. Raises `NotFound`."""
     model = get_or_none(snapshot, Model, model_id) or get_or_none(snapshot, Tombstone, model_id)
     if model is None or entity not in (None, model.entity) or not scope.covers(model.entity, model.project):
         raise NotFound("Model", model_id)
@@ -172,7 +167,6 @@ def model_place(index: str, scope: Scope, entity: str | None, model_id: str, sna
 
 
 def checkpoint_place(model_id: str, checkpoint_id: str, snapshot: Snapshot) -> Cursor:
-    """Return the cursor after a checkpoint of a model, which may have been deleted. Raises `NotFound`."""
     checkpoint = get_or_none(snapshot, Checkpoint, checkpoint_id) or get_or_none(snapshot, Tombstone, checkpoint_id)
     parent = checkpoint.parent if isinstance(checkpoint, Tombstone) else checkpoint and checkpoint.model_id
     if parent != model_id:
@@ -181,7 +175,6 @@ def checkpoint_place(model_id: str, checkpoint_id: str, snapshot: Snapshot) -> C
 
 
 def log_place(index: str, model_id: str, log_id: str, snapshot: Snapshot) -> Cursor:
-    """Return the cursor after a log of a model. Raises `NotFound`."""
     log = get_or_none(snapshot, TrajectoryLog, log_id)
     if log is None or log.model_id != model_id:
         raise NotFound("Log", log_id)

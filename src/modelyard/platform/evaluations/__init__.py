@@ -1,4 +1,4 @@
-"""`platform.evaluations`: evaluation runs."""
+"""`platform.evaluations`: evaluation runs, and what they are made of."""
 
 from modelyard.lazy import defer_modules
 

@@ -21,11 +21,9 @@ from modelyard.report.numbers import count_text
 from modelyard.report.table import text_table
 
 MOST_COMMENTS = 50
-"""For how many of the worst rows of a metric the scorer's words are read."""
 
 
 def report_of(runtime: Runtime, run: EvaluationRun, **options: Unpack[ReportKeywords]) -> RunReport:
-    """Report a run in numbers. Raises `InvalidInput`."""
     stored = StoredRun(runtime, run.id)
     scored = stored.columns() if options.get("cluster_by") is None else stored.full()
     found = aggregate(scored, **options)
@@ -34,7 +32,6 @@ def report_of(runtime: Runtime, run: EvaluationRun, **options: Unpack[ReportKeyw
 
 
 def _with_comments(stored: StoredRun, one: MetricSummary) -> tuple[RowNote, ...]:
-    """Return the notes on a metric's worst rows, with what the scorer says of the first trial of each."""
     shown = one.worst[:MOST_COMMENTS]
     notes = (attrs.evolve(note, comment=stored.comment(note.digest, one.metric.scorer)) for note in shown)
     return (*notes, *one.worst[MOST_COMMENTS:])
@@ -46,7 +43,6 @@ def compare_runs(
     candidate: EvaluationRun | ExportedRun,
     **options: Unpack[ReportKeywords],
 ) -> ComparisonReport:
-    """Compare a candidate with a baseline, row by row. Raises `InvalidInput`."""
     before, after = (_rows_of(runtime, run) for run in (baseline, candidate))
     if options.get("cluster_by") is None:
         found = compare_pages(before.pages(), after.pages(), **options)
@@ -65,10 +61,8 @@ def _run_of(run: EvaluationRun | ExportedRun) -> EvaluationRun:
 
 
 def assert_not_worse(report: ComparisonReport, metric: str | None, margin: float) -> None:
-    """Raise AssertionError when the candidate is shown to be worse by more than `margin`, or nothing was compared.
-
-    The message has the metrics, the differences, how certain these are, and the rows. Raises `InvalidInput`.
-    """
+    """Raise AssertionError when the candidate is shown to be worse by more than `margin`, or nothing was compared. The
+    message has the metrics, the differences, how certain these are, and the rows. Raises `InvalidInput`."""
     check = report.comparison.check_not_worse(metric, margin)
     if check.not_compared:
         raise AssertionError(f"there are no scored rows to compare: {'; '.join(check.not_compared)}\n\n{report}")
@@ -77,7 +71,6 @@ def assert_not_worse(report: ComparisonReport, metric: str | None, margin: float
 
 
 def export_lines(runtime: Runtime, run: EvaluationRun, format: Format) -> Iterator[bytes]:
-    """Export every prediction of a run with its scores. Raises `InvalidInput` for another format."""
     if format not in get_args(Format):
         raise InvalidInput.at("format", msg=f"must be one of {', '.join(get_args(Format))}")
     stored = StoredRun(runtime, run.id)
@@ -106,7 +99,6 @@ class QualityGate:
 
     @property
     def passed(self) -> bool:
-        """Whether every check passed."""
         return all(check.passed for check in self.checks)
 
     def __repr__(self) -> str:
@@ -122,7 +114,6 @@ def _cell(cell: object) -> object:
 
 
 def check_thresholds(report: RunReport, thresholds: Mapping[str, float], max_errors: float) -> QualityGate:
-    """Check the means of a run against thresholds. Raises `InvalidInput`."""
     if not thresholds:
         raise InvalidInput.at("thresholds", msg="must name at least one metric")
     if not is_number(max_errors) or not 0 <= max_errors <= 1:

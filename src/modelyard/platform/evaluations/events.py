@@ -1,4 +1,4 @@
-"""What has happened to a run: the events of its jobs, one after the other; those of its shards merged."""
+"""The events of a run: those of its jobs, one after the other, and of its shards, merged."""
 
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
@@ -18,18 +18,15 @@ from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 
 EVENTS_AT_ONCE = 200
-"""How many events of each shard are read and merged at a time."""
 
 
 def follow_events(runtime: Runtime, principal: Principal, run_id: str, after: str | None) -> Iterator[TrainingEvent]:
-    """Yield the events of a run as they are recorded, until it has ended. Raises `NotFound`."""
     return followed(_follow(runtime, principal, run_id, after))
 
 
 def afollow_events(
     runtime: Runtime, principal: Principal, run_id: str, after: str | None
 ) -> AsyncIterator[TrainingEvent]:
-    """Yield the events of a run as they are recorded, like `follow_events`, without blocking the event loop."""
     threads = runtime.threads.backends.of(principal.entity)
     return afollowed(_follow(runtime, principal, run_id, after), threads)
 
@@ -40,7 +37,6 @@ def _follow(runtime: Runtime, principal: Principal, run_id: str, after: str | No
 
 
 def events_after(runtime: Runtime, run_id: str, after: str | None) -> Iterator[TrainingEvent]:
-    """Yield what was recorded of a run after an event. Raises `NotFound`."""
     shards = len(runtime.store.read(lambda snapshot: last_jobs(snapshot, run_id)))
     if shards > 1:
         yield from _merged(runtime, run_id, _position(after, shards))
@@ -51,7 +47,6 @@ def events_after(runtime: Runtime, run_id: str, after: str | None) -> Iterator[T
 
 
 def _jobs_from(run_id: str, after: str | None, snapshot: Snapshot) -> list[Job]:
-    """Return the jobs of a run, the oldest first; from the job of the event `after` on. Raises `NotFound`."""
     jobs = list(iter_index(snapshot, Job, "of_lane", run_id))
     if after is None:
         return jobs
@@ -72,10 +67,8 @@ def _position(after: str | None, shards: int) -> EventPosition:
 
 
 def _merged(runtime: Runtime, run_id: str, position: EventPosition) -> Iterator[TrainingEvent]:
-    """Yield the events of all shards, each with an id that names how many of each shard are before it.
-
-    So none is missed that was recorded late, and any server continues from any of them.
-    """
+    """Yield the events of all shards, each with an id that names how many of each shard are before it. An event that
+    was recorded late is not missed, and any server continues from any id."""
     while batch := runtime.store.read(partial(_batch, run_id, position)):
         for number, seen, event in batch:
             position = position.at(number, seen)

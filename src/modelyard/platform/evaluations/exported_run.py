@@ -17,10 +17,7 @@ from modelyard.errors import InvalidInput
 from modelyard.formats.json import loads
 
 _THEN = datetime.fromtimestamp(0, UTC)
-"""When anything in a file happened: it does not say."""
-
 ExportedFile = str | os.PathLike[str]
-"""The path of an exported run, which ends in .jsonl."""
 
 
 @attrs.frozen
@@ -31,21 +28,18 @@ class ExportedRun:
 
     @classmethod
     def of(cls, run: object) -> "ExportedRun | None":
-        """Return the run at this path; None for what is not the path of an exported run, such as the id of a run."""
         if isinstance(run, str | os.PathLike) and os.fspath(run).endswith(".jsonl"):
             return cls(Path(run))
         return None
 
     @property
     def run(self) -> EvaluationRun:
-        """The run, as far as the file tells: it has the name of the file for its id. Raises `InvalidInput`."""
         first = next(self.full(), None)
         if first is None:
             raise InvalidInput.at("path", msg=f"{self.path} holds no rows; export the run with report.save(...)")
         return EvaluationRun(self.path.name, "", "", "", first[0].model, _THEN, RunState.COMPLETED, _THEN)
 
     def full(self) -> Iterator[FullScoredPrediction]:
-        """Yield every prediction. Raises `InvalidInput` with the number of a line that cannot be read."""
         digest = ""
         try:
             with self.path.open("rb") as lines:
@@ -59,11 +53,9 @@ class ExportedRun:
             raise InvalidInput.at("path", msg=f"{self.path} cannot be read: {error.strerror}") from None
 
     def columns(self) -> Iterator[FullScoredPrediction]:
-        """Yield what metrics need, which is all there is."""
         return self.full()
 
     def pages(self) -> Iterator[ScorePage]:
-        """Yield pages of all predictions."""
         return pages(self.full())
 
     def _read(self, line: bytes, number: int) -> FullScoredPrediction:

@@ -1,4 +1,4 @@
-"""Runs of which this process does the work, or waits for it: begun here, or resumed here."""
+"""Runs that this process works on, or waits for: begun here, or resumed here."""
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
@@ -39,9 +39,7 @@ def run_here(
     stop: Callable[[], bool] = never,
 ) -> EvaluationRun:
     """Store a new run and its job, claimed by this process, and do the work; or wait for its shards. Returns the run.
-
-    Raises `RateLimited`, `LeaseLost`, and `NotFound` where the run was deleted meanwhile.
-    """
+    Raises `RateLimited`, `LeaseLost`, and `NotFound` if the run was deleted meanwhile."""
     if spec.more:
         spec.store(spec.add)
         _announce(runtime, (spec.job, *spec.more))
@@ -67,9 +65,7 @@ def resume_here(
     reporter: ProgressReporter,
 ) -> EvaluationRun:
     """Reclaim a run that failed or was abandoned, and do what is left; or queue what is left of its shards, and wait.
-
-    Returns the run. Raises as `Evaluations.resume` does.
-    """
+    Returns the run. Raises as `Evaluations.resume` does."""
     if len(runtime.store.read(lambda snapshot: last_jobs(snapshot, run_id))) > 1:
         if find_run(runtime, principal, run_id).state is not RunState.RUNNING:
             _announce(runtime, requeue(runtime, principal, run_id))
@@ -84,7 +80,6 @@ def resume_here(
 def _runner(
     runtime: Runtime, principal: Principal, callables: LocalCallables, reporter: ProgressReporter, loop: Any = None
 ) -> Runner:
-    """Return a runner of evaluations with these functions. A run that is stopped fails: its caller can resume it."""
     callables = attrs.evolve(callables, principal=principal, loop=loop, on_totals=reporter.begin)
 
     def work(claimed: ClaimedJob) -> Generator[None, None, None]:
@@ -101,7 +96,6 @@ def _interrupt(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) 
 def _drive(
     runner: Runner, claimed: ClaimedJob, reporter: ProgressReporter, stop: Callable[[], bool] = never
 ) -> EvaluationRun:
-    """Do the work of a claimed run, and return the run. Raises `LeaseLost`, `NotFound`."""
     runtime = runner.runtime
     announce(runtime, claimed.job)
     begun = runtime.clock.monotonic()
@@ -127,7 +121,6 @@ def _announce(runtime: Runtime, jobs: Sequence[Job]) -> None:
 def _finish(
     runtime: Runtime, principal: Principal, run_id: str, reporter: ProgressReporter, stop: Callable[[], bool] = never
 ) -> None:
-    """Wait until all shards have ended, or until `stop`, after which workers continue."""
     begun = runtime.clock.monotonic()
     with closing(wait_for_end(runtime, partial(find_job, runtime, principal, run_id))) as waiting:
         for pause in waiting:
@@ -138,7 +131,6 @@ def _finish(
 
 
 def _report(runtime: Runtime, run_id: str, reporter: ProgressReporter, seconds: float) -> None:
-    """Show how far all shards are together."""
     if not reporter.shows:
         return
     known, (_, total) = runtime.store.read(

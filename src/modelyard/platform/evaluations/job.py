@@ -1,9 +1,7 @@
-"""The work of an evaluation job: finished rows go from the scheduler to the store, with their scores.
-
-A batch of rows and the event that reports it commit together, under the worker's claim. A run that is evaluated in this
-process is claimed in the transaction that creates it, so no worker takes it. When its owner is gone, a worker finishes
-it, or fails it where it needs functions that only the owner had.
-"""
+"""The work of an evaluation job: finished rows go from the scheduler to the store, with their scores. A batch of rows
+and the event that reports it commit together, under the worker's claim. A run that is evaluated in this process is
+claimed in the transaction that creates it, so no worker takes it. When its owner is gone, a worker finishes it, or
+fails it if it needs functions that only the owner had."""
 
 import math
 from collections.abc import Generator, Iterator, Mapping
@@ -51,20 +49,18 @@ from modelyard.protocols import Snapshot, Tx
 STARTED = "evaluation_started"
 
 INTERRUPTED = "interrupted"
-"""The reason of a run whose owner is gone: the functions that it needs are gone with it."""
+"""The reason of a run that has lost its owner, and with it the functions that it needs."""
 
 UNSURE = "unsure"
-"""In the result of a job that was given back: how many of the rows that are left, the first ones, were begun before."""
+"""In the result of a job that was given back: how many of the first remaining rows were begun before."""
 
 BETWEEN_EVENTS = 0.1
 """Least seconds between two progress events; each row is reported by its records."""
 
 
 def evaluate(claimed: ClaimedJob, callables: LocalCallables = NO_CALLABLES) -> Generator[None, None, None]:
-    """Do the work of an EVALUATE or RESCORE job. Yields after each batch that was stored, and now and then.
-
-    Where the job is to be given back, closing it finishes the rows under way, in bounded time.
-    """
+    """Do the work of an EVALUATE or RESCORE job. Yields after each batch that was stored, and now and then. To give the
+    job back, close it: that finishes the rows in flight, in bounded time."""
     attempt = _Attempt(claimed, callables)
     attempt.begin()
     with attempt.scheduler() as scheduler:
@@ -124,7 +120,6 @@ class _Attempt:
     # ---- begin
 
     def begin(self) -> None:
-        """Record that the run begins; or count what it has stored already."""
         if self.claimed.progress.total is None:
             self.claimed.record(STARTED, {"total": self.spec["total"], **self.shard}, total=self.spec["total"])
         if self._resumed:
@@ -145,7 +140,6 @@ class _Attempt:
 
     @contextmanager
     def scheduler(self) -> Iterator[RowScheduler]:
-        """Open the scheduler with its pools, until they are closed and all usage is recorded."""
         with ExitStack() as opened:
             opened.callback(self._flush_at_last)
             loop, pending = self.callables.loop, self.pending_usage
@@ -173,7 +167,7 @@ class _Attempt:
     # ---- leave
 
     def leave(self, scheduler: RowScheduler, batches: Iterator[list[RowInFlight]]) -> None:
-        """Finish the rows under way, as far as a third of the lease allows, and record how many are not finished."""
+        """Finish the rows in flight, as far as a third of the lease allows, and record how many are not finished."""
         scheduler.stop()
         until = self.runtime.clock.monotonic() + self.runtime.settings.lease / BEATS_PER_LEASE
         for batch in batches:
@@ -184,7 +178,7 @@ class _Attempt:
         self._set_unsure(len(scheduler.under_way) + sum(1 for _ in not_begun_again))
 
     def _set_unsure(self, count: int | None) -> None:
-        """Keep with the job how many rows may have been begun; None, while it runs, means that it is not known."""
+        """Keep with the job how many rows may have been begun; None, while it runs, means unknown."""
 
         def step(tx: Tx) -> JobProgress:
             job = require_claim(tx, self.claimed.claim)
@@ -244,10 +238,8 @@ class _Attempt:
             one.on_committed()
 
     def _progress_events(self, scheduler: RowScheduler) -> list[NewEvent]:
-        """Return the event that reports progress: with the last row, and now and then before.
-
-        It names the rows under way, too, so that a resumed run need not read what it has done (see `resume`).
-        """
+        """Return the event that reports progress: with the last row, and now and then before. It names the rows in
+        flight, too, so that a resumed run need not read what it has done (see `resume`)."""
         done, total, moment = self.totals.rows, self.spec["total"], self.runtime.clock.monotonic()
         if done < total and moment - self._last_event_at < BETWEEN_EVENTS:
             return []
@@ -261,10 +253,8 @@ class _Attempt:
 
     @property
     def over_budget(self) -> bool:
-        """Whether more rows have failed than the error budget allows, not counting those it was resumed with.
-
-        The failures of other shards count as far as they were reported.
-        """
+        """Whether more rows have failed than the error budget allows, not counting those it was resumed with. The
+        failures of other shards count as far as they were reported."""
         budget = self.spec["error_budget"]
         if budget is None:
             return False
@@ -288,7 +278,7 @@ class _Attempt:
         return all(job.ended for job in others_of(snapshot, self.claimed.job))
 
     def _end(self, event_id: str, summary: Mapping[str, Any] | None, wall: datetime, tx: Tx) -> Job | None:
-        """End this shard. Returns None where the run is complete with it, and the summary is missing."""
+        """End this shard. Returns None if that completes the run, and the summary is missing."""
         job, progress = require_claim(tx, self.claimed.claim), tx.get(JobProgress, self.claimed.claim.job_id)
         now, types, run = progress.time(wall), self.runtime.job_types, get_or_none(tx, EvaluationRun, self.run_id)
         if progress.cancelled_by or run is None:

@@ -1,12 +1,8 @@
-"""The rows of a run as a job works on them: from the stored file to the work, and from that to records.
-
-They are never whole in memory. The rows of a rescoring are the predictions of its source.
-
-Every progress event records how many rows had been begun when it was stored, and which of these were not done. Rows
-begin in order, and only so many can be uncommitted at a time. So what was stored since is found without reading what is
-done: by looking up the rows that were open, and then one row after the other, until as many are missing as can be
-uncommitted.
-"""
+"""The rows of a run as a job works on them: from the stored file to the work, and from that to records. They are never
+all in memory. The rows of a rescoring are the predictions of its source. Every progress event records how many rows had
+been begun when it was stored, and which of these were not done. Rows begin in order, and only so many can be
+uncommitted at a time. So the rows that were stored since are found without reading all that are done: by looking up the
+rows that were open, and then one row after the other, until as many are missing as can be uncommitted."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
@@ -37,17 +33,14 @@ from modelyard.protocols import Snapshot
 
 @attrs.frozen
 class JobRows:
-    """The rows that a job works on: all of its run, or those of its shard.
-
-    The trials of a row follow each other; each trial of each row has a number.
-    """
+    """The rows that a job works on: all of its run, or those of its shard. The trials of a row follow each other; each
+    trial of each row has a number."""
 
     runtime: Runtime
     job: Job
 
     @property
     def shard(self) -> tuple[int, int]:
-        """Which shard of the run these are, and how many there are."""
         return shard_of(self.job)
 
     def items(self, left: RemainingRows) -> Iterator[WorkItem]:
@@ -57,7 +50,6 @@ class JobRows:
         return self._read(left)
 
     def keys(self, snapshot: Snapshot, first: int) -> Iterator[RowKey]:
-        """Yield the key of every row from the number `first` on."""
         (shard, shards), trials = self.shard, self.job.spec.get("trials", 1)
         if self.job.kind == JobKind.RESCORE:
             sources = iter_index(snapshot, Prediction, "by_run", self.job.spec["source"])
@@ -87,7 +79,6 @@ class JobRows:
 
 
 def _key_of_copy(number: int, source: Prediction) -> RowKey:
-    """Return the key of a copied prediction; the predictions that clients make have no index."""
     return number if source.index is None else source.index, source.trial
 
 
@@ -102,10 +93,8 @@ def remaining_rows(
     width: int,
     count: Callable[[Prediction, list[Score]], None],
 ) -> RemainingRows:
-    """Find what is left of a run, and `count` what was stored since its last `progress` event.
-
-    `width` is how many rows may have begun and not be stored; `keys_from` gives the keys of all rows from a number on.
-    """
+    """Find what is left of a run, and `count` what was stored since its last `progress` event. `width` is how many rows
+    may have begun and not be stored; `keys_from` gives the keys of all rows from a number on."""
 
     def stored(key: RowKey) -> bool:
         prediction = snapshot.find(Prediction, "place", run_id, *key)
@@ -153,7 +142,6 @@ class RowRecords:
         return "" if self.model is None else str(self.model.ref)
 
     def of(self, done: RowInFlight, now: datetime) -> tuple[Prediction, list[Score]]:
-        """Return the prediction and the scores of a row."""
         copied = done.item.copied
         prediction = self._prediction(done, now) if copied is None else self._copy(done, copied, now)
         pairs = zip(self.scorers.values(), done.scores, strict=False)

@@ -36,11 +36,9 @@ from modelyard.protocols import ServedModel, Snapshot
 
 @attrs.frozen
 class CompletionModel:
-    """A model of the platform that is called by completions.
-
-    `request` is the request without messages; its model is pinned to a checkpoint. `seeded`: the model takes a
-    seed; `blocking`: it may wait; `needs_loop`: it needs an event loop.
-    """
+    """A model of the platform that is called by completions. `request` is the request without messages; its model is
+    pinned to a checkpoint. `seeded`: the model takes a seed; `blocking`: it may wait; `needs_loop`: it needs an event
+    loop."""
 
     runtime: Runtime
     principal: Principal
@@ -58,7 +56,6 @@ class CompletionModel:
     def of(
         cls, runtime: Runtime, principal: Principal, model: str, namespace: Namespace, options: Mapping[str, Any]
     ) -> "CompletionModel":
-        """Resolve a model by its name or reference. Raises `ModelNotFound`, `Forbidden`, `InvalidInput`."""
         name, attribution = chat_name(runtime, principal, model), Attribution(*namespace)
         plan = known_plan(runtime, principal, attribution, name) or make_plan(runtime, principal, attribution, name)
         served, backend = plan.served, plan.backend
@@ -82,7 +79,6 @@ class CompletionModel:
         )
 
     def reply(self, row: Mapping[str, Any], seed: int) -> Flow[Reply]:
-        """Complete a row's `messages` or `prompt`, with this seed where the model takes one."""
         sampling = self.request.sampling.seeded(seed) if self.seeded else self.request.sampling
         request = self.request.asking(messages_of(row), sampling, self.request.max_tokens)
         pipeline = CompletionPipeline(self.runtime, self.principal, request, self.attribution)
@@ -94,7 +90,6 @@ class CompletionModel:
 
 
 def _output(completion: Completion) -> Any:
-    """Return the text of an answer; with the calls of tools, if it makes any, next to it as JSON."""
     message = completion.choices[0].message
     if not message.tool_calls:
         return message.text
@@ -113,7 +108,6 @@ class JudgeScorer:
     retries: Retries
 
     def score(self, output: Any, row: Mapping[str, Any]) -> Flow[ScoreResult]:
-        """Ask the judge, with the same seed each time, and read its answer."""
         try:
             question = self.rule.asks(output, row)
         except KeyError as missing:
@@ -136,11 +130,9 @@ class JudgeScorer:
 
 
 def chat_name(runtime: Runtime, principal: Principal, model: str) -> str:
-    """Return the name that completions take, of a model that is given by it or by its reference.
-
-    That is the reference of a trained model or a checkpoint, or the one under which a catalogue entry is evaluated.
-    Raises `InvalidInput` for a model that is source code, `Forbidden`.
-    """
+    """Return the name that completions take, of a model that is given by it or by its reference. The reference is that
+    of a trained model or a checkpoint, or the one under which a catalogue entry is evaluated. Raises `InvalidInput` for
+    a model that is source code, `Forbidden`."""
     ref = ObjectRef.parse(model)
     if ref is None:
         return model
@@ -158,7 +150,7 @@ _NEWEST = (None, LATEST)
 
 
 def _named_by(ref: ObjectRef, snapshot: Snapshot) -> tuple[bool, bool]:
-    """Return whether a reference names a trained model, and whether it names what was published as a model."""
+    """Return whether a reference names a trained model, and whether it names a published model."""
     kind = ObjectKind.OP if ref.kind is RefKind.OP else ObjectKind.MODEL
     stored = find_version(snapshot, (ref.entity, ref.project), kind, ref.name, ref.version)
     trained = ref.kind is RefKind.OBJECT and is_trained(snapshot, ref)
@@ -166,7 +158,6 @@ def _named_by(ref: ObjectRef, snapshot: Snapshot) -> tuple[bool, bool]:
 
 
 def _listed(runtime: Runtime, principal: Principal, ref: ObjectRef) -> str | None:
-    """Return the id of the catalogue entry that a reference names. Raises `InvalidInput` where several match."""
     if ref.kind is RefKind.OP or ref.version not in _NEWEST:
         return None
     ids = [entry.id for entry in Catalogue(runtime, principal).list() if object_id(entry.id) == ref.name]
@@ -176,7 +167,6 @@ def _listed(runtime: Runtime, principal: Principal, ref: ObjectRef) -> str | Non
 
 
 def messages_of(row: Mapping[str, Any]) -> tuple[Message, ...]:
-    """Return the messages, or the prompt, of a row. Raises `InvalidInput`."""
     for name in ("messages", "prompt"):
         if name in row:
             return build_messages(row[name])
@@ -184,7 +174,6 @@ def messages_of(row: Mapping[str, Any]) -> tuple[Message, ...]:
 
 
 def _model_ref(served: ServedModel, name: str, namespace: Namespace) -> ObjectRef:
-    """Return the reference of a model's checkpoint; or of a catalogue entry, as an object of this namespace."""
     named = None if name == served.entry.id else ModelName.parse(name)
     if served.checkpoint is None or named is None:
         return ObjectRef(*namespace, RefKind.OBJECT, object_id(served.entry.id))

@@ -72,7 +72,6 @@ class Objects:
         return self._keep(new) if rows is None else self._keep_with_rows(new, rows)
 
     def _keep(self, *versions: ObjectVersion) -> ObjectVersion:
-        """Store the versions, in one step. Returns the last of them."""
         return self._runtime.store.transact(lambda tx: [self._publish(tx, version) for version in versions][-1])
 
     def _keep_with_rows(self, new: ObjectVersion, rows: Iterable[Mapping[str, Any]]) -> ObjectVersion:
@@ -117,10 +116,8 @@ class Objects:
         project: str | None = None,
         entity: str | None = None,
     ) -> ObjectVersion:
-        """Give a version a name, such as "golden", which the version that had it before loses.
-
-        Raises `ObjectDeleted`, `NotFound`, `Forbidden`, and `InvalidInput` for a string that is not an alias.
-        """
+        """Give a version a name, such as "golden", which the version that had it before loses. Raises `ObjectDeleted`,
+        `NotFound`, `Forbidden`, and `InvalidInput` for a string that is not an alias."""
         kind, namespace = _kind(kind), self._namespace(project, entity)
         check_alias(alias)
 
@@ -149,10 +146,8 @@ class Objects:
         return self._runtime.store.read(lambda snapshot: _alive(snapshot, namespace, kind, object_id, version))
 
     def resolve(self, kind: ObjectKind | str, ref: ObjectRef | str) -> ObjectVersion:
-        """Return the version of an object of this kind that a reference names; without a version, the latest.
-
-        Raises `InvalidInput` for a string that is not a reference, `ObjectDeleted`, `NotFound`, `Forbidden`.
-        """
+        """Return the version of an object of this kind that a reference names; without a version, the latest. Raises
+        `InvalidInput` for a string that is not a reference, `ObjectDeleted`, `NotFound`, `Forbidden`."""
         parsed = ObjectRef.parse(ref) if isinstance(ref, str) else ref
         if parsed is None:
             raise InvalidInput.at("ref", msg="must be a reference such as weave:///<entity>/<project>/object/<name>")
@@ -165,10 +160,8 @@ class Objects:
         project: str | None = None,
         entity: str | None = None,
     ) -> Listing[ObjectVersion]:
-        """List all versions of a kind in a project, in the order in which they were published.
-
-        Raises `InvalidInput`, `Forbidden`.
-        """
+        """List all versions of a kind in a project, in the order in which they were published. Raises `InvalidInput`,
+        `Forbidden`."""
         namespace = self._namespace(project, entity)
         place = partial(self._place, namespace)
         return index_listing(
@@ -203,10 +196,8 @@ class Objects:
         project: str | None = None,
         entity: str | None = None,
     ) -> int:
-        """Delete versions, or all of them where none is named, with their content; returns how many there were.
-
-        A deleted version keeps its place, so that no other takes its number. Raises `InvalidInput`, `Forbidden`.
-        """
+        """Delete versions, or all of them if none is named, with their content; returns how many there were. A deleted
+        version keeps its index, so that no other takes it. Raises `InvalidInput`, `Forbidden`."""
         kind, namespace, wanted = _kind(kind), self._namespace(project, entity), unique_ids(versions)
         now = self._runtime.clock.now()
 
@@ -227,7 +218,8 @@ class Objects:
 
 
 def publish_version(tx: Tx, new: ObjectVersion) -> ObjectVersion:
-    """Store the next version of an object, unless one that is not deleted has the same digest. Returns the version."""
+    """Store the next version of an object, unless a version that is not deleted has the same digest; return the
+    version."""
     where = (new.entity, new.project, new.kind, new.object_id)
     same = tx.page(ObjectVersion, "by_digest", *where, new.digest, limit=1, descending=True)
     if same and same[0].deleted_at is None:
@@ -250,7 +242,6 @@ def _alive(snapshot: Snapshot, namespace: Namespace, kind: ObjectKind, object_id
 def _named(
     snapshot: Snapshot, namespace: Namespace, kind: ObjectKind, object_id: str, words: Sequence[str]
 ) -> list[ObjectVersion]:
-    """Return the versions of these names that are not deleted, each once; all of them where none is named."""
     every_one = iter_index(snapshot, ObjectVersion, "by_object", *namespace, kind, object_id)
     found = [find_version(snapshot, namespace, kind, object_id, word) for word in words] if words else every_one
     alive = {version.id: version for version in found if version is not None and version.deleted_at is None}
@@ -286,7 +277,6 @@ def _content(kind: ObjectKind, name: str, given: Mapping[str, Any]) -> Mapping[s
 
 
 def _check_scorer(data: Any) -> None:
-    """Raise `InvalidInput` for data that are not a declarative scorer."""
     if not isinstance(data, Mapping):
         raise InvalidInput.at("scorer", msg='must be an object, such as {"type": "exact_match"}')
     try:
@@ -296,7 +286,6 @@ def _check_scorer(data: Any) -> None:
 
 
 def _wrong_members(content: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield what has the wrong type in an evaluation."""
     if not isinstance(content.get("dataset"), str):
         yield Problem(("dataset",), "must be the reference of a dataset")
     scorers = content.get("scorers", ())

@@ -1,8 +1,6 @@
-"""Where the rows of an evaluation are worked on: in place, on threads, or as tasks of an event loop.
-
-A pool begins a flow, and calls a function with its result, from any thread. It has no bound of its own: its user limits
-how many flows it begins.
-"""
+"""Pools that work on the rows of an evaluation: in place, on threads, or as tasks of an event loop. A pool begins a
+flow, and calls a function with its result, from any thread. It has no bound: its user limits how many flows it
+begins."""
 
 import threading
 from collections import deque
@@ -31,21 +29,16 @@ LEAVE = 5.0
 @quick_init
 @attrs.frozen(weakref_slot=False)
 class FlowResult:
-    """What a flow returned, or what it raised."""
-
     value: Any = None
     error: BaseException | None = None
 
     def result(self) -> Any:
-        """Return the value. Raises the error."""
         if self.error is not None:
             raise self.error
         return self.value
 
 
 class Pool(Protocol):
-    """Begins flows."""
-
     def begin(self, flow: Flow[Any], on_end: Callable[[FlowResult], None]) -> None:
         """Begin a flow, and call `on_end` with its result when it has ended."""
         ...
@@ -54,9 +47,7 @@ class Pool(Protocol):
         """Do the work that runs in this thread."""
         ...
 
-    def close(self) -> None:
-        """End what can be ended, without waiting."""
-        ...
+    def close(self) -> None: ...
 
 
 class CompletionQueue(Generic[T]):
@@ -69,7 +60,7 @@ class CompletionQueue(Generic[T]):
         self._awaited = False
 
     def put(self, about: T, outcome: FlowResult) -> None:
-        """Add one. A waiting thread is woken once for all that arrive until it looks."""
+        """Add a result. A waiting thread is woken once for all that arrive until it looks."""
         self._results.append((about, outcome))
         if self._awaited and not self._some.is_set():
             self._some.set()
@@ -91,19 +82,15 @@ class CompletionQueue(Generic[T]):
 
 
 class InlinePool:
-    """Runs flows in the thread that works: for what never waits, and for one at a time.
-
-    Those that were begun together are interleaved, and the store transactions of several of them are one
-    transaction. The usage that they record is added to `pending_usage`, where that is given, for its owner to store
-    with records of their own.
-    """
+    """Runs flows in the thread that works: flows that never wait, or one at a time. Flows that were begun together are
+    interleaved, and their store transactions are joined to one. The usage that they record is added to `pending_usage`,
+    if that is given, for its owner to store with its records."""
 
     def __init__(self, pending_usage: list[CompletionBooking] | None = None) -> None:
         self._pending_usage = pending_usage
         self._begun: list[tuple[_InPlace, Callable[[FlowResult], None]]] = []
 
     def run(self, flow: Flow[T]) -> T:
-        """Run a flow to its end at once, and return its result. Raises what it raises."""
         driver = _InPlace(flow, self._pending_usage)
         try:
             step = driver.advance()
@@ -115,11 +102,10 @@ class InlinePool:
         return cast(T, driver.result)
 
     def begin(self, flow: Flow[Any], on_end: Callable[[FlowResult], None]) -> None:
-        """Keep it until `work`."""
         self._begun.append((_InPlace(flow, self._pending_usage), on_end))
 
     def work(self) -> None:
-        """Run what was begun to its end. An interrupt abandons what has not ended."""
+        """Run all flows to their end. An interrupt abandons those that have not ended."""
         begun, self._begun = self._begun, []
         try:
             waiting = [(one, step) for one in begun if (step := _advanced(*one)) is not None]
@@ -140,7 +126,6 @@ class InlinePool:
 
 
 _Outcome = tuple[Any, Exception | None]
-"""What a step returned, and what it raised."""
 
 
 class _InPlace(SyncDriver[Any]):
@@ -151,7 +136,6 @@ class _InPlace(SyncDriver[Any]):
         self._pending_usage = pending_usage
 
     def advance(self, answer: Any = None, error: Exception | None = None) -> Transact | None:
-        """Resume the flow, up to its next store transaction; None when it has ended. Raises what it raises."""
         effect = self.resume(answer, error)
         while effect is not None:
             if type(effect) is Transact:
@@ -165,7 +149,6 @@ class _InPlace(SyncDriver[Any]):
 
 
 def _advanced(driver: _InPlace, on_end: Callable[[FlowResult], None], *outcome: Any) -> Transact | None:
-    """Resume a flow, up to its next store transaction; None when it has ended, after calling `on_end`."""
     try:
         step = driver.advance(*outcome)
         if step is not None:
@@ -195,15 +178,12 @@ def _attempted(one: Transact) -> _Outcome:
 
 
 class ThreadPool:
-    """Runs flows on threads of its own, which end with it: each when what it does then is done."""
-
     def __init__(self) -> None:
         self._work: SimpleQueue[tuple[Flow[Any], Callable[[FlowResult], None]] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._free, self._threads = 0, 0
 
     def begin(self, flow: Flow[Any], on_end: Callable[[FlowResult], None]) -> None:
-        """Hand it to a thread that is free, or to a new one."""
         with self._lock:
             if self._free:
                 self._free -= 1
@@ -216,7 +196,6 @@ class ThreadPool:
         """Do nothing: the threads work."""
 
     def close(self) -> None:
-        """Let every thread end, each when what it does is done."""
         for _ in range(self._threads):
             self._work.put(None)
 
@@ -234,21 +213,17 @@ class ThreadPool:
 
 
 class TaskPool:
-    """Runs flows as tasks of an event loop that runs in another thread than the one that begins them."""
-
     def __init__(self, loop: Any, threads: TenantThreads) -> None:
         self._loop, self._threads = loop, threads
         self._running: set[Any] = set()
 
     def begin(self, flow: Flow[Any], on_end: Callable[[FlowResult], None]) -> None:
-        """Hand it to the loop."""
         self._loop.call_soon_threadsafe(self._start, flow, on_end)
 
     def work(self) -> None:
         """Do nothing: the loop works."""
 
     def close(self) -> None:
-        """Cancel what runs."""
         self._loop.call_soon_threadsafe(self._cancel)
 
     def _start(self, flow: Flow[Any], on_end: Callable[[FlowResult], None]) -> None:
@@ -278,7 +253,6 @@ async def _aoutcome(flow: Flow[Any], on_end: Callable[[FlowResult], None], threa
 
 @contextmanager
 def own_loop() -> Iterator[Any]:
-    """Run an event loop in a thread of its own, as long as the context lasts."""
     begun: SimpleQueue[Any] = SimpleQueue()
     thread = threading.Thread(target=_serve_loop, args=[begun], name="modelyard-evaluation-loop", daemon=True)
     thread.start()
@@ -310,11 +284,8 @@ def pools(
     pending_usage: list[CompletionBooking],
     threads: Callable[[], TenantThreads],
 ) -> tuple[Pool, Pool]:
-    """Open the pools of the model and of the scorers, as long as `opened` lasts; on `loop` where there is one, whose
-    blocking calls run in those `threads`.
-
-    What is booked by those that never wait is added to `pending_usage`.
-    """
+    """Open the pools of the model and of the scorers, as long as `opened` lasts; on `loop` if there is one, with
+    blocking calls in those `threads`. The usage of flows that never wait is added to `pending_usage`."""
     if loop is None and any(map(_needs_loop, (model, *scorers))):
         loop = opened.enter_context(own_loop())
     if loop is not None:
@@ -341,7 +312,6 @@ def _needs_loop(worker: object) -> bool:
 
 
 def _waits(worker: object) -> bool:
-    """Return whether a model or scorer may block, so that others should run meanwhile."""
     if isinstance(worker, JudgeScorer):
         worker = worker.model
     if isinstance(worker, CompletionModel):

@@ -1,7 +1,5 @@
-"""Predictions and scores: the steps that store them, and what a principal may do with them (specification 4.5).
-
-Only a running run accepts any. They can also be without a run.
-"""
+"""Predictions and scores: the transactions that store them, and their resources (specification 4.5). Only a running run
+accepts any. They can also be without a run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -34,16 +32,13 @@ _BEYOND = 2**62
 
 
 def check_running(run: EvaluationRun) -> None:
-    """Raise `RunAlreadyFinished` unless the run takes predictions and scores."""
     if run.state is not RunState.RUNNING:
         raise RunAlreadyFinished(f"the evaluation run is {run.state} and takes no more; rescore it to make a new run")
 
 
 def add_prediction(tx: Tx, prediction: Prediction) -> Prediction:
-    """Store a prediction. One without an index in its run is the next trial of its row.
-
-    Raises `RecordNotFound`, `RunAlreadyFinished`, and `RecordConflict` when its place is taken.
-    """
+    """Store a prediction. If it has no index, it is the next trial of its row in the run. Raises `RecordNotFound`,
+    `RunAlreadyFinished`, and `RecordConflict` when its index and trial are taken."""
     if prediction.run_id is not None:
         check_running(tx.get(EvaluationRun, prediction.run_id))
         if prediction.index is None:
@@ -58,7 +53,6 @@ def _next_trial(tx: Tx, run_id: str, row_digest: str) -> int:
 
 
 def finish_prediction(tx: Tx, prediction: Prediction, output: Mapping[str, Any], at: datetime) -> Prediction:
-    """Finish a prediction, as `Prediction.finished` does. Raises `Conflict`, `RunAlreadyFinished`."""
     finished = prediction.finished(output, at)
     if finished is not prediction:
         _check_takes(tx, prediction.run_id)
@@ -67,10 +61,8 @@ def finish_prediction(tx: Tx, prediction: Prediction, output: Mapping[str, Any],
 
 
 def add_score(tx: Tx, score: Score) -> Score:
-    """Store a score of a prediction, with its run and row.
-
-    Raises `RecordNotFound`, `RunAlreadyFinished`, and `InvalidInput` when it names another run.
-    """
+    """Store a score of a prediction, with its run and row. Raises `RecordNotFound`, `RunAlreadyFinished`, and
+    `InvalidInput` when it names another run."""
     prediction = tx.get(Prediction, score.prediction_id)
     if score.run_id not in (None, prediction.run_id):
         raise InvalidInput.at("evaluation_run_id", msg="must be the run of the prediction, or left out")
@@ -82,7 +74,6 @@ def add_score(tx: Tx, score: Score) -> Score:
 
 
 def close_open(tx: Tx, run_id: str, at: datetime) -> bool:
-    """Close some open predictions of a run. Returns whether none is left."""
     first = tx.page(Prediction, "open_first", run_id, limit=BATCH)
     waiting = [prediction for prediction in first if prediction.finished_at is None]
     for prediction in waiting:
@@ -91,7 +82,6 @@ def close_open(tx: Tx, run_id: str, at: datetime) -> bool:
 
 
 def remove_parts(tx: Tx, run_id: str, limit: int) -> int:
-    """Remove up to `limit` scores and predictions of a run. Returns how many there were."""
     scores = tx.page(Score, "by_run", run_id, limit=limit)
     predictions = tx.page(Prediction, "by_run", run_id, limit=limit - len(scores))
     for score in scores:
@@ -120,7 +110,7 @@ class _Kept(Generic[K]):
         self._references = References(runtime.settings.reference_mode, principal)
 
     def get(self, id: str, *, project: str | None = None, entity: str | None = None) -> K:
-        """Return one of them, which must be in the project if one is named. Raises `NotFound`."""
+        """Return a record, which must be in the project if one is named. Raises `NotFound`."""
         namespace = self._reader.maybe_place(project, entity)
         return self._runtime.store.read(lambda snapshot: self._found(snapshot, id, namespace))
 
@@ -131,14 +121,13 @@ class _Kept(Generic[K]):
         entity: str | None = None,
         run_id: str | None = None,
     ) -> Listing[K]:
-        """List those of a project, or of one run, in the order in which they were created. Raises `Forbidden`."""
+        """List the records of a project, or of one run, in the order in which they were created. Raises `Forbidden`."""
         namespace = self._reader.place(project, entity)
         index, where = ("by_project", namespace) if run_id is None else ("by_run", self._visible(run_id, namespace))
         place = partial(self._place, index, namespace)
         return index_listing(self._runtime, self._cls, index, *where, place=place)
 
     def _visible(self, run_id: str, namespace: Namespace) -> tuple[str]:
-        """Return the id of a run in the namespace; "", which is not the id of a run, for another."""
         see = self._reader.see
         seen = self._runtime.store.read(lambda snapshot: see(snapshot, EvaluationRun, run_id, namespace))
         return ("" if seen is None else run_id,)
@@ -147,10 +136,8 @@ class _Kept(Generic[K]):
         return cursor_at(self._cls, index, self._found(snapshot, id, namespace))
 
     def delete(self, ids: Iterable[str], *, project: str | None = None, entity: str | None = None) -> int:
-        """Delete them for ever, with the scores of predictions; returns how many of `ids` there were.
-
-        Raises `RunAlreadyFinished`, and deletes nothing, when one belongs to a run that is not running.
-        """
+        """Delete records for ever, with the scores of predictions; returns how many of `ids` there were. Raises
+        `RunAlreadyFinished`, and deletes nothing, when one belongs to a run that is not running."""
         namespace, wanted = self._reader.place(project, entity), unique_ids(ids)
         return self._runtime.store.transact(lambda tx: sum(self._delete(tx, each, namespace) for each in wanted))
 
@@ -165,7 +152,6 @@ class _Kept(Generic[K]):
         return True
 
     def _scores(self, snapshot: Snapshot, found: K) -> Sequence[Score]:
-        """Return the scores that are deleted with a record."""
         return ()
 
     def _found(self, snapshot: Snapshot, id: str, namespace: Namespace | None) -> K:
@@ -196,11 +182,9 @@ class Predictions(_Kept[Prediction]):
         project: str | None = None,
         entity: str | None = None,
     ) -> Prediction:
-        """Store the output of a model, named by its reference, for `inputs`; it is open until it is finished.
-
-        `output` is any JSON value; None means that it comes later. `spans` name the traces of the call. Raises
-        `NotFound`, `RunAlreadyFinished`, and `InvalidInput` naming the field at fault.
-        """
+        """Store the output of a model, named by its reference, for `inputs`; it is open until it is finished. `output`
+        is any JSON value; None means that it comes later. `spans` name the traces of the call. Raises `NotFound`,
+        `RunAlreadyFinished`, and `InvalidInput` naming the field at fault."""
         checked_dumps(inputs, at=("inputs",))
         namespace = self._reader.place(project, entity)
         new = Prediction(
@@ -225,11 +209,8 @@ class Predictions(_Kept[Prediction]):
     def finish(
         self, id: str, output: Any = None, *, project: str | None = None, entity: str | None = None
     ) -> Prediction:
-        """Finish a prediction, with its output where it has none yet.
-
-        Doing it again with an equal output, or with none, changes nothing. Raises `NotFound`, `RunAlreadyFinished`,
-        and `Conflict` for another output.
-        """
+        """Finish a prediction, with its output if it has none yet. Doing it again with an equal output, or with none,
+        changes nothing. Raises `NotFound`, `RunAlreadyFinished`, and `Conflict` for another output."""
         answer, namespace, now = _answer(output), self._reader.maybe_place(project, entity), self._runtime.clock.now()
         return self._runtime.store.transact(
             lambda tx: finish_prediction(tx, self._found(tx, id, namespace), answer, now)
@@ -264,11 +245,9 @@ class Scores(_Kept[Score]):
         project: str | None = None,
         entity: str | None = None,
     ) -> Score:
-        """Store the score of a prediction by a scorer, named by its reference.
-
-        `value` is a bool, a number, a string, None or an object. `run_id`, where it is given, must be the prediction's.
-        Raises `NotFound`, `RunAlreadyFinished`, and `InvalidInput` naming the field at fault.
-        """
+        """Store the score of a prediction by a scorer, named by its reference. `value` is a bool, a number, a string,
+        None or an object. `run_id`, if it is given, must be the prediction's. Raises `NotFound`, `RunAlreadyFinished`,
+        and `InvalidInput` naming the field at fault."""
         _check_value(value)
         namespace = self._reader.place(project, entity)
         new = Score(

@@ -1,9 +1,7 @@
-"""The results of runs, joined by row across them (specification 4.5).
-
-One pass over the runs counts the rows that fit, and keeps of those on the page only their digests and sort keys. The
-rows themselves are read afterwards, a few at a time. The pass reads only what the query needs: mostly views, and
-nothing but digests and scorers where there is neither a condition nor an order.
-"""
+"""The results of runs, joined by row across them (specification 4.5). One pass over the runs counts the rows that fit,
+and keeps only the digests and sort keys of those on the page. The rows themselves are read afterwards, a few at a time.
+The pass reads only what the query needs: mostly views, and only digests and scorers if there is neither a condition nor
+an order."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -26,16 +24,16 @@ from modelyard.platform.paging import check_slice, unique_ids
 from modelyard.platform.runtime import Runtime
 
 MAX_NAMES = 5
-"""How many names an error lists."""
 
 
 @attrs.frozen
 class Results:
-    """What a query of results found.
+    """The results of a query. `rows` are those of the page, read lazily, once; `total_rows` is how many there are in
+    all.
 
-    `rows` are those of the page, read lazily, once; `total_rows` is how many there are in all. `summary`
-    is over `summary_rows` rows, one of each run that exists, if it was requested; `missing` are the ids of the others.
-    `names` gives the names of each run's scorers. `unknown` are the names in the query that the runs do not have.
+    `summary` is over `summary_rows` rows, one of each run that exists, if it was requested; `missing` are the ids of
+    the others. `names` gives the names of each run's scorers. `unknown` are the names in the query that the runs do not
+    have.
     """
 
     runs: Mapping[str, EvaluationRun]
@@ -51,7 +49,6 @@ class Results:
 def query_results(
     runtime: Runtime, principal: Principal, query: ResultQuery, project: str | None, entity: str | None
 ) -> Results:
-    """Find the results of the runs of `query.run_ids` that exist, in that order. Raises `InvalidInput`, `Forbidden`."""
     check_slice(query.limit, query.offset)
     reader = ScopedReader(runtime, principal)
     namespace, ids = reader.place(project, entity), unique_ids(query.run_ids)
@@ -74,8 +71,6 @@ def query_results(
 
 @attrs.define
 class _Search:
-    """The pass over all rows."""
-
     query: ResultQuery
     totals: Mapping[str, RunTotals]
     total: int = 0
@@ -89,7 +84,6 @@ class _Search:
         return [field for field in self.query.fields if field.path.startswith("inputs.")]
 
     def over(self, runs: Mapping[str, StoredRun]) -> None:
-        """Go over the rows of runs, in the order of their digests."""
         if self.query.by_digest_alone:
             self._count(runs)
             return
@@ -98,7 +92,6 @@ class _Search:
             self._take(row)
 
     def _count(self, runs: Mapping[str, StoredRun]) -> None:
-        """Count rows without reading them."""
         for run_id, run in runs.items():
             self.totals[run_id].note(run.scorers())
         for digest, several in groupby(merge(*(run.digests() for run in runs.values()))):
@@ -124,7 +117,6 @@ class _Search:
                     self.totals[run_id].add(trial)
 
     def _keep(self, digest: str, in_all: bool, sort_values: tuple[Any, ...]) -> None:
-        """Keep a row that fits, if it is in as many runs as it must."""
         if not in_all and self.query.in_all_runs:
             return
         if self.query.sort or self.query.window(self.total):
@@ -132,7 +124,6 @@ class _Search:
         self.total += 1
 
     def page(self) -> list[str]:
-        """Return the digests of the rows on the page."""
         ordered = self.query.order(self._found)
         return [digest for at, digest in enumerate(ordered) if self.query.window(at)] if self.query.sort else ordered
 
@@ -142,7 +133,6 @@ class _Search:
         self._unfound = [field for field in self._unfound if not _is_named(field, names)]
 
     def unknown(self) -> Iterator[Problem]:
-        """Yield what is wrong with the names in the query: runs, scorers and inputs that no row has."""
         for run_id in self.query.where.keys() - {None, *self.query.run_ids}:
             yield Problem(("where", str(run_id)), "must be the id of one of the runs")
         scorers = (scorer for totals in self.totals.values() for scorer in totals.scorers)
@@ -155,7 +145,6 @@ class _Search:
 
 
 def _is_named(field: Field, names: Sequence[str]) -> bool:
-    """Return whether the path of a field begins with one of these names."""
     path = field.path.partition(".")[2]
     return any(path == name or path.startswith(f"{name}.") for name in names)
 
@@ -168,7 +157,6 @@ def _near(field: Field, names: Sequence[str]) -> str:
 def _read(
     runtime: Runtime, run_ids: Sequence[str], digests: Sequence[str]
 ) -> Iterator[ResultRow[FullScoredPrediction]]:
-    """Read the rows of these digests; rows that were deleted meanwhile are left out."""
     finders = {run_id: RowFinder(runtime, run_id) for run_id in run_ids}
     for digest in digests:
         found = {run_id: finder.trials(digest) for run_id, finder in finders.items()}

@@ -36,10 +36,8 @@ def queue_evaluation(
     scorers: Scorers | None,
     options: Mapping[str, Any],
 ) -> EvaluationRun:
-    """Queue a run of one model, or return the one that an equal request under the key has made.
-
-    Raises as `build_specs` does, and `RateLimited`, `IdempotencyKeyUsed`, and `NotFound` where that run was deleted.
-    """
+    """Queue a run of one model, or return the one that an equal request under the key has made. Raises as `build_specs`
+    does, and `RateLimited`, `IdempotencyKeyUsed`, and `NotFound` if that run was deleted."""
     place = named_place(runtime, principal, options.get("entity"), options.get("project"))
     asked = (evaluation, models, rows, scorers, options)
     request = _keyed(runtime, JobKind.EVALUATE, place, key, *asked)
@@ -56,10 +54,8 @@ def queue_rescore(
     scorers: Scorers,
     options: Mapping[str, Any],
 ) -> EvaluationRun:
-    """Queue a rescoring, or return the run that an equal request under the key has made.
-
-    Raises as `build_rescore_spec` and `queue_evaluation` do.
-    """
+    """Queue a rescoring, or return the run that an equal request under the key has made. Raises as `build_rescore_spec`
+    and `queue_evaluation` do."""
     place = (source.entity, source.project)
     request = _keyed(runtime, JobKind.RESCORE, place, key, source.id, scorers, options)
 
@@ -87,7 +83,6 @@ def _keyed(runtime: Runtime, kind: str, namespace: Namespace, key: str | None, *
 
 
 def _plain(value: object) -> Any:
-    """Return an argument as JSON data."""
     if isinstance(value, ObjectVersion | ObjectRef):
         return str(value.ref if isinstance(value, ObjectVersion) else value)
     if isinstance(value, DeclarativeScorer):

@@ -1,4 +1,4 @@
-"""What a principal names: namespaces, records, and references, checked and resolved (specification 2.3)."""
+"""Namespaces, records, and references that a principal names, checked and resolved (specification 2.3)."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeVar
@@ -27,21 +27,14 @@ from modelyard.protocols import Snapshot
 # ---- namespaces and records
 
 Namespace = tuple[str, str]
-"""An entity and a project."""
 
 
 class InNamespace(Protocol):
-    """A record that belongs to an entity and a project."""
+    @property
+    def entity(self) -> str: ...
 
     @property
-    def entity(self) -> str:
-        """The entity that owns it."""
-        ...
-
-    @property
-    def project(self) -> str:
-        """The project of the entity."""
-        ...
+    def project(self) -> str: ...
 
 
 R = TypeVar("R", bound=InNamespace)
@@ -55,22 +48,18 @@ class ScopedReader:
     principal: Principal
 
     def place(self, project: str | None, entity: str | None) -> Namespace:
-        """Return the entity and the project, as `named_place` does. Raises `Forbidden`, `InvalidInput`."""
         return named_place(self.runtime, self.principal, entity, project)
 
     def maybe_place(self, project: str | None, entity: str | None) -> Namespace | None:
-        """Return the place like `place`, or None if no project is named."""
         return None if project is None else self.place(project, entity)
 
     def see(self, snapshot: Snapshot, cls: type[R], id: str, place: Namespace | None) -> R | None:
-        """Return the record if it is in the principal's scope and, if one is given, in that place; otherwise None."""
         found = get_or_none(snapshot, cls, id)
         if found is None or not self.principal.scope.covers(found.entity, found.project):
             return None
         return found if place in (None, (found.entity, found.project)) else None
 
     def find(self, snapshot: Snapshot, cls: type[R], kind: str, id: str, place: Namespace | None) -> R:
-        """Return the record like `see`. Raises `NotFound`, which calls the record a `kind`."""
         found = self.see(snapshot, cls, id, place)
         if found is None:
             raise NotFound(kind, id)
@@ -93,10 +82,8 @@ REF_KINDS: Mapping[ObjectKind, frozenset[RefKind]] = {
 def find_version(
     snapshot: Snapshot, namespace: Namespace, kind: ObjectKind, object_id: str, version: str | None
 ) -> ObjectVersion | None:
-    """Return the version of an object by its digest, an alias, `v<n>` or "latest" (also None), deleted or not.
-
-    The latest is the last that is not deleted; where all are, the last.
-    """
+    """Return the version of an object by its digest, an alias, `v<n>` or "latest" (also None), deleted or not. The
+    latest is the last that is not deleted; if all are deleted, the last."""
     where = (*namespace, kind, object_id)
     if version in (None, LATEST):
         return _latest(snapshot, where)
@@ -121,20 +108,16 @@ def _latest(snapshot: Snapshot, where: tuple[object, ...]) -> ObjectVersion | No
 
 @attrs.frozen
 class References:
-    """Checks the references that a principal gives, as strictly as a `RefMode` asks."""
-
     mode: RefMode = attrs.field(converter=RefMode)
     principal: Principal
 
     def check(self, snapshot: Snapshot, **given: tuple[ObjectKind, str]) -> None:
-        """Raise `InvalidInput` naming every field whose reference is wrong, given by kind and reference."""
         found = [self.problem(snapshot, (field,), kind, text) for field, (kind, text) in given.items()]
         problems = [problem for problem in found if problem is not None]
         if problems:
             raise InvalidInput(problems)
 
     def check_run(self, snapshot: Snapshot, run: EvaluationRun) -> None:
-        """Raise `InvalidInput` naming every field of a new run whose reference, or source run, is wrong."""
         problems = [
             self.problem(snapshot, ("evaluation",), ObjectKind.EVALUATION, run.evaluation),
             self.problem(snapshot, ("model",), ObjectKind.MODEL, run.model),
@@ -152,7 +135,6 @@ class References:
         return None
 
     def problem(self, snapshot: Snapshot, loc: tuple[str | int, ...], kind: ObjectKind, text: str) -> Problem | None:
-        """Return what is wrong with the reference to an object of this kind."""
         wrong = reference_problem("", text, REF_KINDS[kind], self.mode)
         if wrong is not None:
             return Problem(loc, wrong.msg, wrong.type)
@@ -161,7 +143,6 @@ class References:
         return Problem(loc, f"must be the reference of {_NOUNS[kind]} that exists", "reference")
 
     def _holds(self, snapshot: Snapshot, kind: ObjectKind, text: str) -> bool:
-        """Return whether the principal may see its object; the scope decides before anything is read."""
         ref = ObjectRef.parse(text)
         if ref is None or not self.principal.scope.covers(ref.entity, ref.project):
             return False
@@ -181,7 +162,6 @@ _NOUNS: Mapping[ObjectKind, str] = {
 
 
 def is_trained(snapshot: Snapshot, ref: ObjectRef) -> bool:
-    """Return whether it is a trainable model or, with `step<N>` or an alias, a checkpoint of one."""
     named = ModelName.parse(f"{ref.entity}/{ref.project}/{ref.name}:{ref.version or LATEST}")
     if named is None:
         return False
@@ -192,7 +172,7 @@ def is_trained(snapshot: Snapshot, ref: ObjectRef) -> bool:
 
 
 def pinned(snapshot: Snapshot, principal: Principal, ref: ObjectRef) -> ObjectRef:
-    """Pin a reference to the digest of its version; it is unchanged where that version is not visible."""
+    """Pin a reference to the digest of its version; it is unchanged if that version is not visible."""
     if ref.version is None or not principal.scope.covers(ref.entity, ref.project):
         return ref
     found = find_version(snapshot, (ref.entity, ref.project), ObjectKind.EVALUATION, ref.name, ref.version)
@@ -200,7 +180,6 @@ def pinned(snapshot: Snapshot, principal: Principal, ref: ObjectRef) -> ObjectRe
 
 
 def versions_of(snapshot: Snapshot, principal: Principal, ref: ObjectRef) -> list[str]:
-    """Return the visible versions of an evaluation, as `v<n>`."""
     if not principal.scope.covers(ref.entity, ref.project):
         return []
     where = (ref.entity, ref.project, ObjectKind.EVALUATION, ref.name)
@@ -211,7 +190,6 @@ def versions_of(snapshot: Snapshot, principal: Principal, ref: ObjectRef) -> lis
 def run_filter(
     evaluations: Iterable[str], models: Iterable[str], sources: Iterable[str]
 ) -> Callable[[EvaluationRun], bool]:
-    """Return what keeps the runs with one of these references and sources; without any, all."""
     of_evaluation = frozenset(map(same_scheme, evaluations))
     of_model = frozenset(map(same_scheme, models))
     of_source = frozenset(sources)

@@ -18,10 +18,8 @@ from modelyard.platform.runtime import Runtime
 def build_rescore_spec(
     runtime: Runtime, principal: Principal, source: EvaluationRun, scorers: Scorers, options: Mapping[str, Any]
 ) -> RunSpec:
-    """Build the spec of a rescoring: a new run in the project of its source.
-
-    Raises as `build_spec` does, and `Conflict`.
-    """
+    """Build the spec of a rescoring: a new run in the project of its source. Raises as `build_spec` does, and
+    `Conflict`."""
     if source.state is RunState.RUNNING:
         raise Conflict(f"evaluation run {source.id} is still running; finish or cancel it, then rescore it")
     objects, namespace = Objects(runtime, principal), (source.entity, source.project)
@@ -48,11 +46,9 @@ def build_rescore_spec(
 
 
 def _evaluation_with(objects: Objects, evaluation: str, scorers: Sequence[str]) -> str:
-    """Publish a version of an evaluation with these scorers, and return its reference.
-
-    Returns the given reference where there is no version to start from: it was never published, is not an evaluation,
-    or is not visible to this caller.
-    """
+    """Publish a version of an evaluation with these scorers, and return its reference. Returns the given reference if
+    there is no version to start from: it was never published, is not an evaluation, or is not visible to this
+    caller."""
     try:
         old = objects.resolve(ObjectKind.EVALUATION, evaluation)
     except (InvalidInput, NotFound, Forbidden):

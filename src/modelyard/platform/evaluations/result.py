@@ -34,7 +34,7 @@ _FAILED = frozenset({Outcome.MODEL_ERROR, Outcome.SCORER_ERROR})
 
 @attrs.frozen
 class _Before:
-    """The place before all trials of a row, in the index of predictions by their rows."""
+    """The cursor before all trials of a row, in the index of predictions by their rows."""
 
     index: int
     trial: int = -1
@@ -51,7 +51,7 @@ class Rows:
         return self.since(0)
 
     def since(self, index: int) -> Iterator[RowResult]:
-        """Iterate over the rows from the one with this index in the dataset; those before it are not read."""
+        """Iterate over the rows from the one with this index in the dataset; earlier rows are not read."""
         after = None if index <= 0 else cursor_at(Prediction, "by_index", _Before(index))
         predictions = iter_index_live(self._runtime, Prediction, "by_index", self._run.id, after=after)
         while batch := list(islice(predictions, BATCH)):
@@ -70,7 +70,6 @@ class Rows:
         raise IndexError(f"the run has no row {at}")
 
     def find(self, inputs: Mapping[str, object], trial: int = 0) -> RowResult | None:
-        """Return a trial of the row with these inputs, of equal rows one; None where these rows have none."""
         found = self._runtime.store.read(partial(_trial, self._run, digest(inputs), trial))
         return found if found is not None and self._keep(found) else None
 
@@ -99,10 +98,8 @@ class EvaluationResult:
 
     @property
     def score(self) -> float | None:
-        """The mean over the rows that the first scorer scored, 0 to 1 for bools.
-
-        None when there are no such rows, and where the scorer returns objects.
-        """
+        """The mean over the rows that the first scorer scored, 0 to 1 for bools. None when there are no such rows, and
+        if the scorer returns objects."""
         return self.run.summary.get("mean") if self.run.summary else None
 
 
@@ -139,11 +136,9 @@ def _trial(run: EvaluationRun, row_digest: str, trial: int, snapshot: Snapshot) 
 
 
 AnyRun = str | EvaluationRun | EvaluationResult | RunReport
-"""A run by its id, or a value that has it."""
 
 
 def run_id_of(run: AnyRun) -> str:
-    """Return the id of a run. Raises `InvalidInput` for a value that is not a run."""
     if isinstance(run, EvaluationResult | RunReport):
         run = run.run
     if not isinstance(run, str | EvaluationRun):
@@ -155,14 +150,12 @@ def run_id_of(run: AnyRun) -> str:
 
 
 def completed(runtime: Runtime, run: EvaluationRun) -> EvaluationResult:
-    """Return the result of a run that has ended. Raises `JobFailed` unless it has completed."""
     if run.state is not RunState.COMPLETED:
         raise JobFailed(run.id, run.state, run.reason or "", "evaluation run")
     return EvaluationResult(runtime, run)
 
 
 def wait(runtime: Runtime, principal: Principal, run_id: str, timeout: float | None) -> EvaluationResult:
-    """Wait until a run has ended, and return its result. Raises `NotFound`, `JobFailed`, TimeoutError."""
     until = None if timeout is None else runtime.clock.monotonic() + timeout
     find = partial(find_job, runtime, principal, run_id)
     with closing(wait_for_end(runtime, find)) as waiting:
@@ -182,13 +175,10 @@ Progress = bool | Show
 
 
 class RunOptions(EvaluationOptions, total=False):
-    """The options of an evaluation in this process, which can show its `progress`."""
-
     progress: Progress
 
 
 def check_progress(progress: Progress) -> Progress:
-    """Return what shows progress. Raises `InvalidInput` for another value."""
     if not isinstance(progress, bool) and not callable(progress):
         raise InvalidInput.at("progress", msg="must be True for a bar, or a function of done, total and numbers")
     return progress
@@ -196,7 +186,6 @@ def check_progress(progress: Progress) -> Progress:
 
 @contextmanager
 def reporting(progress: Progress, run: EvaluationRun) -> Iterator[ProgressReporter]:
-    """Show the progress of a run as long as the context lasts. Raises `InvalidInput`."""
     shown = check_progress(progress)
     if not isinstance(shown, bool):
         yield ProgressReporter(shown)

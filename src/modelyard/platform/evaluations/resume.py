@@ -33,14 +33,12 @@ from modelyard.protocols import Snapshot, Tx
 
 
 def check_portable(job: Job) -> None:
-    """Raise `Conflict` for a job that needs functions, which no worker has."""
     if _needs_model(job) or any(map(needs_function, job.spec["scorers"])):
         msg = "was begun with functions, which no worker has; resume it in Python, with the functions"
         raise Conflict(f"evaluation run {job.subject} {msg}")
 
 
 def callables_for(job: Job, model: ModelFunction | None, scorers: Sequence[NamedScorer]) -> LocalCallables:
-    """Return the functions that a job needs, from those given. Raises `InvalidInput` for a missing or changed one."""
     given = {scorer.name: scorer for scorer in scorers}
     problems, namespace = [], (job.entity, job.project)
     for kept in job.spec["scorers"]:
@@ -70,17 +68,14 @@ def _needs_model(job: Job) -> bool:
 
 
 def find_job(runtime: Runtime, principal: Principal, run_id: str) -> Job:
-    """Return the last job of a run, or of its first shard that has not ended.
-
-    Raises `NotFound`, and `Conflict` for a run that the engine did not make.
-    """
+    """Return the last job of a run, or of its first shard that has not ended. Raises `NotFound`, and `Conflict` for a
+    run that the engine did not make."""
     find_run(runtime, principal, run_id)
     jobs = runtime.store.read(lambda snapshot: engine_jobs(snapshot, run_id))
     return next((job for job in jobs if not job.ended), jobs[0])
 
 
 def engine_jobs(snapshot: Snapshot, run_id: str) -> list[Job]:
-    """Return the last job of each shard of a run. Raises `Conflict` for a run that the engine did not make."""
     jobs = last_jobs(snapshot, run_id)
     if not jobs:
         raise Conflict(f"evaluation run {run_id} was not made by the engine: nothing works on it here")
@@ -88,7 +83,6 @@ def engine_jobs(snapshot: Snapshot, run_id: str) -> list[Job]:
 
 
 def abandoned_job(runtime: Runtime, principal: Principal, run_id: str, runner: Runner) -> Job:
-    """Return the last job of a run once no owner works on it. Raises `Conflict` when one is seen to."""
     first, reported = None, False
     while (job := find_job(runtime, principal, run_id)).status is JobStatus.RUNNING:
         progress = runtime.store.read(lambda snapshot: snapshot.get(JobProgress, job.id))
@@ -106,7 +100,6 @@ def abandoned_job(runtime: Runtime, principal: Principal, run_id: str, runner: R
 
 
 def reclaim(runtime: Runtime, principal: Principal, run_id: str, runner: Runner) -> ClaimedJob:
-    """Claim what is left of a run, reopening the run if it has failed. Raises `RunAlreadyFinished`, `Conflict`."""
     resumed, now = _resumed_for(runtime, principal), runtime.clock.now()
 
     def step(tx: Tx) -> tuple[Job, JobProgress] | None:
@@ -121,7 +114,6 @@ def reclaim(runtime: Runtime, principal: Principal, run_id: str, runner: Runner)
 
 
 def requeue(runtime: Runtime, principal: Principal, run_id: str) -> list[Job]:
-    """Queue what is left of a run that failed, for workers. Raises `RunAlreadyFinished`, `RateLimited`, `Conflict`."""
     check_portable(find_job(runtime, principal, run_id))
     resumed = _resumed_for(runtime, principal)
 
@@ -137,26 +129,21 @@ def _at_work(run_id: str) -> str:
 
 
 def _resumed_for(runtime: Runtime, principal: Principal) -> Callable[[Job], Job]:
-    """Return the function that makes, of a job that failed, the one that resumes it for this principal."""
     asker = requester_spec(runtime, principal)
     return partial(_resumed, ids=defaultdict(runtime.ids), asker=asker, now=runtime.clock.now())
 
 
 def _resumed(job: Job, ids: Mapping[str, str], asker: Mapping[str, Any], now: datetime) -> Job:
-    """Make a job that resumes where one that failed has ended.
-
-    One that failed by its error budget had finished all rows under way, and its failures do not count again.
-    """
+    """Make a job that continues a failed one. A job that failed by its error budget had finished all rows in flight,
+    and its failures do not count again."""
     spec = {**job.spec, **job.result, "asker": asker, "resumed": True, "drained": "forgiven" in job.result}
     new, needs = Job(ids[job.id], job.kind, job.entity, job.project, job.lane, now, spec), job.needs
     return attrs.evolve(new, base_model=needs.base_model, accelerators=needs.accelerators, memory=needs.memory)
 
 
 def _reopen(runtime: Runtime, tx: Tx, run_id: str, resumed: Callable[[Job], Job]) -> list[Job]:
-    """Set a run that has failed to running again, with a new job for each shard that has rows left.
-
-    Raises `RunAlreadyFinished`, `RateLimited`.
-    """
+    """Set a run that has failed to running again, with a new job for each shard that has rows left. Raises
+    `RunAlreadyFinished`, `RateLimited`."""
     jobs = engine_jobs(tx, run_id)
     tx.replace(tx.get(EvaluationRun, run_id).reopened())
     left = [resumed(job) for job in jobs if job.status is not JobStatus.SUCCEEDED]

@@ -1,7 +1,5 @@
-"""One row of an evaluation: calling the model, with retries, then the scorers. Written once as flows, for every pool.
-
-A failure of a row is a result. A failure of the platform below, such as a closed store, is raised and ends the run.
-"""
+"""One row of an evaluation: calling the model, with retries, then the scorers. Written once as flows, for every pool. A
+failure of a row is a result. A failure of the platform below, such as a closed store, is raised and ends the run."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -29,8 +27,6 @@ LONGEST_PAUSE = 60.0
 @quick_init
 @attrs.frozen(weakref_slot=False)
 class Reply:
-    """The output of a model, any JSON value, and its usage where that is known."""
-
     output: Any
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -38,40 +34,28 @@ class Reply:
 
 
 class ModelUnderTest(Protocol):
-    """A model under evaluation."""
-
     @property
-    def ref(self) -> ObjectRef:
-        """Its reference in predictions."""
-        ...
+    def ref(self) -> ObjectRef: ...
 
     @property
     def price(self) -> Mapping[str, Any]:
-        """USD per token, request or image, as plain decimal text; empty where nothing is known, or free."""
+        """USD per token, request or image, as plain decimal text; empty if it is unknown or free."""
         ...
 
     @property
-    def checkpoint_step(self) -> int | None:
-        """The step of the checkpoint, of a trained model."""
-        ...
+    def checkpoint_step(self) -> int | None: ...
 
     @property
-    def seeded(self) -> bool:
-        """Whether it takes a seed."""
-        ...
+    def seeded(self) -> bool: ...
 
-    def reply(self, row: Mapping[str, Any], seed: int) -> Flow[Reply]:
-        """Call it with a row."""
-        ...
+    def reply(self, row: Mapping[str, Any], seed: int) -> Flow[Reply]: ...
 
 
 @quick_init
 @attrs.frozen(weakref_slot=False)
 class ScoreResult:
-    """What a scorer returned. `scored` is False where it failed; `reason` is why, or why a value is None.
-
-    `comment` is what it says of its value.
-    """
+    """The result of a scorer. `scored` is False if it failed; `reason` is why, or why a value is None. `comment` is
+    what it says of its value."""
 
     value: Any = None
     reason: str = ""
@@ -83,17 +67,11 @@ class ScoreResult:
 
 
 class RowScorer(Protocol):
-    """A scorer of a run, with the reference of its version."""
+    @property
+    def name(self) -> str: ...
 
     @property
-    def name(self) -> str:
-        """Its name in the run."""
-        ...
-
-    @property
-    def ref(self) -> ObjectRef:
-        """Its reference in scores."""
-        ...
+    def ref(self) -> ObjectRef: ...
 
     def score(self, output: Any, row: Mapping[str, Any]) -> Flow[ScoreResult]:
         """Score an output. May raise anything."""
@@ -105,13 +83,12 @@ class RowScorer(Protocol):
 
 @attrs.frozen
 class Retries:
-    """How often a call is repeated that failed for a passing reason, pausing twice as long each time."""
+    """How often a call is repeated after a temporary failure; each pause is twice as long."""
 
     times: int
     clock: Clock
 
     def pauses(self) -> Iterator[float]:
-        """Yield how many seconds to wait before each repetition."""
         for number in range(self.times):
             yield backoff(number, FIRST_PAUSE, LONGEST_PAUSE)
 
@@ -119,10 +96,8 @@ class Retries:
 @quick_init
 @attrs.frozen(weakref_slot=False)
 class ModelCall:
-    """The outcome of calling the model: a reply, or the `error` of the last of so many `attempts`.
-
-    `latency` is that of the last attempt, in seconds.
-    """
+    """The outcome of calling the model: a reply, or the `error` of the last of so many `attempts`. `latency` is that of
+    the last attempt, in seconds."""
 
     reply: Reply | None
     error: str | None
@@ -131,7 +106,6 @@ class ModelCall:
 
 
 def call_with_retries(model: ModelUnderTest, row: Mapping[str, Any], seed: int, retries: Retries) -> Flow[ModelCall]:
-    """Call the model, and again after a failure that may pass."""
     clock, pauses, attempts = retries.clock, retries.pauses(), 0
     while True:
         attempts += 1
@@ -174,7 +148,6 @@ def error_text(error: Exception) -> str:
 
 
 def score_row(scorers: tuple[RowScorer, ...], output: Any, row: Mapping[str, Any]) -> Flow[tuple[ScoreResult, ...]]:
-    """Score an output by every scorer, in their order."""
     results = []
     for scorer in scorers:
         try:
@@ -190,14 +163,12 @@ def score_row(scorers: tuple[RowScorer, ...], output: Any, row: Mapping[str, Any
 
 
 def to_score_result(value: Any) -> ScoreResult:
-    """Convert what a scorer returned. Raises TypeError, ValueError for a value that is not a score."""
     kept, reason = checked_score(value)
     check_storable(kept)
     return ScoreResult(kept, truncate_for_storage(reason) if reason else "")
 
 
 def missing_field(missing: KeyError) -> InvalidInput:
-    """Return the error of a row without the field of this name, which a declarative scorer reads."""
     return InvalidInput.at("row", str(missing.args[0]), msg="is missing, and the scorer reads it")
 
 
@@ -205,14 +176,12 @@ def missing_field(missing: KeyError) -> InvalidInput:
 
 
 def call_function(function: Callable[..., Any], awaited: bool, *arguments: Any) -> Flow[Any]:
-    """Call a function, or a coroutine function, which is to be `awaited`."""
     if awaited:
         return (yield Await(lambda: function(*arguments), lambda: _alone(function(*arguments))))
     return (yield Call(lambda: function(*arguments)))
 
 
 def check_signature(function: Any, arguments: Sequence[str], *loc: str) -> None:
-    """Raise `InvalidInput` at `loc` for a value that is not a function of these arguments."""
     expected = f"must be a function of {' and '.join(arguments)}"
     if not callable(function):
         raise InvalidInput.at(*loc, msg=expected)
@@ -227,7 +196,6 @@ def check_signature(function: Any, arguments: Sequence[str], *loc: str) -> None:
 
 
 def is_async(function: Any) -> bool:
-    """Return whether calling a function gives an awaitable."""
     return iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - whether it is async matters, not whether it is callable
 
 
@@ -241,8 +209,6 @@ def _alone(awaitable: Awaitable[Any]) -> Any:
 
 @attrs.frozen
 class CallableModel:
-    """A function of the row, the caller's own, as a model under evaluation."""
-
     function: Callable[[Mapping[str, Any]], Any]
     ref: ObjectRef
     price: Mapping[str, Any] = EMPTY
@@ -255,14 +221,11 @@ class CallableModel:
         return is_async(self.function)
 
     def reply(self, row: Mapping[str, Any], seed: int) -> Flow[Reply]:
-        """Call the function."""
         return Reply((yield from call_function(self.function, self.awaited, row)))
 
 
 @attrs.frozen
 class CallableScorer:
-    """A function of the output and the row, the caller's own."""
-
     name: str
     ref: ObjectRef
     function: Callable[[Any, Mapping[str, Any]], Any]
@@ -273,12 +236,11 @@ class CallableScorer:
         return is_async(self.function)
 
     def score(self, output: Any, row: Mapping[str, Any]) -> Flow[ScoreResult]:
-        """Call the function, and convert what it returns."""
         return to_score_result((yield from call_function(self.function, self.awaited, output, row)))
 
 
 COMMITTED_TOGETHER = 64
-"""As many finished rows wait for no further one to be committed with."""
+"""When so many rows are finished, they are committed without waiting for more."""
 
 
 @attrs.frozen
@@ -293,10 +255,8 @@ class RunLimits:
 
     @property
     def together(self) -> int:
-        """How many finished rows wait for no further one."""
         return COMMITTED_TOGETHER
 
     @property
     def uncommitted(self) -> int:
-        """How many rows can have begun without being committed."""
         return self.concurrency + COMMITTED_TOGETHER - 1

@@ -1,7 +1,5 @@
-"""The rows of a run as a caller passes them: they are checked, counted and stored before the run begins.
-
-They are never whole in memory.
-"""
+"""The rows of a run as a caller passes them: they are checked, counted and stored before the run begins, never all in
+memory."""
 
 import csv
 import os
@@ -36,7 +34,7 @@ RowData = Iterable[Mapping[str, Any]] | ObjectVersion | str | os.PathLike[str]
 """Any rows; the version of a dataset, or the reference of one; or the path of a file, CSV or JSON Lines."""
 
 RunSpecs = Generator[RunSpec, None, None]
-"""Specs that are made one by one. Closing it removes the rows of those that were not taken."""
+"""Specs that are made one by one. Closing it removes the rows of specs that were not taken."""
 
 _ROWS = (
     "mappings, one for each row; a version of a dataset, or its reference, such as "
@@ -54,11 +52,9 @@ def build_specs(
     options: Mapping[str, Any],
     portable: bool = False,
 ) -> RunSpecs:
-    """Build the spec of a run of each model. Everything is checked when the first is taken.
-
-    Without `rows`, the evaluation must be published: its version then gives the rows, and by default scorers and
-    trials. A `portable` run must not need functions. Raises as `build_spec`.
-    """
+    """Build the spec of a run of each model. Everything is checked when the first is taken. Without `rows`, the
+    evaluation must be published: its version then gives the rows, and by default scorers and trials. A `portable` run
+    must not need functions. Raises as `build_spec`."""
     check_options(options, EVALUATION_OPTIONS, "run")
     namespace = named_place(runtime, principal, options.get("entity"), options.get("project"))
     models, objects = check_models(models), Objects(runtime, principal)
@@ -77,8 +73,6 @@ def build_specs(
 
 @attrs.frozen
 class Published:
-    """A published version of an evaluation: its dataset, the references of its scorers, and its trials."""
-
     ref: ObjectRef
     dataset: ObjectVersion
     scorers: Sequence[str]
@@ -86,7 +80,6 @@ class Published:
 
     @classmethod
     def of(cls, objects: Objects, evaluation: ObjectRef) -> "Published":
-        """Return the version that a reference names now. Raises `NotFound`, `Forbidden`."""
         try:
             version = objects.resolve(ObjectKind.EVALUATION, evaluation)
         except ObjectDeleted:
@@ -113,7 +106,6 @@ def _with_dataset(runtime: Runtime, principal: Principal, specs: Sequence[RunSpe
 
 
 def rows_given(runtime: Runtime, principal: Principal, rows: RowData) -> Iterable[Mapping[str, Any]]:
-    """Return the rows that a caller passes, read as they are used. Raises `InvalidInput`, `NotFound`, `Forbidden`."""
     if isinstance(rows, str) and "://" in rows:
         rows = Objects(runtime, principal).resolve(ObjectKind.DATASET, rows)
     if isinstance(rows, ObjectVersion):
@@ -152,7 +144,7 @@ def _rows_of_file(principal: Principal, path: str | os.PathLike[str]) -> Iterato
 
 
 def _csv_rows(path: str | os.PathLike[str]) -> Iterator[Mapping[str, str]]:
-    """Yield the rows of a table in UTF-8, whose first line has the names of the columns. All values are strings."""
+    """Yield the rows of a table in UTF-8; its first line has the names of the columns. All values are strings."""
     with open(path, newline="", encoding="utf-8-sig") as file:
         lines = csv.reader(file, strict=True)
         try:

@@ -1,7 +1,5 @@
-"""Evaluation runs as they are stored, and what ties each to the job that works on it (specification 4.5).
-
-At most one job is at work on each shard of a run (`shards`).
-"""
+"""Evaluation runs as they are stored, and the job that works on each (specification 4.5). At most one job works on each
+shard of a run (`shards`)."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -69,7 +67,7 @@ class Runs:
         return self._runtime.store.transact(lambda tx: self._create(tx, run))
 
     def get(self, run_id: str, *, project: str | None = None, entity: str | None = None) -> EvaluationRun:
-        """Return a run. Where a project is named, the run must be in it. Raises `NotFound`."""
+        """Return a run. If a project is named, the run must be in it. Raises `NotFound`."""
         namespace = self._reader.maybe_place(project, entity)
         return self._runtime.store.read(lambda snapshot: self._find(snapshot, run_id, namespace))
 
@@ -83,11 +81,8 @@ class Runs:
         ids: Iterable[str] = (),
         sources: Iterable[str] = (),
     ) -> Listing[EvaluationRun]:
-        """List a project's runs in the order in which they started.
-
-        Each filter keeps runs with one of the given references, ids or sources; an empty filter keeps all. Raises
-        `InvalidInput`, `Forbidden`.
-        """
+        """List a project's runs in the order in which they started. Each filter keeps runs with one of the given
+        references, ids or sources; an empty filter keeps all. Raises `InvalidInput`, `Forbidden`."""
         namespace, wanted = self._reader.place(project, entity), unique_ids(ids)
         keep, place = run_filter(evaluations, models, sources), partial(self._place, namespace)
         if wanted:
@@ -116,20 +111,16 @@ class Runs:
         return self._runtime.store.read(lambda snapshot: run_status(snapshot, self._find(snapshot, run_id, namespace)))
 
     def lineage(self, run_id: str, *, project: str | None = None, entity: str | None = None) -> RunLineage:
-        """Return what a run was rescored from, what was rescored from it, and the checkpoint that it evaluated.
-
-        Raises `NotFound`.
-        """
+        """Return the runs that it was rescored from and into, and the checkpoint that it evaluated. Raises
+        `NotFound`."""
         namespace = self._reader.maybe_place(project, entity)
         return self._runtime.store.read(
             lambda snapshot: run_lineage(snapshot, self._principal, self._find(snapshot, run_id, namespace))
         )
 
     def delete(self, ids: Iterable[str], *, project: str | None = None, entity: str | None = None) -> int:
-        """Delete runs for ever, with their predictions and scores. Returns how many of `ids` existed.
-
-        The parts of a run are deleted first, in small steps, so that this can be repeated after a crash.
-        """
+        """Delete runs for ever, with their predictions and scores. Returns how many of `ids` existed. The parts of a
+        run are deleted first, in small steps, so that this can be repeated after a crash."""
         namespace, left, deleted = self._reader.place(project, entity), unique_ids(ids), 0
         event_ids, now = defaultdict[str, str](self._runtime.ids), self._runtime.clock.now()
         while left:
@@ -149,11 +140,9 @@ class Runs:
         project: str | None = None,
         entity: str | None = None,
     ) -> EvaluationRun:
-        """Complete a run, after closing its open predictions. Repeating it with an equal summary changes nothing.
-
-        Nor does repeating it without one. Raises `NotFound`, `RunAlreadyFinished`, and `InvalidInput` for a summary
-        that is not a JSON object.
-        """
+        """Complete a run, after closing its open predictions. Repeating it with an equal summary changes nothing. Nor
+        does repeating it without one. Raises `NotFound`, `RunAlreadyFinished`, and `InvalidInput` for a summary that is
+        not a JSON object."""
         check_summary(summary)
         namespace, now = self._reader.maybe_place(project, entity), self._runtime.clock.now()
         step = partial(self._finish, run_id, namespace, summary, now)
@@ -164,10 +153,8 @@ class Runs:
     def cancel(
         self, run_id: str, reason: str = "cancelled", *, project: str | None = None, entity: str | None = None
     ) -> EvaluationRun:
-        """End a running run that is no longer wanted. Idempotent. Raises `NotFound`, `RunAlreadyFinished`.
-
-        A run that the engine works on ends after the rows that are under way, and keeps what is done.
-        """
+        """End a running run that is no longer wanted. Idempotent. Raises `NotFound`, `RunAlreadyFinished`. A run that
+        the engine works on ends after the rows in flight, and keeps what is done."""
         run = self.get(run_id, project=project, entity=entity)
         if self._stop_work(run.id, check_reason(reason)):
             return self.get(run_id)
@@ -227,7 +214,6 @@ class Runs:
     # ---- the job of a run that ends or is deleted
 
     def _stop_work(self, run_id: str, reason: str) -> bool:
-        """Request the end of a run's jobs that are queued or running. Returns whether there were any."""
         event_ids, now = defaultdict[str, str](self._runtime.ids), self._runtime.clock.now()
 
         def step(tx: Tx) -> list[Job] | None:
@@ -246,7 +232,6 @@ class Runs:
     def _delete_some(
         self, ids: Sequence[str], namespace: Namespace, event_ids: Mapping[str, str], now: datetime, tx: Tx
     ) -> tuple[Sequence["_Work"], Sequence[str]]:
-        """Delete up to a batch of records. Returns the jobs of the runs that are gone, and the ids still left."""
         gone: tuple[_Work, ...] = ()
         room = BATCH
         for at, run_id in enumerate(ids):
@@ -268,7 +253,7 @@ class Runs:
         return _Work(() if going else tuple(jobs), cancelled)
 
     def _drop_work(self, work: "_Work") -> None:
-        """Remove the files of a deleted run's jobs. Those of a job at work are removed when it ends."""
+        """Remove the files of a deleted run's jobs. The files of a running job are removed when it ends."""
         for job in work.cancelled:
             announce(self._runtime, job)
         for job in work.ended:
@@ -288,7 +273,6 @@ class Runs:
         after: Cursor | None,
         size: int,
     ) -> Iterator[Sequence[EvaluationRun]]:
-        """Yield the runs of these ids in one batch."""
         see = self._reader.see
         seen = self._runtime.store.read(
             lambda snapshot: [see(snapshot, EvaluationRun, run_id, namespace) for run_id in ids]
@@ -309,18 +293,15 @@ class _Work:
 
 
 def find_run(runtime: Runtime, principal: Principal, run_id: str) -> EvaluationRun:
-    """Return a run that the principal may see. Raises `NotFound`."""
     return Runs(runtime, principal).get(run_id)
 
 
 def check_idle(snapshot: Snapshot, run_id: str) -> None:
-    """Raise `Conflict` while a run has a job that is queued or running."""
     if not all(job.ended for job in last_jobs(snapshot, run_id)):
         raise Conflict(f"the engine works on evaluation run {run_id}; wait for it, or cancel it")
 
 
 def run_status(snapshot: Snapshot, run: EvaluationRun) -> RunStatus:
-    """Return the status of a run, with the progress of its last jobs where there are any."""
     return RunStatus(run, *rows_done(snapshot, run.id))
 
 

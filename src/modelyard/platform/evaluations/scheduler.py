@@ -1,9 +1,7 @@
 """The row scheduler: passes rows through a model and its scorers, never more of them at a time than the concurrency.
-
-Finished rows are handed over to be committed together: 64 of them, or those of a twentieth of a second. So what a kill
-can make happen twice is bounded, and known without a mark in the store: rows begin in order, hence those that may have
-begun are the first uncommitted ones, as many as can be under way or wait for their commit.
-"""
+Finished rows are handed over to be committed together: 64 of them, or those of a twentieth of a second. So the
+repetitions that a kill can cause are bounded, and known without a mark in the store: rows begin in order, hence the
+rows that may have begun are the first uncommitted ones, as many as can be in flight or wait for their commit."""
 
 import hashlib
 import math
@@ -38,7 +36,6 @@ _NO_LIMITS = Limits()
 
 
 def is_limited(runtime: Runtime, principal: Principal, entity: str) -> bool:
-    """Return whether a principal's requests reserve a part of a budget or limit until they are recorded."""
     if principal.limits != _NO_LIMITS:
         return True
     return bool(runtime.store.read(lambda snapshot: budgets_of(snapshot, entity, principal.key_id)))
@@ -47,11 +44,9 @@ def is_limited(runtime: Runtime, principal: Principal, entity: str) -> bool:
 @quick_init
 @attrs.frozen(weakref_slot=False)
 class WorkItem:
-    """One trial of one row to evaluate. `number` is its position in the order in which they begin.
-
-    `copied` is the prediction that is rescored: no model is called. `unsure`: an earlier attempt may have called
-    the model for it already.
-    """
+    """One trial of one row to evaluate. `number` is its position in the order in which they begin. `copied` is the
+    prediction that is rescored: no model is called. `unsure`: an earlier attempt may have called the model for it
+    already."""
 
     number: int
     index: int
@@ -63,10 +58,8 @@ class WorkItem:
 
 @attrs.define(eq=False)
 class RowInFlight:
-    """A row under way: first its model `call`, then its `scores`, which stay empty where there was no output.
-
-    `deadline` is on the monotonic clock.
-    """
+    """A row in flight: first its model `call`, then its `scores`, which stay empty if there was no output. `deadline`
+    is on the monotonic clock."""
 
     item: WorkItem
     id: str
@@ -77,7 +70,6 @@ class RowInFlight:
 
     @property
     def output(self) -> Any:
-        """The output to score."""
         if self.item.copied is not None:
             return self.item.copied.output.get("value")
         assert self.call is not None
@@ -86,7 +78,6 @@ class RowInFlight:
 
     @property
     def failed(self) -> bool:
-        """Whether the model or a scorer has failed."""
         assert self.call is not None
         return self.call.error is not None or not all(score.scored for score in self.scores)
 
@@ -106,10 +97,8 @@ class RowScheduler:
         limited: Callable[[], bool],
         begun: int = 0,
     ) -> None:
-        """Prepare the work on items. `begun` is how many rows were begun before.
-
-        While calls are `limited`, no finished row waits for others, as it may keep a part of the limit reserved.
-        """
+        """Prepare the work on items. `begun` is how many rows were begun before. While calls are `limited`, no finished
+        row waits for others, as it may keep a part of the limit reserved."""
         self.begun: int = begun
         self.runtime: Runtime = runtime
         self._items, self._model, self._scorers = items, model, scorers
@@ -128,10 +117,8 @@ class RowScheduler:
         self._latest = runtime.clock.now()
 
     def batches(self) -> Iterator[list[RowInFlight]]:
-        """Yield finished rows until all are finished. A batch is empty where none was finished for a while.
-
-        What has finished before an error or an interrupt is yielded before that is raised.
-        """
+        """Yield finished rows until all are finished. A batch is empty if none was finished for a while. Rows that
+        finished before an error or an interrupt are yielded before that is raised."""
         while True:
             self._fill()
             if not self._rows:
@@ -154,22 +141,20 @@ class RowScheduler:
         return done
 
     def _is_due(self) -> bool:
-        """Return whether to hand over what has finished. A failed row waits for none: it may be one too many."""
+        """Return whether to hand over what has finished. A failed row waits for none: the budget of errors may be
+        spent."""
         return self._urgent or len(self._finished) >= self._together or self.runtime.clock.monotonic() >= self._due
 
     @property
     def under_way(self) -> list[tuple[int, int]]:
-        """The rows that were begun and are not finished, each by its index and trial."""
         return [(row.item.index, row.item.trial) for row in self._rows]
 
     def stop(self) -> None:
-        """Begin no more rows; finish those that are under way."""
         self._stopped = True
 
     # ---- beginning
 
     def _fill(self) -> None:
-        """Begin rows. Those that begin together have one start time; their ids keep them in order."""
         self._latest = max(self._latest, self.runtime.clock.now())
         while len(self._rows) < self._limits.concurrency and not self._stopped:
             item = next(self._items, None)
@@ -194,7 +179,6 @@ class RowScheduler:
     # ---- what arrives
 
     def _advance(self) -> None:
-        """Take what has arrived, begin to score it, and collect the finished rows."""
         self._pool.work()
         for row, outcome in self._arrivals.take(self._longest_wait):
             if row in self._rows:
@@ -205,7 +189,6 @@ class RowScheduler:
             self._end_overdue()
 
     def _longest_wait(self) -> float:
-        """Return how long to wait: until rows are due, or the next one is overdue; at most a worker's poll."""
         longest, now = self.runtime.settings.poll, self.runtime.clock.monotonic()
         if self._finished:
             longest = min(longest, self._due - now)
@@ -214,7 +197,6 @@ class RowScheduler:
         return max(0.0, longest)
 
     def _received(self, row: RowInFlight, result: Any) -> None:
-        """Take the model call of a row, or its scores. What is scored in place is scored at once."""
         if row.call is not None:
             row.scores = result
         else:
@@ -227,7 +209,6 @@ class RowScheduler:
         self._end(row)
 
     def _score(self) -> None:
-        """Begin to score waiting rows, as many as may be scored at a time."""
         while self._to_score and len(self._scoring) < self._limits.scorer_concurrency:
             row = self._to_score.popleft()
             if row in self._rows:
@@ -236,7 +217,7 @@ class RowScheduler:
                 self._scorer_pool.begin(scores, partial(self._arrivals.put, row))
 
     def _end_overdue(self) -> None:
-        """End the rows whose time is up. Anything that arrives for them later is ignored."""
+        """End the rows that are out of time. Anything that arrives for them later is ignored."""
         now = self.runtime.clock.monotonic()
         for row in [row for row in self._rows if row.deadline <= now]:
             self._give_up(row)

@@ -36,28 +36,21 @@ from modelyard.platform.evaluations.row import (
 from modelyard.platform.runtime import Runtime
 
 ModelFunction = Callable[[Mapping[str, Any]], Any]
-"""A function of the row."""
-
 ScorerFunction = Callable[[Any, Mapping[str, Any]], Any]
 
 OneScorer = ScorerFunction | DeclarativeScorer | str | Mapping[str, Any] | ObjectVersion
-"""A function of output and row; a declarative scorer, by value, as data, or by name where it needs no fields; or a
-published scorer, or its reference.
-"""
+"""A function of output and row; a declarative scorer, by value, as data, or by name if it needs no fields; or a
+published scorer, or its reference."""
 
 Scorers = OneScorer | Sequence[OneScorer] | Mapping[str, OneScorer]
-"""One scorer, several, or several by names of your choice."""
-
 MAX_SCORERS = 100
 
 
 @attrs.frozen
 class NamedScorer:
-    """A scorer with its name. `function` is None for a declarative one; `rule` is None for a function.
-
-    `published` is the version that it was read from, where it was given by its reference. `imported` is where other
-    processes import the function from (`import_path`); None where only this one has it.
-    """
+    """A scorer with its name. `function` is None for a declarative one; `rule` is None for a function. `published` is
+    the version that it was read from, if it was given by its reference. `imported` is the path from which other
+    processes import the function (`import_path`); None if only this one has it."""
 
     name: str
     rule: DeclarativeScorer | None = None
@@ -73,16 +66,13 @@ class NamedScorer:
         return {"name": self.name, "op_source_code": source_of(self.function)}
 
     def ref(self, namespace: Namespace) -> ObjectRef:
-        """Return the reference of this version, whether or not it is published."""
         return self.published or ObjectRef(*namespace, RefKind.OBJECT, self.name, digest(self.content))
 
     def publish(self, objects: Objects, namespace: Namespace) -> None:
-        """Publish this version, unless it is published already. Raises `InvalidInput`, `Forbidden`."""
         if self.published is None:
             objects.publish(ObjectKind.SCORER, self.name, self.content, entity=namespace[0], project=namespace[1])
 
     def spec(self, namespace: Namespace) -> Mapping[str, Any]:
-        """Return what a job stores of it: enough to build a declarative scorer again."""
         rule = None if self.rule is None else self.rule.plain()
         imported = {} if self.imported is None else {"imported": self.imported}
         return {"name": self.name, "ref": str(self.ref(namespace)), "rule": rule, **imported}
@@ -96,7 +86,6 @@ class NamedScorer:
 
 
 def source_of(function: Any) -> str:
-    """Return the source code of a function, or its type where there is none."""
     try:
         return inspect.getsource(function if inspect.isroutine(function) else type(function))
     except (OSError, TypeError):
@@ -104,7 +93,6 @@ def source_of(function: Any) -> str:
 
 
 def import_path(function: ScorerFunction) -> str | None:
-    """Return "module:name" of a function that another process can import; None where it cannot."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     if not module or module == "__main__" or module not in sys.modules or not name:
         return None
@@ -112,7 +100,6 @@ def import_path(function: ScorerFunction) -> str | None:
 
 
 def load(path: str) -> ScorerFunction:
-    """Import a function by its path. Raises `EvaluationError`."""
     module, _, name = path.partition(":")
     try:
         function = _member(import_module(module), name)
@@ -131,12 +118,10 @@ def _member(module: object, name: str) -> object:
 
 
 def needs_function(kept: Mapping[str, Any]) -> bool:
-    """Return whether a scorer that a job stores as `kept` is a function that only the job's owner has."""
     return kept["rule"] is None and "imported" not in kept
 
 
 def name_scorers(scorers: Scorers, objects: Objects) -> tuple[NamedScorer, ...]:
-    """Name the scorers. Raises `InvalidInput`, and for a reference `NotFound`, `Forbidden`."""
     found = tuple(_each(scorers, objects))
     names = [scorer.name for scorer in found]
     if len(found) > MAX_SCORERS:
@@ -181,7 +166,6 @@ def _named(scorer: Any, objects: Objects, name: str | None = None) -> NamedScore
 
 
 def _read(version: ObjectVersion) -> NamedScorer:
-    """Read a declarative scorer from a published version. Raises `InvalidInput`."""
     data = version.content.get("scorer")
     if not isinstance(data, Mapping):
         msg = f"{version.object_id} is source code, which is stored and never run; publish a declarative scorer"
@@ -204,10 +188,8 @@ def _checked_name(name: str) -> str:
 
 @attrs.frozen
 class LocalCallables:
-    """What a run in this process brings that a store cannot keep: functions, and the event loop on which to call them.
-
-    `on_totals` receives the run's totals as soon as there are any.
-    """
+    """The parts of a run in this process that a store cannot keep: functions, and the event loop on which to call them.
+    `on_totals` receives the run's totals as soon as there are any."""
 
     model: ModelFunction | None = None
     scorers: Mapping[str, ScorerFunction] = EMPTY
@@ -216,7 +198,6 @@ class LocalCallables:
     on_totals: Callable[[RunningTotals], None] = lambda _: None
 
     def lack(self, kept: Mapping[str, Any]) -> bool:
-        """Return whether a scorer that a job stores as `kept` needs a function that is not among these."""
         return needs_function(kept) and kept["name"] not in self.scorers
 
 
@@ -224,7 +205,6 @@ NO_CALLABLES = LocalCallables()
 
 
 def callables_of(model: ModelFunction | None, scorers: Sequence[NamedScorer]) -> LocalCallables:
-    """Return the functions among a model and scorers."""
     functions = {one.name: one.function for one in scorers if one.function is not None and one.imported is None}
     return LocalCallables(model, functions)
 
@@ -242,7 +222,6 @@ class RuleScorer:
     rule: OwnRule
 
     def score(self, output: Any, row: Mapping[str, Any]) -> Flow[ScoreResult]:
-        """Score by the rule."""
         yield from ()
         try:
             return to_score_result(self.rule.score(output, row))
@@ -252,15 +231,12 @@ class RuleScorer:
 
 @attrs.frozen
 class CombinedScorer:
-    """A number that is made of the scores of others. What judges among them have used is that of the score."""
-
     name: str
     ref: ObjectRef
     rule: Combined
     parts: Mapping[str, RowScorer]
 
     def score(self, output: Any, row: Mapping[str, Any]) -> Flow[ScoreResult]:
-        """Score by each, and put the scores into the formula."""
         found: dict[str, ScoreResult] = {}
         for name, part in self.parts.items():
             found[name] = yield from part.score(output, row)
@@ -289,7 +265,6 @@ def build_scorer(
     function: ScorerFunction | None,
     retries: int,
 ) -> RowScorer:
-    """Build the scorer that a job stores as `kept`, with its function if it has one. Raises as `CompletionModel.of`."""
     name, ref = kept["name"], ObjectRef.parse(kept["ref"])
     assert ref is not None
     if kept["rule"] is None:
@@ -298,7 +273,6 @@ def build_scorer(
 
 
 def _built(runtime: Runtime, principal: Principal, namespace: Namespace, named: NamedScorer, retries: int) -> RowScorer:
-    """Build a declarative scorer."""
     name, ref, rule = named.name, named.ref(namespace), named.rule
     if isinstance(rule, OwnRule):
         return RuleScorer(name, ref, rule)

@@ -49,7 +49,6 @@ class Evaluations:
 
     @property
     def runs(self) -> Runs:
-        """Runs as they are stored."""
         return Runs(self._runtime, self._principal)
 
     @property
@@ -59,12 +58,10 @@ class Evaluations:
 
     @property
     def predictions(self) -> Predictions:
-        """The outputs of models."""
         return Predictions(self._runtime, self._principal)
 
     @property
     def scores(self) -> Scores:
-        """The scores of predictions."""
         return Scores(self._runtime, self._principal)
 
     # ---- evaluating in this process
@@ -82,7 +79,7 @@ class Evaluations:
         A row has `messages` (or `prompt`, a string) and any fields that the scorers read, such as `expected`. `model`
         is a name that completions take, its reference, an entry, a trained model or a checkpoint, or a function of the
         row. A trained model is pinned to its checkpoint of this moment. `rows` are mappings, a version of a dataset, or
-        the path of a file: CSV where it ends in .csv, else JSON Lines. They are read once and stored before the first
+        the path of a file: CSV if it ends in .csv, else JSON Lines. They are read once and stored before the first
         call. Without them, dataset, scorers and trials are those of the published evaluation, and the run is pinned to
         its version of this moment. An evaluation is given by its name ("quiz", "quiz:v0"), by a reference, or as the
         version that `objects.publish` returned. `scorers` are "exact_match" by default.
@@ -104,10 +101,8 @@ class Evaluations:
         scorers: Scorers | None = None,
         **options: Unpack[RunOptions],
     ) -> list[EvaluationResult]:
-        """Evaluate several models, one after the other, each in a run of its own. Everything is checked first.
-
-        Rows are read once. Raises as `run` does.
-        """
+        """Evaluate several models, one after the other, each in its own run. Everything is checked first. Rows are read
+        once. Raises as `run` does."""
         progress = result.check_progress(options.pop("progress", False))
         with closing(self._specs(evaluation, models, rows, scorers, options)) as specs:
             return [self._run_here(spec, progress) for spec in specs]
@@ -120,10 +115,8 @@ class Evaluations:
         scorers: Scorers | None = None,
         **options: Unpack[RunOptions],
     ) -> EvaluationResult:
-        """Evaluate a model from a task, like `run`. Async models and scorers run on this event loop.
-
-        The loop is never blocked: `rows` are read, and `progress` is called, in a thread.
-        """
+        """Evaluate a model from a task, like `run`. Async models and scorers run on this event loop. The loop is never
+        blocked: `rows` are read, and `progress` is called, in a thread."""
         return (await self.arun_each(evaluation, (model,), rows, scorers, **options))[0]
 
     async def arun_each(
@@ -164,7 +157,7 @@ class Evaluations:
         scorers: Scorers = (),
         progress: Progress = False,
     ) -> EvaluationResult:
-        """Continue a run that failed or whose owner is gone, under its id; no stored row is evaluated again.
+        """Continue a run that failed or lost its owner, under its id; no stored row is evaluated again.
 
         The functions that it was begun with must be passed again. Shards are queued for workers. An owner is gone when
         it makes no progress for the lease, which this waits for. Raises `NotFound`, `RunAlreadyFinished`, `JobFailed`,
@@ -186,11 +179,9 @@ class Evaluations:
         idempotency_key: str | None = None,
         **options: Unpack[EvaluationOptions],
     ) -> EvaluationRun:
-        """Queue a run for workers, and return it at once. Model and scorers must be the platform's own.
-
-        With an `idempotency_key` (1 to 255 visible ASCII characters) the same request is the same run for ever. Raises
-        as `run` does, and `RateLimited`, and `IdempotencyKeyUsed` for another request with the key.
-        """
+        """Queue a run for workers, and return it at once. Model and scorers must be the platform's own. With an
+        `idempotency_key` (1 to 255 visible ASCII characters) the same request is the same run for ever. Raises as `run`
+        does, and `RateLimited`, and `IdempotencyKeyUsed` for another request with the key."""
         asked = (evaluation, (model,), rows, scorers, options)
         return queue_evaluation(self._runtime, self._principal, idempotency_key, *asked)
 
@@ -202,11 +193,9 @@ class Evaluations:
         return queue_rescore(self._runtime, self._principal, idempotency_key, source, scorers, options)
 
     def submit_resume(self, run_id: str) -> EvaluationRun:
-        """Queue what is left of a failed run for workers, and return the run at once, running again.
-
-        Raises `NotFound`, `RunAlreadyFinished`, `RateLimited`, and `Conflict` while it is worked on, for a run that
-        the engine did not make, and for one that needs functions.
-        """
+        """Queue what is left of a failed run for workers, and return the run at once, running again. Raises `NotFound`,
+        `RunAlreadyFinished`, `RateLimited`, and `Conflict` while it is worked on, for a run that the engine did not
+        make, and for one that needs functions."""
         for job in requeue(self._runtime, self._principal, run_id):
             announce(self._runtime, job)
         return find_run(self._runtime, self._principal, run_id)
@@ -214,18 +203,14 @@ class Evaluations:
     # ---- following a run
 
     def wait(self, run_id: str, timeout: float | None = None) -> EvaluationResult:
-        """Wait until a run has completed, and return its result. Where no worker is alive, this thread works on it.
-
-        Raises `NotFound`, `JobFailed`; and TimeoutError after `timeout` seconds.
-        """
+        """Wait until a run has completed, and return its result. If no worker is alive, this thread works on it. Raises
+        `NotFound`, `JobFailed`; and TimeoutError after `timeout` seconds."""
         return result.wait(self._runtime, self._principal, run_id, timeout)
 
     def events(self, run_id: str, after: str | None = None, *, follow: bool = True) -> Iterator[TrainingEvent]:
-        """Yield what happens to a run, live, until it has ended. `after` is the id of the event to start after.
-
-        Where no worker is alive, this thread works on the run; leaving the loop gives it back. Without `follow`, only
-        the events recorded so far are yielded, which are none for a client's own run. Raises `NotFound`.
-        """
+        """Yield the events of a run, live, until it has ended. `after` is the id of the event to start after. If no
+        worker is alive, this thread works on the run; leaving the loop gives it back. Without `follow`, only the events
+        recorded so far are yielded, which are none for a client's own run. Raises `NotFound`."""
         if follow:
             return events.follow_events(self._runtime, self._principal, run_id, after)
         find_run(self._runtime, self._principal, run_id)
@@ -311,30 +296,26 @@ class Evaluations:
     ) -> ComparisonReport:
         """Fail a test when the candidate is shown to be worse than the baseline by more than `margin`.
 
-        All metrics count, corrected for how many there are, or the one that is named. Failing on rows where the
-        baseline has a value does not help a candidate: it must not be shown to be worse over all rows either, where a
-        missing value counts as the worst. Raises AssertionError, whose message has the rows, the differences and how
-        certain these are, also when no row was scored in both; `NotFound`, `InvalidInput`.
+        All metrics count, corrected for how many there are, or the one that is named. A candidate gains nothing by
+        failing on rows: it must not be shown to be worse over all rows either, with a missing value counted as the
+        worst. Raises AssertionError with the rows, the differences and how certain these are, also when no row was
+        scored in both; `NotFound`, `InvalidInput`.
         """
         report = self.compare(baseline=baseline, candidate=candidate, **options)
         compare.assert_not_worse(report, metric, margin)
         return report
 
     def gate(self, run: AnyRun, thresholds: Mapping[str, float], *, max_errors: float = 0.0) -> QualityGate:
-        """Check whether each metric's mean reaches its threshold: `assert gate.passed, gate`.
-
-        A metric without a scored row fails, as does one with a larger share of failed trials than `max_errors`. Raises
-        `NotFound`, `InvalidInput`.
-        """
+        """Check whether each metric's mean reaches its threshold: `assert gate.passed, gate`. A metric without a scored
+        row fails, as does one with a larger share of failed trials than `max_errors`. Raises `NotFound`,
+        `InvalidInput`."""
         return compare.check_thresholds(self.report(run), thresholds, max_errors)
 
     def export(
         self, run: AnyRun, format: Format = "jsonl", *, project: str | None = None, entity: str | None = None
     ) -> Iterator[bytes]:
-        """Export every prediction of a run with its scores, as JSON Lines or CSV. The rows are read lazily.
-
-        Raises `NotFound` at once, `InvalidInput` for another format.
-        """
+        """Export every prediction of a run with its scores, as JSON Lines or CSV. The rows are read lazily. Raises
+        `NotFound` at once, `InvalidInput` for another format."""
         return compare.export_lines(self._runtime, self._run(run, project, entity), format)
 
     # ---- parts

@@ -1,9 +1,7 @@
-"""The shards of a run: each is a job that works on a part of its rows, so that several workers work on one run.
-
-Shard k of n has the rows whose index is k modulo n. The first shard queues up on the run's id, each other one on a lane
-of its own; so jobs of one shard follow each other, and those of different shards run side by side. Seeds depend on the
-row alone, so the numbers of a run do not depend on how many shards it has.
-"""
+"""The shards of a run: each is a job that works on a part of its rows, so that several workers work on one run. Shard k
+of n has the rows of index k modulo n. The first shard is queued on the run's id, each other one on its own lane; so
+jobs of one shard follow each other, and those of different shards run side by side. Seeds depend on the row alone, so
+the numbers of a run do not depend on the number of shards."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -24,11 +22,9 @@ from modelyard.protocols import Snapshot, Tx
 
 PROGRESS = "evaluation_progress"
 SHARD_ENDED = "shard_ended"
-"""The type of the event with which a shard ends while others of its run are still at work."""
 
 
 RowKey = tuple[int, int]
-"""Index and trial of a row."""
 
 
 @attrs.frozen
@@ -39,12 +35,10 @@ class RemainingRows:
     open: frozenset[RowKey] = frozenset()
 
     def has(self, number: int, key: RowKey) -> bool:
-        """Return whether a row is left to do."""
         return number >= self.begun or key in self.open
 
 
 def shard_of(job: Job) -> tuple[int, int]:
-    """Return which shard of its run a job is, from 0, and how many there are."""
     number, count = job.spec.get("shard", (0, 1))
     return number, count
 
@@ -72,12 +66,10 @@ def split(job: Job, shards: int, items: int, rows_each: int, ids: Callable[[], s
 
 
 def lane_of_shard(run_id: str, number: int) -> str:
-    """Return the lane on which the jobs of a shard queue up: the run's id for the first."""
     return f"{run_id}/{number}" if number else run_id
 
 
 def last_jobs(snapshot: Snapshot, run_id: str) -> list[Job]:
-    """Return the last job of each shard of a run, in their order; none for a run that the engine did not make."""
     first = latest_job(snapshot, run_id)
     if first is None:
         return []
@@ -86,7 +78,6 @@ def last_jobs(snapshot: Snapshot, run_id: str) -> list[Job]:
 
 
 def others_of(snapshot: Snapshot, job: Job) -> list[Job]:
-    """Return the last jobs of the other shards of a job's run."""
     if shard_of(job)[1] == 1:
         return []
     return [one for one in last_jobs(snapshot, job.subject) if one.lane != job.lane]
@@ -96,7 +87,6 @@ def others_of(snapshot: Snapshot, job: Job) -> list[Job]:
 
 
 def last_progress(snapshot: Snapshot, lane: str) -> Mapping[str, Any]:
-    """Return the data of the last progress event of a shard; empty where there is none."""
     for job in iter_index(snapshot, Job, "of_lane", lane, descending=True):
         for event in iter_index(snapshot, JobEvent, "by_job", job.id, size=4, descending=True):
             if event.type == PROGRESS:
@@ -105,12 +95,10 @@ def last_progress(snapshot: Snapshot, lane: str) -> Mapping[str, Any]:
 
 
 def failed_rows(snapshot: Snapshot, jobs: Sequence[Job]) -> int:
-    """Return how many rows of these shards have failed, as far as they have reported."""
     return sum(last_progress(snapshot, job.lane).get("failed", 0) for job in jobs)
 
 
 def joined_progress(snapshot: Snapshot, run_id: str) -> Mapping[str, Any]:
-    """Return the data of one progress event for all shards of a run."""
     parts = [last_progress(snapshot, job.lane) for job in last_jobs(snapshot, run_id)]
     done, failed, scored = (sum(part.get(name, 0) for part in parts) for name in ("done", "failed", "scored"))
     total = sum((Fraction(part["score"]) * part["scored"] for part in parts if part.get("scored")), Fraction(0))
@@ -125,7 +113,6 @@ def joined_progress(snapshot: Snapshot, run_id: str) -> Mapping[str, Any]:
 
 
 def rows_done(snapshot: Snapshot, run_id: str) -> tuple[int, int]:
-    """Return how many rows of a run are done, and of how many; 0 of 0 before it has begun."""
     jobs = last_jobs(snapshot, run_id)
     found = [get_or_none(snapshot, JobProgress, job.id) for job in jobs]
     if all(progress is None or progress.total is None for progress in found):
@@ -136,7 +123,6 @@ def rows_done(snapshot: Snapshot, run_id: str) -> tuple[int, int]:
 # ---- how they end ---------------------------------------------------------------------------------------------------
 
 ANOTHER = "the failure of another shard"
-"""Who cancels the shards of a run of which one has failed."""
 
 
 def end_run(tx: Tx, job: Job) -> EvaluationRun | None:
@@ -160,12 +146,10 @@ def end_run(tx: Tx, job: Job) -> EvaluationRun | None:
 
 
 def has_failed(job: Job) -> bool:
-    """Return whether a shard ended in a way after which its run can be resumed."""
     return job.status is JobStatus.FAILED
 
 
 def stop_others(runtime: Runtime, job: Job) -> None:
-    """Have the other shards end once one was cancelled or has failed; those that are queued end at once."""
     if job.status is JobStatus.SUCCEEDED or shard_of(job)[1] == 1:
         return
     event_ids, now = defaultdict[str, str](runtime.ids), runtime.clock.now()
@@ -182,7 +166,7 @@ def stop_others(runtime: Runtime, job: Job) -> None:
 
 
 def shares_files(runtime: Runtime, job: Job) -> bool:
-    """Return whether other shards, or those of a run that is resumed, still read the rows of one that has ended."""
+    """Return whether other shards, or those of a resumed run, still read the rows of one that has ended."""
     if shard_of(job)[1] == 1:
         return False
     run = runtime.store.read(lambda snapshot: get_or_none(snapshot, EvaluationRun, job.subject))
@@ -194,13 +178,10 @@ def shares_files(runtime: Runtime, job: Job) -> bool:
 
 @attrs.frozen
 class EventPosition:
-    """How many events of each shard a reader has seen."""
-
     seen: tuple[int, ...]
 
     @classmethod
     def parse(cls, text: str, shards: int) -> "EventPosition | None":
-        """Return the position that the id of an event names; None for another string."""
         _, _, numbers = text.partition("~")
         parts = numbers.split(".")
         if len(parts) != shards or not all(part.isascii() and part.isdecimal() for part in parts):
@@ -208,16 +189,13 @@ class EventPosition:
         return cls(tuple(map(int, parts)))
 
     def at(self, number: int, seen: int) -> "EventPosition":
-        """Return the position where so many events of one shard were seen."""
         return EventPosition((*self.seen[:number], seen, *self.seen[number + 1 :]))
 
     def id(self, event: JobEvent) -> str:
-        """Return the id of an event that is read at this position: from it, a reader continues on any server."""
         return f"{event.id}~{'.'.join(map(str, self.seen))}"
 
 
 def events_of_shard(snapshot: Snapshot, run_id: str, number: int, seen: int, limit: int) -> list[tuple[int, JobEvent]]:
-    """Return up to `limit` events of a shard after so many; each with how many there are up to it."""
     found: list[tuple[int, JobEvent]] = []
     before = 0
     for job in iter_index(snapshot, Job, "of_lane", lane_of_shard(run_id, number)):

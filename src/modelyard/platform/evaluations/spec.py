@@ -40,19 +40,14 @@ from modelyard.protocols import Tx
 T = TypeVar("T")
 
 OneModel = str | CatalogueEntry | Model | Checkpoint | ModelFunction
-"""The model under test: a name or reference, a value of the platform, or a function of the row."""
 
 
 class WorkOptions(TypedDict, total=False):
-    """How a run works through its rows.
-
-    At most `concurrency` rows are under way at a time, `scorer_concurrency` of them in their scorers. Each takes at
-    most `timeout` seconds. A call that fails for a passing reason is repeated up to `retries` times. The run fails when
-    more rows have failed than `error_budget`: a count, or as a float a share of all rows.
-
-    The rows are split into so many `shards`, each a job of its own, so that as many workers work on one run, or this
-    thread where none is alive; each has as many rows under way. `needs` is what each job is to have for itself.
-    """
+    """How a run works through its rows. At most `concurrency` rows are in flight at a time, `scorer_concurrency` of
+    them in their scorers. Each takes at most `timeout` seconds. A call with a temporary failure is repeated up to
+    `retries` times. The run fails when more rows have failed than `error_budget`: a count, or as a float a share of all
+    rows. The rows are split into so many `shards`, each a job, so that as many workers work on one run, or this thread
+    if none is alive; each has as many rows in flight. `needs` are the resources of each job."""
 
     concurrency: int
     scorer_concurrency: int
@@ -64,11 +59,8 @@ class WorkOptions(TypedDict, total=False):
 
 
 class EvaluationOptions(WorkOptions, GenerationOptions, total=False):
-    """How a run works, the options of its completions, and where it is stored.
-
-    Each row is evaluated in `trials` trials, each with another seed. `project` and `entity` are by default those of the
-    platform and of the caller.
-    """
+    """How a run works, the options of its completions, and its namespace. Each row is evaluated in `trials` trials,
+    each with another seed. `project` and `entity` are by default those of the platform and of the caller."""
 
     trials: int
     project: str | None
@@ -93,10 +85,8 @@ _SEED_BYTES = 6
 
 @attrs.frozen
 class RunSpec:
-    """A run and its job, still to be stored, and the functions that it needs.
-
-    Once it has rows, `more` are the jobs of its further shards, of which there are to be `shards` in all.
-    """
+    """A run and its job, still to be stored, and the functions that it needs. Once it has rows, `more` are the jobs of
+    its other `shards`."""
 
     runtime: Runtime
     run: EvaluationRun
@@ -106,7 +96,6 @@ class RunSpec:
     more: tuple[Job, ...] = ()
 
     def with_items(self, count: int, **source: str) -> "RunSpec":
-        """Return the spec of a run on so many rows, or predictions to score again, from this source."""
         job = attrs.evolve(self.job, spec={**self.job.spec, **source})
         first, *more = split(job, self.shards, count, self.job.spec.get("trials", 1), self.runtime.ids)
         return attrs.evolve(self, job=first, more=tuple(more))
@@ -125,13 +114,11 @@ class RunSpec:
             raise InvalidInput(problems)
 
     def add(self, tx: Tx) -> None:
-        """Store the run, and queue its jobs. Raises `RateLimited`."""
         tx.add(self.run)
         for job in (self.job, *self.more):
             enqueue(tx, job, self.runtime.settings.max_queued_jobs)
 
     def store(self, step: Callable[[Tx], T]) -> T:
-        """Store the run by `step`. Its rows are removed again where that fails."""
         with ExitStack() as undone:
             if "artifact" in self.job.spec:
                 undone.callback(self.runtime.artifacts.remove, self.job.spec["artifact"])
@@ -152,10 +139,6 @@ def build_spec(
     namespace: Namespace,
     options: Mapping[str, Any],
 ) -> RunSpec:
-    """Build the spec of a run of one model, still without rows.
-
-    Raises `InvalidInput`, `ModelNotFound`, `Forbidden`, `StorageFull`.
-    """
     runtime.require_room()
     seed = options.get("seed")
     work = {name: options[name] for name in options if name in WORK_OPTIONS or name == "trials"}
@@ -185,10 +168,8 @@ def scored_by(
     limits: RunLimits,
     error_budget: float | None,
 ) -> Mapping[str, Any]:
-    """Return the part of a spec about scoring, with the scorers published as versions.
-
-    Every scorer is built once before, so that errors show now.
-    """
+    """Return the part of a spec about scoring, with the scorers published as versions. Every scorer is built once
+    before, so that errors show now."""
     stored, objects = [scorer.spec(namespace) for scorer in scorers], Objects(runtime, principal)
     for kept, scorer in zip(stored, scorers, strict=True):
         build_scorer(runtime, principal, namespace, kept, scorer.function, limits.retries)
@@ -206,7 +187,6 @@ def scored_by(
 
 
 def check_models(models: Sequence[OneModel]) -> tuple[OneModel, ...]:
-    """Return the models. Raises `InvalidInput` for none, and for a value that is not a model."""
     if not isinstance(models, list | tuple) or not models:
         raise InvalidInput.at("model", msg=f"must be a list of models, each {_MODEL}")
     for model in models:
@@ -232,7 +212,6 @@ def _model(
     chat: Mapping[str, Any],
     seed: int | None,
 ) -> tuple[str | None, ObjectRef, str]:
-    """Return the model's name for completions, None for a function; its reference; its base model, or ""."""
     if callable(model):
         check_signature(model, ("row",), "model")
         if chat:
@@ -262,7 +241,6 @@ def _name_of(runtime: Runtime, model: str | CatalogueEntry | Model | Checkpoint)
 
 
 def limits_of(work: Mapping[str, Any]) -> RunLimits:
-    """Return the limits that the options of a run set. Raises `InvalidInput`."""
     problems = [
         Problem((name,), f"must be a whole number from {least} to {most}")
         for name, (least, most) in _WHOLE.items()
@@ -280,7 +258,6 @@ def limits_of(work: Mapping[str, Any]) -> RunLimits:
 
 
 def resources_of(options: Mapping[str, Any]) -> Resources:
-    """Return what the job of a run needs. Raises `InvalidInput`."""
     needs = options.get("needs")
     return Resources() if needs is None else check_resources(needs)
 
@@ -300,7 +277,6 @@ _NAME_FORM = (
 
 
 def evaluation_ref(evaluation: OneObject, namespace: Namespace) -> ObjectRef:
-    """Return the reference of an evaluation; a name is one of this namespace. Raises `InvalidInput`."""
     if isinstance(evaluation, ObjectVersion):
         if evaluation.kind is not ObjectKind.EVALUATION:
             raise InvalidInput.at("evaluation", msg=f"is a version of a {evaluation.kind}; it {_NAME_FORM}")

@@ -20,45 +20,37 @@ from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 
 MOST_SCORERS = 100
-"""How many scores of a row are looked through for the words of one scorer."""
 
 
 @attrs.frozen
 class StoredRun:
     """Reads the predictions of a run with their scores, by row digest, a page at a time, as often as it is called.
-
-    Scores are in the order in which they were made.
-    """
+    Scores are in the order in which they were made."""
 
     runtime: Runtime
     run_id: str
 
     def full(self) -> Iterator[FullScoredPrediction]:
-        """Yield whole records."""
         return self._read(_FULL, BATCH)
 
     def columns(self) -> Iterator[ScoredPrediction]:
-        """Yield views with the columns that metrics need; inputs and outputs are looked up where they are accessed."""
         return self._read(_Depth(_Views(self.runtime).page, _score_views), BATCH)
 
     def pages(self) -> Iterator[ScorePage]:
-        """Yield pages of what `columns` yields, without latencies, tokens and costs: a store has the rest in its
-        indexes. Pages are small, because the garbage collector looks through all objects when many are made at once.
-        """
+        """Yield pages like `columns`, without latencies, tokens and costs: a store has the rest in its indexes. Pages
+        are small, because the garbage collector looks through all objects when many are made at once."""
         views, after = _Views(self.runtime), None
         while found := self.runtime.store.read(partial(_score_page, views, self.run_id, after)):
             page, after = found
             yield page
 
     def digests(self) -> Iterator[str]:
-        """Yield the digests of its rows, each once, in their order."""
         for digest, _ in groupby(
             iter_columns(self.runtime, Prediction, ("row_digest",), "by_row", self.run_id), key=_first
         ):
             yield digest
 
     def scorers(self) -> Iterator[str]:
-        """Yield the scorer of each of its scores, in the order in which they were made."""
         return map(_first, iter_columns(self.runtime, Score, ("scorer",), "by_run", self.run_id))
 
     def comment(self, row_digest: str, scorer: str) -> str:
@@ -90,8 +82,6 @@ _ReadPage = Callable[[Snapshot, str, Cursor | None, int], list[Any]]
 
 
 class _Depth(NamedTuple):
-    """How predictions and scores are read: as whole records, or as views."""
-
     predictions: _ReadPage
     scores: _ReadPage
 
@@ -113,8 +103,6 @@ _ONE_SCORE = ("prediction_id", "scorer", "value", "error")
 
 @attrs.define
 class _Views:
-    """Reads views of predictions, and looks up what they leave out."""
-
     runtime: Runtime
     _found: dict[str, Prediction | None] = attrs.field(factory=dict, init=False)
 
@@ -132,7 +120,6 @@ class _Views:
         return PredictionView(key, row, trial, "", error, None, None, None, None, None, 0, self.look_up)
 
     def look_up(self, prediction_id: str) -> Prediction | None:
-        """Return a prediction, or None once it is deleted; about a page of them is kept."""
         if prediction_id not in self._found:
             if len(self._found) > BATCH:
                 self._found = {}
@@ -172,10 +159,8 @@ def _page(
 def _score_page(
     views: _Views, run_id: str, after: Cursor | None, snapshot: Snapshot
 ) -> tuple[ScorePage, Cursor] | None:
-    """Read a page of predictions and their scores, and the cursor after it; None after the last one.
-
-    The scores are read twice where a prediction has none or several, which few runs have.
-    """
+    """Read a page of predictions and their scores, and the cursor after it; None after the last one. The scores are
+    read twice if a prediction has none or several, which few runs have."""
     found = snapshot.select(Prediction, _WITHOUT_USAGE, "by_row", run_id, after=after, limit=BATCH)
     if not found:
         return None
@@ -196,7 +181,6 @@ def _score_page(
 
 
 def _by_prediction(batches: Iterable[Sequence[Any]]) -> dict[str, list[Any]]:
-    """Return scores in the order in which they were made, by the id of their prediction."""
     scores: dict[str, list[Any]] = {}
     for score in chain.from_iterable(batches):
         scores.setdefault(score.prediction_id, []).append(score)
@@ -211,11 +195,8 @@ _place = attrgetter("row_digest", "trial", "prediction_id")
 
 
 def _scores_between(read: _ReadPage, snapshot: Snapshot, run_id: str, found: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """Yield all scores from those of the first prediction to those of the last, in batches.
-
-    A batch is one longer than there are predictions. So where all predictions have equally many scores, hardly any
-    score is read that is not wanted.
-    """
+    """Yield all scores from those of the first prediction to those of the last, in batches. A batch is one longer than
+    there are predictions, so if all predictions have equally many scores, hardly any is read in vain."""
     if not found:
         return
     first, last = (cursor_at(Prediction, "by_row", one) for one in (found[0], found[-1]))
@@ -229,7 +210,6 @@ def _scores_between(read: _ReadPage, snapshot: Snapshot, run_id: str, found: Seq
 
 
 def scores_of(snapshot: Snapshot, prediction: Prediction) -> list[Score]:
-    """Return the scores of one prediction, in the order in which they were made."""
     key = (prediction.run_id, prediction.row_digest, prediction.trial, prediction.id)
     return sorted(iter_index(snapshot, Score, "by_prediction", *key), key=_made)
 
@@ -237,15 +217,11 @@ def scores_of(snapshot: Snapshot, prediction: Prediction) -> list[Score]:
 # ---- single rows ---------------------------------------------------------------------------------------------------
 
 FIRST_READ = 2
-"""How many predictions are read of a row that is looked up: its one trial, and the one after it."""
 
 
 @attrs.define
 class RowFinder:
-    """Finds rows of a run by their digests.
-
-    As long as the digests rise, more and more of the rows that follow are read at once.
-    """
+    """Finds rows of a run by their digests. As long as the digests rise, it reads more and more rows ahead."""
 
     runtime: Runtime
     run_id: str
@@ -255,7 +231,6 @@ class RowFinder:
     _last: str = attrs.field(default="", init=False)
 
     def trials(self, digest: str) -> tuple[FullScoredPrediction, ...]:
-        """Return the trials of a row; none where the run does not have it."""
         self._go_to(digest)
         found: list[FullScoredPrediction] = []
         while self._ahead and self._ahead[0][0].row_digest == digest:
@@ -265,7 +240,6 @@ class RowFinder:
         return tuple(found)
 
     def _go_to(self, digest: str) -> None:
-        """Read until the first trial of the row, or what follows it, is next."""
         back, self._last = digest <= self._last, digest
         while self._ahead and self._ahead[0][0].row_digest < digest:
             self._ahead.popleft()

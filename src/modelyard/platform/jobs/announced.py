@@ -1,4 +1,4 @@
-"""The workers that have announced themselves, and which of them are alive."""
+"""Announced workers, and which of them are alive."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -13,28 +13,23 @@ from modelyard.process_identity import died_here
 from modelyard.protocols import DomainStep, Snapshot, Tx
 
 MAX_WORKERS = 1000
-"""How many announced workers, and processes of theirs, are read at most."""
-
 WATCHERS = 3
-"""How many of all processes look after the dead. One would do; with three, its own death delays nothing."""
+"""How many of all processes reclaim from the dead. One would do; with three, its own death delays nothing."""
 
 FIRST = 10
-"""How many of the first processes are looked at to find out who they are. The dead among them are removed soon."""
+"""How many of the first processes are candidates for that. The dead among them are removed soon."""
 
 SHOWN = 5
-"""How many workers that could run a job are named."""
-
 Host = WorkerProcess | WorkerRecord
-"""What sends heartbeats: a process for all its workers, or a worker of an earlier version for itself."""
+"""The sender of heartbeats: a process for all its workers, or a worker of an earlier version for itself."""
 
 
 def alive(runtime: Runtime) -> bool:
-    """Return whether a worker that has announced itself is alive, as far as this platform has seen."""
     return any(still < runtime.settings.lease for _, still in runtime.store.read(partial(_hosts, runtime)))
 
 
 def require_worker(runtime: Runtime, what: str = "job") -> None:
-    """Raise `NoWorker` where no worker is alive, so that a job (in the message: a `what`) would never start."""
+    """Raise `NoWorker` if no worker is alive, so that a job (in the message: a `what`) would never start."""
     if not alive(runtime):
         raise NoWorker(
             f"no worker is alive, so the {what} would never start; start one (modelyard work --store FILE, "
@@ -43,14 +38,14 @@ def require_worker(runtime: Runtime, what: str = "job") -> None:
 
 
 def live_workers(runtime: Runtime, snapshot: Snapshot) -> list[WorkerRecord]:
-    """Return the workers that are alive, as far as this platform has seen."""
     hosts = {host.id for host, still in _hosts(runtime, snapshot) if still < runtime.settings.lease}
     workers = snapshot.page(WorkerRecord, "all", "worker", limit=MAX_WORKERS) if hosts else ()
     return [worker for worker in workers if (worker.process_id or worker.id) in hosts]
 
 
 def waiting_for(job: Job, workers: Sequence[WorkerRecord]) -> str | None:
-    """Return what a queued job waits for besides its turn, given the workers that are alive; None for nothing."""
+    """Return what a queued job waits for, except its place in the queue, given the workers that are alive; None for
+    nothing."""
     if job.status is not JobStatus.QUEUED:
         return None
     if job.place is QueueState.PAUSED:
@@ -67,7 +62,7 @@ def waiting_for(job: Job, workers: Sequence[WorkerRecord]) -> str | None:
 
 
 def watches_over_others(runtime: Runtime, me: str) -> bool:
-    """Return whether a process is among the first that are alive, which look after the dead for all others."""
+    """Return whether a process is among the first that are alive, which reclaim from the dead for all others."""
 
     def alive_before(snapshot: Snapshot) -> int:
         first = snapshot.page(WorkerProcess, "all", limit=FIRST)
@@ -79,14 +74,16 @@ def watches_over_others(runtime: Runtime, me: str) -> bool:
 
 
 def forget_dead(runtime: Runtime) -> None:
-    """Remove processes that stood still for the lease, and their workers. One that wakes up announces itself again."""
+    """Remove processes without a heartbeat for the lease, and their workers. One that wakes up announces itself
+    again."""
     for seen, still in runtime.store.read(partial(_hosts, runtime)):
         if still >= runtime.settings.lease:
             runtime.store.transact(DomainStep(partial(_forget, seen=seen), [(WORKER, seen.id)]))
 
 
 def _hosts(runtime: Runtime, snapshot: Snapshot) -> list[tuple[Host, float]]:
-    """Return the processes with workers, and for how many seconds each was idle: for ever, if it is dead here."""
+    """Return the processes with workers, and for how many seconds each was idle: for ever, if it is dead on this
+    machine."""
     found: list[Host] = [
         *snapshot.page(WorkerProcess, "all", limit=MAX_WORKERS),
         *snapshot.page(WorkerRecord, "by_process", "", limit=MAX_WORKERS),

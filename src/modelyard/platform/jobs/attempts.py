@@ -1,8 +1,6 @@
-"""The rules of a job that runs in a process of its own, as functions of a transaction.
-
-A claim from the queue begins an *attempt*. A worker may hand its attempt on to a process, which then holds the job
-under an epoch of its own. So the worker knows what it watches over not by a claim but by the number of the attempt.
-"""
+"""The rules of a job in its own process, as functions of a transaction. A claim from the queue begins an *attempt*. A
+worker may hand its attempt on to a process, which then holds the job under another epoch. So the worker identifies what
+it monitors not by a claim but by the number of the attempt."""
 
 from datetime import datetime
 
@@ -23,11 +21,8 @@ from modelyard.protocols import Tx
 
 
 def adopt(tx: Tx, job_id: str, now: datetime, process: str = "", attempt: int = 0) -> tuple[Job, JobProgress] | None:
-    """Claim a job again in the same attempt, which fences off the claim before. None unless it is claimed.
-
-    Nor where it is in another attempt than the one of this number; 0 stands for any. `process` is the job's own from
-    now on. Raises `RecordNotFound`.
-    """
+    """Claim a job again in the same attempt, which fences off the claim before. Returns None unless the job is claimed,
+    in the attempt of this number; 0 stands for any. `process` is then the job's. Raises `RecordNotFound`."""
     job, progress = tx.get(Job, job_id), tx.get(JobProgress, job_id)
     if not progress.held or attempt not in (0, job.attempts):
         return None
@@ -43,10 +38,8 @@ def is_current(job: Job | None, attempt: Job) -> bool:
 
 
 def note_waiting(tx: Tx, attempt: Job, claim: Claim, waiting: bool, now: datetime) -> Job | None:
-    """Store whether the attempt waits for room in its executor, and so is queued. None where nothing changes.
-
-    Nothing does once a process has adopted the job from this claim, however late the executor hears of it.
-    """
+    """Store whether the attempt waits for room in its executor, and so is queued. Returns None if nothing changes, as
+    when a process has adopted the job from this claim, however late the executor hears of it."""
     job = get_or_none(tx, Job, attempt.id)
     if job is None or not is_current(job, attempt) or waiting is (job.status is JobStatus.QUEUED):
         return None
@@ -61,7 +54,6 @@ def note_waiting(tx: Tx, attempt: Job, claim: Claim, waiting: bool, now: datetim
 
 
 def _run(tx: Tx, job: Job, time: datetime) -> Job:
-    """Record that a claimed job runs, if it has waited for room until now."""
     if job.status is JobStatus.QUEUED:
         job = attrs.evolve(job, status=JobStatus.RUNNING, started_at=job.started_at or time)
         tx.replace(job)
@@ -69,10 +61,8 @@ def _run(tx: Tx, job: Job, time: datetime) -> Job:
 
 
 def take_over(tx: Tx, attempt: Job, claimant: Claimant, now: datetime) -> tuple[Job, JobProgress] | None:
-    """Claim, in the same attempt, a job whose worker is gone and whose process has not begun yet. None for others.
-
-    The worker that takes it over keeps it alive until its process adopts it.
-    """
+    """Claim, in the same attempt, a job that has lost its worker before its process began. None for others. The new
+    worker keeps it alive until its process adopts it."""
     job, progress = get_or_none(tx, Job, attempt.id), get_or_none(tx, JobProgress, attempt.id)
     if job is None or progress is None or not is_current(job, attempt) or has_begun(job, progress):
         return None
@@ -88,17 +78,15 @@ def take_over(tx: Tx, attempt: Job, claimant: Claimant, now: datetime) -> tuple[
 
 
 def has_begun(job: Job, progress: JobProgress) -> bool:
-    """Return whether a process of its own has adopted the job: then it is named besides its worker's."""
+    """Return whether a separate process has adopted the job: then it is named besides its worker's."""
     return job.status is not JobStatus.QUEUED and len(progress.process.split()) != 1
 
 
 def is_adopted(progress: JobProgress, claim: Claim) -> bool:
-    """Return whether a process has adopted the job that a worker had claimed."""
     return progress.epoch > claim.epoch
 
 
 def note_handle(tx: Tx, attempt: Job, handle: str) -> None:
-    """Store the handle under which the attempt runs, while it lasts."""
     job = get_or_none(tx, Job, attempt.id)
     if job is not None and is_current(job, attempt):
         tx.replace(attrs.evolve(job, handle=handle))
@@ -113,7 +101,7 @@ def end_attempt(
     max_crashes: int,
     loss: WorkerLoss | None = None,
 ) -> Job | None:
-    """Give a job back whose process is gone: as crashed where there is a `loss`. None where the attempt had ended."""
+    """Give back a job that has lost its process: as crashed if there is a `loss`. None if the attempt had ended."""
     job = get_or_none(tx, Job, attempt.id)
     if job is None or not is_current(job, attempt):
         return None

@@ -33,16 +33,14 @@ _event = maker(JobEvent)
 _NEW = Gain.NEW  # before Python 3.12, a member of an enum takes ten times as long to look up as a global
 
 _BEFORE_ALL = -1
-"""A number in the order of appearance before that of every job."""
+"""A number before that of every job in order of arrival."""
 
 # ---- a worker's claim --------------------------------------------------------------------------------------------
 
 
 def ready_needs(snapshot: Snapshot) -> list[Needs]:
-    """Return what the jobs that are ready need, each once, that of the oldest job first.
-
-    It is one index probe for each, however many jobs there are.
-    """
+    """Return what the ready jobs need, each once, that of the oldest job first. It takes one index probe for each,
+    however many jobs there are."""
     oldest: list[Job] = []
     after: tuple[object, ...] | None = None
     while page := snapshot.page(Job, "needs", QueueState.READY, after=after, limit=1):
@@ -54,7 +52,7 @@ def ready_needs(snapshot: Snapshot) -> list[Needs]:
 
 
 class ReadyNeeds:
-    """What ready jobs need, that of the oldest first, as it was found a moment ago (`Settings.poll`)."""
+    """The needs of ready jobs, those of the oldest first, cached for `Settings.poll`."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -63,18 +61,15 @@ class ReadyNeeds:
 
     @property
     def known(self) -> Sequence[Needs]:
-        """What was found, unless that is too long ago; nothing then."""
         fresh = self._runtime.clock.monotonic() - self._at < self._runtime.settings.poll
         return self._found if fresh else ()
 
     def look_up(self) -> Sequence[Needs]:
-        """Find it now."""
         self._found, self._at = self._runtime.store.read(ready_needs), self._runtime.clock.monotonic()
         return self._found
 
 
 def take_ready(tx: Tx, needs: Iterable[Needs]) -> Job | None:
-    """Take the oldest job that is ready and needs the first of these that any needs."""
     for one in needs:
         where = (one.kind, one.base_model, one.accelerators, one.memory)
         job = tx.take(Job, "by_needs", QueueState.READY, *where)
@@ -84,24 +79,20 @@ def take_ready(tx: Tx, needs: Iterable[Needs]) -> Job | None:
 
 
 def ready_in_lane(snapshot: Snapshot, lane: str) -> Job | None:
-    """Return the job of a lane that is ready."""
     found = snapshot.page(Job, "by_lane", lane, QueueState.READY, limit=1)
     return found[0] if found else None
 
 
 def latest_job(snapshot: Snapshot, lane: str) -> Job | None:
-    """Return the last job that came to a lane, ended or not; None for a lane that never had any."""
     found = snapshot.page(Job, "of_lane", lane, limit=1, descending=True)
     return found[0] if found else None
 
 
 @attrs.frozen
 class Claimant:
-    """Who claims a job: the id under which it does, and its process (`process_identity.process_here`).
-
-    `alone` means that this job will be the only one in the process. A suspect always is; `suspects` is whether one may
-    be claimed now.
-    """
+    """Who claims a job: the id under which it does, and its process (`process_identity.process_here`). `alone` means
+    that this job will be the only one in the process. A suspect always is; `suspects` is whether one may be claimed
+    now."""
 
     id: str
     process: str = ""
@@ -110,7 +101,6 @@ class Claimant:
 
 
 def claim(tx: Tx, claimant: Claimant, now: datetime, job: Job | None) -> tuple[Job, JobProgress] | None:
-    """Claim a job that this transaction has found ready. None for none, and for a suspect that may not be claimed."""
     if job is None:
         return None
     progress = tx.get(JobProgress, job.id)
@@ -142,7 +132,6 @@ def claim(tx: Tx, claimant: Claimant, now: datetime, job: Job | None) -> tuple[J
 
 
 def claim_of(progress: JobProgress) -> Claim:
-    """Return the token of a job that has just been claimed."""
     return Claim(progress.job_id, progress.epoch, progress.worker_id)
 
 
@@ -157,7 +146,6 @@ def fenced(tx: Snapshot, claim: Claim) -> JobProgress:
 
 
 def require_claim(tx: Tx, claim: Claim) -> Job:
-    """Return the job, if the claim is still valid. Raises `LeaseLost`."""
     return tx.get(Job, fenced(tx, claim).job_id)
 
 
@@ -173,13 +161,11 @@ def heartbeat(tx: Tx, claim: Claim, now: datetime, loose: Sequence[str] = ()) ->
 
 
 class ClaimedJob:
-    """A job that this worker has claimed, and its progress as its last write has seen it.
-
-    `moved_at` is when its run began or last wrote anything, by the monotonic clock; None before it begins. A `hung` one
-    was given back because that was too long ago. `loose` are the artifacts that it has stored and no record names yet.
-    `finishes_rows` is whether its run, when it is closed, may finish what it has begun: the job is then given back.
-    Every write is refused once the claim is lost.
-    """
+    """A job that this worker has claimed, and its progress as its last write has seen it. `moved_at` is when its run
+    began or last wrote anything, by the monotonic clock; None before it begins. A `hung` one was given back because
+    that was too long ago. `loose` are the artifacts that it has stored and no record names yet. `finishes_rows` is
+    whether its run, when it is closed, may finish what it has begun: the job is then given back. Every write is refused
+    once the claim is lost."""
 
     def __init__(self, runtime: Runtime, job: Job, progress: JobProgress) -> None:
         self.runtime: Runtime = runtime
@@ -197,18 +183,15 @@ class ClaimedJob:
         return requester_principal(self.runtime, self.job)
 
     def write(self, step: Callable[[Tx], JobProgress]) -> JobProgress:
-        """Run a fenced step that answers the job's progress. Raises `LeaseLost`."""
         self.progress = self.runtime.store.transact(step)
         self.moved_at = self.runtime.clock.monotonic()
         return self.progress
 
     @property
     def leaving(self) -> bool:
-        """Whether the job's cancellation or its pause was requested, as of its last write."""
         return self.progress.leaving and not self.job.ended
 
     def record(self, kind: str, data: Mapping[str, Any], step: int = 0, total: int | None = None) -> None:
-        """Record one event of a type, durably."""
         event, now = NewEvent(self.runtime.ids(), kind, data, step), self.runtime.clock.now()
         last_seq = self.progress.last_seq
         progress = self.write(self._alone(lambda tx: record_events(tx, self.claim, [event], now, total)))
@@ -217,11 +200,10 @@ class ClaimedJob:
             self.runtime.observe(JobEventRecorded(progress.job_id, kind, seq))
 
     def _alone(self, step: Callable[[Tx], JobProgress]) -> Callable[[Tx], JobProgress]:
-        """Return the step as one that stays in this job, unless it may have to keep data of an earlier attempt."""
+        """Mark the step as one that stays in this job, unless it may have to keep data of an earlier attempt."""
         return DomainStep(step, [(JOB, self.job.id)]) if self.claim.epoch == 1 else step
 
     def _seq_of(self, kind: str, step: int) -> int:
-        """Return the place of a step that ran again: that of its first recording."""
         found = self.runtime.store.read(lambda snapshot: snapshot.find(JobEvent, "identity", self.job.id, kind, step))
         assert found is not None
         return found.seq
@@ -233,10 +215,8 @@ class ClaimedJob:
 def record_events(
     tx: Tx, claim: Claim, events: Sequence[NewEvent], now: datetime, total: int | None = None
 ) -> JobProgress:
-    """Record what happened, in order, and the progress that it is.
-
-    An event that an earlier attempt recorded keeps its id and place; its data are replaced, the old ones kept aside.
-    """
+    """Record events, in order, and the progress that they make. An event that an earlier attempt recorded keeps its id
+    and `seq`; its data are replaced, and kept as superseded."""
     return record(tx, fenced(tx, claim), events, now, total)
 
 
@@ -248,10 +228,8 @@ def record(
     total: int | None = None,
     held: bool = True,
 ) -> JobProgress:
-    """Store events and the progress that they make. A new step resets the count of losses.
-
-    A first attempt has no earlier data to look for: `add` refuses what is there already.
-    """
+    """Store events and the progress that they make. A new step resets the count of losses. A first attempt has no
+    earlier data to look for: `add` refuses what is there already."""
     seq, step, time, gain = progress.last_seq, progress.step, progress.time(now), progress.gain
     new_events = []
     for event in events:
@@ -277,7 +255,6 @@ def record(
 
 
 def _superseded(tx: Tx, progress: JobProgress, event: NewEvent) -> bool:
-    """Put the data in the place of those that an earlier attempt recorded; False where none did."""
     if event.step > progress.step:  # beyond all that was recorded
         return False
     earlier = tx.find(JobEvent, "identity", progress.job_id, event.type, event.step)
@@ -290,7 +267,6 @@ def _superseded(tx: Tx, progress: JobProgress, event: NewEvent) -> bool:
 
 
 def job_topic(job_id: str) -> str:
-    """Return the topic that is notified when something happens to a job."""
     return f"job/{job_id}"
 
 

@@ -16,13 +16,11 @@ EVENTS_AT_ONCE = 100
 
 
 def event_listing(runtime: Runtime, job_id: str, order: Order = "asc") -> Listing[TrainingEvent]:
-    """List the events of a job by `seq`."""
     place = partial(event_place, job_id)
     return index_listing(runtime, JobEvent, "by_job", job_id, place=place, order=order, shown=_faces)
 
 
 def iter_events(runtime: Runtime, job_id: str, after: str | None) -> Iterator[TrainingEvent]:
-    """Yield all events that there are now after the one with the id `after`, a page at a time."""
     while True:
         page = event_listing(runtime, job_id).page(EVENTS_AT_ONCE, after)
         yield from page
@@ -32,7 +30,6 @@ def iter_events(runtime: Runtime, job_id: str, after: str | None) -> Iterator[Tr
 
 
 def event_place(job_id: str, event_id: str, snapshot: Snapshot) -> Cursor:
-    """Return the cursor after an event of a job. Raises `NotFound`."""
     event = snapshot.find(JobEvent, "id", job_id, event_id)
     if event is None:
         raise NotFound("Event", event_id)

@@ -1,4 +1,4 @@
-"""Claims whose worker is gone: they are noticed by looking again and again at the jobs of others, a page at a time."""
+"""Claims of dead workers: they are found by looking again and again at the jobs of others, a page at a time."""
 
 from collections.abc import Callable, Collection
 from datetime import datetime
@@ -16,24 +16,21 @@ from modelyard.process_identity import died_here
 from modelyard.protocols import Tx
 
 PAGE = 100
-"""How many claimed jobs are looked at by each call."""
-
 JOBS = "jobs"
-"""The group of their heartbeats."""
-
 LEASES_TO_REMEMBER = 100
 """For how many leases a job that was not looked at is remembered: longer than it takes to look at all."""
 
 
 class ExpiredClaims:
-    """Takes jobs from workers that are dead on this machine, or that stood still for the lease."""
+    """Takes jobs from workers that are dead on this machine, or without a heartbeat for the lease."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self._after: Cursor | None = None
 
     def reclaim(self, mine: Collection[Claim], take_over: Callable[[JobProgress], bool]) -> None:
-        """Look at the next page of claimed jobs; those of dead workers that are not taken over return to the queue."""
+        """Look at the next page of claimed jobs; return those of dead workers to the queue, unless they are taken
+        over."""
         page, lease = self._next_page(), self.runtime.settings.lease
         marks = {progress.job_id: (progress.epoch, progress.beat) for progress in page}
         now, remembered = self.runtime.clock.monotonic(), LEASES_TO_REMEMBER * lease
@@ -52,7 +49,6 @@ class ExpiredClaims:
         return page
 
     def take(self, seen: JobProgress) -> Job | None:
-        """Take a job from a worker that has stood still since it was `seen`; None if it has moved after all."""
         event_id, now = self.runtime.ids(), self.runtime.clock.now()
         most = self.runtime.settings.max_crashes
         job = self.runtime.store.transact(lambda tx: expire(tx, self.runtime.job_types, seen, event_id, now, most))
@@ -65,7 +61,6 @@ class ExpiredClaims:
 
 
 def expire(tx: Tx, types: JobTypes, seen: JobProgress, event_id: str, now: datetime, max_crashes: int) -> Job | None:
-    """Take a job from a worker that has stood still since it was `seen`; None if it has moved after all."""
     progress = get_or_none(tx, JobProgress, seen.job_id)
     if progress is None or not progress.held or (progress.epoch, progress.beat) != (seen.epoch, seen.beat):
         return None

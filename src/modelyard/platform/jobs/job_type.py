@@ -1,4 +1,4 @@
-"""What the queue has to know of one kind of job."""
+"""The properties of one kind of job that the queue needs to know."""
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""A worker's watch over the jobs that run in processes of their own: their deaths are noticed and counted at once."""
+"""A worker's monitor of its jobs in other processes: it notices their deaths, and counts them at once."""
 
 from functools import cache, partial
 from math import inf
@@ -27,18 +27,16 @@ from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Ended, Executor, Snapshot, Waiting
 
 LEASES_TO_BEGIN = 10
-"""How many leases a process that runs has to open its platform and take its job up: loading may take minutes."""
+"""How many leases a process that runs has to open its platform and adopt its job: loading may take minutes."""
 
 UNFINISHED = "its process ended before the job did"
 
 
 @attrs.define(eq=False)
 class MonitoredProcess:
-    """One attempt under watch. `claimed` is this worker's own claim, which began it; None for another worker's.
-
-    `since` is since when its process has run, as far as is known, and `waiting` whether it waits for room instead.
-    `unneeded_since` is since when the job has needed its process no more, `ended` how that has ended.
-    """
+    """One monitored attempt. `claimed` is the claim of this worker that began it; None for another worker's. `since` is
+    since when its process has run, as far as is known, and `waiting` whether it waits for room instead.
+    `unneeded_since` is since when the job has needed its process no more, `ended` how that has ended."""
 
     attempt: Job
     handle: str
@@ -50,7 +48,7 @@ class MonitoredProcess:
 
 
 class ProcessMonitor:
-    """Looks after what an executor runs outside of this process. Not thread-safe: a worker looks from one thread."""
+    """Monitors what an executor runs outside of this process. Not thread-safe: a worker looks from one thread."""
 
     def __init__(self, runtime: Runtime, executor: Executor, runner: Runner) -> None:
         self.runtime: Runtime = runtime
@@ -63,11 +61,9 @@ class ProcessMonitor:
 
     @property
     def watches(self) -> int:
-        """How many processes are under watch."""
         return len(self._watches)
 
     def add(self, claimed: ClaimedJob, handle: str) -> None:
-        """Watch a job that was just submitted. Its handle is kept, so that another worker finds it again."""
         self._watches.append(MonitoredProcess(claimed.job, handle, self.runtime.clock.monotonic(), claimed))
         try:
             self.runtime.store.transact(lambda tx: note_handle(tx, claimed.job, handle), durable=False)
@@ -75,7 +71,6 @@ class ProcessMonitor:
             log.warning("the handle of job %s could not be kept", claimed.job.id, exc_info=True)
 
     def reattach(self) -> None:
-        """Watch what workers that are gone have left running, waiting for room, or dead."""
         self._reattached = self.runtime.clock.monotonic()
         watched = {(watch.attempt.id, watch.attempt.attempts) for watch in self._watches}
         alive = cache(self._live_workers)
@@ -89,17 +84,14 @@ class ProcessMonitor:
         return self.runtime.store.read(lambda snapshot: {one.id for one in live_workers(self.runtime, snapshot)})
 
     def take_over(self, expired: JobProgress) -> bool:
-        """Watch, and keep alive, a job that waits for room in the executor and whose worker stood still for the lease.
-
-        Returns False for any other job.
-        """
+        """Watch, and keep alive, a job that waits for room in the executor and has lost its worker. Returns False for
+        any other job."""
         job, _ = self.runtime.store.read(partial(_seen, job_id=expired.job_id))
         if job is None or job.status is not JobStatus.QUEUED or job.place is not QueueState.CLAIMED:
             return False
         return bool(job.handle) and self.executor.reattach(job.handle, alive=False) and self._watch_left(job)
 
     def _watch_left(self, job: Job) -> bool:
-        """Watch a job of a worker that is gone. Returns whether this worker has its claim now."""
         now = self.runtime.clock.now()
         taken = self.runtime.store.transact(lambda tx: take_over(tx, job, self._runner.claimant, now))
         claimed = None if taken is None else self._runner.track(*taken)
@@ -111,7 +103,6 @@ class ProcessMonitor:
     # ---- looking
 
     def look(self) -> None:
-        """Settle the jobs of processes that are gone; end the processes that are needed no more."""
         since = self.runtime.clock.monotonic() - self._reattached
         if self.executor.isolates and since >= self.runtime.settings.lease:
             self.reattach()
@@ -185,10 +176,8 @@ class ProcessMonitor:
     # ---- stopping
 
     def stop(self) -> None:
-        """Give back what the processes of this worker have not, once its executor was closed.
-
-        A job that the executor has left running, or waiting, is left as it is.
-        """
+        """Give back what the processes of this worker have not, once its executor was closed. A job that the executor
+        has left running, or waiting, stays as it is."""
         watches = tuple(self._watches)
         states = self.executor.states([watch.handle for watch in watches]) if watches else {}
         for watch in watches:

@@ -1,9 +1,7 @@
-"""The workers of one process: their heartbeat, their notices of jobs, and which of them looks at the queue.
-
-They share one heartbeat and one subscription. One of them leads: it takes over from dead processes, and looks at the
-queue now and then in case a notice was lost. So the cost of idle workers to the store depends on the number of
-processes, not of workers.
-"""
+"""The workers of one process: their heartbeat, their notifications of jobs, and which of them looks at the queue. They
+share one heartbeat and one subscription. One of them leads: it takes over from dead processes, and looks at the queue
+now and then in case a notification was lost. So the cost of idle workers to the store depends on the number of
+processes, not of workers."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -20,8 +18,6 @@ from modelyard.protocols import DomainStep, Store, Subscription, Tx
 
 
 class StartedWorker(Protocol):
-    """A worker with a thread of its own, as the others of its process see it."""
-
     @property
     def id(self) -> str:
         """The name under which it claims jobs."""
@@ -37,8 +33,6 @@ class StartedWorker(Protocol):
 
 
 class ProcessWorkers:
-    """The workers of one platform. Thread-safe."""
-
     def __init__(self, runtime: Runtime) -> None:
         self.id: str = runtime.ids()
         self._runtime = runtime
@@ -56,7 +50,6 @@ class ProcessWorkers:
     # ---- as others see them
 
     def announce(self, store: Store, record: WorkerRecord) -> None:
-        """Store the record of a worker, and a heartbeat of its process."""
         store.transact(self._step(lambda tx: self._sign(tx, [record])), durable=False)
         self._announced[record.id] = record
 
@@ -65,7 +58,6 @@ class ProcessWorkers:
         store.transact(self._step(lambda tx: self._sign(tx, ())), durable=False)
 
     def leave(self, store: Store, worker_id: str) -> None:
-        """Remove the record of a worker, and that of the process with the last."""
         self._announced.pop(worker_id, None)
         last = not self._announced
         store.transact(self._step(lambda tx: self._remove(tx, worker_id, last)))
@@ -92,7 +84,6 @@ class ProcessWorkers:
     # ---- threads
 
     def start(self, worker: StartedWorker) -> None:
-        """Send heartbeats and notices of jobs for a worker from now on."""
         with self._lock:
             self._started[worker.id] = worker
             if self._pulse is None:
@@ -102,7 +93,6 @@ class ProcessWorkers:
                 self._pulse.start()
 
     def stop(self, worker: StartedWorker) -> None:
-        """Stop sending heartbeats and notices for a worker."""
         with self._lock:
             self._started.pop(worker.id, None)
             self._looked.pop(worker.id, None)
@@ -116,21 +106,19 @@ class ProcessWorkers:
         pulse.stop(self._runtime.settings.lease)
 
     def beat(self) -> None:
-        """Record heartbeats of the process and of the jobs of its workers."""
         self.sign(self._runtime.store)
         for worker in tuple(self._started.values()):
             worker.beat_claims()
 
     @property
     def hears(self) -> bool:
-        """Whether notices of jobs arrive, as far as is known."""
         ready = self._ready
         return ready is not None and ready.live
 
     # ---- who looks
 
     def leads(self, worker_id: str) -> bool:
-        """Return whether this worker leads. One that has stood still for the lease, or is gone, leads no longer."""
+        """Return whether this worker leads. One without a heartbeat for the lease, or that is gone, no longer leads."""
         now = self._runtime.clock.monotonic()
         with self._lock:
             still = now - self._led_at >= self._runtime.settings.lease
@@ -140,7 +128,6 @@ class ProcessWorkers:
             return True
 
     def is_led_by(self, worker_id: str) -> bool:
-        """Return whether this worker was the leader when `leads` was last called."""
         return self._leader == worker_id
 
     def resign(self, worker_id: str) -> None:
@@ -155,14 +142,15 @@ class ProcessWorkers:
         self._looked_at = self._runtime.clock.monotonic()
 
     def pass_on(self) -> None:
-        """Wake a worker with room that has not looked since the last notice: there may be more than one job."""
+        """Wake a worker with room that has not looked since the last notification: there may be more than one job."""
         for worker in tuple(self._started.values()):
             if self._looked.get(worker.id, -1) < self._notices and worker.has_room():
                 worker.wake()
                 return
 
     def check_queue(self) -> None:
-        """Wake a worker if a notice may have been missed: none has looked for the lease, or notices do not arrive."""
+        """Wake a worker if a notification may have been missed: none has looked for the lease, or they do not
+        arrive."""
         lease, now = self._runtime.settings.lease, self._runtime.clock.monotonic()
         if not self.hears or now - self._looked_at >= lease:
             self._hear()

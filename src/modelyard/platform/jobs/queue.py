@@ -1,10 +1,8 @@
-"""The rules of the queue, as functions of a transaction: they hold on every store.
-
-Ids and times are drawn before the step and passed in. At most one job of a lane is ready or claimed; while others of
-the lane wait there is exactly one, so a claim is one index probe. A job's status and the event that records it commit
-together, and every write of a worker is refused once its claim is worthless. What a worker writes most, an event or a
-heartbeat, reads and writes the small `JobProgress` and not the job: the fence, `seq` and progress are one record.
-"""
+"""The rules of the queue, as functions of a transaction: they hold on every store. Ids and times are passed in. At most
+one job of a lane is ready or claimed; while others of the lane wait there is exactly one, so a claim is one index
+probe. A job's status and the event that records it commit together, and every write of a worker is refused once its
+claim is worthless. The most frequent writes of a worker, events and heartbeats, read and write the small `JobProgress`
+and not the job: the fence, `seq` and progress are one record."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -35,8 +33,6 @@ from modelyard.protocols import Snapshot, Tx
 QUEUE_RETRY_AFTER = 60.0
 
 READY = "jobs/ready"
-"""The topic that is notified when a job becomes ready."""
-
 LOSSES_PER_CRASH = 10
 """How many losses from outside, of claims that had stored steps again, count as much as one crash."""
 
@@ -44,8 +40,6 @@ MAX_FAULTS = 10
 """After how many faults of the store without progress in between a job fails."""
 
 _FIRST = (QueueState.CLAIMED, QueueState.READY)
-"""Where the first job of a lane is, for which the others wait."""
-
 _DRAWN = frozenset({"seed", "artifact", "billing"})
 
 
@@ -53,10 +47,8 @@ _DRAWN = frozenset({"seed", "artifact", "billing"})
 
 
 def enqueue(tx: Tx, job: Job, max_queued: int) -> Job:
-    """Put a new job at the end of its lane, unless it was `asked_before`: then that job is returned.
-
-    Raises `RateLimited` when the entity has `max_queued` jobs in the queue, `Conflict`.
-    """
+    """Put a new job at the end of its lane, unless it was `asked_before`: then that job is returned. Raises
+    `RateLimited` when the entity has `max_queued` jobs in the queue, `Conflict`."""
     known = asked_before(tx, job)
     if known is not None:
         return known
@@ -71,10 +63,8 @@ def enqueue(tx: Tx, job: Job, max_queued: int) -> Job:
 
 
 def _has_queued(snapshot: Snapshot, entity: str, number: int) -> bool:
-    """Return whether so many jobs of an entity are queued. They are counted only where there may be as many.
-
-    Since the oldest of them so many jobs of all entities have appeared at least: jobs are numbered in that order.
-    """
+    """Return whether so many jobs of an entity are queued. They are counted only if there may be as many: jobs are
+    numbered as they arrive, so at least so many of all entities must have arrived since the oldest of them."""
     oldest = snapshot.select(Job, ("seq",), "by_status", entity, JobStatus.QUEUED, limit=1)
     if not oldest:
         return number <= 0
@@ -88,11 +78,9 @@ def _notify_ready(tx: Tx, job: Job) -> None:
 
 
 def asked_before(snapshot: Snapshot, job: Job) -> Job | None:
-    """Return the job that an earlier, equal request has made, or None.
-
-    With an idempotency key it is the one that was made under the key, for ever; without one it is the last with the
-    same fingerprint, until it has ended. Raises `IdempotencyKeyUsed` when the key was used for another request.
-    """
+    """Return the job that an earlier, equal request has made, or None. With an idempotency key it is the one that was
+    made under the key, for ever; without one it is the last with the same fingerprint, until it has ended. Raises
+    `IdempotencyKeyUsed` when the key was used for another request."""
     if job.idempotency_key is not None:
         return _keyed(snapshot, job, job.idempotency_key)
     if not job.fingerprint:
@@ -112,17 +100,14 @@ def _keyed(snapshot: Snapshot, job: Job, key: str) -> Job | None:
 
 
 def _request(job: Job) -> str:
-    """Return the digest of a request, without what was drawn for it (a seed, the name of an artifact).
-
-    A job may keep the digest of the arguments that it was requested with, as `request` in its spec.
-    """
+    """Return the digest of a request, without random values (a seed, the name of an artifact). A job may keep the
+    digest of its arguments as `request` in its spec."""
     if "request" in job.spec:
         return digest([job.kind, job.spec["request"]])
     return digest([job.kind, job.lane, {name: job.spec[name] for name in job.spec.keys() - _DRAWN}])
 
 
 def first_in_lane(snapshot: Snapshot, lane: str) -> Job | None:
-    """Return the lane's job that is claimed or ready; None when no job of the lane is left to do."""
     for place in _FIRST:
         if found := snapshot.page(Job, "by_lane", lane, place, limit=1):
             return found[0]
@@ -160,7 +145,7 @@ def end(
 
 
 def _release_next(tx: Tx, lane: str, time: datetime) -> None:
-    """Let the next job of a lane be claimed, which by its own times starts no earlier than at `time`."""
+    """Let the next job of a lane be claimed; by its own times it starts no earlier than at `time`."""
     for following in tx.page(Job, "by_lane", lane, QueueState.WAITING, limit=1):
         progress = tx.get(JobProgress, following.id)
         tx.replace(attrs.evolve(progress, updated_at=progress.time(time)))
@@ -169,7 +154,6 @@ def _release_next(tx: Tx, lane: str, time: datetime) -> None:
 
 
 def succeed(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> Job:
-    """End a running job well."""
     return end(tx, types, job, JobStatus.SUCCEEDED, NewEvent(event_id, types[job.kind].succeeded), now)
 
 
@@ -190,9 +174,7 @@ def cancel(tx: Tx, types: JobTypes, job: Job, event_id: str, by: str, now: datet
 
 def request_cancel(tx: Tx, types: JobTypes, job_id: str, event_id: str, by: str, now: datetime) -> Job:
     """Cancel a job: one in the queue ends at once, a running one is marked and ends at its worker's next write.
-
-    Idempotent: the first request counts, and a job that has ended stays as it is.
-    """
+    Idempotent: the first request counts, and a job that has ended stays as it is."""
     job, progress = tx.get(Job, job_id), tx.get(JobProgress, job_id)
     if job.status is JobStatus.QUEUED:
         return cancel(tx, types, job, event_id, by, now)
@@ -204,7 +186,6 @@ def request_cancel(tx: Tx, types: JobTypes, job_id: str, event_id: str, by: str,
 def cancel_jobs(
     tx: Tx, types: JobTypes, jobs: Sequence[Job], event_ids: Mapping[str, str], by: str, now: datetime
 ) -> list[Job]:
-    """Request the end of those of these jobs that have not ended. Returns those that have ended of it."""
     going = [one for one in jobs if not one.ended]
     asked = [request_cancel(tx, types, one.id, event_ids[one.id], by, now) for one in going]
     return [one for one in asked if one.ended]
@@ -235,9 +216,7 @@ def requeue(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> 
 
 def request_pause(tx: Tx, job_id: str, by: str) -> Job:
     """Pause a job: one in the queue at once, a running one at its worker's next write. Idempotent. Raises `Conflict`.
-
-    It continues from its last saved state when it is resumed; what it has done since, it does again.
-    """
+    When it is resumed it continues from its last saved state, and repeats the work since then."""
     job, progress = tx.get(Job, job_id), tx.get(JobProgress, job_id)
     if job.ended:
         raise Conflict(f"a job that is {job.status} cannot be paused")
@@ -253,7 +232,7 @@ def request_pause(tx: Tx, job_id: str, by: str) -> Job:
 
 
 def resume_paused(tx: Tx, job: Job) -> Job | None:
-    """Let a paused job wait for its turn again, or one that has not stopped yet continue. None where none is paused."""
+    """Queue a paused job again, or continue one that has not stopped yet. None if none is paused."""
     progress = tx.get(JobProgress, job.id)
     if job.ended or not progress.paused_by:
         return None
@@ -269,12 +248,10 @@ def resume_paused(tx: Tx, job: Job) -> Job | None:
 
 @attrs.frozen
 class WorkerLoss:
-    """How a job lost its worker: the `reason`, where it is known.
-
-    `preempted` means that the worker may have been ended from outside. `alone` means that the job had a process of its
-    own, or was lost by its own doing. `with_worker` means that it had, and that its worker has died too. `left` means
-    that its process left in an orderly way before it had taken the job up, as it does when it is asked to.
-    """
+    """How a job lost its worker: the `reason`, if it is known. `preempted` means that the worker may have been ended
+    from outside. `alone` means that the job had its own process, or was lost by its own fault. `with_worker` means that
+    it had its own process, and that its worker has died too. `left` means that its process left in an orderly manner
+    before it had adopted the job, as it does on request."""
 
     reason: str = ""
     preempted: bool = True
@@ -284,12 +261,10 @@ class WorkerLoss:
 
 
 def crash(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime, max_crashes: int, loss: WorkerLoss) -> Job:
-    """Record that a running job has lost its worker. After `max_crashes` losses that are its own it fails.
-
-    The loss of a process with several jobs is charged to none of them: each is a suspect, which runs alone next. Nor is
-    the loss of a claim that has stored something new. One that was ended from outside, and had stored steps again, is
-    a tenth of a crash.
-    """
+    """Record that a running job has lost its worker. After `max_crashes` losses that are its own it fails. The loss of
+    a process with several jobs counts against none of them: each becomes a suspect, which runs alone next. Nor does the
+    loss of a claim that has stored something new count. A claim that was ended from outside, and had stored steps
+    again, is a tenth of a crash."""
     progress = _charged(tx.get(JobProgress, job.id), loss)
     tx.replace(progress)
     if progress.crashes < max_crashes and progress.losses < LOSSES_PER_CRASH * max_crashes:
@@ -327,7 +302,6 @@ def requeue_after_fault(tx: Tx, types: JobTypes, job: Job, event_id: str, now: d
 
 
 def announce(runtime: Runtime, job: Job) -> Job:
-    """Tell the observer that a job's status changed, and drop the files of one that has ended."""
     runtime.observe(JobChanged(job.id, job.kind, job.status))
     if job.ended:
         for last in runtime.store.read(

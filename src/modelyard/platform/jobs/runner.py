@@ -48,7 +48,6 @@ from modelyard.protocols import DomainStep, Tx
 BEATS_PER_LEASE = 3
 
 End = Callable[[Tx, JobTypes, Job, str, datetime], Job]
-"""Ends a job's run in a transaction, with an event of this id."""
 
 
 class _Stopped(Exception):
@@ -56,7 +55,6 @@ class _Stopped(Exception):
 
 
 def never() -> bool:
-    """No caller asks to stop."""
     return False
 
 
@@ -71,10 +69,8 @@ class Runner:
         alone: bool = True,
         capacity: Capacity = Capacity(),  # noqa: B008 - frozen
     ) -> None:
-        """Run jobs of these types, by default those of the runtime; `interrupted` settles one whose run stopped.
-
-        `alone` means that it runs one job at a time. What its jobs need is never more than `capacity` at a time.
-        """
+        """Run jobs of these types, by default those of the runtime; `interrupted` settles a job when its run was
+        stopped. `alone` means that it runs one job at a time. Its jobs never need more than `capacity` together."""
         self.runtime: Runtime = runtime
         self.id: str = runtime.ids()
         self._job_types, self._interrupted = runtime.job_types if job_types is None else job_types, interrupted
@@ -89,7 +85,6 @@ class Runner:
 
     @property
     def claimed_jobs(self) -> tuple[ClaimedJob, ...]:
-        """The jobs that it runs now."""
         with self._lock:
             return tuple(self._claimed.values())
 
@@ -102,15 +97,12 @@ class Runner:
         return able and self._capacity.gives(needs)
 
     def _can_run_now(self, needs: Needs) -> bool:
-        """Return whether it can run a job next to those that it runs."""
         left = self._capacity.without(claimed.job.needs for claimed in self.claimed_jobs)
         return left.gives(needs) and self.can_run(needs)
 
     def claim(self, lane: str | None = None, suspects: bool = True) -> ClaimedJob | None:
-        """Claim the oldest ready job that it can run, of one lane or of all; None when there is none.
-
-        Nor is there one for a while after a fault of the store, or where the oldest is a suspect and `suspects` false.
-        """
+        """Claim the oldest ready job that it can run, of one lane or of all; None when there is none. Nor is there one
+        for a while after a fault of the store, or if the oldest is a suspect and `suspects` false."""
         if self.pause() > 0:
             return None
         if lane is not None:
@@ -130,7 +122,6 @@ class Runner:
         return claimed
 
     def _oldest(self, ready: Sequence[Needs]) -> Callable[[Tx], Job | None] | None:
-        """Return how to take the oldest job that is ready and can be run here; None where none is."""
         able = [needs for needs in ready if self._can_run_now(needs)]
         return (lambda tx: take_ready(tx, able)) if able else None
 
@@ -146,24 +137,19 @@ class Runner:
         return find
 
     def adopt(self, job_id: str, attempt: int = 0) -> ClaimedJob | None:
-        """Adopt a job that a worker has claimed and handed to this process; None where no worker has claimed it.
-
-        Nor is it adopted in another attempt than the one of this number, unless that is 0. Its holder before writes
-        nothing more. Raises `RecordNotFound`.
-        """
+        """Adopt a job that a worker has claimed and handed to this process, in the attempt of this number; 0 stands for
+        any. Returns None otherwise. Its earlier holder can write nothing more. Raises `RecordNotFound`."""
         now = self.runtime.clock.now()
         taken = self.runtime.store.transact(lambda tx: adopt(tx, job_id, now, self.claimant.process, attempt))
         return None if taken is None else self.track(*taken)
 
     def track(self, job: Job, progress: JobProgress) -> ClaimedJob:
-        """Track a job that was claimed under this runner's id."""
         claimed = ClaimedJob(self.runtime, job, progress)
         with self._lock:
             self._claimed[claimed.claim] = claimed
         return claimed
 
     def run(self, claimed: ClaimedJob, stop: Callable[[], bool] = never) -> None:
-        """Run a claimed job to its end, or back into the queue. Raises nothing but an interrupt."""
         for _ in self.steps(claimed, stop):
             pass
 
@@ -198,22 +184,18 @@ class Runner:
                 self.drop(claimed)
 
     def pause(self) -> float:
-        """Return for how many seconds nothing is claimed, because the store or the disk has failed a job."""
         return self._paused_until - self.runtime.clock.monotonic()
 
     def rest(self) -> float:
-        """Claim nothing for a while, longer each time until `recovered`. Returns for how many seconds."""
         seconds = backoff(self._faults, first=self.runtime.settings.poll, longest=self.runtime.settings.lease)
         self._faults += 1
         self._paused_until = self.runtime.clock.monotonic() + seconds
         return seconds
 
     def recovered(self) -> None:
-        """Note that a job could be begun, or has moved."""
         self._faults = 0
 
     def _pause(self, claimed: ClaimedJob, message: str) -> None:
-        """Give back a job that a fault of the store has ended, and claim nothing for a while: longer each time."""
         seconds = self.rest()
         log.warning("job %s goes back into the queue; claims pause for %g s: %s", claimed.job.id, seconds, message)
         self._settle(
@@ -221,17 +203,15 @@ class Runner:
         )
 
     def give_back(self, claimed: ClaimedJob) -> None:
-        """Return a claimed job that was not begun."""
         self._settle(claimed, requeue)
         self.drop(claimed)
 
     def drop(self, claimed: ClaimedJob) -> None:
-        """Send no more heartbeats for a job: its run is over."""
         with self._lock:
             self._claimed.pop(claimed.claim, None)
 
     def _settle(self, claimed: ClaimedJob, end: End) -> None:
-        """Write how the run ended, unless the job was lost. Where the store refuses, the next heartbeat tries again."""
+        """Write how the run ended, unless the job was lost. If the store refuses, the next heartbeat tries again."""
         types, event_id, now = self.runtime.job_types, self.runtime.ids(), self.runtime.clock.now()
         try:
             job = self.runtime.store.transact(
@@ -250,7 +230,6 @@ class Runner:
     # ---- heartbeats
 
     def beat(self) -> None:
-        """Record heartbeats of its jobs; end those that do not stop when they are to, or do not move."""
         self._settle_again()
         for claimed in self.claimed_jobs:
             self._give_back_hung(claimed)
@@ -295,24 +274,19 @@ class Runner:
         return now - claimed.request_seen >= self.runtime.settings.lease
 
     def beating(self) -> Periodic:
-        """Beats from a thread of its own, which no step of a job can hold up, as long as the context lasts."""
+        """Send heartbeats from another thread, which no step of a job can hold up, as long as the context lasts."""
         seconds = self.runtime.settings.lease / BEATS_PER_LEASE
         return Periodic(self.runtime.clock, seconds, self.beat, "modelyard-heartbeat")
 
     # ---- taking over
 
     def reclaim_expired(self, take_over: Callable[[JobProgress], bool] = lambda _: False) -> None:
-        """Give jobs of workers that are dead, or have stood still for the lease, back to the queue.
-
-        But not one that `take_over` has taken over.
-        """
         if self._expired is None:
             self._expired = ExpiredClaims(self.runtime)
         self._expired.reclaim({claimed.claim for claimed in self.claimed_jobs}, take_over)
 
 
 def _beats(tx: Tx, loose: Mapping[Claim, Sequence[str]], now: datetime) -> list[JobProgress]:
-    """Record a heartbeat of the jobs that are still claimed, and return their progress."""
     alive = []
     for token, names in loose.items():
         try:
@@ -335,7 +309,6 @@ _LASTING = (
 
 
 def _passes(error: Exception) -> bool:
-    """Return whether a fault of the store or the disk may pass, so that the job can be run again."""
     return isinstance(error, StoreError) and not isinstance(error, _LASTING)
 
 

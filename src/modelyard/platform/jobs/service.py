@@ -42,10 +42,7 @@ class Jobs:
         order: Order = "asc",
     ) -> Listing[JobSummary]:
         """List jobs in the order of their creation: all that the caller may see, or those of an entity, a project or a
-        status.
-
-        Raises `Forbidden`, `InvalidInput`.
-        """
+        status. Raises `Forbidden`, `InvalidInput`."""
         entity = listed_entity(self._principal, entity, project)
         index, *where = _narrowest_index(entity, project, status)
         place = partial(self._place, index)
@@ -62,7 +59,7 @@ class Jobs:
         return cancel_found(self._runtime, self._principal, partial(self._found, id=id), self._summary)
 
     def require_worker(self, what: str = "job") -> None:
-        """Raise `NoWorker` where no worker is alive, so that a job (in the message: a `what`) would never start."""
+        """Raise `NoWorker` if no worker is alive, so that a job (in the message: a `what`) would never start."""
         require_worker(self._runtime, what)
 
     def _found(self, snapshot: Snapshot, id: str) -> Job:
@@ -76,7 +73,7 @@ class Jobs:
         return job if job is not None and self._runtime.job_types[job.kind].found_by_lane else None
 
     def _summaries(self, snapshot: Snapshot, jobs: Sequence[Job]) -> Sequence[JobSummary]:
-        """Summarize jobs; one that was read just before its entity was erased looks untouched."""
+        """Summarize jobs; a job of an entity that was erased meanwhile looks as if it had not begun."""
         queued = any(job.status is JobStatus.QUEUED for job in jobs)
         workers = live_workers(self._runtime, snapshot) if queued else ()
         return [
@@ -99,7 +96,6 @@ class Jobs:
 
 
 def _narrowest_index(entity: str | None, project: str | None, status: JobStatus | None) -> tuple[str, ...]:
-    """Return the narrowest index for a listing, and the values to look up in it."""
     if entity is not None and status is not None:
         return "by_status", entity, status
     if status is not None:
@@ -108,10 +104,8 @@ def _narrowest_index(entity: str | None, project: str | None, status: JobStatus 
 
 
 def cancel_found(runtime: Runtime, principal: Principal, find: Callable[[Tx], Job], shown: Callable[[Tx, Job], T]) -> T:
-    """Cancel the job that `find` finds, in the principal's name, and return it as `shown` shows it.
-
-    Both are functions of the transaction that cancels it. Raises what `find` raises.
-    """
+    """Cancel the job that `find` finds, in the principal's name, and return it as `shown` shows it. Both are functions
+    of the transaction that cancels it. Raises what `find` raises."""
     event_id, now = runtime.ids(), runtime.clock.now()
 
     def step(tx: Tx) -> tuple[Job, Job, T]:

@@ -1,4 +1,4 @@
-"""Jobs that have nothing to do for a while, or have had their turn, as functions of a transaction."""
+"""Parking and rotating jobs, as functions of a transaction."""
 
 from datetime import datetime
 
@@ -10,13 +10,13 @@ from modelyard.protocols import Snapshot, Tx
 
 
 def parked_in_lane(snapshot: Snapshot, lane: str) -> Job | None:
-    """Return the first waiting job of a lane. If none of the lane is claimed or ready, it was put aside (`park`)."""
+    """Return the first waiting job of a lane. If none of the lane is claimed or ready, it is parked."""
     found = snapshot.page(Job, "by_lane", lane, QueueState.WAITING, limit=1)
     return found[0] if found else None
 
 
 def park(tx: Tx, job: Job, now: datetime) -> None:
-    """Put a claimed job that has nothing to do aside, until `unpark`. The next job of its lane takes its place."""
+    """Park a claimed job that has nothing to do, until `unpark`. The next job of its lane may run."""
     rotate(tx, job, now, QueueState.WAITING)
     following = parked_in_lane(tx, job.lane)
     if following is not None and following.id != job.id:
@@ -24,7 +24,6 @@ def park(tx: Tx, job: Job, now: datetime) -> None:
 
 
 def unpark(tx: Tx, job: Job) -> None:
-    """Make a waiting job ready, unless another job of its lane is claimed or ready."""
     if job.place is QueueState.WAITING and first_in_lane(tx, job.lane) is None:
         ready = attrs.evolve(job, place=QueueState.READY)
         tx.replace(ready)
@@ -32,7 +31,6 @@ def unpark(tx: Tx, job: Job) -> None:
 
 
 def rotate(tx: Tx, job: Job, now: datetime, place: QueueState = QueueState.READY) -> None:
-    """Put a claimed job back at the end of the queue, so that others have a turn."""
     progress = tx.get(JobProgress, job.id)
     tx.replace(attrs.evolve(progress, held=False, updated_at=progress.time(now)))
     check_transition(job.status, JobStatus.QUEUED)

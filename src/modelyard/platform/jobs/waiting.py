@@ -1,4 +1,4 @@
-"""Waiting for a job: for the worker that runs it or, where none is alive, by running the queue in this thread."""
+"""Waiting for a job: for the worker that runs it or, if none is alive, by running the queue in this thread."""
 
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import closing
@@ -16,18 +16,14 @@ from modelyard.platform.runtime import Runtime
 from modelyard.threads import TenantThreads
 
 FIRST_PAUSE = 0.005
-"""Seconds before the second poll; each later pause is twice as long, up to `Settings.poll`."""
-
 SILENCE = 0.5
-"""After which part of its lease a worker without a heartbeat is reported: it beats several times in a lease."""
+"""The part of its lease after which a silent worker is reported: heartbeats come several times in a lease."""
 
 
 def wait_for_end(runtime: Runtime, look: Callable[[], Job]) -> Generator[JobPause, None, None]:
-    """Yield after every poll of the job that `look` finds, for the last time after its end.
-
-    What it yields is the pause that the caller is to make before it continues, so that no thread has to be held for
-    that; it ends early when something happens to the job. Closing it gives a job that it runs back to the queue.
-    """
+    """Yield after every poll of the job that `look` finds, for the last time after its end. It yields the pause that
+    the caller is to make before it continues, so that no thread has to be held for that; it ends early when something
+    happens to the job. Closing it gives a job that it runs back to the queue."""
     with closing(JobWaiter(runtime.clock, runtime.store)) as waiter:
         yield from _turns(runtime, look, waiter)
 
@@ -54,7 +50,6 @@ def _turns(runtime: Runtime, look: Callable[[], Job], waiter: JobWaiter) -> Gene
 
 
 def _report_silence(runtime: Runtime, job: Job, reported: bool) -> bool:
-    """Log once what is waited for where the worker of a job has stopped responding. Returns whether it has."""
     lease, now = runtime.settings.lease, runtime.clock.monotonic()
     silent = job.status is JobStatus.RUNNING and runtime.liveness.idle(JOBS, job.id, now) >= SILENCE * lease
     if silent and not reported:
@@ -63,7 +58,6 @@ def _report_silence(runtime: Runtime, job: Job, reported: bool) -> bool:
 
 
 def _next_of_lane(runtime: Runtime, runner: Runner, lane: str) -> ClaimedJob | None:
-    """Claim what this thread is to run: the job or one ahead of it, unless a worker is alive."""
     runner.reclaim_expired()
     return None if alive(runtime) else runner.claim(lane)
 
@@ -71,10 +65,8 @@ def _next_of_lane(runtime: Runtime, runner: Runner, lane: str) -> ClaimedJob | N
 def wait_for_success(
     runtime: Runtime, look: Callable[[], Job], timeout: float | None, show: Callable[[], None] | None = None
 ) -> None:
-    """Wait until the job that `look` finds has succeeded, and call `show` after every poll.
-
-    Raises `JobFailed`; TimeoutError after `timeout` seconds; and what `look` raises.
-    """
+    """Wait until the job that `look` finds has succeeded, and call `show` after every poll. Raises `JobFailed`;
+    TimeoutError after `timeout` seconds; and what `look` raises."""
     until = None if timeout is None else runtime.clock.monotonic() + timeout
     with closing(wait_for_end(runtime, look)) as turns:
         for pause in turns:
@@ -93,7 +85,7 @@ def wait_for_success(
 # ---- following events ------------------------------------------------------------------------------------------------
 
 Followed = Generator[TrainingEvent | JobPause, None, None]
-"""Events, and between them the pauses before the next is asked for."""
+"""Events, and between them the pauses before the next poll."""
 
 
 def follow(
@@ -101,7 +93,6 @@ def follow(
     events_after: Callable[[str | None], Iterator[TrainingEvent]],
     after: str | None,
 ) -> Followed:
-    """Yield the events that there are at each of the `turns` of `wait_for_end`, and then its pause."""
     with closing(turns):
         for pause in turns:
             for event in events_after(after):
@@ -111,7 +102,6 @@ def follow(
 
 
 def followed(items: Followed) -> Iterator[TrainingEvent]:
-    """Yield the events, and sleep in this thread."""
     with closing(items):
         for item in items:
             if isinstance(item, TrainingEvent):
@@ -121,7 +111,6 @@ def followed(items: Followed) -> Iterator[TrainingEvent]:
 
 
 async def afollowed(items: Followed, threads: TenantThreads) -> AsyncIterator[TrainingEvent]:
-    """Yield the events on an event loop. A thread is held only while an item is made."""
     try:
         while (item := await threads.run(lambda: next(items, None))) is not None:
             if isinstance(item, TrainingEvent):

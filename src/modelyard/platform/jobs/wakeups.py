@@ -1,4 +1,4 @@
-"""Waiting for notices of the store: who waits for a job is woken by its events, and a worker by one that is ready."""
+"""Waiting for notifications of the store: of the events of a job, and of jobs that are ready."""
 
 import asyncio
 import threading
@@ -11,7 +11,7 @@ from modelyard.protocols import Clock, Store, Subscription
 
 
 class JobWaiter:
-    """Sleeps until a topic is notified, such as that of a job, or for as long as it is to. It is closed at the end."""
+    """Sleeps until a topic is notified, such as that of a job, but at most so long. It is closed at the end."""
 
     def __init__(self, clock: Clock, store: Store) -> None:
         self._clock, self._store = clock, store
@@ -21,19 +21,16 @@ class JobWaiter:
         self._subscription: Subscription | None = None
 
     def watch(self, topic: str) -> None:
-        """Be woken by this topic, and by no other."""
         if topic != self._topic:
             self.close()
             self._topic, self._subscription = topic, self._store.subscribe(topic, self._wake)
             self._woken.set()  # something may have happened before
 
     def sleep(self, seconds: float) -> None:
-        """Sleep in this thread."""
         self._clock.sleep(seconds, self._woken)
         self._woken.clear()
 
     async def asleep(self, seconds: float) -> None:
-        """Sleep in a task."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(None) as patience:
@@ -47,7 +44,6 @@ class JobWaiter:
             self._woken.clear()
 
     def close(self) -> None:
-        """Be woken no more."""
         if self._subscription is not None:
             self._subscription.close()
 
@@ -62,18 +58,14 @@ class JobWaiter:
 
 @attrs.frozen
 class JobPause:
-    """How long to sleep before the next look at a job; less if something happens to it."""
-
     seconds: float
     _waiter: JobWaiter
 
     def sleep(self) -> None:
-        """Sleep in this thread."""
         if self.seconds:
             self._waiter.sleep(self.seconds)
 
     async def asleep(self) -> None:
-        """Sleep in a task."""
         if self.seconds:
             await self._waiter.asleep(self.seconds)
 

@@ -28,7 +28,7 @@ UPKEEP_SECONDS = 1.0
 class Worker:
     """Takes jobs from the queue and runs up to `concurrency` of them at a time in an executor, while it is entered.
 
-    Its heartbeat has a thread of its own, so no step of a job holds it up. Leaving it stops within bounded time: each
+    Its heartbeat comes from another thread, so no step of a job holds it up. Leaving it stops within bounded time: each
     running job is given back to the queue after its current item; one that runs in a cluster continues there, and a
     worker that is started later watches it. It is entered once.
 
@@ -62,7 +62,6 @@ class Worker:
 
     @property
     def id(self) -> str:
-        """The name under which it claims jobs."""
         return self._runner.id
 
     # ---- in the calling thread
@@ -123,7 +122,6 @@ class Worker:
         self.beat_claims()
 
     def beat_claims(self) -> None:
-        """Record heartbeats of its jobs."""
         self._runner.beat()
 
     def wake(self) -> None:
@@ -132,7 +130,6 @@ class Worker:
         self._loop.wake()
 
     def _turn(self) -> None:
-        """Look, if there may be something to do for this worker. The leader of a process looks after the dead."""
         leads = self._process.leads(self.id)
         if self._called or self._busy():
             self.look()
@@ -141,10 +138,8 @@ class Worker:
             self._process.check_queue()
 
     def look(self) -> None:
-        """Make one round: take over from the dead, and take as many jobs as there is room for.
-
-        Of many processes the leading workers of the first few take over from the dead.
-        """
+        """Make one round: take over from the dead, and take as many jobs as there is room for. Of many processes the
+        leading workers of the first few take over from the dead."""
         self._called = self._runner.pause() > 0
         self._process.begin_look(self.id)
         if self._process.leads(self.id):
@@ -179,7 +174,6 @@ class Worker:
                 job_type.tidy(self.runtime)
 
     def _until_next_turn(self) -> float:
-        """Return the seconds until the next turn, if nothing wakes this worker before."""
         poll, lease = self.runtime.settings.poll, self.runtime.settings.lease
         leads = self._process.is_led_by(self.id)
         if self._called or self._busy() or (leads and (self._watches_others or not self._process.hears)):
@@ -190,13 +184,12 @@ class Worker:
         return bool(self._runner.claimed_jobs or self._watcher.watches or self._runner.pause() > 0)
 
     def has_room(self) -> bool:
-        """Return whether another job may be run: not next to one that is to be alone in this process."""
+        """Return whether another job may be run: not next to one that must be alone in this process."""
         claimed = self._runner.claimed_jobs
         crowded = not self.executor.isolates and any(one.progress.alone for one in claimed)
         return len(claimed) < self.concurrency and not crowded
 
     def _decline(self, ready: Sequence[Needs]) -> None:
-        """Announce which jobs that are ready are left to other workers, where that has changed."""
         declines = tuple(sorted(str(needs) for needs in ready if not self._runner.can_run(needs)))
         if declines != self._record.declines:
             record = attrs.evolve(self._record, declines=declines)

@@ -1,4 +1,4 @@
-"""`platform.keys`: API keys."""
+"""`platform.keys`: API keys and the sessions of browsers."""
 
 from modelyard.lazy import defer_modules
 

@@ -40,7 +40,7 @@ class Keys:
 
     @property
     def longest(self) -> int:
-        """How many characters a secret may have: far more than a key has."""
+        """The most characters of a secret: far more than a key has."""
         return MAX_SECRET
 
     def create(
@@ -101,11 +101,8 @@ class Keys:
         return self._runtime.store.transact(lambda tx: self._revoke(tx, id, now))
 
     def authenticate(self, secret: str) -> Principal:
-        """Return the principal of a secret. Raises `Unauthenticated`.
-
-        It looks the digest up once and raises the same error whether the key is malformed, unknown, revoked or expired.
-        Limits and scope are those in force now.
-        """
+        """Return the principal of a secret. Raises `Unauthenticated`. It looks the digest up once and raises the same
+        error whether the key is malformed, unknown, revoked or expired. Limits and scope are those in force now."""
         digest = secret_digest(secret)
         key = self._runtime.store.read(lambda snapshot: snapshot.find(ApiKey, "digest", digest))
         if key is None or not key.alive(self._runtime.clock.now()):
@@ -166,7 +163,6 @@ class Keys:
 
 
 def _shown(key_id: str) -> str:
-    """Return what an error may show of an id: only the prefix if the caller passed a secret instead."""
     return f"{secret_prefix(key_id)}_..." if len(key_id) > _LONGEST_ID else key_id
 
 
@@ -194,7 +190,6 @@ def _after(now: datetime, expires_in: timedelta) -> datetime:
 
 
 def _check(key: ApiKey) -> None:
-    """Check the strings and numbers of a key. Raises `InvalidInput` naming all that are out of bounds."""
     problems = []
     if key.host and key.projects:
         problems.append(Problem(("projects",), "must be left out of a host key, which has every project"))
@@ -217,14 +212,12 @@ SECRET_BYTES = 38
 
 
 PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,7}")
-"""What the secret of a key may begin with: up to 8 characters, which every client sends unchanged."""
+"""The start of a key's secret: up to 8 characters, which every client sends unchanged."""
 
 _LONGEST_ID = 40
-"""The id of a key is shorter, and its secret longer."""
 
 
 def check_prefix(prefix: str) -> str:
-    """Return what a secret is to begin with. Raises `InvalidInput`."""
     if not PREFIX.fullmatch(prefix):
         raise InvalidInput.at("prefix", msg="must be 1 to 8 letters, digits, dots, underscores or hyphens")
     return prefix
@@ -232,10 +225,8 @@ def check_prefix(prefix: str) -> str:
 
 def secret_of(random: bytes, prefix: str = "my_") -> str:
     """Make the secret of a new key, `my_<8 characters that may be shown>_<43 characters>`, from `SECRET_BYTES` bytes.
-
-    It has letters, digits and underscores only, so that any client sends it unchanged. The 43 characters encode all
-    256 bits of the last 32 bytes.
-    """
+    It has letters, digits and underscores only, so that any client sends it unchanged. The 43 characters encode all 256
+    bits of the last 32 bytes."""
     shown, hidden = int.from_bytes(random[:6], "big"), int.from_bytes(random[6:SECRET_BYTES], "big")
     return f"{prefix}{_base62(shown, 8)}_{_base62(hidden, 43)}"
 
@@ -249,7 +240,6 @@ def _base62(number: int, length: int) -> str:
 
 
 def secret_prefix(secret: str) -> str:
-    """Return the part of a key that may be shown, by which to recognise it."""
     return secret[:11]
 
 

@@ -11,20 +11,18 @@ from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Authenticator, Snapshot, Tx
 
 LIFETIME = timedelta(hours=12)
-"""How long a session lasts that was opened with a key of the platform."""
+"""The life of a session that was opened with a key of the platform."""
 
 UNCHECKED_LIFETIME = timedelta(minutes=15)
-"""How long one lasts of your own authenticator: without the secret, that cannot tell whether it was revoked."""
+"""The life of a session of your own authenticator: without the secret, it cannot tell whether it was revoked."""
 
 TOKEN_BYTES = 32
 _EXPIRED = 100
 
 
 class Sessions:
-    """The sessions of browsers. The store keeps the digest of a token, never a token or a key.
-
-    A session that was opened with a key of the platform ends with that key, and has the scope that the key has now.
-    """
+    """The sessions of browsers. The store keeps the digest of a token, never a token or a key. A session that was
+    opened with a key of the platform ends with that key, and has the scope that the key has now."""
 
     def __init__(self, runtime: Runtime, keys: Keys, authenticator: Authenticator | None = None) -> None:
         self._runtime = runtime
@@ -60,7 +58,6 @@ class Sessions:
         return found
 
     def close(self, token: str) -> None:
-        """End the session. Idempotent."""
         digest = secret_digest(token)
 
         def step(tx: Tx) -> None:
@@ -83,7 +80,7 @@ class Sessions:
 
 
 def _add(tx: Tx, session: BrowserSession, now: datetime) -> None:
-    """Keep a session, and remove some that have expired."""
+    """Store a session, and remove some that have expired."""
     for old in tx.page(BrowserSession, "by_expiry", limit=_EXPIRED):
         if old.expires_at <= now:
             tx.remove(BrowserSession, old.id)

@@ -31,22 +31,15 @@ from modelyard.protocols import Snapshot, Tx
 from modelyard.report.evaluations.comparison import ComparisonReport, regression_text
 
 PROD = "prod"
-"""The alias that is used where none is named."""
-
 FEW = 10
-"""How many things a refusal names at most of each kind."""
-
 Pair = tuple[EvaluationRun, EvaluationRun]
-"""The run of the candidate, and the run of the checkpoint that the alias points to."""
 
 
 def promotion_evidence(
     runtime: Runtime, principal: Principal, model: Model, step: int, current: int | None, require: NotWorse
 ) -> Mapping[str, Any]:
     """Return the evidence that the checkpoint of a step meets a requirement, compared with that of the step `current`.
-
-    Raises `PromotionRefused` if it does not, or if no runs can decide it; `NotFound`, `InvalidInput`.
-    """
+    Raises `PromotionRefused` if it does not, or if no runs can decide it; `NotFound`, `InvalidInput`."""
     if current is None:
         return {"outcome": "there was nothing to compare with"}
     if require.runs is None:
@@ -68,7 +61,6 @@ def promotion_evidence(
 
 
 def _named(runtime: Runtime, principal: Principal, runs: PromotionRuns, model: Model, steps: tuple[int, int]) -> Pair:
-    """Return the runs of these ids, which must have evaluated these checkpoints and be completed."""
     candidate, baseline = (find_run(runtime, principal, run_id) for run_id in (runs["candidate"], runs["baseline"]))
     for name, run, step in (("candidate", candidate, steps[0]), ("baseline", baseline, steps[1])):
         if same_scheme(run.model) != str(checkpoint_ref(model, step)) or run.state is not RunState.COMPLETED:
@@ -79,7 +71,6 @@ def _named(runtime: Runtime, principal: Principal, runs: PromotionRuns, model: M
 def _newest(
     principal: Principal, evaluation: OneObject, model: Model, steps: tuple[int, int], snapshot: Snapshot
 ) -> Pair:
-    """Return the newest completed runs of both checkpoints on the same version of one evaluation."""
     wanted = pinned(snapshot, principal, evaluation_ref(evaluation, (model.entity, model.project)))
     candidates, baselines = (list(_judging(snapshot, principal, wanted, model, step)) for step in steps)
     for version, candidate in candidates:
@@ -98,7 +89,6 @@ def _newest(
 def _judging(
     snapshot: Snapshot, principal: Principal, wanted: ObjectRef, model: Model, step: int
 ) -> Iterator[tuple[ObjectRef, EvaluationRun]]:
-    """Yield the completed runs of an evaluation on a step, the newest first, each with its version."""
     for run in _visible(snapshot, principal, model, step):
         ref = ObjectRef.parse(run.evaluation)
         if ref is not None and (ref.entity, ref.project, ref.name) == (wanted.entity, wanted.project, wanted.name):
@@ -116,7 +106,6 @@ def _visible(snapshot: Snapshot, principal: Principal, model: Model, step: int) 
 def _what_there_is(
     snapshot: Snapshot, principal: Principal, wanted: ObjectRef, model: Model, steps: tuple[int, int]
 ) -> str:
-    """Return the end of the error: the published versions of the evaluation, and what the steps were evaluated on."""
     text, versions = "", versions_of(snapshot, principal, wanted)
     if versions:
         text += f"; published of it: {', '.join(versions[-FEW:])}"
@@ -128,7 +117,6 @@ def _what_there_is(
 
 
 def _numbers(report: ComparisonReport, require: NotWorse) -> Mapping[str, Any]:
-    """Return what is stored of a comparison."""
     compared = report.comparison.metrics if require.metric is None else [report.comparison.metric(require.metric)]
     return {
         "outcome": "not worse",
@@ -160,7 +148,7 @@ def _metric(one: MetricComparison) -> Mapping[str, Any]:
 
 
 class _Evidence(NamedTuple):
-    """The step to promote, where the alias pointed when the requirement was checked, and the numbers of that check."""
+    """The step to promote, the target of the alias when the requirement was checked, and the numbers of that check."""
 
     step: int | None = None
     current: int | None = None
@@ -170,7 +158,6 @@ class _Evidence(NamedTuple):
 def promote_step(
     runtime: Runtime, principal: Principal, model: Model | str, step: int, alias: str, require: NotWorse | None
 ) -> Promotion:
-    """Point an alias at the checkpoint of a step, if the requirement is met."""
     check_alias(alias)
     evidence = _evidence(runtime, principal, model, step, alias, require)
     return change_alias(
@@ -187,7 +174,6 @@ def change_alias(
     make: Callable[[Tx, Promotion, Model], Promotion],
     evidence: _Evidence | None = None,
 ) -> Promotion:
-    """Change where an alias points, by `make`, and record the change."""
     check_alias(alias)
     id_, now, by = runtime.ids(), runtime.clock.now(), principal.key_id or principal.name
 
@@ -204,14 +190,12 @@ def change_alias(
 
 
 def list_aliases(runtime: Runtime, model_id: str) -> Listing[Alias]:
-    """List the aliases of a model by name."""
     read = runtime.store.read
     threads = runtime.store_threads("")
     return short_listing(lambda: read(lambda snapshot: [*aliases_of(snapshot, model_id)]), attrgetter("name"), threads)
 
 
 def list_promotions(runtime: Runtime, model_id: str, alias: str, order: Order) -> Listing[Promotion]:
-    """List every change of an alias in order."""
     place = partial(_place, model_id, alias)
     return index_listing(runtime, Promotion, "by_alias", model_id, alias, place=place, order=order)
 
@@ -219,7 +203,6 @@ def list_promotions(runtime: Runtime, model_id: str, alias: str, order: Order) -
 def _evidence(
     runtime: Runtime, principal: Principal, model: Model | str, step: int, alias: str, require: NotWorse | None
 ) -> _Evidence:
-    """Check the requirement for promoting `step`. Returns the evidence that is stored with the promotion."""
     if require is None:
         return _Evidence(step)
     if not isinstance(require, NotWorse):
@@ -240,7 +223,6 @@ def _pointed(
 
 
 def _place(model_id: str, alias: str, promotion_id: str, snapshot: Snapshot) -> Cursor:
-    """Return the cursor after a change of an alias. Raises `NotFound`."""
     promotion = get_or_none(snapshot, Promotion, promotion_id)
     if promotion is None or (promotion.model_id, promotion.alias) != (model_id, alias):
         raise NotFound("Promotion", promotion_id)

@@ -54,7 +54,7 @@ KNOWN_SHOWN = 20
 
 @attrs.frozen
 class DeletedModel:
-    """What was deleted with a model."""
+    """The counts of a deletion of a model."""
 
     model_id: str
     deleted_checkpoints: int
@@ -83,7 +83,7 @@ class Models:
     # ---- models
 
     def trainable(self) -> Listing[str]:
-        """List the ids of the models that training can start from: those that are served and that a trainer trains."""
+        """List the ids of the models that training can start from: they are served, and a trainer trains them."""
         return short_listing(self._trainable, str, None)
 
     def _trainable(self) -> Sequence[str]:
@@ -100,11 +100,9 @@ class Models:
         entity: str | None = None,
         return_existing: bool = False,
     ) -> Model:
-        """Create a model, whose checkpoint of step 0 is the untrained base model.
-
-        Raises `Conflict` if the name is taken; with `return_existing`, the existing model is returned instead if it has
-        the same base model. Raises `InvalidInput`, `Forbidden`.
-        """
+        """Create a model. Its checkpoint of step 0 is the untrained base model. Raises `Conflict` if the name is taken;
+        with `return_existing`, the existing model is returned instead if it has the same base model. Raises
+        `InvalidInput`, `Forbidden`."""
         entity, project = named_place(self._runtime, self._principal, entity, project)
         check_name(name, "name")
         self._check_base(base_model)
@@ -135,9 +133,7 @@ class Models:
         order: Order = "asc",
     ) -> Listing[Model]:
         """List models in the order of their creation: all that the caller may see, or those of an entity or a project.
-
-        Raises `Forbidden`.
-        """
+        Raises `Forbidden`."""
         entity = listed_entity(self._principal, entity, project)
         index, *where = listed_index(entity, project)
         place = partial(model_place, index, self._principal.scope, entity)
@@ -146,10 +142,8 @@ class Models:
 
     def delete(self, model: Model | str) -> DeletedModel:
         """Delete a model with its checkpoints, logs and files. Its jobs end as cancelled; they and their events stay.
-
-        Safe to call again after a crash. Raises `NotFound`, and `Conflict` while an alias points to a checkpoint
-        or the catalogue offers the model.
-        """
+        Safe to call again after a crash. Raises `NotFound`, and `Conflict` while an alias points to a checkpoint or the
+        catalogue offers the model."""
         gone, model_id = DeletedPart(), self.get(model).id
         while not gone.all:
             gone = self._delete_some(model_id)
@@ -168,10 +162,8 @@ class Models:
         return self._runtime.store.read(lambda snapshot: found_checkpoint(snapshot, self._named(snapshot, model), step))
 
     def lineage(self, model: Model | str, step: int) -> CheckpointLineage:
-        """Return where a checkpoint comes from (job, data, parent), its aliases, and the runs that evaluated it.
-
-        Raises `NotFound`.
-        """
+        """Return where a checkpoint comes from (job, data, parent), its aliases, and the runs that evaluated it. Raises
+        `NotFound`."""
         return self._runtime.store.read(lambda snapshot: self._lineage(snapshot, self._named(snapshot, model), step))
 
     def plot(self, *models: Model | str) -> Plot:
@@ -179,11 +171,9 @@ class Models:
         return model_plot(self._runtime, [self.get(model) for model in models])
 
     def delete_checkpoints(self, model: Model | str, steps: Iterable[int]) -> DeletedCheckpoints:
-        """Delete the checkpoints of these steps, all or none; deleting again changes nothing.
-
-        Raises `Conflict` when a running job needs one of them, or one is aliased, pinned or offered by the catalogue,
-        `NotFound`, `InvalidInput`.
-        """
+        """Delete the checkpoints of these steps, all or none; deleting again changes nothing. Raises `Conflict` when a
+        running job needs one of them, or one is aliased, pinned or offered by the catalogue, `NotFound`,
+        `InvalidInput`."""
         requested = tuple(dict.fromkeys(steps))
         if len(requested) > MAX_STEPS:
             raise InvalidInput.at("steps", msg=f"name at most {MAX_STEPS} steps at a time", type="too_long")
@@ -208,17 +198,15 @@ class Models:
     ) -> Promotion:
         """Point an alias at the checkpoint of a step, which is then served as `<entity>/<project>/<name>:<alias>`.
 
-        The change is recorded: who made it, when, from which step, and the evidence that met the requirement.
-        Repeating it changes nothing. Raises `NotFound`, `InvalidInput`, `PromotionRefused`, and `Conflict` where the
-        alias was moved meanwhile.
+        The change is recorded: who made it, when, from which step, and the evidence that met the requirement. Repeating
+        it changes nothing. Raises `NotFound`, `InvalidInput`, `PromotionRefused`, and `Conflict` if the alias was moved
+        meanwhile.
         """
         return promote_step(self._runtime, self._principal, model, step, alias, require)
 
     def rollback(self, model: Model | str, alias: str = PROD) -> Promotion:
-        """Point an alias back to where it pointed before its last promotion; each further call goes back one more.
-
-        The change is added to the history. Raises `NotFound`, and `Conflict` if it pointed to nothing before.
-        """
+        """Point an alias back to its target before the last promotion; each further call goes back one more. The change
+        is added to the history. Raises `NotFound`, and `Conflict` if it pointed to nothing before."""
         return change_alias(self._runtime, self._principal, model, alias, Change.ROLLED_BACK, roll_back)
 
     def remove_alias(self, model: Model | str, alias: str) -> Promotion:
@@ -246,10 +234,10 @@ class Models:
     ) -> Retention:
         """Set which checkpoints of a model are kept, whenever one is added and when `apply_retention` is called.
 
-        Kept are the `keep_last` highest steps, the `keep_best` ones by a metric, such as ("reward", 3), and those that
-        are younger than `ttl`; others are removed. Without any rule all stay. Always kept are the latest checkpoint,
-        step 0, pinned ones, those that a job needs, and those that an alias points to or would after a rollback. Raises
-        `InvalidInput`, `NotFound`.
+        Kept are the `keep_last` highest steps, the `keep_best` ones by a metric, such as ("reward", 3), and checkpoints
+        that are younger than `ttl`; others are removed. Without any rule all stay. The latest checkpoint, step 0,
+        pinned ones, checkpoints that a job needs, and targets of an alias, now or after a rollback, are always kept.
+        Raises `InvalidInput`, `NotFound`.
         """
         metric, best = keep_best or (None, None)
         seconds = None if ttl is None else ttl.total_seconds()

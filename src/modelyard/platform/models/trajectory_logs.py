@@ -31,7 +31,6 @@ def store_log(
 
 
 def read_log(runtime: Runtime, principal: Principal, log_id: str) -> Iterator[TrajectoryGroup]:
-    """Yield the groups of one log. Raises `NotFound`."""
     log = runtime.store.read(lambda snapshot: get_or_none(snapshot, TrajectoryLog, log_id))
     if log is None or not principal.scope.covers(log.entity, log.project):
         raise NotFound("Log", log_id)

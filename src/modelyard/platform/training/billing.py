@@ -1,9 +1,7 @@
-"""What training costs: the tokens that a job trains on, at the price that its base model had when it was requested.
-
+"""The price of training: the tokens that a job trains on, at the price that its base model had when it was requested.
 The tokens of a step are its metric `num_trainable_tokens`. They are booked with each saved state and at the end of the
-job, in the same transaction, and each step once, however often it runs. What a budget does not have is not booked: the
-job ends.
-"""
+job, in the same transaction, and each step once, however often it runs. What a budget cannot pay for is not booked: the
+job ends."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -31,7 +29,6 @@ _NOTHING = Decimal(0)
 
 
 def billing_of(runtime: Runtime, principal: Principal, base_model: str) -> Mapping[str, Any]:
-    """Return what the spec of a job says of its price and its payer: nothing where training is free."""
     try:
         price = Catalogue(runtime, principal).get(base_model).pricing.training
     except ModelNotFound:
@@ -40,18 +37,15 @@ def billing_of(runtime: Runtime, principal: Principal, base_model: str) -> Mappi
 
 
 def is_over_budget(job: Job) -> bool:
-    """Return whether a budget has ended the job, and no other job has continued it."""
     return bool(job.result.get(OVER_BUDGET))
 
 
 def cost_of(job: Job, tokens: int) -> Decimal:
-    """Return what so many tokens cost in a job."""
     price = Decimal(job.spec["billing"]["price"]) if "billing" in job.spec else _NOTHING
     return EXACT.multiply(price, tokens)
 
 
 def require_budget(snapshot: Snapshot, job: Job, cost: Decimal = _NOTHING) -> Sequence[Budget]:
-    """Return the budgets that pay for a job. Raises `BudgetExceeded` naming one that is used up or too small."""
     if "billing" not in job.spec:
         return ()
     budgets = budgets_of(snapshot, job.entity, job.spec["billing"]["key_id"])
@@ -72,10 +66,8 @@ def _exceeded(budget: Budget, cost: Decimal) -> str:
 
 
 def book_steps(tx: Tx, job: Job, entry_id: str, now: datetime, warnings: list[Budget]) -> Job:
-    """Book the steps of a job that are not booked. Returns the job, replaced. Raises `BudgetExceeded`.
-
-    `warnings` become the budgets of which it is time to warn.
-    """
+    """Book the steps of a job that are not booked. Returns the job, replaced. Raises `BudgetExceeded`. `warnings`
+    collects the budgets of which it is time to warn."""
     warnings.clear()  # a step may be made again
     if "billing" not in job.spec:
         return job
@@ -90,7 +82,6 @@ def book_steps(tx: Tx, job: Job, entry_id: str, now: datetime, warnings: list[Bu
 
 
 def book_tokens(tx: Tx, job: Job, tokens: int, entry_id: str, now: datetime, warnings: list[Budget]) -> None:
-    """Book tokens that were trained on, as an entry of their own. Raises `BudgetExceeded`."""
     warnings.clear()  # a step may be made again
     if not tokens or "billing" not in job.spec:
         return
@@ -102,7 +93,6 @@ def book_tokens(tx: Tx, job: Job, tokens: int, entry_id: str, now: datetime, war
 
 
 def book_rest(tx: Tx, job: Job) -> None:
-    """Book what a job that has ended has trained on since its last saved state, if the budgets have it."""
     try:
         book_steps(tx, job, job.id, job.ended_at or job.created_at, [])
     except BudgetExceeded:
@@ -131,7 +121,6 @@ def _entry(tx: Tx, job: Job, tokens: int, entry_id: str, now: datetime) -> Ledge
 
 
 def _steps_after(snapshot: Snapshot, job: Job, step: int) -> Iterator[tuple[int, int]]:
-    """Yield the recorded steps after this one, and their tokens."""
     last = snapshot.find(JobEvent, "identity", job.id, GRADIENT_STEP, step) if step else None
     after = None if last is None else (last.seq,)
     for event in iter_index(snapshot, JobEvent, "by_job", job.id, after=after):
@@ -140,5 +129,4 @@ def _steps_after(snapshot: Snapshot, job: Job, step: int) -> Iterator[tuple[int,
 
 
 def tokens_of(metrics: Mapping[str, Any]) -> int:
-    """Return how many tokens a step was trained on."""
     return int(metrics.get(TOKENS, 0))

@@ -1,4 +1,4 @@
-"""Training data on their way into the artifact store: checked row by row, kept as JSON Lines, never whole in memory."""
+"""Training data on their way into the artifact store: checked row by row, kept as JSON Lines, never all in memory."""
 
 import math
 from collections import defaultdict
@@ -20,20 +20,12 @@ from modelyard.protocols import ArtifactStore, Snapshot, StoredArtifact, Tx
 T = TypeVar("T")
 
 ExampleData = Iterable[Example | Mapping[str, Any]]
-"""Examples, as values or as plain dicts in the wire's shape."""
-
 PreferenceData = Iterable[Preference | Mapping[str, Any]]
-"""Preferences, as values or as plain dicts in the wire's shape."""
-
 DatasetRows = ExampleData | PreferenceData | Iterable[Example | Preference]
-"""Rows of a dataset: all examples, or all preferences."""
-
 GroupData = Iterable[TrajectoryGroup | Mapping[str, Any]]
-"""Trajectory groups, as values or as plain dicts in the wire's shape."""
 
 
 def rows_of(rows: RowFormat[T], data: Iterable[T | Mapping[str, Any]]) -> Iterator[T]:
-    """Yield the rows as values. Raises `InvalidInput` at ("data", <row>, ...)."""
     return (_value(rows, number, row) for number, row in enumerate(data))
 
 
@@ -47,7 +39,6 @@ def _value(rows: RowFormat[T], number: int, row: T | Mapping[str, Any]) -> T:
 
 
 def store_rows(artifacts: ArtifactStore, rows: RowFormat[T], data: Iterable[T]) -> tuple[StoredArtifact, int]:
-    """Keep rows as lines of a file. Returns also how many there were."""
     count = 0
 
     def lines() -> Iterator[bytes]:
@@ -60,7 +51,7 @@ def store_rows(artifacts: ArtifactStore, rows: RowFormat[T], data: Iterable[T]) 
 
 
 class Means:
-    """The mean reward and metrics of trajectories that pass by. Only finite numbers and bools among metrics count."""
+    """Counts the mean reward and metrics of trajectories. Only finite numbers and bools among metrics count."""
 
     def __init__(self) -> None:
         self.trajectories: int = 0
@@ -69,7 +60,6 @@ class Means:
         self._counts: defaultdict[str, int] = defaultdict(int)
 
     def over(self, groups: Iterable[TrajectoryGroup]) -> Iterator[TrajectoryGroup]:
-        """Yield the groups, and count them."""
         for group in groups:
             for trajectory in group.trajectories:
                 self._count(trajectory)
@@ -77,12 +67,12 @@ class Means:
 
     @property
     def reward(self) -> float | None:
-        """The mean reward, or None without any trajectory, or where the sum is beyond a float."""
+        """The mean reward, or None without any trajectory, or if the sum is beyond a float."""
         return self._rewards / self.trajectories if self.trajectories and math.isfinite(self._rewards) else None
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """The mean of each metric over the trajectories that have it; without those whose sum is beyond a float."""
+        """The mean of each metric over the trajectories that have it; without sums beyond a float."""
         return {name: total / self._counts[name] for name, total in self._sums.items() if math.isfinite(total)}
 
     def _count(self, trajectory: Trajectory) -> None:
@@ -98,7 +88,6 @@ class Means:
 
 
 def version_of(snapshot: Snapshot, named: DatasetName) -> Dataset | None:
-    """Return the version of a dataset that is named, or its latest."""
     place = (named.entity, named.project, named.name)
     if named.version is not None:
         return snapshot.find(Dataset, "version", *place, named.version)
@@ -107,7 +96,7 @@ def version_of(snapshot: Snapshot, named: DatasetName) -> Dataset | None:
 
 
 def add_version(tx: Tx, requested: Dataset) -> Dataset:
-    """Add the next version of a dataset, unless one has the same digest already: then that one. A step."""
+    """Add the next version of a dataset, unless one has the same digest already: then return that one."""
     place = (requested.entity, requested.project, requested.name)
     same = tx.page(Dataset, "by_digest", *place, requested.digest, limit=1, descending=True)
     if same:
@@ -119,9 +108,8 @@ def add_version(tx: Tx, requested: Dataset) -> Dataset:
 
 
 def keep_version(runtime: Runtime, place: tuple[str, str, str], stored: StoredArtifact, rows: int) -> Dataset:
-    """Make stored rows the next version of the dataset at an entity, project and name, or find the version that has
-    them; else they are removed. Raises `InvalidInput` for no rows.
-    """
+    """Make stored rows the next version of the named dataset, or find the version that has them; else they are removed.
+    Raises `InvalidInput` for no rows."""
     with remove_unless_recorded(runtime.artifacts, stored):
         check_not_empty(rows)
         requested = Dataset(
@@ -134,27 +122,22 @@ def keep_version(runtime: Runtime, place: tuple[str, str, str], stored: StoredAr
 
 
 def own(stored: StoredArtifact) -> Mapping[str, Any]:
-    """Return how a spec names data that belong to one job."""
     return {"artifact": stored.name, "digest": stored.digest}
 
 
 def check_not_empty(rows: int) -> None:
-    """Refuse data without rows. Raises `InvalidInput`."""
     if not rows:
         raise InvalidInput.at("data", msg="has no rows; give at least one example")
 
 
 def check_rows(config: TrainingConfig, rows: int) -> None:
-    """Refuse so many rows where the configuration does. Raises `InvalidInput`."""
     check_not_empty(rows)
     config.check_rows(rows)
 
 
 def readable_rows(artifacts: ArtifactStore, dataset: Dataset, rows: RowFormat[Any]) -> int:
-    """Count the rows of a dataset. Raises `InvalidInput` naming the line at which it is not of this format.
-
-    The rows of a dataset that was checked when it came are of one format: that of the first.
-    """
+    """Count the rows of a dataset. Raises `InvalidInput` naming the line at which it is not of this format. The rows of
+    a checked dataset are of one format: that of the first."""
     with artifacts.open(dataset.artifact) as file:
         try:
             found = sum(1 for _ in islice(rows.read(file), 1 if dataset.rows else None))

@@ -50,17 +50,15 @@ class JobHandle:
         return f"<JobHandle {self.id}>"
 
     def refresh(self) -> TrainingJob:
-        """Return the job as it is now. Raises `NotFound`."""
         return shown_job(self._runtime, self._principal, self.id)
 
     @property
     def status(self) -> JobStatus:
-        """Where it stands now."""
         return self.refresh().status
 
     @property
     def step(self) -> int | None:
-        """The step of the checkpoint that it made, if it has."""
+        """The step of its checkpoint, once it has made one."""
         return self.refresh().step
 
     def cancel(self) -> TrainingJob:
@@ -70,10 +68,8 @@ class JobHandle:
     # ---- waiting
 
     def wait(self, timeout: float | None = None, *, progress: bool = False) -> TrainingJob:
-        """Wait until the job has succeeded, and return it. `progress` shows a bar, in a terminal or a notebook.
-
-        Raises `JobFailed`; and TimeoutError after `timeout` seconds.
-        """
+        """Wait until the job has succeeded, and return it. `progress` shows a bar, in a terminal or a notebook. Raises
+        `JobFailed`; and TimeoutError after `timeout` seconds."""
         with progress_bar(self._name()) if progress else nullcontext() as bar:
             show = None if bar is None else partial(self._show, bar)
             wait_for_success(self._runtime, self._look, timeout, show)
@@ -95,10 +91,8 @@ class JobHandle:
         return job_plot(self._runtime, job, f"{job.kind.upper()} job {self.id}: {_standing(job)}")
 
     def metrics(self, most: int | None = None) -> MetricRows:
-        """Return what it recorded with its steps, in order; at most about `most` of them, evenly spaced.
-
-        The rows are a list that a notebook shows as a table, and `to_pandas` turns into a data frame.
-        """
+        """Return what it recorded with its steps, in order; at most about `most` of them, evenly spaced. The rows are a
+        list that a notebook shows as a table, and `to_pandas` turns into a data frame."""
         self.refresh()
         return metric_rows(self._runtime, self.id, most)
 
@@ -112,7 +106,6 @@ class JobHandle:
         return self.plot()._repr_html_()
 
     def _name(self) -> str:
-        """Return what a progress bar is called: the kind of the job, and the name of its model."""
         job = self.refresh()
         model = self._runtime.store.read(lambda snapshot: get_or_none(snapshot, Model, job.model_id))
         return f"{job.kind.upper()} {job.model_id if model is None else f'{model.project}/{model.name}'}"
@@ -126,10 +119,8 @@ class JobHandle:
     # ---- watching
 
     def events(self, after: str | None = None) -> Iterator[TrainingEvent]:
-        """Yield its events, live, until it has ended; those after the id `after`, or all.
-
-        Where this runs the job itself, leaving the loop gives the job back to the queue.
-        """
+        """Yield its events, live, until it has ended; those after the id `after`, or all. If this runs the job itself,
+        leaving the loop gives the job back to the queue."""
         return followed(self._follow(after))
 
     def aevents(self, after: str | None = None) -> AsyncIterator[TrainingEvent]:
@@ -154,7 +145,6 @@ def _standing(job: TrainingJob) -> str:
 
 
 def cancel_job(runtime: Runtime, principal: Principal, job_id: str) -> TrainingJob:
-    """Cancel a training job in the principal's name. Raises `NotFound`."""
     now = runtime.clock.now()
     find = partial(found_job, principal=principal, job_id=job_id)
     return cancel_found(runtime, principal, find, lambda tx, job: shown(runtime, tx, [job], now)[0])
@@ -162,8 +152,7 @@ def cancel_job(runtime: Runtime, principal: Principal, job_id: str) -> TrainingJ
 
 def pause_job(runtime: Runtime, principal: Principal, job_id: str) -> Job:
     """Pause a training job in the principal's name, and the job of a loop's round with it. Raises `NotFound`,
-    `Conflict` for one that has ended.
-    """
+    `Conflict` for one that has ended."""
 
     def step(tx: Tx) -> Job:
         job = found_job(tx, principal, job_id)
@@ -175,10 +164,8 @@ def pause_job(runtime: Runtime, principal: Principal, job_id: str) -> Job:
 
 
 def resume_job(runtime: Runtime, principal: Principal, job_id: str) -> Job:
-    """Continue a training job that was paused, or as a new job one that a budget has ended.
-
-    Raises `NotFound`, `Conflict` for any other, `BudgetExceeded`.
-    """
+    """Continue a training job that was paused, or as a new job one that a budget has ended. Raises `NotFound`,
+    `Conflict` for any other, `BudgetExceeded`."""
     ids, now, most = (runtime.ids(), runtime.ids()), runtime.clock.now(), runtime.settings.max_queued_jobs
 
     def step(tx: Tx) -> Job:
@@ -197,12 +184,10 @@ def resume_job(runtime: Runtime, principal: Principal, job_id: str) -> Job:
 
 
 def visible(principal: Principal) -> Callable[[Job], bool]:
-    """Return whether a job is a training job in the principal's scope."""
     return lambda job: job.kind in TRAINING_KINDS and principal.scope.covers(job.entity, job.project)
 
 
 def found_job(snapshot: Snapshot, principal: Principal, job_id: str) -> Job:
-    """Return the training job. Raises `NotFound`."""
     job = get_or_none(snapshot, Job, job_id)
     if job is None or not visible(principal)(job):
         raise NotFound("Training job", job_id)
@@ -210,7 +195,8 @@ def found_job(snapshot: Snapshot, principal: Principal, job_id: str) -> Job:
 
 
 def shown(runtime: Runtime, snapshot: Snapshot, jobs: Iterable[Job], now: datetime) -> tuple[TrainingJob, ...]:
-    """Jobs as their owner sees them; one that was read just before its entity was erased looks untouched."""
+    """Return jobs as shown to their owner; a job of an entity that was erased meanwhile looks as if it had not
+    begun."""
     jobs = tuple(jobs)
     queued = any(job.status is JobStatus.QUEUED for job in jobs)
     head, workers = (_queue_head(snapshot), live_workers(runtime, snapshot)) if queued else ((), ())
@@ -227,7 +213,6 @@ def shown(runtime: Runtime, snapshot: Snapshot, jobs: Iterable[Job], now: dateti
 
 
 def _queue_head(snapshot: Snapshot) -> Sequence[Cursor]:
-    """Return the places of the first `MAX_AHEAD` jobs that wait, in the order in which one worker would run them."""
     places = [
         cursor_at(Job, "by_place", job)
         for place in (QueueState.READY, QueueState.WAITING)
@@ -237,13 +222,11 @@ def _queue_head(snapshot: Snapshot) -> Sequence[Cursor]:
 
 
 def _position(head: Sequence[Cursor], job: Job) -> int | None:
-    """Return how many jobs of the queue's head come before a job that waits; None for one that does not."""
     waits = job.status is JobStatus.QUEUED and job.place is not QueueState.PAUSED
     return bisect_left(head, cursor_at(Job, "by_place", job)) if waits else None
 
 
 def shown_job(runtime: Runtime, principal: Principal, job_id: str) -> TrainingJob:
-    """Return the training job as it is now. Raises `NotFound`."""
     now = runtime.clock.now()
     return runtime.store.read(
         lambda snapshot: shown(runtime, snapshot, [found_job(snapshot, principal, job_id)], now)[0]
@@ -253,7 +236,6 @@ def shown_job(runtime: Runtime, principal: Principal, job_id: str) -> TrainingJo
 def narrowest_index(
     entity: str | None, project: str | None, lane: str | None, status: JobStatus | None
 ) -> tuple[str, ...]:
-    """Return the narrowest index for a listing, and the values to look up in it."""
     if lane is not None:
         return "of_lane", lane
     if status is not None and entity is not None:

@@ -1,4 +1,4 @@
-"""The files of a training job: its rows, and those that it resumes from or starts with."""
+"""The files of a training job: its rows, and the checkpoints that it resumes from or starts with."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO, Generic, TypeVar
@@ -12,7 +12,6 @@ from modelyard.protocols import ArtifactStore
 T = TypeVar("T")
 
 Files = Mapping[str, Any]
-"""File names to `{"artifact", "size", "digest"}`."""
 
 
 def opener(artifacts: ArtifactStore, files: Files) -> Callable[[str], BinaryIO]:
@@ -27,7 +26,7 @@ def opener(artifacts: ArtifactStore, files: Files) -> Callable[[str], BinaryIO]:
 
 
 def intact(runtime: Runtime, files: Files) -> Files:
-    """Return the saved state, or nothing where a file of it is gone or altered: then the job begins again."""
+    """Return the saved state, or nothing if a file of it is gone or altered: then the job begins again."""
     try:
         for file in files.values():
             runtime.artifacts.open(file["artifact"], file["digest"]).close()
@@ -38,8 +37,6 @@ def intact(runtime: Runtime, files: Files) -> Files:
 
 @attrs.frozen
 class TrainingRows(Generic[T]):
-    """Training data, read a row at a time: all rows, `epochs` times. It may be iterated more than once."""
-
     artifacts: ArtifactStore
     name: str
     read: Callable[[BinaryIO], Iterator[T]]

@@ -25,8 +25,6 @@ from modelyard.platform.training.submission import drawn_for
 T = TypeVar("T")
 
 Tasks = RowData
-"""Rows with `messages` or a `prompt`, and the fields that the reward reads; given as the rows of an evaluation are."""
-
 Reward = OneScorer
 """A scorer, or a function of output and row that other processes can import."""
 
@@ -34,12 +32,11 @@ _OWN = frozenset(field.name for field in attrs.fields(LoopConfig)) - {"training"
 
 
 def lane_of(model_id: str) -> str:
-    """Return the lane of the loops of a model: they wait for its training jobs, so that they cannot share its lane."""
+    """Return the lane of the loops of a model: they wait for its training jobs, so they cannot share its lane."""
     return f"{model_id}/loop"
 
 
 def resolve(options: Mapping[str, Any]) -> LoopConfig:
-    """Return the configuration of a loop, with that of its RL jobs. Raises `InvalidInput`."""
     training = RLConfig.resolve({name: value for name, value in options.items() if name not in _OWN})
     own_options = {name: value for name, value in options.items() if name in _OWN}
     return LoopConfig.resolve({**own_options, "training": attrs.asdict(training)})
@@ -54,10 +51,8 @@ def new_loop(
     held_out: Tasks | None,
     submit: Callable[[Job], T],
 ) -> T:
-    """Check the loop that is requested, store its tasks, and submit the job. Returns what `submit` does.
-
-    Raises `InvalidInput`, `NotFound`, `Forbidden`, `StorageFull`, and what `submit` raises.
-    """
+    """Check the requested loop, store its tasks, and submit the job. Returns what `submit` does. Raises `InvalidInput`,
+    `NotFound`, `Forbidden`, `StorageFull`, and what `submit` raises."""
     model, config = request.model, cast(LoopConfig, request.config)
     if held_out is None and config.stop_when:
         raise InvalidInput.at("stop_when", msg="needs held_out: give the tasks on which the model is validated")
@@ -93,7 +88,6 @@ def _check_counts(counts: Mapping[str, int], validated: bool) -> None:
 
 
 def _lines(rows: Iterable[Mapping[str, Any]], name: str, counts: dict[str, int]) -> Iterator[bytes]:
-    """Yield the tasks as lines, and count them. Raises `InvalidInput` at (`name`, <row>, ...)."""
     counts[name] = 0
     for number, row in enumerate(rows):
         try:
@@ -112,7 +106,7 @@ def _below(loc: tuple[str | int, ...], name: str, number: int) -> tuple[str | in
 
 
 def _reward(runtime: Runtime, principal: Principal, namespace: tuple[str, str], reward: Reward) -> Mapping[str, Any]:
-    """Publish the scorer, and return it as a job stores it. Raises `InvalidInput` for a function that only we have."""
+    """Publish the scorer, and return it as a job stores it. Raises `InvalidInput` for a function that no worker has."""
     objects = Objects(runtime, principal)
     try:
         named = name_scorers(reward, objects)

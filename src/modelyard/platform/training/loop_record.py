@@ -1,4 +1,4 @@
-"""The record of a loop: what it has done, the jobs that it waits for, and its files."""
+"""The record of a loop: its results so far, the jobs that it waits for, and its files."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
@@ -23,11 +23,10 @@ from modelyard.protocols import Snapshot, StoredArtifact, Tx
 Turns = Generator[None, None, None]
 
 Find = Callable[[Snapshot], Job | None]
-"""Finds the job that a loop waits for."""
 
 
 class LoopRecord:
-    """What a loop has done, as it is stored with its claimed job: every change is one transaction under the claim."""
+    """The state of a loop, stored with its claimed job: every change is one transaction under the claim."""
 
     def __init__(self, claimed: ClaimedJob) -> None:
         self.claimed: ClaimedJob = claimed
@@ -37,27 +36,22 @@ class LoopRecord:
 
     @property
     def done(self) -> Mapping[str, Any]:
-        """What is done: the job's result."""
         return self.claimed.job.result
 
     @property
     def files(self) -> Mapping[str, Any]:
-        """The groups that are stored of the current round, by their places."""
         return self.claimed.job.resume
 
     # ---- changes
 
     def advance(self, changes: Mapping[str, Any], also: Callable[[Tx], object], forget_files: bool = False) -> bool:
-        """Change the result (None removes a member), and do what goes with it, in one transaction.
-
-        Returns False, and does nothing, once the loop's cancellation was requested. Raises `LeaseLost`.
-        """
+        """Change the result (None removes a member), and do what goes with it, in one transaction. Returns False, and
+        does nothing, once the loop's cancellation was requested. Raises `LeaseLost`."""
         return self.took(self.runtime.store.transact(partial(self.advancing, changes, also, forget_files)))
 
     def advancing(
         self, changes: Mapping[str, Any], also: Callable[[Tx], object], forget_files: bool, tx: Tx
     ) -> tuple[Job, JobProgress]:
-        """Change the result as `advance` does, in a transaction of the caller's, which hands the answer to `took`."""
         job, progress = require_claim(tx, self.claimed.claim), fenced(tx, self.claimed.claim)
         if progress.cancelled_by:
             return job, progress
@@ -68,13 +62,11 @@ class LoopRecord:
         return job, fenced(tx, self.claimed.claim)
 
     def took(self, stored: tuple[Job, JobProgress]) -> bool:
-        """Note what a transaction has stored. Returns whether it has changed the result."""
         self.claimed.job, self.claimed.progress = stored
         self.claimed.moved_at = self.runtime.clock.monotonic()
         return not self.claimed.progress.cancelled_by
 
     def record(self, event: NewEvent, changes: Mapping[str, Any], now: datetime, total: int | None = None) -> None:
-        """Record an event with the change of the result that it stands for."""
         claim = self.claimed.claim
         if self.advance(changes, lambda tx: record_events(tx, claim, [event], now, total)):
             self.runtime.observe(JobEventRecorded(claim.job_id, event.type, self.claimed.progress.last_seq))
@@ -108,10 +100,8 @@ class LoopRecord:
                     yield
 
     def _look(self, find: Find) -> Job | None:
-        """Return the job that is waited for, and note whether it moves and whether the loop is cancelled.
-
-        Raises `LeaseLost`, `TrainingError` for a job that is gone.
-        """
+        """Return the awaited job, and note whether it moves and whether the loop is cancelled. Raises `LeaseLost`,
+        `TrainingError` for a job that is gone."""
 
         def query(snapshot: Snapshot) -> tuple[JobProgress, Job | None, object]:
             job = find(snapshot)
@@ -129,7 +119,7 @@ class LoopRecord:
         return job
 
     def _gained(self, tx: Tx) -> JobProgress:
-        """Note that the work moves, so that a worker that is lost now counts for nothing."""
+        """Note that the work moves, so that the loss of a worker now counts for nothing."""
         progress = fenced(tx, self.claimed.claim).gained()
         tx.replace(progress)
         return progress
@@ -137,22 +127,18 @@ class LoopRecord:
     # ---- files
 
     def named(self, stored: StoredArtifact) -> None:
-        """Note that a record names the file now."""
         self._loose.remove(stored.name)
 
     def replaced(self, files: Mapping[str, Any]) -> None:
-        """Remove files that a record named before; all that were stored meanwhile are named by records."""
         self._loose[:] = [file["artifact"] for file in files.values()]
         self.remove_loose_files()
 
     def put(self, chunks: Iterator[bytes]) -> StoredArtifact:
-        """Store a file that no record names yet."""
         stored = self.runtime.artifacts.put(chunks)
         self._loose.append(stored.name)
         return stored
 
     def remove_loose_files(self) -> None:
-        """Remove the files that no record names."""
         for name in self._loose:
             self.runtime.artifacts.remove(name)
         self._loose.clear()

@@ -22,10 +22,8 @@ from modelyard.formats.training_data import EXAMPLES, GROUPS, PREFERENCES, RowFo
 
 @attrs.frozen
 class Method:
-    """What the platform has to know of one training method: the configuration and the rows that it takes.
-
-    A trainer knows the method by the value of its `kind`. `options` are the keywords of a request.
-    """
+    """One training method: the configuration and the rows that it takes. A trainer knows the method by the value of its
+    `kind`. `options` are the keywords of a request."""
 
     kind: str
     config: type[TrainingConfig]
@@ -35,8 +33,6 @@ class Method:
 
 @attrs.frozen
 class JobRequest:
-    """A job that is requested, without its data."""
-
     method: Method
     model: Model
     config: TrainingConfig
@@ -45,7 +41,6 @@ class JobRequest:
 
 
 TRAINING_KINDS = frozenset({JobKind.SFT, JobKind.RL, JobKind.DPO, JobKind.LOOP})
-"""The kinds of jobs that train a model: by a method, or in rounds."""
 
 METHODS: Mapping[str, Method] = {
     method.kind: method

@@ -22,10 +22,7 @@ from modelyard.report.line_plot import Panel, Plot, Point, Series
 _PAGE = 500
 
 LOOKED_AT = 20
-"""How many steps of a job are looked at to know which metrics it has."""
-
 FIRST = ("reward", "held_out", "loss", "valid_loss", "accuracy", "margin", "kl_div", "entropy", "grad_norm")
-"""The metrics that are looked at first."""
 
 _TENSORBOARD = (
     "tensorboard.compat.proto.event_pb2",
@@ -34,24 +31,17 @@ _TENSORBOARD = (
 )
 
 SHOWN = ("loss", "valid_loss", "reward", "held_out", "accuracy", "margin")
-"""The metrics that progress bars show."""
 
 
 @attrs.frozen
 class MetricRow:
-    """What a training job recorded with one step, or a loop with one round: finite numbers by name."""
-
     step: int
     created_at: datetime
     values: Mapping[str, Any]
 
 
 class MetricLogger(Protocol):
-    """What experiment trackers log numbers to, such as a run of wandb or of trackio."""
-
-    def log(self, values: dict[str, Any], /, *, step: int) -> object:
-        """Log numbers by name at a step."""
-        ...
+    def log(self, values: dict[str, Any], /, *, step: int) -> object: ...
 
 
 class MetricRows(list[MetricRow]):
@@ -62,10 +52,8 @@ class MetricRows(list[MetricRow]):
     """
 
     def to_pandas(self) -> Any:
-        """Return a data frame with a line for each step: `created_at`, and a column for each metric.
-
-        Raises `MissingExtra` where pandas is not installed.
-        """
+        """Return a data frame with a line for each step: `created_at`, and a column for each metric. Raises
+        `MissingExtra` if pandas is not installed."""
         try:
             pandas = import_module("pandas")
         except ImportError as missing:
@@ -74,10 +62,8 @@ class MetricRows(list[MetricRow]):
         return pandas.DataFrame([{"created_at": row.created_at, **row.values} for row in self], index=index)
 
     def to_tensorboard(self, folder: str | os.PathLike[str]) -> None:
-        """Write the numbers as scalars into a file of events in `folder`, each at the time of its step.
-
-        Raises `MissingExtra` where tensorboard is not installed.
-        """
+        """Write the numbers as scalars into a file of events in `folder`, each at the time of its step. Raises
+        `MissingExtra` if tensorboard is not installed."""
         try:
             event, summary, files = map(import_module, _TENSORBOARD)
         except ImportError as missing:
@@ -90,7 +76,7 @@ class MetricRows(list[MetricRow]):
         writer.close()
 
     def log_to(self, run: MetricLogger) -> None:
-        """Log the numbers, step by step, to a run of wandb or trackio, or whatever has their `log`."""
+        """Log the numbers, step by step, to a run of wandb or trackio, or anything with their `log`."""
         for row in self:
             run.log(dict(row.values), step=row.step)
 
@@ -103,7 +89,6 @@ class MetricRows(list[MetricRow]):
 
 
 def metric_rows(runtime: Runtime, job_id: str, most: int | None = None) -> MetricRows:
-    """Return the steps of a job in order: all, or about `most` of them, evenly spaced, with the first and the last."""
     last = runtime.store.read(lambda snapshot: _last_seq(snapshot, job_id))
     events = _all(runtime, job_id) if most is None or last <= most else _some(runtime, job_id, last, most)
     return MetricRows(MetricRow(event.step, event.created_at, event.data) for event in events if event.type in STEPS)
@@ -151,17 +136,14 @@ def job_plot(runtime: Runtime, job: TrainingJob, title: str) -> Plot:
 
 
 def model_plot(runtime: Runtime, models: Sequence[Model]) -> Plot:
-    """Plot all jobs that made a checkpoint of the models, in their order, steps counted on from job to job."""
     lines = [(model.name, _jobs_with_checkpoint(runtime, model.id)) for model in models]
     title = ", ".join(f"{model.entity}/{model.project}/{model.name}" for model in models)
     return _plot(title, runtime, lines, "optimizer step")
 
 
 def _plot(title: str, runtime: Runtime, jobs: Sequence[tuple[str, Sequence[str]]], x_label: str) -> Plot:
-    """Read once for each line: the lines are as short as the plot is wide, the events may be millions.
-
-    `jobs` are the labels of lines, and the jobs of each. Where there is one line, the ends of its jobs are marked.
-    """
+    """Read once for each line: the lines are as short as the plot is wide, the events may be millions. `jobs` are the
+    labels of lines, and the jobs of each. If there is one line, the ends of its jobs are marked."""
     some = [[metric_rows(runtime, job_id, LOOKED_AT) for job_id in ids] for _, ids in jobs]
     names = {name for line in some for rows in line for row in rows for name in row.values}
     ends = list(accumulate(rows[-1].step if rows else 0 for rows in some[0])) if len(some) == 1 else []
@@ -186,7 +168,6 @@ def _points(runtime: Runtime, job_ids: Iterable[str], name: str) -> Iterator[Poi
 
 
 def _jobs_with_checkpoint(runtime: Runtime, model_id: str) -> list[str]:
-    """Return the jobs of a model that have made a checkpoint, oldest first."""
     found: list[str] = []
     after = None
     while page := runtime.store.read(

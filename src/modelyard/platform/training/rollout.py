@@ -34,10 +34,8 @@ class Rollout:
         self._base = self._build((Message(Role.USER, ""),), options)
 
     def ask(self, messages: Messages = (), /, **options: Unpack[CompletionOptions]) -> Choice:
-        """Return the model's next turn, after a string of the user or messages, such as a tool's answer.
-
-        `options` hold for this turn alone. Raises as `chat.complete` does; then the conversation is unchanged.
-        """
+        """Return the model's next turn, after a string of the user or messages, such as a tool's answer. `options` hold
+        for this turn alone. Raises as `chat.complete` does; then the conversation is unchanged."""
         turn = build_messages(messages) if messages else ()
         answer = run(self._chat._pipeline(self._request(turn, options), self._attribution, details=True))
         return self._keep(turn, answer.completion.choices[0])

@@ -1,9 +1,7 @@
 """The work of a loop: round after round it samples, judges, trains and validates, and stores each of these steps.
-
-Training and validating are jobs of their own, queued in the transaction that records them in the loop's `result`; so
-whatever happens to the loop's process, each is made once. The loop runs them itself where no other worker takes them. A
-group of answers is stored as soon as it is sampled.
-"""
+Training and validating are separate jobs, queued in the transaction that records them in the loop's `result`; so
+whatever happens to the loop's process, each is made once. The loop runs them itself if no other worker takes them. A
+group of answers is stored as soon as it is sampled."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,14 +37,10 @@ from modelyard.platform.training.submission import CHILD, RUN, new_job
 from modelyard.protocols import Snapshot, Tx
 
 MOST_TASKS = 32
-"""How many tasks a round takes by default."""
-
 SHOWN_OF_TRAINING = ("loss", "kl_div", "entropy", "grad_norm", "policy_loss")
-"""The metrics of a round's training job that its round repeats."""
 
 
 def run_loop(claimed: ClaimedJob) -> Turns:
-    """Do the work of a loop. Yields after each write, and while it waits."""
     loop = _Loop(claimed)
     try:
         yield from loop.turns()
@@ -57,7 +51,7 @@ def run_loop(claimed: ClaimedJob) -> Turns:
 
 
 class _Loop:
-    """One attempt at a loop. What it has done is read from its job, in the transaction that continues it."""
+    """One attempt at a loop. Its state is read from its job, in the transaction that continues it."""
 
     def __init__(self, claimed: ClaimedJob) -> None:
         self.claimed, self.runtime, self.spec = claimed, claimed.runtime, claimed.job.spec
@@ -77,18 +71,15 @@ class _Loop:
 
     @property
     def done(self) -> Mapping[str, Any]:
-        """What is done, as it is stored with the job."""
         return self.record.done
 
     @property
     def rounds(self) -> int:
-        """How many rounds are done."""
         return int(self.done.get("rounds", 0))
 
     # ---- the turns
 
     def turns(self) -> Turns:
-        """Do what is left. Yields after each write, and while it waits."""
         if self.claimed.progress.total is None:
             if self.spec["held_out"]:
                 yield from self._validate()
@@ -118,7 +109,6 @@ class _Loop:
     # ---- sampling
 
     def _sample(self) -> Turns:
-        """Sample the groups of the round that are not stored yet, and store each. Yields after each."""
         tasks, files = self._tasks(), self._groups()
         with closing(_Pool(self.config.concurrency)) as pool:
             sampler = self._sampler()
@@ -142,7 +132,6 @@ class _Loop:
                     yield row
 
     def _groups(self) -> dict[str, Any]:
-        """Return the groups of this round that are stored, by their places, without those whose file is gone."""
         return {place: file for place, file in self.record.files.items() if intact(self.runtime, {place: file})}
 
     def _sampler(self) -> RoundSampler:
@@ -163,7 +152,6 @@ class _Loop:
     # ---- training
 
     def _queue_training(self) -> None:
-        """Queue the training job of the round, with all groups as its data."""
         files = self._groups()
         groups = [group for place in sorted(files, key=int) for group in self._read(files[place])]
         if not any(group.trajectories for group in groups):
@@ -189,7 +177,6 @@ class _Loop:
         return snapshot.get(Job, self.done[CHILD])
 
     def _trained(self) -> Job:
-        """Return the training job of the round. Raises `TrainingError` unless it has succeeded, `BudgetExceeded`."""
         job = self.runtime.store.read(self._child)
         if is_over_budget(job):
             raise BudgetExceeded(job.error_message or "a budget has ended the training job")
@@ -200,7 +187,6 @@ class _Loop:
     # ---- validating
 
     def _validate(self) -> Turns:
-        """Evaluate the model's latest checkpoint on the held-out tasks, in a run of its own."""
         if RUN not in self.done:
             self._queue_validation()
             yield
@@ -230,7 +216,6 @@ class _Loop:
                 announce(self.runtime, spec.job)
 
     def _score(self) -> float:
-        """Return the mean of the reward over the held-out tasks. Raises `TrainingError` where there is none."""
         run = self.runtime.store.read(lambda snapshot: get_or_none(snapshot, EvaluationRun, self.done[RUN]))
         if run is None or run.state is not RunState.COMPLETED:
             why = "was deleted" if run is None else f"is {run.state}: {run.reason or 'no reason was given'}"
@@ -266,7 +251,6 @@ class _Loop:
         self.record.record(event, {**self._validated(data), **left, "metrics": _numbers(data)}, now)
 
     def _validated(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what a validation changes: the best checkpoint, and whether the loop stops."""
         if "held_out" not in data:
             return {}
         score, best, stop = data["held_out"], self.done.get("best"), self.config.stop_when
@@ -301,8 +285,6 @@ class _Loop:
 
 
 class _Pool:
-    """Threads that sample groups."""
-
     def __init__(self, concurrency: int) -> None:
         self._threads = ThreadPoolExecutor(concurrency, "modelyard-loop")
 
@@ -312,7 +294,6 @@ class _Pool:
         tasks: Sequence[Mapping[str, Any]],
         known: Mapping[str, Any],
     ) -> Iterator[tuple[int, TrajectoryGroup]]:
-        """Yield the groups of the tasks whose places are not `known`, each as soon as it is done."""
         waiting = {
             self._threads.submit(sample, place, task): place
             for place, task in enumerate(tasks)
@@ -322,7 +303,6 @@ class _Pool:
             yield waiting[future], future.result()
 
     def close(self) -> None:
-        """Let those under way end, and begin no more."""
         self._threads.shutdown(cancel_futures=True)
 
 

@@ -1,7 +1,5 @@
-"""One training job from its claim to its checkpoint: the trainer is pulled, and each item stored before the next.
-
-A job begins at the model's highest checkpoint and keeps that parent however often it is resumed.
-"""
+"""One training job from its claim to its checkpoint: the trainer is pulled, and each item stored before the next. A job
+begins at the model's highest checkpoint and keeps that parent however often it is resumed."""
 
 import math
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +31,6 @@ from modelyard.protocols import SavedState, Started, Step, TrainContext, Trained
 
 
 def train(claimed: ClaimedJob) -> Generator[None, None, None]:
-    """Do the work of an RL or SFT job. Yields after each item that was stored."""
     kept = to_keep(claimed.runtime, claimed.job)
     start = claimed.runtime.store.transact(lambda tx: _begin(tx, claimed.claim, kept))
     claimed.job = start.job
@@ -53,7 +50,7 @@ def train(claimed: ClaimedJob) -> Generator[None, None, None]:
 
 @attrs.frozen
 class _Start:
-    """What a run starts from: `parent` is None for the untouched base; `reference` is what a KL penalty refers to."""
+    """The start of a run: `parent` is None for the untouched base; `reference` is the checkpoint of a KL penalty."""
 
     job: Job
     model: Model
@@ -92,7 +89,6 @@ def _checkpoint(tx: Tx, checkpoint_id: str | None) -> Checkpoint | None:
 
 
 def _data_of(tx: Tx, job: Job) -> str:
-    """Return the artifact of the training data: the job's own, or a dataset's."""
     if "artifact" in job.spec:
         return str(job.spec["artifact"])
     try:
@@ -105,8 +101,6 @@ def _data_of(tx: Tx, job: Job) -> str:
 
 
 class _Run:
-    """One attempt: what was stored last, and which files no record names yet."""
-
     def __init__(self, claimed: ClaimedJob, start: _Start) -> None:
         self.runtime, self.claimed, self.start = claimed.runtime, claimed, start
         self.ended = False
@@ -119,7 +113,6 @@ class _Run:
         self._context = _context(self.runtime, start, resume, self._last_step)
 
     def items(self) -> Iterator[TrainItem]:
-        """Start the trainer. Raises `TrainingError`."""
         spec, artifacts, name = self.start.job.spec, self.runtime.artifacts, self.start.artifact
         method = METHODS[self.start.job.kind]
         trainer = _trainer_for(self.runtime, self.start.model.base_model, method.kind)
@@ -133,7 +126,6 @@ class _Run:
             return iter(trainer.train(method.kind, config, rows, context))
 
     def store(self, item: TrainItem) -> None:
-        """Store what the trainer yielded. Raises `TrainingError` when it breaks the laws of trainers."""
         if not self._started and not isinstance(item, Started):
             raise TrainingError(f"the trainer yielded {type(item).__name__} before Started; correct the trainer")
         if isinstance(item, Started):
@@ -163,7 +155,6 @@ class _Run:
         self._last_step = item.number
 
     def _require_budget(self, tokens: int) -> None:
-        """Raise `BudgetExceeded` before a step is recorded that the budgets cannot pay for."""
         self._unbooked += tokens
         if cost := cost_of(self.start.job, self._unbooked):
             self.runtime.store.read(lambda snapshot: require_budget(snapshot, self.start.job, cost))
@@ -216,7 +207,6 @@ class _Run:
         announce(self.runtime, self.claimed.job)
 
     def _end_over_budget(self, message: str) -> None:
-        """End the job as failed, and keep its saved state, so that another can continue from there."""
         event_id, now, types = self.runtime.ids(), self.runtime.clock.now(), self.runtime.job_types
 
         def step(tx: Tx) -> Job:
@@ -238,7 +228,6 @@ class _Run:
         return kept
 
     def remove_loose_files(self) -> None:
-        """Remove the files that no record names."""
         for name in self._loose:
             self.runtime.artifacts.remove(name)
         self._loose.clear()

@@ -21,8 +21,6 @@ from modelyard.platform.evaluations.row import Retries, RowScorer, score_row
 from modelyard.platform.runtime import Runtime
 
 RETRIES = 4
-"""How often a task is asked again that the backend or a limit refused for now, before it counts as failed."""
-
 _SEEDS = 2**31
 
 
@@ -39,10 +37,8 @@ class RoundSampler:
     seed: int
 
     def group(self, round_: int, place: int, task: Mapping[str, Any]) -> TrajectoryGroup:
-        """Sample and judge the answers to the task that has this place in its round.
-
-        What fails is part of the group, but for a budget that is used up. Raises `BudgetExceeded`, `StoreError`.
-        """
+        """Sample and judge the answers to a task of a round. Failures are part of the group, except a used-up budget.
+        Raises `BudgetExceeded`, `StoreError`."""
         metadata = {"round": round_, "task": place}
         try:
             request = self._request(task, _random(self.seed, round_, place).randrange(_SEEDS))
@@ -116,7 +112,6 @@ def _random(*seed: int) -> random.Random:
 
 
 def round_metrics(groups: Sequence[TrajectoryGroup]) -> Mapping[str, float]:
-    """Return the mean reward of a round, its failures, and how many groups have answers with one reward only."""
     rewards = [[one.reward for one in group.trajectories] for group in groups]
     flat = [reward for group in rewards for reward in group]
     return {
@@ -127,5 +122,4 @@ def round_metrics(groups: Sequence[TrajectoryGroup]) -> Mapping[str, float]:
 
 
 def first_failure(groups: Sequence[TrajectoryGroup]) -> str:
-    """Return what the first rollout failed of, in words."""
     return next((f"{one.type}: {one.message}" for group in groups for one in group.exceptions), "there are no tasks")

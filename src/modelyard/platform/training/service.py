@@ -88,8 +88,8 @@ class Training:
         or plain dicts; the URL of a dataset; or, for the host alone, the path of a JSON Lines file. Rows are checked
         now. The same model, URL and configuration requested again while the first job has not ended is that job. With
         an `idempotency_key` (1 to 255 visible ASCII characters) the same request is the same job for ever, whether it
-        has ended or not; another request with the key is refused. `needs` is what the job is to have for itself, such
-        as `{"accelerators": 1, "memory": 64}` (GiB): a worker that cannot give it leaves the job to others. Raises
+        has ended or not; another request with the key is refused. `needs` are the resources of the job, such as
+        `{"accelerators": 1, "memory": 64}` (GiB): a worker that cannot give them leaves the job to others. Raises
         `InvalidInput`, `NotFound`, `Forbidden`, `RateLimited`, `Conflict`, `StorageFull` before the disk is, and
         TypeError for an unknown option.
         """
@@ -123,7 +123,7 @@ class Training:
     ) -> JobHandle:
         """Train a model to prefer one answer to another (DPO), on pairs in their order.
 
-        `data` are preferences, given in the ways of `sft`, and `options` the fields of `DPOConfig`. Rewards are
+        `data` are preferences, in the forms that `sft` takes, and `options` the fields of `DPOConfig`. Rewards are
         measured against the checkpoint that the model has when the job begins: an answer's reward is `beta` times the
         log-ratio of its probabilities. Raises as `sft` does.
         """
@@ -142,13 +142,13 @@ class Training:
     ) -> JobHandle:
         """Train a model by RL in rounds: sample answers to tasks, judge them, train on the rewards, validate, repeat.
 
-        `tasks` are rows with `messages` or a `prompt` and what the reward reads, given in the ways of
-        `evaluations.run`. `reward` is a scorer, declarative or a function of output and row; a function must be
-        importable by its module, because the loop may be resumed in another process. On the `held_out` tasks the
-        reward is measured without training on it, in an evaluation run; `stop_when` stops early by it. Each round makes
-        one checkpoint; the job's `step` is the best by held-out reward, else the last. `options` are the fields of
-        `LoopConfig`, and of `RLConfig` for the rounds. Killed at any point, it continues where it was: no round is
-        trained twice. Raises as `sft` does.
+        `tasks` are rows with `messages` or a `prompt` and what the reward reads, in the forms that `evaluations.run`
+        takes. `reward` is a scorer, declarative or a function of output and row; a function must be importable by its
+        module, because the loop may be resumed in another process. On the `held_out` tasks the reward is measured
+        without training on it, in an evaluation run; `stop_when` stops early by it. Each round makes one checkpoint;
+        the job's `step` is the best by held-out reward, else the last. `options` are the fields of `LoopConfig`, and of
+        `RLConfig` for the rounds. Killed at any point, it continues where it was: no round is trained twice. Raises as
+        `sft` does.
         """
         _check_options(JobKind.LOOP, LoopOptions, options)
         request = self._request(METHODS[JobKind.RL], model, loops.resolve(options), idempotency_key, needs)
@@ -165,10 +165,8 @@ class Training:
         needs: Resources | None = None,
         require_worker: bool = False,
     ) -> JobHandle:
-        """Train a model by the method of this kind, as the method of that name does.
-
-        With `require_worker`, raises `NoWorker` before any data are read where no worker is alive.
-        """
+        """Train a model by the method of this kind, as the method of that name does. With `require_worker`, raises
+        `NoWorker` before any data are read if no worker is alive."""
         method = METHODS[kind]
         _check_options(method.kind, method.options, options)
         request = self._request(method, model, method.config.resolve(options), idempotency_key, needs)
@@ -193,10 +191,8 @@ class Training:
         project: str | None = None,
         entity: str | None = None,
     ) -> Dataset:
-        """Keep examples or preferences as the next version of a dataset, unless a version has the same rows already.
-
-        Raises `InvalidInput`, `Forbidden`, `StorageFull`.
-        """
+        """Store examples or preferences as the next version of a dataset, unless a version has the same rows already.
+        Raises `InvalidInput`, `Forbidden`, `StorageFull`."""
         self._runtime.require_room()
         entity, project = named_place(self._runtime, self._principal, entity, project)
         check_name(name, "name")
@@ -225,10 +221,8 @@ class Training:
 
     def resume(self, job_id: str) -> JobHandle:
         """Continue a job from its last saved state: one that is paused, or as a new job on the same data one that a
-        budget has ended.
-
-        Raises `NotFound`, `Conflict` for any other, and for one that was continued already, `BudgetExceeded`.
-        """
+        budget has ended. Raises `NotFound`, `Conflict` for any other, and for one that was continued already,
+        `BudgetExceeded`."""
         return JobHandle(self._runtime, self._principal, resume_job(self._runtime, self._principal, job_id).id)
 
     def list(
@@ -244,8 +238,8 @@ class Training:
         """List jobs in the order of their creation: all that the caller may see, or those of an entity, a project, a
         model or a status.
 
-        `model` may also be the id of one that was deleted. `data` is a dataset's URL, or the SHA-256 of training data:
-        the jobs on it, of any model, with the steps that they made. Raises `Forbidden`, `NotFound`, `InvalidInput`.
+        `model` may also be the id of a deleted model. `data` is a dataset's URL, or the SHA-256 of training data: the
+        jobs on it, of any model, with the steps that they made. Raises `Forbidden`, `NotFound`, `InvalidInput`.
         """
         entity = listed_entity(self._principal, entity, project)
         lane = None if model is None else self._lane(model)
@@ -270,7 +264,6 @@ class Training:
     def _request(
         self, method: Method, model: Model | str, config: TrainingConfig, key: str | None, needs: Resources | None
     ) -> JobRequest:
-        """Check what is requested before any data are read."""
         key, target = check_idempotency_key(key), self._model(model)
         chosen = Resources() if needs is None else check_resources(needs)
         self._runtime.require_room()
@@ -291,7 +284,6 @@ class Training:
             return store_rows(self._runtime.artifacts, rows, rows.read(file))
 
     def _dataset_named(self, request: JobRequest, url: str) -> tuple[Mapping[str, Any], str]:
-        """Return the data of a job on a dataset, and the fingerprint of its request."""
         dataset = self._runtime.store.read(lambda snapshot: self._dataset(snapshot, url))
         rows = readable_rows(self._runtime.artifacts, dataset, request.method.rows)
         check_rows(request.config, rows)

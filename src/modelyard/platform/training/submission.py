@@ -1,4 +1,4 @@
-"""How a training job comes into the queue: made of what was requested, checked in the transaction that adds it."""
+"""The submission of training jobs: made from the request, checked in the transaction that adds them."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -20,14 +20,11 @@ from modelyard.protocols import Snapshot, Tx
 SEED_BYTES = 6
 
 CHILD = "child_id"
-"""The member of a loop's result that names the training job of its current round."""
-
 RUN = "run_id"
-"""The member of a loop's result that names the evaluation run of its current validation."""
 
 
 def require_offered(runtime: Runtime, base_model: str, method: str) -> None:
-    """Raise `InvalidInput` where trainers of this platform know the base model, but none of them the method."""
+    """Raise `InvalidInput` if trainers of this platform know the base model, but none of them the method."""
     offered = {name for trainer in runtime.trainers for name in trainer.methods(base_model)}
     if offered and method not in offered:
         by = ", ".join(sorted(offered))
@@ -37,7 +34,6 @@ def require_offered(runtime: Runtime, base_model: str, method: str) -> None:
 def new_job(
     runtime: Runtime, principal: Principal, request: JobRequest, data: Mapping[str, Any], fingerprint: str = ""
 ) -> Job:
-    """Make the job that a request asks for, on these data."""
     spec = {"config": attrs.asdict(request.config), **drawn_for(runtime, principal, request.model), **data}
     place = (request.model.entity, request.model.project, request.model.id)
     head = (runtime.ids(), request.method.kind, *place, runtime.clock.now(), spec, fingerprint)
@@ -45,16 +41,13 @@ def new_job(
 
 
 def drawn_for(runtime: Runtime, principal: Principal, model: Model) -> Mapping[str, Any]:
-    """Return what the spec of each training job has: a seed, and the price where training is not free."""
     seed = int.from_bytes(runtime.randomness(SEED_BYTES), "big")
     return {"seed": seed, **billing_of(runtime, principal, model.base_model)}
 
 
 def add_job(tx: Tx, job: Job, max_queued: int) -> Job:
-    """Put a job into the queue, unless it was `asked_before`: then that job is returned.
-
-    Raises `NotFound` where its model is gone, `InvalidInput`, `BudgetExceeded`, `RateLimited`, `Conflict`.
-    """
+    """Put a job into the queue, unless it was `asked_before`: then that job is returned. Raises `NotFound` if its model
+    is gone, `InvalidInput`, `BudgetExceeded`, `RateLimited`, `Conflict`."""
     known = asked_before(tx, job)
     if known is not None:
         return known
@@ -69,16 +62,13 @@ def add_job(tx: Tx, job: Job, max_queued: int) -> Job:
 
 
 def going_child(snapshot: Snapshot, job: Job) -> list[Job]:
-    """Return the training job of a loop's current round, if it has not ended."""
     child = get_or_none(snapshot, Job, job.result[CHILD]) if CHILD in job.result else None
     return [] if child is None or child.ended else [child]
 
 
 def continue_job(tx: Tx, ended: Job, ids: Sequence[str], now: datetime, max_queued: int) -> Job:
-    """Queue a job, under the first of `ids`, that continues one that a budget has ended, from its last saved state.
-
-    The training job of a loop's round is continued with it, under the second. Raises as `add_job`.
-    """
+    """Queue a job, under the first of `ids`, that continues one that a budget has ended, from its last saved state. The
+    training job of a loop's round is continued with it, under the second. Raises as `add_job`."""
     if not is_over_budget(ended):
         raise Conflict("only a job that is paused, or that a budget has ended, can be resumed, once; start a new job")
     result = {name: value for name, value in ended.result.items() if name != OVER_BUDGET}

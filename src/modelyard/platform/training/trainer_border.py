@@ -11,7 +11,7 @@ from modelyard.protocols import SavedState, Started, Step, Trained, TrainItem
 
 @contextmanager
 def trainer_border() -> Iterator[None]:
-    """Whatever a trainer raises, of any class, becomes a `TrainingError`; an interrupt of the main thread passes."""
+    """Turn any exception of a trainer into a `TrainingError`; an interrupt of the main thread passes."""
     try:
         yield
     except (TrainingError, CallerError, StoreError):
@@ -29,7 +29,6 @@ def trainer_border() -> Iterator[None]:
 
 
 def next_of(items: Iterator[TrainItem]) -> TrainItem:
-    """Return what a trainer yields next. Raises `TrainingError` for what is not a result."""
     with trainer_border():
         item = next(items, None)
     if not isinstance(item, Started | Step | SavedState | Trained):
@@ -38,7 +37,6 @@ def next_of(items: Iterator[TrainItem]) -> TrainItem:
 
 
 def close(items: Iterator[TrainItem]) -> None:
-    """Let the trainer put its things away. A fault in that changes nothing any more."""
     if not hasattr(items, "close"):
         return
     try:

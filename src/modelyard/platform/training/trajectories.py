@@ -1,4 +1,4 @@
-"""What an RL job learns from, in short: its best and its worst trajectories, and the groups that teach nothing."""
+"""A summary of what an RL job learns from: its best and its worst trajectories, and the groups that teach nothing."""
 
 from collections.abc import Iterable, Mapping
 from heapq import nlargest, nsmallest
@@ -13,21 +13,14 @@ from modelyard.formats.training_data import read_groups
 from modelyard.platform.runtime import Runtime
 
 SHOWN = 3
-"""How many of the best and of the worst trajectories are kept."""
-
 MOST_GROUPS = 50
-"""How many groups without any difference of rewards are named."""
-
 LONGEST = 600
-"""How many characters of a string are kept."""
-
 KEPT = "trajectories"
-"""The member of a job's result that keeps them."""
 
 
 @attrs.frozen
 class ShownTrajectory:
-    """One trajectory in short: its group, counted from 0, its reward, what was asked last and answered last."""
+    """One trajectory in short: its group, counted from 0, its reward, the last question and the last answer."""
 
     group: int
     reward: float
@@ -38,11 +31,9 @@ class ShownTrajectory:
 
 @attrs.frozen
 class TrajectorySummary:
-    """The best and the worst trajectories of a job, by reward, at most one of each group, and how many groups it has.
-
-    A group whose rewards are all the same teaches nothing: there are `zero_variance` such groups, of which
-    `zero_variance_groups` are the first.
-    """
+    """The best and the worst trajectories of a job, by reward, at most one of each group, and how many groups it has. A
+    group with equal rewards teaches nothing: there are `zero_variance` such groups, and `zero_variance_groups` are the
+    first of them."""
 
     groups: int
     zero_variance: int
@@ -52,7 +43,7 @@ class TrajectorySummary:
 
     @classmethod
     def of(cls, job: Job) -> "TrajectorySummary | None":
-        """Return what a job has kept; None for one that has not begun, or does not learn from trajectories."""
+        """Return the stored summary; None for a job that has not begun, or does not learn from trajectories."""
         kept = job.result.get(KEPT)
         if kept is None:
             return None
@@ -76,7 +67,6 @@ def to_keep(runtime: Runtime, job: Job) -> Mapping[str, Any]:
 
 
 def summarize(groups: Iterable[TrajectoryGroup]) -> TrajectorySummary:
-    """Read groups once, one at a time, and keep what is shown of them."""
     count = flat = 0
     named: list[int] = []
     best: list[ShownTrajectory] = []

@@ -1,10 +1,7 @@
-"""Admit a request: limits, and reservations on budgets, as functions of `tx`.
-
-A request is admitted in one transaction before the backend is called, and settled in the transaction of its ledger row.
-Where neither a budget nor a limit applies, nothing is reserved and there is no first transaction. Nor is there one for
-a whole answer of a backend that never waits: its budgets are asked in the transaction of its ledger row
-(`booking.AnsweredBooking`).
-"""
+"""Admit a request: limits, and reservations on budgets, as functions of `tx`. A request is admitted in one transaction
+before the backend is called, and settled in the transaction of its ledger row. If neither a budget nor a limit applies,
+nothing is reserved and there is no first transaction. Nor is there one for a whole answer of a backend that never
+waits: its budgets are checked in the transaction of its ledger row (`booking.AnsweredBooking`)."""
 
 from collections.abc import Callable
 from decimal import Decimal
@@ -26,7 +23,6 @@ _NOTHING = Decimal(0)
 
 
 SeeRate = Callable[[RateStand], object]
-"""Receives what a key has left, once or more often."""
 
 
 def reserve(
@@ -71,7 +67,8 @@ def admit(
     here: "presence.Presence",
     see: SeeRate | None = None,
 ) -> Admission | None:
-    """Apply the rules: rate, requests at once, then every budget. `here` is the process that will run the request."""
+    """Apply the rules: rate, concurrent requests, then every budget. `here` is the process that will run the
+    request."""
     if limits.requests_per_minute is not None:
         _count_request(tx, admission.key_id, limits.requests_per_minute, see)
     at_once = limits.concurrent_requests
@@ -89,7 +86,6 @@ def admit(
 
 
 def _count_request(tx: Tx, key_id: str, per_minute: int, see: SeeRate | None) -> None:
-    """Count a request against the rate of its key, in the store's time. Raises `RateLimited`."""
     kept, time = tx.find(RateLimit, KEY, key_id), tx.time
     used = RateLimit(key_id, time) if kept is None else kept
     wait = used.delay(time, per_minute)
@@ -103,7 +99,6 @@ def _count_request(tx: Tx, key_id: str, per_minute: int, see: SeeRate | None) ->
 
 
 def _stand(used: RateLimit, time: float, per_minute: int) -> RateStand:
-    """Return what is left when the rate is used so far."""
     until_full = min(max(used.arrival - time, 0.0), RATE_PERIOD)
     left = (RATE_PERIOD - until_full) * per_minute / RATE_PERIOD
     return RateStand(per_minute, int(left + _ROUNDING), until_full)
@@ -116,7 +111,7 @@ def _reserve(tx: Tx, budget: Budget, amount: Decimal, least: Callable[[], Decima
 
 
 def _over_budget(budget: Budget, amount: Decimal, least: Callable[[], Decimal]) -> BudgetExceeded:
-    """Return the error of a request that does not fit; it names `max_tokens` where a lower one would make it fit."""
+    """Make the error of a request that does not fit; it names `max_tokens` if a lower one would make it fit."""
     left = max(budget.remaining, _NOTHING)
     shortest = least()
     has = f"the budget of {budget.limit:f} USD has {left:f} left"

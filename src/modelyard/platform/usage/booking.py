@@ -21,11 +21,9 @@ _NOTHING = Decimal(0)
 
 @attrs.define(eq=False)
 class CompletionBooking:
-    """What records a completion and settles what it has `reserved`; without an `entry` it only settles.
-
-    `booked` is called with the entry once it is committed. `keep` stores the answer in the same transaction. `charged`
-    become the budgets as they are then, and `warnings` those of which it is time to warn.
-    """
+    """Records a completion and settles what it has `reserved`; without an `entry` it only settles. `booked` is called
+    with the entry once it is committed. `keep` stores the answer in the same transaction. `charged` become the budgets
+    as they are then, and `warnings` those of which it is time to warn."""
 
     runtime: Runtime
     id: str
@@ -51,7 +49,6 @@ class CompletionBooking:
 
     @property
     def alone(self) -> LedgerEntry | None:
-        """The entry of the ledger, where that is all there is to record."""
         return self.entry if self.reserved is None and self.keep is None else None
 
     def on_committed(self) -> None:
@@ -65,11 +62,9 @@ class CompletionBooking:
         self.on_committed()
 
     def after_answer(self, longest: Decimal) -> "AnsweredBooking":
-        """Return what records it if all budgets have what it could have cost."""
         return AnsweredBooking(self.runtime, self.id, self.entry, None, self.booked, self.keep, longest=longest)
 
     def report(self) -> None:
-        """Report what is committed."""
         if self.charged:
             self.runtime.cache.see_budgets(self.charged)
         if self.entry is not None:
@@ -80,31 +75,25 @@ class CompletionBooking:
 
 @attrs.define(eq=False)
 class RecordUsage(Transact):
-    """A step that records what was produced, and may run again. The booking learns when it is committed.
-
-    A driver whose caller has a transaction of its own may leave the booking to that transaction.
-    """
+    """A transaction that records what was produced, and may run again. The booking learns when it is committed. A
+    driver that has another transaction for its caller may leave the booking to that transaction."""
 
     durable: bool = attrs.field(default=False, init=False)
     booking: CompletionBooking = attrs.field(kw_only=True)
 
     def perform(self, driver: Driver[Any]) -> None:
-        """Run the transaction in this thread."""
         self.store.transact(self.step, durable=False)
         self.booking.on_committed()
 
     async def aperform(self, driver: AsyncDriver[Any]) -> None:
-        """Run the transaction without blocking the event loop."""
         await driver.wait(self.store.atransact(self.step, durable=False))
         self.booking.on_committed()
 
 
 @attrs.define(eq=False)
 class AnsweredBooking(CompletionBooking):
-    """What admits and records, in one transaction, a completion that is whole before its budgets were asked.
-
-    `longest` is what it could have cost. `admitted` is whether the budgets had that; if not, nothing is recorded.
-    """
+    """Admits and records, in one transaction, a completion that is whole before its budgets were checked. `longest` is
+    what it could have cost. `admitted` is whether the budgets had that; if not, nothing is recorded."""
 
     longest: Decimal = attrs.field(kw_only=True)
     admitted: bool = False
@@ -113,10 +102,10 @@ class AnsweredBooking(CompletionBooking):
 
     @property
     def alone(self) -> None:
-        """Nothing: the budgets are asked first."""
+        """None: the budgets are checked first."""
 
     def step(self, tx: Tx) -> None:
-        """Record it if all budgets have what it could have cost. Repeating it records nothing more."""
+        """Record it if all budgets can pay what it could have cost. Repeating it records nothing more."""
         assert self.entry is not None
         warnings: list[Budget] = []
         self.charged, self.warnings = (), warnings
@@ -144,10 +133,8 @@ def book(tx: Tx, entry: LedgerEntry, keep: Callable[[Tx], object] | None = None)
 def settle(
     tx: Tx, held: Admission, spent: Decimal = _NOTHING, warnings: list[Budget] | None = None
 ) -> Sequence[Budget]:
-    """Release what a request has reserved, and charge what it spent. A second call releases nothing.
-
-    Returns the budgets as they are then.
-    """
+    """Release what a request has reserved, and charge what it spent. A second call releases nothing. Returns the
+    budgets as they are then."""
     try:
         tx.remove(Admission, held.id)
         reserved = held.reserved
@@ -158,10 +145,8 @@ def settle(
 
 
 def charge(tx: Tx, budget: Budget, reserved: Decimal, spent: Decimal, warnings: list[Budget] | None = None) -> Budget:
-    """Release what was reserved of a budget, and add what was spent. Returns it as it is then.
-
-    It is added to `warnings`, once, when it is time to warn of it.
-    """
+    """Release a reservation of a budget, and add what was spent. Returns the budget as it is then. It is added to
+    `warnings`, once, when it is time to warn of it."""
     if not reserved and not spent:
         return budget
     budget = budget.settle(reserved, spent)
@@ -173,7 +158,6 @@ def charge(tx: Tx, budget: Budget, reserved: Decimal, spent: Decimal, warnings: 
 
 
 def warn_of(runtime: Runtime, budgets: Iterable[Budget]) -> None:
-    """Warn the host of budgets of which so much is spent, after it is committed."""
     words = "the budget of %s (%s USD, %s) has %s USD spent"
     for budget in budgets:
         log.warning(words, budget.id, f"{budget.limit:f}", budget.period, f"{budget.spent:f}")
@@ -185,7 +169,7 @@ def warn_of(runtime: Runtime, budgets: Iterable[Budget]) -> None:
 
 
 def close_requests(runtime: Runtime) -> None:
-    """Cut the requests that run: book what each has produced, and release what it has reserved."""
+    """End the requests that run: book what each has produced, and release what it has reserved."""
     cache = runtime.cache
     cache.closed = True
     while cache.running:
@@ -224,18 +208,15 @@ def book_together(tx: Tx, bookings: Sequence[Booking]) -> None:
 
 
 def budgets_of(snapshot: Snapshot, entity: str, key_id: str) -> list[Budget]:
-    """Return the budgets that apply to a key's requests on an entity."""
     ids = (entity, budget_id(entity, key_id)) if key_id else (entity,)
     return [budget for id_ in ids if (budget := find_budget(snapshot, id_)) is not None]
 
 
 def budget_id(entity: str, key_id: str | None) -> str:
-    """Return the id of the budget of an entity, or of one key of it."""
     return f"{entity}/{key_id}" if key_id else entity
 
 
 def find_budget(snapshot: Snapshot, id: str) -> Budget | None:
-    """Return the budget as it is now, or None where there is none."""
     budget = snapshot.find(Budget, KEY, id)
     if budget is None or budget.period is BudgetPeriod.TOTAL:
         return budget

@@ -1,11 +1,8 @@
-"""This platform's process as other processes see it, and what it does about those that have died.
-
-A record of the process exists while it holds admissions or other promises, and beats from a thread that starts with the
-first of them.
-On the same machine a process is dead when it no longer runs, whether it beats or not. Of a process elsewhere only the
-beats are seen: it is dead when this platform has seen them stand still for a lease, or when an earlier process has seen
-and stored that they did (`ProcessRecord.observed`).
-"""
+"""This platform's process as other processes see it, and the recovery from processes that have died. A record of the
+process exists while it holds admissions or other promises, and its heartbeat comes from a thread that starts with the
+first of them. On the same machine a process is dead when it no longer runs, whatever its heartbeat. Of a process
+elsewhere only the heartbeat is seen: it is dead when this platform has seen it stand still for a lease, or when an
+earlier process has seen and stored that it did (`ProcessRecord.observed`)."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -29,7 +26,7 @@ _BATCH = 1000
 
 
 class Presence:
-    """The record of this platform's process and the thread that keeps it beating. Thread-safe."""
+    """The record of this platform's process and the thread of its heartbeat. Thread-safe."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.id: str = runtime.ids()
@@ -51,7 +48,6 @@ class Presence:
             tx.add(ProcessRecord(self.id, self.machine, self._process, 0, tx.time))
 
     def hold(self, id: str) -> None:
-        """Beat as long as this is held, an admission or another promise."""
         with self._lock:
             self._held.add(id)
             self._idle_since = None
@@ -61,13 +57,12 @@ class Presence:
                 self._pulse.start()
 
     def release(self, id: str) -> None:
-        """Beat for it no more: it is about to be settled."""
         self._held.discard(id)
 
     # ---- beats
 
     def beat(self) -> None:
-        """Show that the process lives, and look after those that do not; sign off after a lease with nothing held."""
+        """Record a heartbeat, and release what dead processes hold; sign off after a lease with nothing held."""
         retry_bookings(self._runtime)
         if self._idle() and self._sign_off():
             return
@@ -76,7 +71,6 @@ class Presence:
         release_dead(self._runtime)
 
     def _beat(self, tx: Tx) -> list[RunningRequest]:
-        """Record a beat. Returns the requests whose reservations were released and do not fit any more."""
         record = tx.find(ProcessRecord, KEY, self.id)
         if record is not None:
             tx.replace(record.beaten(tx.time))
@@ -86,7 +80,6 @@ class Presence:
         return [request for request in running if request.reserved and not _reserve_again(tx, request.reserved)]
 
     def _idle(self) -> bool:
-        """Return whether nothing was held for a lease."""
         with self._lock:
             now = self._runtime.clock.monotonic()
             if self._held:
@@ -96,7 +89,6 @@ class Presence:
             return self._idle_since is not None and now - self._idle_since >= self._runtime.settings.admission_lease
 
     def _sign_off(self) -> bool:
-        """Remove the record unless something is held again. Returns whether the beats have ended."""
         removed = self._runtime.store.transact(self._remove_if_idle, durable=False)
         with self._lock:
             if self._held or self._pulse is None or not removed:
@@ -114,7 +106,6 @@ class Presence:
         return True
 
     def close(self) -> None:
-        """Release what is still held, and leave."""
         with self._lock:
             pulse, self._pulse = self._pulse, None
         if pulse is not None:
@@ -123,7 +114,6 @@ class Presence:
 
 
 def _reserve_again(tx: Tx, held: Admission) -> bool:
-    """Reserve again what was released. Returns False where the budgets no longer have it."""
     if tx.find(Admission, KEY, held.id) is not None:
         return True
     budgets = [budget for id_ in held.budgets if (budget := find_budget(tx, id_)) is not None]
@@ -144,7 +134,6 @@ def presence_of(runtime: Runtime) -> Presence:
 
 
 def release_dead(runtime: Runtime) -> bool:
-    """Release what dead processes hold. Returns whether there was any."""
     dead = _dead(runtime)
     for record in dead:
         runtime.store.transact(partial(_release, id=record.id, beat=record.beat))
@@ -152,7 +141,6 @@ def release_dead(runtime: Runtime) -> bool:
 
 
 def has_left(runtime: Runtime, id: str) -> bool:
-    """Return whether a process that has signed on is gone, as far as this platform has seen."""
     here = presence_of(runtime)
     record = runtime.store.read(lambda snapshot: snapshot.find(ProcessRecord, KEY, id))
     if record is None or (here.machine and record.machine == here.machine):
@@ -161,7 +149,6 @@ def has_left(runtime: Runtime, id: str) -> bool:
 
 
 def _dead(runtime: Runtime) -> list[ProcessRecord]:
-    """Return the other processes that are dead, and store which of them are silent."""
     here, lease = presence_of(runtime), runtime.settings.admission_lease
     others, time = runtime.store.read(partial(_others, id=here.id))
     beats = {record.id: record.beat for record in others}
@@ -195,7 +182,6 @@ def _observe(tx: Tx, id: str, lease: float) -> None:
 
 
 def _release(tx: Tx, id: str, beat: int | None) -> None:
-    """Release what a process holds, and forget it, unless it has beaten again."""
     record = tx.find(ProcessRecord, KEY, id)
     if record is None or (beat is not None and record.beat != beat):
         return
@@ -205,12 +191,11 @@ def _release(tx: Tx, id: str, beat: int | None) -> None:
 
 
 def _admissions_of(snapshot: Snapshot, id: str) -> Iterator[Admission]:
-    """Find what a process holds among what all hold: there are as many as requests that run."""
+    """Search the admissions of all processes: there are only as many as requests that run."""
     return (admission for admission in _every(snapshot, Admission) if admission.owner == id)
 
 
 def _every(snapshot: Snapshot, cls: type[R]) -> Iterator[R]:
-    """Yield every record of a kind that is listed by its id."""
     after = None
     while page := snapshot.page(cls, "all", after=after, limit=_BATCH):
         yield from page

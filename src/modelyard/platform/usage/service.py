@@ -57,9 +57,7 @@ class Ledger:
         self, *, entity: str | None = None, project: str | None = None, order: Order = "asc"
     ) -> Listing[LedgerEntry]:
         """List ledger rows in the order in which they were booked: of one entity, or of all that the caller may see.
-
-        Raises `Forbidden`.
-        """
+        Raises `Forbidden`."""
         view = self._view(entity, project)
         index, *where = listed_index(view.entity, None)
         place = partial(view.place, index)
@@ -80,10 +78,7 @@ class Ledger:
         project: str | None = None,
     ) -> Sequence[UsageSum]:
         """Sum ledger rows with `since <= created_at < until` exactly, grouped `by` any of entity, project, model, key
-        and day, and sorted by them; without `by`, into one sum of all.
-
-        Raises `Forbidden`, `InvalidInput`.
-        """
+        and day, and sorted by them; without `by`, into one sum of all. Raises `Forbidden`, `InvalidInput`."""
         unknown = [name for name in by if name not in SUM_BY]
         if unknown or isinstance(by, str):
             raise InvalidInput.at("by", msg=f"must be a list of some of {', '.join(SUM_BY)}")
@@ -99,10 +94,8 @@ class Ledger:
     # ---- budgets
 
     def list_budgets(self, *, entity: str | None = None) -> Listing[Budget]:
-        """List the budgets of an entity and its keys, or all that the caller may see, by their ids.
-
-        Raises `Forbidden`.
-        """
+        """List the budgets of an entity and its keys, or all that the caller may see, by their ids. Raises
+        `Forbidden`."""
         entity = self._principal.scope.entity if entity is None else entity
         if entity is not None:
             self._principal.require(entity)
@@ -160,16 +153,13 @@ class Ledger:
 
 @attrs.frozen
 class _View:
-    """Rows of one entity or all, of one project or all, as far as the principal may see them."""
-
     principal: Principal
     entity: str | None
     project: str | None
 
     def sees(self, row: LedgerEntry | UsageTotal) -> bool:
-        """Return whether the principal may see a row. One restricted to projects sees the rows of those projects, and
-        what its own key used without a project.
-        """
+        """Return whether the principal may see a row. A principal that is restricted to projects sees the rows of those
+        projects, and what its own key used without a project."""
         if self.project is not None and row.project != self.project:
             return False
         projects = self.principal.scope.projects
@@ -180,13 +170,11 @@ class _View:
     def _rows(
         self, snapshot: Snapshot, cls: type[R], index: str, after: Cursor | None, before: Callable[[R], bool]
     ) -> Iterator[R]:
-        """Yield the rows of each entity, in the order of an index, from a cursor to the end of what is `before`."""
         for entity in self._entities(snapshot):
             found = iter_index(snapshot, cls, index, entity, after=after, size=_BATCH)
             yield from filter(self.sees, takewhile(before, found))
 
     def _entities(self, snapshot: Snapshot) -> list[str]:
-        """Return the entity, or every entity that has usage."""
         if self.entity is not None:
             return [self.entity]
         found: list[str] = []
@@ -198,7 +186,6 @@ class _View:
         return found
 
     def row(self, snapshot: Snapshot, id: str) -> LedgerEntry:
-        """Return one row. Raises `NotFound`."""
         try:
             row = snapshot.get(LedgerEntry, id)
         except RecordNotFound:
@@ -208,7 +195,6 @@ class _View:
         return row
 
     def place(self, index: str, id: str, snapshot: Snapshot) -> Cursor:
-        """Return the cursor of a row. Raises `NotFound`."""
         return cursor_at(LedgerEntry, index, self.row(snapshot, id))
 
     def totals(self, snapshot: Snapshot, period: "Period") -> Iterator[UsageTotal]:
@@ -238,8 +224,7 @@ class _View:
 @attrs.frozen
 class Period:
     """A half-open interval of time. `days` are its whole days in UTC, first and end (None for unbounded), or None if it
-    has none.
-    """
+    has none."""
 
     since: datetime | None
     until: datetime | None
@@ -247,7 +232,6 @@ class Period:
 
     @classmethod
     def of(cls, since: datetime | None, until: datetime | None) -> "Period":
-        """Make the period between two times. Raises `InvalidInput` for a time without a zone."""
         since, until = _utc(since, "since"), _utc(until, "until")
         first = None if since is None else (since + _DAY - timedelta.resolution).date()
         end = None if until is None else until.date()

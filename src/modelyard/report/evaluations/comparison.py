@@ -54,7 +54,7 @@ class ComparisonReport:
     rows: tuple[RunRows, RunRows] = attrs.field(eq=False)
 
     def metric(self, name: str) -> MetricComparison:
-        """Return the metric of this name. Raises `InvalidInput` naming those that exist."""
+        """Return the comparison of the metric of this name. Raises `InvalidInput` naming those that exist."""
         return self.comparison.metric(name)
 
     def export(self, format: Format = "jsonl") -> Iterator[bytes]:
@@ -63,10 +63,8 @@ class ComparisonReport:
         return comparison_lines(*self.rows, self._values, names, format)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file of the kind that its ending names: .html, .md, .xml (JUnit), .jsonl or .csv.
-
-        Raises `InvalidInput`.
-        """
+        """Write a file of the kind that its ending names: .html, .md, .xml (JUnit), .jsonl or .csv. Raises
+        `InvalidInput`."""
         save_report(self, path)
 
     @property
@@ -82,7 +80,7 @@ class ComparisonReport:
 
     @property
     def junit(self) -> str:
-        """The metrics as cases in the XML of JUnit: one fails where the candidate is shown to be worse."""
+        """The metrics as cases in the XML of JUnit: one fails if the candidate is shown to be worse."""
         lost = [junit.Case(name, error=reason) for name, reason in self.comparison.uncompared.items()]
         return junit.suite(self._title, [*map(_case, self.comparison.metrics), *lost])
 
@@ -158,7 +156,6 @@ def _lines(report: ComparisonReport) -> Iterator[str]:
 
 
 def _counts(report: ComparisonReport) -> Iterator[str]:
-    """Yield which runs are compared, and over how many rows."""
     found = report.comparison
     yield f"baseline   {printable(ref_text(report.baseline.model))}  (run {printable(report.baseline.id)})"
     yield f"candidate  {printable(ref_text(report.candidate.model))}  (run {printable(report.candidate.id)})"
@@ -177,7 +174,6 @@ def _footnote(found: Comparison) -> str:
 
 
 def _remarks(one: MetricComparison) -> Iterator[str]:
-    """Yield what follows the table: which rows are left out, and how many would be enough."""
     everywhere, left_out = one.all_rows, left_out_text(one)
     if left_out:
         shown = f"{difference_text(everywhere.difference, one.kind)} ({span_text(everywhere.interval, one.kind)})"
@@ -204,7 +200,6 @@ def _cells(one: MetricComparison) -> tuple[object, ...]:
 
 
 def regression_text(report: ComparisonReport, check: NotWorseCheck) -> str:
-    """Describe on which metrics a candidate is worse, by how much, how certain that is, and on which rows."""
     candidate, baseline = (
         f"{printable(ref_text(run.model))} (run {run.id})" for run in (report.candidate, report.baseline)
     )

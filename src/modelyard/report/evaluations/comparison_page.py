@@ -1,4 +1,4 @@
-"""What the page of a comparison shows, section by section."""
+"""The page of a comparison, section by section."""
 
 from collections.abc import Iterator, Sequence
 
@@ -35,7 +35,6 @@ _COLOURS = {Verdict.BETTER: BETTER, Verdict.WORSE: WORSE}
 def comparison_content(
     baseline: EvaluationRun, candidate: EvaluationRun, found: Comparison, most: int | None = None
 ) -> Iterator[Html]:
-    """Yield the page of a comparison, with at most so many rows of a kind."""
     found = attrs.evolve(found, metrics=primary_first(candidate, found.metrics))
     yield tag("p", comparison_sentence(baseline, candidate, found.metrics, found), kind="headline")
     yield _facts(baseline, candidate, found)

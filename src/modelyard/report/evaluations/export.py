@@ -39,10 +39,8 @@ _NUMBER = re.compile(r"[+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?")
 
 @attrs.frozen
 class RunRows:
-    """The rows of a run, read from the beginning as often as needed, in the order of their digests.
-
-    `full` reads whole records, `columns` what metrics need.
-    """
+    """The rows of a run, read from the beginning as often as needed, in the order of their digests. `full` reads whole
+    records, `columns` what metrics need."""
 
     full: Callable[[], Iterator[FullScoredPrediction]]
     columns: Callable[[], Iterator[ScoredPrediction]]
@@ -52,7 +50,6 @@ class RunRows:
 
 
 def run_lines(run: RunRows, format: Format) -> Iterator[bytes]:
-    """Export the predictions of a run with their scores."""
     return _json_lines(map(_run_object, run.full())) if format == "jsonl" else _csv(_run_table(run))
 
 
@@ -108,14 +105,12 @@ def _run_table(run: RunRows) -> Iterator[Sequence[Any]]:
 
 
 def _scorer_errors(scored: ScoredPrediction) -> str | None:
-    """Return the errors of the scorers, one a line."""
     failed = [one for one in trial_readings(scored) if one.outcome is Outcome.SCORER_ERROR]
     names = metric_names(one.metric for one in failed)
     return "\n".join(f"{names[one.metric]}: {one.reason}" for one in failed) or None
 
 
 def _names(metrics: Iterable[Metric]) -> dict[Metric, str]:
-    """Return the first metrics of a run, by name."""
     first: dict[Metric, None] = {}
     for metric in metrics:
         if len(first) < MAX_COLUMNS:
@@ -188,33 +183,21 @@ def _cell(value: Any) -> str:
 
 
 class Savable(Protocol):
-    """A report in each form in which it can be saved."""
+    @property
+    def html(self) -> str: ...
 
     @property
-    def html(self) -> str:
-        """The page."""
-        ...
+    def markdown(self) -> str: ...
 
     @property
-    def markdown(self) -> str:
-        """A comment on a pull request."""
-        ...
+    def junit(self) -> str: ...
 
-    @property
-    def junit(self) -> str:
-        """The XML that CI services read."""
-        ...
-
-    def export(self, format: Format = "jsonl") -> Iterator[bytes]:
-        """Export every row."""
-        ...
+    def export(self, format: Format = "jsonl") -> Iterator[bytes]: ...
 
 
 def save_report(report: Savable, path: str | os.PathLike[str]) -> None:
-    """Write a report to a file of the kind that its ending names: .html, .md, .xml, .jsonl or .csv.
-
-    Raises `InvalidInput`.
-    """
+    """Write a report to a file of the kind that its ending names: .html, .md, .xml, .jsonl or .csv. Raises
+    `InvalidInput`."""
     ending = PurePath(path).suffix.removeprefix(".")
     formats: tuple[Format, ...] = get_args(Format)
     chosen = next((known for known in formats if known == ending), None)

@@ -1,4 +1,4 @@
-"""What a run or a comparison shows, in a sentence; and which of its metrics is the primary one."""
+"""A run or a comparison in a sentence; and which of its metrics is the primary one."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
@@ -29,13 +29,11 @@ N = TypeVar("N", bound=_Named)
 
 
 def primary_first(run: EvaluationRun, metrics: Iterable[N]) -> tuple[N, ...]:
-    """Return metrics with that of the run's first scorer, its score, before the others."""
     scorer = (run.summary or {}).get("scorer")
     return tuple(sorted(metrics, key=lambda one: one.name != scorer))
 
 
 def run_sentence(run: EvaluationRun, metrics: Sequence[MetricSummary], found: Aggregate) -> str:
-    """Say what a run has found on its primary metric."""
     model = ref_text(run.model)
     if not metrics or metrics[0].mean is None:
         return f"{model} has no score: {count_text(found.failed)} of {count_text(found.rows)} rows failed."
@@ -51,7 +49,6 @@ def run_sentence(run: EvaluationRun, metrics: Sequence[MetricSummary], found: Ag
 
 
 def passed_of(one: MetricSummary) -> int | None:
-    """Return on how many trials a metric of bools is true; None for other metrics, and where trials were averaged."""
     if one.kind is not MetricKind.BINARY or one.mean is None or one.numbers is None or one.numbers.count != one.scored:
         return None
     return round(one.mean * one.scored)
@@ -60,7 +57,6 @@ def passed_of(one: MetricSummary) -> int | None:
 def comparison_sentence(
     baseline: EvaluationRun, candidate: EvaluationRun, metrics: Sequence[MetricComparison], found: Comparison
 ) -> str:
-    """Say whether the candidate is shown to be better or worse, on the primary metric first."""
     before, after = ref_text(baseline.model), ref_text(candidate.model)
     if not metrics:
         return f"{after} cannot be compared with {before}."
@@ -76,7 +72,6 @@ def comparison_sentence(
 
 
 def _others(metrics: Sequence[MetricComparison]) -> str:
-    """Say what the metrics besides the primary one show, those that differ first."""
     parts = []
     for verdict, text in ((Verdict.WORSE, "Worse on"), (Verdict.BETTER, "Better on")):
         parts += [f" {text} {_listed(names)}."] if (names := [m.name for m in metrics if m.verdict is verdict]) else []

@@ -30,13 +30,8 @@ from modelyard.report.numbers import (
 from modelyard.report.table import printable, text_table
 
 SHOWN_ERRORS = 3
-"""Of how many rows a terminal shows the errors."""
-
 SHOWN_ROWS = 5
-"""How many rows of a kind Markdown shows."""
-
 SHOWN_IN_NOTEBOOK = 10
-"""How many rows of a kind a notebook shows; the page shows all that were kept."""
 
 
 @attrs.frozen(repr=False)
@@ -52,7 +47,7 @@ class RunReport:
     rows: RunRows = attrs.field(eq=False)
 
     def metric(self, name: str) -> MetricSummary:
-        """Return the metric of this name. Raises `InvalidInput` naming those that exist."""
+        """Return the summary of the metric of this name. Raises `InvalidInput` naming those that exist."""
         for summary in self.aggregate.metrics:
             if summary.name == name:
                 return summary
@@ -64,10 +59,8 @@ class RunReport:
         return run_lines(self.rows, format)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file of the kind that its ending names: .html, .md, .xml (JUnit), .jsonl or .csv.
-
-        Raises `InvalidInput`.
-        """
+        """Write a file of the kind that its ending names: .html, .md, .xml (JUnit), .jsonl or .csv. Raises
+        `InvalidInput`."""
         save_report(self, path)
 
     @property
@@ -82,7 +75,7 @@ class RunReport:
 
     @property
     def junit(self) -> str:
-        """The rows as cases in the XML of JUnit: a row fails where a score that is a bool is false in some trial."""
+        """The rows as cases in the XML of JUnit: a row fails if a score that is a bool is false in some trial."""
         return junit.suite(self._title, map(_case, rows(self.rows.full())))
 
     def _repr_html_(self) -> str:
@@ -172,7 +165,6 @@ def _cells(one: MetricSummary) -> tuple[object, ...]:
 
 
 def _notes(found: Aggregate) -> Iterator[str]:
-    """Yield what the columns mean."""
     yield f"all trials: {found.options.policy}"
     if found.trials != found.rows:
         yield f"trials of a row reduced by {found.options.reducer}"

@@ -1,4 +1,4 @@
-"""What the page of a run shows, section by section."""
+"""The page of a run, section by section."""
 
 from collections.abc import Iterable, Iterator
 
@@ -43,7 +43,6 @@ MAX_LABELS = 12
 
 
 def run_content(run: EvaluationRun, found: Aggregate, most: int | None = None) -> Iterator[Html]:
-    """Yield the page of a run, with at most so many rows of a kind."""
     found = attrs.evolve(found, metrics=primary_first(run, found.metrics))
     yield tag("p", run_sentence(run, found.metrics, found), kind="headline")
     yield _facts(run, found)
@@ -134,7 +133,6 @@ def _histogram(one: MetricSummary) -> str:
 
 
 def _passed(one: MetricSummary) -> Html:
-    """Return one bar of the trials on which a metric of bools is true, and false."""
     passed = passed_of(one) or 0
     strip = Html(share_strip((passed, one.scored - passed), (BETTER, NEUTRAL)))
     return tag("p", tag("b", one.name), f" {count_text(passed)} of {count_text(one.scored)}", strip)
@@ -206,24 +204,20 @@ def _failures(found: Aggregate, most: int | None) -> Html:
 
 
 def short_ref(text: str) -> Html:
-    """Return a reference as its name and version; a pointer shows all of it."""
     return shortened(ref_text(text), text)
 
 
 def full_names(names: Iterable[str]) -> Html:
-    """Return what ids and references are in full, for readers without a pointer and for search."""
     shown = {name: ref_text(name) if ref_text(name) != name else id_text(name) for name in sorted(names)}
     cut = [(short, name) for name, short in shown.items() if short != name]
     return folded("Ids and references in full", facts(cut)) if cut else Html("")
 
 
 def short_id(id: str) -> Html:
-    """Return the end of an id; a pointer shows all of it."""
     return shortened(id_text(id), id)
 
 
 def short(note: RowNote) -> Html:
-    """Return the beginning of a row's digest, which is enough to find it in an export."""
     return tag("code", note.digest[:10], kind="quiet")
 
 

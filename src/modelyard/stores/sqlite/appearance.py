@@ -9,7 +9,7 @@ ends with it. Only one transaction writes at a time, so numbers are committed in
 from collections.abc import Mapping, Sequence
 
 from modelyard.domain.record import Record
-from modelyard.stores.sqlite.newest import Database, indexed_table, tables_of
+from modelyard.stores.sqlite.newest_fast import Database, indexed_table, tables_of
 
 SEQUENCES = "modelyard_sequences"
 """The table that holds the `last` number of each sequence whose newest record was removed."""

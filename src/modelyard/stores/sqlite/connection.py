@@ -12,7 +12,7 @@ from modelyard.errors import StoreClosed
 from modelyard.protocols import Clock, Snapshot
 from modelyard.stores.sqlite.errors import SqliteError, sqlite3, store_errors, to_store_error
 from modelyard.stores.sqlite.rows import StatementPlan
-from modelyard.stores.sqlite.totals import add_exact_sums
+from modelyard.stores.sqlite.totals_fast import add_exact_sums
 from modelyard.stores.sqlite.tx import SqliteSnapshot
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import attrs
 
 from modelyard.stores.sqlite.appearance import number_records
-from modelyard.stores.sqlite.newest import Database, keep_newest_of_ledger, sum_newest_of_ledger
+from modelyard.stores.sqlite.newest_fast import Database, keep_newest_of_ledger, sum_newest_of_ledger
 
 
 @attrs.frozen

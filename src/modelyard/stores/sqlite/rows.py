@@ -12,12 +12,12 @@ import attrs
 from modelyard.domain.record import KEY, Record, by_class
 from modelyard.errors import StoreCorrupt
 from modelyard.stores.columns import Column, Projection, columns_of
-from modelyard.stores.conversions import Convert
+from modelyard.stores.conversions_fast import Convert
 from modelyard.stores.row_reading import UNREADABLE, Row, record_function
-from modelyard.stores.sqlite import newest
+from modelyard.stores.sqlite import newest_fast as newest
 from modelyard.stores.sqlite.appearance import next_number, retire_number
-from modelyard.stores.sqlite.newest import indexed_table, insertion, moving, tables_of
-from modelyard.stores.sqlite.totals import TotalsOf
+from modelyard.stores.sqlite.newest_fast import indexed_table, insertion, moving, tables_of
+from modelyard.stores.sqlite.totals_fast import TotalsOf
 
 
 def _dumping(columns: Sequence[Column]) -> Projection:

@@ -18,7 +18,7 @@ from modelyard.stores.history import TABLES, TableHistory, refuse_other_columns,
 from modelyard.stores.sqlite.appearance import create_sequences
 from modelyard.stores.sqlite.connection import fetch_value
 from modelyard.stores.sqlite.migrations import Migration
-from modelyard.stores.sqlite.newest import Database, create_newest, indexed_table, tables_of
+from modelyard.stores.sqlite.newest_fast import Database, create_newest, indexed_table, tables_of
 from modelyard.stores.sqlite.rows import StatementPlan
 from modelyard.stores.table_changes import INITIAL, Dialect, SchemaChange, sql_literal
 

@@ -13,9 +13,9 @@ from modelyard.stores.columns import Projection
 from modelyard.stores.row_reading import Row
 from modelyard.stores.sqlite.appearance import COUNT_SETTINGS, KEEP_LAST
 from modelyard.stores.sqlite.errors import SqliteError, to_store_error
-from modelyard.stores.sqlite.newest import AT_ONCE
+from modelyard.stores.sqlite.newest_fast import AT_ONCE
 from modelyard.stores.sqlite.notices import SETTINGS
-from modelyard.stores.sqlite.recent_records import RecentRecords
+from modelyard.stores.sqlite.recent_records_fast import RecentRecords
 from modelyard.stores.sqlite.rows import IndexStatements, StatementPlan
 
 R = TypeVar("R")

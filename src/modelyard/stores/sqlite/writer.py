@@ -12,7 +12,7 @@ from modelyard.protocols import Clock, Tx
 from modelyard.stores.pending_steps import PendingStep, interrupts_leader
 from modelyard.stores.sqlite.errors import SqliteError, to_store_error
 from modelyard.stores.sqlite.fair_lock import FairLock
-from modelyard.stores.sqlite.recent_records import RecentRecords
+from modelyard.stores.sqlite.recent_records_fast import RecentRecords
 from modelyard.stores.sqlite.rows import StatementPlan
 from modelyard.stores.sqlite.tx import SqliteTx
 

@@ -16,8 +16,8 @@ from modelyard.backends import UpstreamBackend, call, offer, reasoning, say
 from modelyard.domain.completion import ContentPart, Message, Role, ToolCall, ToolMode
 from modelyard.errors import BackendError
 from modelyard.http.interface import Interface
+from modelyard.parts.doubles.clients.server import asgi_server
 from modelyard.parts.messages.formats.request import read_messages_request
-from modelyard.testing.clients.server import asgi_server
 
 PATH, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 HELLO = {"role": "user", "content": "hello there friend"}

@@ -33,7 +33,7 @@ from modelyard.platform.runtime import Settings
 from modelyard.protocols import StoredArtifact
 from modelyard.stores.memory import MemoryStore
 from modelyard.testing.clock import ManualClock
-from modelyard.testing.contracts.run_twice_store import RunTwiceStore
+from modelyard.testing.run_twice_store import RunTwiceStore
 from modelyard.wsgi import wsgi_app
 
 CAPTURE = Path(__file__).parents[3] / "captures" / "training" / "19-sft-data-upload-wandb.json"

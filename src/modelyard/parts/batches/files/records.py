@@ -1,15 +1,12 @@
 """Files that clients keep for later: training data, requests of a batch, and what a batch has answered."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import attrs
 
-from modelyard.domain.record import Index, Record, frozen_mapping
-
-FOR_EVER = datetime(9999, 1, 1, tzinfo=UTC)
-"""When a file expires that does not."""
+from modelyard.domain.record import FOR_EVER, Index, Record, frozen_mapping
 
 UPLOADED_FOR = ("fine-tune", "batch", "evals", "user_data", "assistants", "vision")
 """What a client may upload a file for."""

@@ -5,10 +5,11 @@ from typing import Any, Literal
 
 import attrs
 
+from modelyard.domain.record import FOR_EVER
 from modelyard.http.body_schemas import FileLife
 from modelyard.http.listing import PageObject, page_class
 from modelyard.http.message import answering, constant
-from modelyard.parts.batches.files.records import FOR_EVER, StoredFile
+from modelyard.parts.batches.files.records import StoredFile
 
 _BYTES: Mapping[str, Any] = {"schema": {"format": "binary"}}
 

@@ -7,10 +7,11 @@ from typing import BinaryIO, cast
 
 from modelyard.domain.identity import Principal
 from modelyard.domain.paging import Order
+from modelyard.domain.record import FOR_EVER
 from modelyard.errors import InvalidInput, NotFound, Problem
 from modelyard.formats.json_stream import file_chunks
 from modelyard.parts.batches.files.joined import open_joined
-from modelyard.parts.batches.files.records import FOR_EVER, UPLOADED_FOR, StoredFile
+from modelyard.parts.batches.files.records import UPLOADED_FOR, StoredFile
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.paging import (

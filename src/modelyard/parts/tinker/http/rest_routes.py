@@ -57,7 +57,7 @@ def _cursor(call: RouteCall, part: ListedPart, usual: int) -> Offsets:
 # ---- runs --------------------------------------------------------------------------------------------------------
 
 
-def list_runs(call: RouteCall) -> Response:
+def list_training_runs(call: RouteCall) -> Response:
     """List training runs, the newest first."""
     runs = runs_of(call)
     part = runs.list(*listed_part(call, 20), call.one("project_id"))
@@ -65,7 +65,7 @@ def list_runs(call: RouteCall) -> Response:
     return json_response(RunList(shown, _cursor(call, part, 20)))
 
 
-def show_run(call: RouteCall) -> Response:
+def show_training_run(call: RouteCall) -> Response:
     """Show a training run."""
     runs = runs_of(call)
     return json_response(_shown(runs, runs.get(call.params["run_id"])))
@@ -97,7 +97,7 @@ def list_weights(call: RouteCall) -> Response:
     return json_response(WeightsList(tuple(map(ShownWeights.of, part.items)), _cursor(call, part, 100)))
 
 
-def list_weights_of_run(call: RouteCall) -> Response:
+def list_training_run_weights(call: RouteCall) -> Response:
     """List the saved weights of a run."""
     return json_response(WeightsList(tuple(map(ShownWeights.of, runs_of(call).weights.of_run(call.params["run_id"])))))
 
@@ -108,7 +108,7 @@ def delete_weights(call: RouteCall) -> Response:
     return json_response({})
 
 
-def set_expiry(call: RouteCall) -> Response:
+def set_weights_expiry(call: RouteCall) -> Response:
     """Have saved weights expire after so many seconds, or never."""
     body = structure(Expiry, call.body, "body")
     runs_of(call).weights.set_expiry(_path(call), body.ttl_seconds)
@@ -140,11 +140,11 @@ _WEIGHTS = f"{_RUN}/checkpoints/{{kind}}/{{name}}"
 
 
 ROUTES: tuple[Route, ...] = (
-    _route("GET", f"{BASE}/training_runs", list_runs, response=RunList, query=(*OFFSETS, _PROJECT)),
-    _route("GET", _RUN, show_run, response=ShownRun, query=SCOPE),
-    _route("GET", f"{_RUN}/checkpoints", list_weights_of_run, response=WeightsList),
+    _route("GET", f"{BASE}/training_runs", list_training_runs, response=RunList, query=(*OFFSETS, _PROJECT)),
+    _route("GET", _RUN, show_training_run, response=ShownRun, query=SCOPE),
+    _route("GET", f"{_RUN}/checkpoints", list_training_run_weights, response=WeightsList),
     _route("DELETE", _WEIGHTS, delete_weights),
-    _route("PUT", f"{_WEIGHTS}/ttl", set_expiry, body=Body.CONTROL, request=Expiry),
+    _route("PUT", f"{_WEIGHTS}/ttl", set_weights_expiry, body=Body.CONTROL, request=Expiry),
     _route("GET", f"{BASE}/checkpoints", list_weights, response=WeightsList, query=OFFSETS),
     _route(
         "POST",

@@ -53,7 +53,7 @@ LONG_POLL = 20.0
 # ---- runs and their commands -------------------------------------------------------------------------------------
 
 
-def create_run(call: RouteCall) -> Response:
+def create_training_run(call: RouteCall) -> Response:
     """Create a run: a model with an adapter on a base model."""
     body = structure(NewRun, call.body, "body")
     future = runs_of(call).create(
@@ -104,7 +104,7 @@ def forward_backward(call: RouteCall) -> Response:
     return _promise(_or_refused(runs, head.run_id, head.number, add))
 
 
-def optim_step(call: RouteCall) -> Response:
+def make_optimizer_step(call: RouteCall) -> Response:
     """Make an optimizer step with the gradients so far."""
     body, runs = structure(OptimStep, call.body, "body"), runs_of(call)
 
@@ -129,7 +129,7 @@ def save_weights(call: RouteCall) -> Response:
     return _promise(_or_refused(runs, body.model_id, body.seq_id, add))
 
 
-def save_for_sampler(call: RouteCall) -> Response:
+def save_weights_for_sampler(call: RouteCall) -> Response:
     """Save the weights of a run to sample from: under a name, or at once for a sampling session."""
     body, runs = structure(SaveBody, call.body, "body"), runs_of(call)
 
@@ -151,19 +151,19 @@ def _saved_as(body: SaveBody) -> Mapping[str, Any]:
     return {"ttl_seconds": body.ttl_seconds, "metadata": dict(body.user_metadata or {})}
 
 
-def refuse_external(call: RouteCall) -> Response:
+def refuse_weights_export(call: RouteCall) -> Response:
     """Refuse to export weights in its turn: the files of a checkpoint are downloaded from the model."""
     body, runs = structure(RefusedCommand, call.body, "body"), runs_of(call)
     why = "save_weights_external is not supported: download the files of a checkpoint of the model"
     return _promise(runs.command(body.model_id, body.seq_id, CommandKind.REFUSED, {"why": why}))
 
 
-def unload(call: RouteCall) -> Response:
+def unload_training_run(call: RouteCall) -> Response:
     """End a run after the commands that it has."""
     return _promise(runs_of(call).unload(structure(RunNamed, call.body, "body").model_id))
 
 
-def show_info(call: RouteCall) -> Response:
+def show_training_run_info(call: RouteCall) -> Response:
     """Show what a run trains."""
     run = runs_of(call).get(structure(RunNamed, call.body, "body").model_id)
     data = ModelData("causal-lm", run.base_model, runs_of(call).tokenizer_of(run.base_model))
@@ -187,7 +187,7 @@ def _promise(future_id: str) -> Response:
 # ---- samplers ----------------------------------------------------------------------------------------------------
 
 
-def create_sampler(call: RouteCall) -> Response:
+def create_sampling_session(call: RouteCall) -> Response:
     """Create a sampling session for a base model or saved weights."""
     body = structure(NewSampler, call.body, "body")
     sampler = runs_of(call).samplers.create(
@@ -196,19 +196,19 @@ def create_sampler(call: RouteCall) -> Response:
     return whole(MadeSampler(sampler.id))
 
 
-def join_sampler(call: RouteCall) -> Response:
+def join_sampling_session(call: RouteCall) -> Response:
     """Give one more client of a sampling session a number."""
     body = structure(SamplerNamed, call.body, "body")
     return whole(JoinedSampler(runs_of(call).samplers.join(body.sampling_session_id)))
 
 
-def show_sampler(call: RouteCall) -> Response:
+def show_sampling_session(call: RouteCall) -> Response:
     """Show what a sampling session samples from."""
     sampler = runs_of(call).samplers.get(call.params["sampler_id"])
     return json_response(ShownSampler(sampler.id, sampler.base_model, sampler.path or None))
 
 
-def sample(call: RouteCall) -> Flow[Response | None]:
+def sample_tokens(call: RouteCall) -> Flow[Response | None]:
     """Begin to sample."""
     body = yield Call(partial(structure, SampleBody, call.body, "body"), threads=call.threads)
     samplers = runs_of(call).samplers
@@ -222,7 +222,7 @@ def sample(call: RouteCall) -> Flow[Response | None]:
     return json_response(Promise(future, None, sequences))
 
 
-def cancel(call: RouteCall) -> Response:
+def cancel_sampling(call: RouteCall) -> Response:
     """Stop sampling for a request that no one waits for any more."""
     runs_of(call).samplers.cancel(structure(RequestNamed, call.body, "body").request_id)
     return json_response({})
@@ -231,7 +231,7 @@ def cancel(call: RouteCall) -> Response:
 # ---- answers -----------------------------------------------------------------------------------------------------
 
 
-def retrieve(call: RouteCall) -> Flow[Response | None]:
+def retrieve_answer(call: RouteCall) -> Flow[Response | None]:
     """Return the answer to a command or a request to sample; wait for it for a while."""
     body, runs = structure(RequestNamed, call.body, "body"), runs_of(call)
     found = yield from runs._waiting(body.request_id, LONG_POLL)
@@ -258,19 +258,19 @@ _command = partial(_post, response=Promise)
 BASE = "/api/v1"
 
 ROUTES: tuple[Route, ...] = (
-    _command(f"{BASE}/create_model", create_run, request=NewRun),
+    _command(f"{BASE}/create_model", create_training_run, request=NewRun),
     _command(f"{BASE}/load_weights", load_weights, request=LoadedWeights),
     _route("POST", f"{BASE}/forward_backward", forward_backward, body=Body.MESSAGE, response=Promise),
-    _command(f"{BASE}/optim_step", optim_step, request=OptimStep),
+    _command(f"{BASE}/optim_step", make_optimizer_step, request=OptimStep),
     _command(f"{BASE}/save_weights", save_weights, request=SaveBody),
-    _command(f"{BASE}/save_weights_for_sampler", save_for_sampler, request=SaveBody),
-    _command(f"{BASE}/save_weights_external", refuse_external, request=RefusedCommand),
-    _command(f"{BASE}/unload_model", unload, request=RunNamed),
-    _post(f"{BASE}/get_info", show_info, request=RunNamed, response=RunInfo),
-    _post(f"{BASE}/create_sampling_session", create_sampler, request=NewSampler, response=MadeSampler),
-    _post(f"{BASE}/join_sampling_session", join_sampler, request=SamplerNamed, response=JoinedSampler),
-    _route("GET", f"{BASE}/samplers/{{sampler_id}}", show_sampler, response=ShownSampler),
-    _route("POST", f"{BASE}/asample", sample, body=Body.CHAT, request=SampleBody, response=Promise),
-    _post(f"{BASE}/cancel_future", cancel, request=RequestNamed),
-    _post(f"{BASE}/retrieve_future", retrieve, request=RequestNamed, coded=True, statuses=(200, 408)),
+    _command(f"{BASE}/save_weights_for_sampler", save_weights_for_sampler, request=SaveBody),
+    _command(f"{BASE}/save_weights_external", refuse_weights_export, request=RefusedCommand),
+    _command(f"{BASE}/unload_model", unload_training_run, request=RunNamed),
+    _post(f"{BASE}/get_info", show_training_run_info, request=RunNamed, response=RunInfo),
+    _post(f"{BASE}/create_sampling_session", create_sampling_session, request=NewSampler, response=MadeSampler),
+    _post(f"{BASE}/join_sampling_session", join_sampling_session, request=SamplerNamed, response=JoinedSampler),
+    _route("GET", f"{BASE}/samplers/{{sampler_id}}", show_sampling_session, response=ShownSampler),
+    _route("POST", f"{BASE}/asample", sample_tokens, body=Body.CHAT, request=SampleBody, response=Promise),
+    _post(f"{BASE}/cancel_future", cancel_sampling, request=RequestNamed),
+    _post(f"{BASE}/retrieve_future", retrieve_answer, request=RequestNamed, coded=True, statuses=(200, 408)),
 )

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import attrs
 
+from modelyard.domain.record import FOR_EVER
 from modelyard.formats.constraints import Length
-from modelyard.parts.batches.files.records import FOR_EVER
 from modelyard.parts.tinker.http.command_schemas import METADATA, NAMED, NUMBER, PATH, TTL
 from modelyard.parts.tinker.records import RunWeights, WeightsKind
 

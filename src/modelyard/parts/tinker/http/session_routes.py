@@ -31,7 +31,7 @@ from modelyard.parts.tinker.http.schemas import (
 from modelyard.parts.tinker.interface import TINKER
 
 
-def show_flags(call: RouteCall) -> Response:
+def show_client_config(call: RouteCall) -> Response:
     """Tell a client how to behave, and close the connection where that can be asked for, as in HTTP/1.1.
 
     The client never uses it again, and does not close it: when that is collected, in whatever thread, the number of its
@@ -42,18 +42,18 @@ def show_flags(call: RouteCall) -> Response:
     return json_response(attrs.asdict(ClientFlags()), headers=closing)
 
 
-def show_changing_flags(call: RouteCall) -> Response:
+def show_dynamic_client_config(call: RouteCall) -> Response:
     """Tell a client how to behave from now on."""
     structure(ClientVersion, call.body, "body")
     return whole(ChangingFlags())
 
 
-def show_health(call: RouteCall) -> Response:
+def show_tinker_health(call: RouteCall) -> Response:
     """Answer that the server is there."""
     return whole(Healthy())
 
 
-def show_capabilities(call: RouteCall) -> Response:
+def show_tinker_capabilities(call: RouteCall) -> Response:
     """List the models that can be trained and sampled from."""
     entries, runs = call.platform.catalogue.list(), runs_of(call)
     return json_response(
@@ -76,7 +76,7 @@ def create_session(call: RouteCall) -> Response:
     return whole(MadeSession(session.id))
 
 
-def beat(call: RouteCall) -> Response:
+def keep_session_alive(call: RouteCall) -> Response:
     """Note that a client is there. One whose session has ended is told to stop."""
     session = runs_of(call).sessions.beat(structure(SessionNamed, call.body, "body").session_id)
     if session.finished:
@@ -84,7 +84,7 @@ def beat(call: RouteCall) -> Response:
     return whole(HeartbeatAnswer())
 
 
-def take_telemetry(call: RouteCall) -> Response:
+def accept_telemetry(call: RouteCall) -> Response:
     """Accept what a client reports of itself, and keep nothing of it."""
     structure(ReportedEvents, call.body, "body")
     return whole(TelemetryAnswer())
@@ -125,13 +125,13 @@ BASE = "/api/v1"
 _SESSION = f"{BASE}/sessions/{{session_id}}"
 
 ROUTES: tuple[Route, ...] = (
-    _route("GET", f"{BASE}/healthz", show_health, response=Healthy),
-    _route("GET", f"{BASE}/get_server_capabilities", show_capabilities, response=ServerCapabilities),
-    _post(f"{BASE}/client/config", show_flags, request=ClientVersion, response=ClientFlags),
-    _post(f"{BASE}/client/dynamic_config", show_changing_flags, request=ClientVersion, response=ChangingFlags),
+    _route("GET", f"{BASE}/healthz", show_tinker_health, response=Healthy),
+    _route("GET", f"{BASE}/get_server_capabilities", show_tinker_capabilities, response=ServerCapabilities),
+    _post(f"{BASE}/client/config", show_client_config, request=ClientVersion, response=ClientFlags),
+    _post(f"{BASE}/client/dynamic_config", show_dynamic_client_config, request=ClientVersion, response=ChangingFlags),
     _post(f"{BASE}/create_session", create_session, request=NewRunSession, response=MadeSession),
-    _post(f"{BASE}/session_heartbeat", beat, request=SessionNamed, response=HeartbeatAnswer),
-    _post(f"{BASE}/telemetry", take_telemetry, request=ReportedEvents, response=TelemetryAnswer),
+    _post(f"{BASE}/session_heartbeat", keep_session_alive, request=SessionNamed, response=HeartbeatAnswer),
+    _post(f"{BASE}/telemetry", accept_telemetry, request=ReportedEvents, response=TelemetryAnswer),
     _route("GET", f"{BASE}/sessions", list_sessions, response=SessionIds, query=OFFSETS),
     _route("GET", _SESSION, show_session, response=ShownSession, query=SCOPE),
     _route("POST", f"{_SESSION}/finish", finish_session, body=Body.CONTROL, request=SessionEnd),

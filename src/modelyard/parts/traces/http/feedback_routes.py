@@ -49,7 +49,7 @@ def create_feedback(call: RouteCall) -> Response:
         return json_response(_created(call.platform.traces.feedback.record([_given(call, body, place)], **place)[0]))
 
 
-def create_batch(call: RouteCall) -> Response:
+def create_feedback_batch(call: RouteCall) -> Response:
     """Store feedback on several things of one project: all, or none."""
     batch = body_of(FeedbackBatch, call).batch
     if not batch:
@@ -119,7 +119,7 @@ def _ref_of(query: object) -> str | None:
 
 ROUTES: tuple[Route, ...] = (
     data_route("/feedback/create", create_feedback, FeedbackCreate, FeedbackCreated),
-    data_route("/feedback/batch/create", create_batch, FeedbackBatch, FeedbackBatchAnswer),
+    data_route("/feedback/batch/create", create_feedback_batch, FeedbackBatch, FeedbackBatchAnswer),
     data_route("/feedback/replace", replace_feedback, FeedbackReplace, FeedbackCreated),
     control_route("/feedback/query", query_feedback, FeedbackQueryRequest, FeedbackAnswer),
     control_route("/feedback/purge", purge_feedback, FeedbackPurgeRequest, Empty),

@@ -130,7 +130,7 @@ def delete_object(call: RouteCall) -> Response:
     return json_response(ObjectsDeleted(deleted))
 
 
-def read_refs(call: RouteCall) -> Response:
+def read_references(call: RouteCall) -> Response:
     """Follow references to objects, calls and rows of tables."""
     body = structure(RefsReadRequest, call.body, "body")
     return json_response(RefsAnswer(tuple(_followed(call, ref) for ref in body.refs)))
@@ -218,7 +218,7 @@ def _value_of(field: str, row: TableRow) -> tuple[int, Any]:
     return sort_key(DocumentField(field).of(row.value))
 
 
-def count_rows(call: RouteCall) -> Response:
+def count_table_rows(call: RouteCall) -> Response:
     """Count the rows of a table."""
     body = structure(TableCountRequest, call.body, "body")
     return json_response(TableCount(call.platform.traces.tables.count(body.digest, **place_of(call, body.project_id))))
@@ -227,7 +227,7 @@ def count_rows(call: RouteCall) -> Response:
 # ---- files ---------------------------------------------------------------------------------------------------------
 
 
-def create_file(call: RouteCall) -> Response:
+def create_trace_file(call: RouteCall) -> Response:
     """Store a file, sent as a form with the fields `project_id` and `file`; equal bytes are the same file."""
     fields, name, content = _form(call, call.file)
     body = structure(FileCreateForm, {**fields, "file": name}, "body")
@@ -260,7 +260,7 @@ def _form(call: RouteCall, data: BinaryIO) -> tuple[dict[str, str], str, bytes]:
     return fields, *file[0]
 
 
-def read_file(call: RouteCall) -> Response:
+def read_trace_file(call: RouteCall) -> Response:
     """Send a file."""
     body = structure(FileContentRequest, call.body, "body")
     file, size = call.platform.traces.tables.open_file(body.digest, **place_of(call, body.project_id))
@@ -272,21 +272,21 @@ ROUTES: tuple[Route, ...] = (
     control_route("/obj/read", read_object, ObjectReadRequest, ObjectAnswer),
     control_route("/obj/delete", delete_object, ObjectDeleteRequest, ObjectsDeleted),
     control_route("/objs/query", query_objects, ObjectsQueryRequest, ObjectsAnswer),
-    control_route("/refs/read_batch", read_refs, RefsReadRequest, RefsAnswer),
+    control_route("/refs/read_batch", read_references, RefsReadRequest, RefsAnswer),
     data_route("/table/create", create_table, TableCreateRequest, TableCreated),
     data_route("/table/create_from_digests", create_table_of_digests, TableOfDigestsRequest, TableOfDigests),
     data_route("/table/update", update_table, TableUpdateRequest, TableUpdated),
     control_route("/table/query", query_table, TableQueryRequest, TableRows),
-    control_route("/table/query_stats", count_rows, TableCountRequest, TableCount),
+    control_route("/table/query_stats", count_table_rows, TableCountRequest, TableCount),
     documented_route(
         TRACES,
         Auth.BASIC,
         "POST",
         "/file/create",
-        create_file,
+        create_trace_file,
         body=Body.FORM,
         request=FileCreateForm,
         response=FileCreated,
     ),
-    control_route("/file/content", read_file, FileContentRequest, None, media="application/octet-stream"),
+    control_route("/file/content", read_trace_file, FileContentRequest, None, media="application/octet-stream"),
 )

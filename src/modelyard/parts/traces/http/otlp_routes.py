@@ -71,7 +71,7 @@ def _place(call: RouteCall) -> tuple[str, str | None]:
     return booked_on.entity, booked_on.project or None
 
 
-def export(call: RouteCall) -> Response:
+def export_spans(call: RouteCall) -> Response:
     """Keep the spans of programs as traced calls. Sent again, they are the same calls."""
     entity, project = _place(call)
     media = (call.headers.text(b"content-type") or "").partition(";")[0].strip().lower()
@@ -101,12 +101,13 @@ ROUTES: tuple[Route, ...] = tuple(
         Auth.EITHER,
         "POST",
         path,
-        export,
+        export_spans,
         body=Body.EXPORT,
         request=ExportRequest,
         response=ExportAnswer,
         error_format=STATUS,
+        operation=operation,
     )
-    for path in ("/v1/traces", "/agents/otel/v1/traces")
+    for path, operation in (("/v1/traces", "export_spans"), ("/agents/otel/v1/traces", "export_agent_spans"))
 )
 """Where exporters of OpenTelemetry send traces: the usual path, and that of the trace client's conversations."""

@@ -50,12 +50,12 @@ class ServerInfo:
     min_required_weave_python_version: str
 
 
-def show_server(call: RouteCall) -> Response:
+def show_trace_server(call: RouteCall) -> Response:
     """Show which clients this server works with."""
     return json_response(ServerInfo(OLDEST_CLIENT))
 
 
-def perform(call: RouteCall) -> Response:
+def perform_graphql(call: RouteCall) -> Response:
     """Answer who calls, and whether a project is there."""
     return graphql.perform(call, ACCOUNT, "ask who calls and for a project")
 
@@ -100,7 +100,7 @@ def end_call(call: RouteCall) -> Response:
     return json_response(Empty())
 
 
-def record_whole(call: RouteCall) -> Response:
+def record_whole_calls(call: RouteCall) -> Response:
     """Record whole calls of one project. Sent again, they are the same calls."""
     body, items = body_of(CompleteCallsRequest, call), list[TracedCall | CallEnd]()
     for at, one in enumerate(body.batch):
@@ -110,7 +110,7 @@ def record_whole(call: RouteCall) -> Response:
     return json_response(Empty())
 
 
-def record_batch(call: RouteCall) -> Response:
+def record_call_batch(call: RouteCall) -> Response:
     """Record starts and outcomes of calls in their order, all of one project."""
     items, answers, project = list[TracedCall | CallEnd](), list[dict[str, str]](), ""
     for at, item in enumerate(body_of(CallBatchRequest, call).batch):
@@ -182,27 +182,27 @@ def count_calls(call: RouteCall) -> Response:
 _PROJECT = "/v2/{entity}/{project}"
 
 ROUTES: tuple[Route, ...] = (
-    documented_route(TRACES, Auth.BASIC, "GET", "/server_info", show_server, response=ServerInfo),
+    documented_route(TRACES, Auth.BASIC, "GET", "/server_info", show_trace_server, response=ServerInfo),
     documented_route(
         TRACES,
         Auth.BASIC,
         "POST",
         "/graphql",
-        perform,
+        perform_graphql,
         body=Body.CONTROL,
         request=GraphQLRequest,
         response=GraphQLAnswer,
     ),
     *(
         route
-        for base in ("", _PROJECT)
+        for base, calls in (("", "call"), (_PROJECT, "project_call"))
         for route in (
-            data_route(f"{base}/call/start", start_call, CallStartRequest, CallIds),
-            data_route(f"{base}/call/end", end_call, CallEndRequest, Empty),
+            data_route(f"{base}/call/start", start_call, CallStartRequest, CallIds, operation=f"start_{calls}"),
+            data_route(f"{base}/call/end", end_call, CallEndRequest, Empty, operation=f"end_{calls}"),
         )
     ),
-    data_route(f"{_PROJECT}/calls/complete", record_whole, CompleteCallsRequest, Empty),
-    data_route("/call/upsert_batch", record_batch, CallBatchRequest, CallBatchAnswer),
+    data_route(f"{_PROJECT}/calls/complete", record_whole_calls, CompleteCallsRequest, Empty),
+    data_route("/call/upsert_batch", record_call_batch, CallBatchRequest, CallBatchAnswer),
     control_route("/call/update", update_call, CallUpdateRequest, Empty),
     control_route("/call/read", read_call, CallReadRequest, CallAnswer),
     control_route("/calls/delete", delete_calls, CallDeleteRequest, CallsDeleted),

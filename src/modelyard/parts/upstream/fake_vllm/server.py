@@ -24,6 +24,7 @@ from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import Completion, CompletionRequest
 from modelyard.errors import CallerError, ModelNotFound, ModelyardError, Overloaded
 from modelyard.formats.chat.bounds import ParsedRequest
+from modelyard.parts.doubles.clients.server import AsgiServer, asgi_server
 from modelyard.parts.embeddings.formats import embeddings_json, read_embeddings
 from modelyard.parts.upstream.fake_vllm import shape
 from modelyard.parts.upstream.fake_vllm.adapters import PROJECTIONS, FakeAdapter, NoAdapter, load_adapter, marked
@@ -34,7 +35,6 @@ from modelyard.parts.upstream.fake_vllm.prompts import PromptWriter, read_prompt
 from modelyard.parts.upstream.fake_vllm.schemas import AnswerWriter, Json, dump, masked, model_card
 from modelyard.parts.upstream.fake_vllm.shape import Refused, parse_body
 from modelyard.protocols import AsyncBackend, Backend, ServedModel
-from modelyard.testing.clients.server import AsgiServer, asgi_server
 
 CHAT, MODELS, EMBEDDINGS = "/v1/chat/completions", "/v1/models", "/v1/embeddings"
 COMPLETIONS = "/v1/completions"

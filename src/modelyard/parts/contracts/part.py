@@ -1,0 +1,5 @@
+"""Contracts for what a third party implements."""
+
+from modelyard.part import Part
+
+PART = Part("contracts")

@@ -1,0 +1,1 @@
+"""Doubles for tests of applications: cassettes, faults, interception, clients without a socket."""

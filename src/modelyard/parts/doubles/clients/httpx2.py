@@ -1,0 +1,46 @@
+"""A platform as a transport of `httpx2`: its clients reach the platform without a socket."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import httpx2
+
+from modelyard.http.interface import Interface
+from modelyard.http.interfaces import STANDARD
+from modelyard.http.message import Response
+from modelyard.parts.doubles.clients.in_process import AsyncPieces, InProcess, Pieces
+from modelyard.platform.platform import Platform
+
+
+class _Stream(Pieces, httpx2.SyncByteStream):
+    """The body of a response."""
+
+
+class _AsyncStream(AsyncPieces, httpx2.AsyncByteStream):
+    """The body of a response on an event loop."""
+
+
+class Httpx2Transport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
+    """Sends every request to `platform`, for any host; for a `Client` or an `AsyncClient`.
+
+        client = httpx2.Client(transport=Httpx2Transport(platform), base_url="http://modelyard.invalid")
+        client.get("/inference/analysis/partner/models").json()
+
+    `interfaces` are those that respond. Closing a streamed response early stops the work for it. Raises
+    `httpx2.RemoteProtocolError` if a response breaks off.
+    """
+
+    def __init__(self, platform: Platform, interfaces: Iterable[Interface] = STANDARD) -> None:
+        self._carrier = InProcess(platform, httpx2.RemoteProtocolError, interfaces)
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        return _response(self._carrier.handle(request), _Stream)
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        return _response(await self._carrier.ahandle(request), _AsyncStream)
+
+
+def _response(answer: Response, streamed: Any) -> httpx2.Response:
+    body = answer.body
+    stream = httpx2.ByteStream(body) if isinstance(body, bytes) else streamed(body, httpx2.RemoteProtocolError)
+    return httpx2.Response(answer.status, headers=answer.headers, stream=stream)

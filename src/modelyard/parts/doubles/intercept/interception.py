@@ -1,0 +1,81 @@
+"""Answer the requests of an application's own clients to real hosts: `with intercept(platform,
+hosts=["api.openai.com"]):`."""
+
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+
+from modelyard.parts.doubles.clients.retries import SLEEP_OF_OPENAI
+from modelyard.parts.doubles.faults.faults import Faults
+from modelyard.parts.doubles.intercept.connections import urllib3_intercepted
+from modelyard.parts.doubles.intercept.target import TARGETS, HostTarget
+from modelyard.parts.doubles.intercept.transports import httpx_intercepted, openai_unhurried
+from modelyard.platform.platform import Platform
+
+HOSTS = ("api.openai.com",)
+
+
+@contextmanager
+def intercept(platform: Platform, hosts: Iterable[str] = HOSTS, *, faults: Faults | None = None) -> Iterator[None]:
+    """Answer requests to `hosts` from `platform` while the block runs, wherever in this process their client was made.
+
+    Clients of httpx, httpx2, urllib3 and requests are covered, and so is what builds on them, such as `openai`.
+    Requests to other hosts are sent as ever. A key of another service is taken for one of the platform; a request
+    without a key is refused, as there. Paths are found by their end: "/openai/v1/chat/completions" is that of chat
+    completions. Retries of `openai` and urllib3 take no real time: a `ManualClock` of the platform passes instead.
+    `faults` disturb connections of httpx and httpx2.
+
+    Raises `InvalidInput` for a name that is not that of a host, and for a host that is intercepted already.
+
+        with intercept(platform, hosts=["api.openai.com"]):
+            my_application.main()
+    """
+    with TARGETS.added(hosts, HostTarget(platform, faults)), _HOOKS.in_place():
+        yield
+
+
+class _Hooks:
+    """The replaced parts of the libraries while at least one block runs. Blocks may overlap, also in threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks, self._unhurried, self._replaced = 0, False, ExitStack()
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        with self._lock:
+            if not self._blocks:
+                self._replace()
+            self._blocks += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._blocks -= 1
+                if not self._blocks:
+                    self._unhurried = False
+                    self._replaced.close()
+
+    def _replace(self) -> None:
+        for library, name in (("httpx", "HttpxTransport"), ("httpx2", "Httpx2Transport")):
+            if find_spec(library) is not None:
+                transport = getattr(import_module(f"modelyard.parts.doubles.clients.{library}"), name)
+                self._replaced.enter_context(httpx_intercepted(import_module(library), transport, self._replace_pauses))
+        if find_spec("urllib3") is not None:
+            self._replaced.enter_context(urllib3_intercepted(import_module("urllib3")))
+
+    def _replace_pauses(self) -> None:
+        """Replace the pauses of `openai`, if the application has imported it: it is slow to load."""
+        openai = sys.modules.get("openai")
+        if self._unhurried or openai is None or not hasattr(openai.AsyncOpenAI, SLEEP_OF_OPENAI):
+            return
+        with self._lock:
+            if self._blocks and not self._unhurried:
+                self._unhurried = True
+                self._replaced.enter_context(openai_unhurried(openai))
+
+
+_HOOKS = _Hooks()

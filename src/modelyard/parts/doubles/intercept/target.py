@@ -1,0 +1,89 @@
+"""Where intercepted requests go: to a platform, by the paths and with a key that it knows."""
+
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from modelyard.errors import InvalidInput
+from modelyard.http.endpoint import Endpoint
+from modelyard.parts.doubles.clients.in_process import InProcess
+from modelyard.parts.doubles.clients.retries import RetryPauses
+from modelyard.parts.doubles.faults.faults import Faults
+from modelyard.platform.platform import Platform
+
+INFERENCE = ("", "inference", "v1")
+
+
+class HostTarget:
+    def __init__(self, platform: Platform, faults: Faults | None) -> None:
+        self.in_process: InProcess = InProcess(platform, ConnectionResetError)
+        self.pauses: RetryPauses = RetryPauses(platform)
+        self._platform, self._faults = platform, faults
+        self._transports: dict[type, Any] = {}
+        self._routes = Endpoint(platform).table
+        self._key = f"Bearer {platform.keys.create(name='intercepted').secret}"
+
+    def transport(self, kind: type) -> Any:
+        found = self._transports.get(kind)
+        if found is None:
+            made = kind(self._platform)
+            found = self._transports[kind] = made if self._faults is None else self._faults.transport(made)
+        return found
+
+    def path(self, path: str) -> str:
+        """Return the platform's path of a vendor's: "/openai/v1/chat/completions" is "/inference/v1/chat/completions".
+        A path that the platform has itself stays, and so does one that it has nothing for."""
+        if self._known(path):
+            return path
+        segments = path.split("/")
+        paths = ("/".join((*INFERENCE, *segments[at:])) for at in range(1, len(segments)))
+        return next(filter(self._known, paths), path)
+
+    def _known(self, path: str) -> bool:
+        return bool(self._routes.match(path).routes)
+
+    def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        return {
+            name: self._key if name.lower() == "authorization" and _VENDORS.match(value) else value
+            for name, value in headers.items()
+        }
+
+
+_VENDORS = re.compile(r"Bearer (?!my_)", re.IGNORECASE)
+
+
+class Targets:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_host: dict[str, HostTarget] = {}
+
+    def find(self, host: str) -> HostTarget | None:
+        return self._by_host.get(host.lower())
+
+    @contextmanager
+    def added(self, hosts: Iterable[str], target: HostTarget) -> Iterator[None]:
+        """Let `target` answer for `hosts` while the block runs. Raises `InvalidInput` for a host that has a target."""
+        names = {_host(host) for host in hosts}
+        with self._lock:
+            taken = names & self._by_host.keys()
+            if taken:
+                raise InvalidInput.at("hosts", msg=f"{', '.join(sorted(taken))} is intercepted already")
+            self._by_host |= dict.fromkeys(names, target)
+        try:
+            yield
+        finally:
+            with self._lock:
+                for name in names:
+                    del self._by_host[name]
+
+
+def _host(name: str) -> str:
+    if not name or "/" in name or ":" in name:
+        raise InvalidInput.at("hosts", msg=f'{name!r} must be the name of a host alone, such as "api.openai.com"')
+    return name.lower()
+
+
+TARGETS = Targets()
+"""The libraries of this process are shared by all platforms, and so is the list of hosts."""

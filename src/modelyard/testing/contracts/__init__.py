@@ -1,1 +1,0 @@
-"""The promises of the protocols as test suites for implementations."""
