@@ -161,7 +161,8 @@ class Part:
 
     `on_event` is called in the transaction in which something happens, with what has happened: the `Job` or the
     `EvaluationRun` that has ended, the `Promotion` that has moved an alias, the `Budget` of which it is time to warn.
-    What it raises undoes the transaction, which may run again. `upkeep` is called each second while a platform is
+    What it raises undoes the transaction, which may run again and may have to stay with one entity: the records that
+    it writes are declared with `domain=("entity", "entity")`. `upkeep` is called each second while a platform is
     served, and by each worker, in a thread of its own.
     """
 
