@@ -113,6 +113,15 @@ def keep_base_model(platform: Platform) -> None:
     platform._runtime.store.transact(lambda tx: tx.add(record))
 
 
+def add_webhook(platform: Platform) -> None:
+    platform.webhooks.test(platform.webhooks.add("https://hooks.example/of-theirs").endpoint.id)
+
+
+def clear_webhooks(platform: Platform) -> None:
+    for one in [*platform.webhooks.list()]:
+        platform.webhooks.remove(one.id)
+
+
 FILLED: Mapping[str, Callable[[Platform], None]] = {
     "annotations": annotate,
     "responses": respond,
@@ -122,8 +131,14 @@ FILLED: Mapping[str, Callable[[Platform], None]] = {
     "uploads": upload,
     "tinker": drive,
     "torch": keep_base_model,
+    "webhooks": add_webhook,
 }
-CLEARED = {"annotations": clear_annotations, "responses": clear_responses, "batches": clear_files}
+CLEARED = {
+    "annotations": clear_annotations,
+    "responses": clear_responses,
+    "batches": clear_files,
+    "webhooks": clear_webhooks,
+}
 
 
 @pytest.fixture(params=STANDARD, ids=lambda part: part.name)

@@ -29,6 +29,7 @@ STANDARD: Sequence[Part] = (
     _standard("tinker"),
     _standard("annotations"),
     _standard("uploads"),
+    _standard("webhooks", "on_event", "upkeep"),
     _standard("dashboard"),
     _standard("metrics"),
     _standard("torch", "engine"),

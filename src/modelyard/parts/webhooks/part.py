@@ -1,0 +1,45 @@
+"""Events that are posted to addresses of their owner: `platform.webhooks`."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from modelyard.part import Part
+
+if TYPE_CHECKING:
+    from modelyard.domain.record import Record
+    from modelyard.parts.webhooks.service import Webhooks
+    from modelyard.platform.runtime import Runtime
+    from modelyard.protocols import Tx
+
+
+def _records() -> "Sequence[Record]":
+    from modelyard.parts.webhooks.records import RECORDS
+
+    return RECORDS
+
+
+def _webhooks() -> "type[Webhooks]":
+    from modelyard.parts.webhooks.service import Webhooks as resource
+
+    return resource
+
+
+def _on_event(runtime: "Runtime", tx: "Tx", event: object) -> None:
+    from modelyard.parts.webhooks.outbox import on_event
+
+    on_event(runtime, tx, event)
+
+
+def _upkeep(runtime: "Runtime") -> None:
+    from modelyard.parts.webhooks.delivery import deliver_due
+
+    deliver_due(runtime)
+
+
+PART = Part(
+    "webhooks",
+    records=_records,
+    resources={"webhooks": _webhooks},
+    on_event=_on_event,
+    upkeep=_upkeep,
+)
