@@ -195,6 +195,7 @@ TIES = {
     ("dashboard", "traffic"): "jobs are shown by their kinds",
     ("traces", "dashboard"): "its pages",
     ("tinker", "dashboard"): "its pages",
+    ("webhooks", "dashboard"): "its page",
     ("batches", "completions"): "a batch answers requests of these formats",
     ("batches", "embeddings"): "a batch answers requests of these formats",
     ("batches", "responses"): "a batch answers requests of these formats",

@@ -322,6 +322,7 @@ NOT_CREATING = {
     "/fail": "again, it changes nothing",
     "/revoke": "again, it changes nothing",
     "/admin/keys": "its answer has the key's secret, which is never stored",
+    "/webhooks": "its answer has a secret, which is never shown again, or again it changes nothing",
     "/finish": "again, it changes nothing",
     "/pause": "again, it changes nothing",
     "/resume": "what is resumed cannot be resumed again",
