@@ -22,9 +22,9 @@ from typing import Any
 from modelyard import open_platform
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.aggregate import aggregate
-from modelyard.domain.evaluation.compare import compare
 from modelyard.domain.evaluation.metrics import ScoredPrediction
-from modelyard.domain.evaluation.prediction import Prediction, Score
+from modelyard.domain.evaluation.pairing import compare
+from modelyard.domain.evaluation.run import Prediction, Score
 from modelyard.platform.evaluations.service import Evaluations
 from modelyard.protocols import Tx
 from modelyard.report.evaluations.comparison import ComparisonReport

@@ -20,8 +20,7 @@ from modelyard import Platform, open_platform
 from modelyard.asgi import Request
 from modelyard.clock import uuid7_ids
 from modelyard.domain.canonical import digest
-from modelyard.domain.evaluation.prediction import Prediction, Score
-from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.domain.evaluation.run import EvaluationRun, Prediction, Score
 from modelyard.domain.identity import host
 from modelyard.domain.job import Job, JobEvent, JobProgress
 from modelyard.parts.annotations.records import AnnotatedKind, Annotation

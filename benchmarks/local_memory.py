@@ -18,8 +18,7 @@ import torch
 from local_training import base_of, context, examples
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from modelyard.domain.completion import Message, Role
-from modelyard.domain.logprobs import TokenLogprob
+from modelyard.domain.completion import Message, Role, TokenLogprob
 from modelyard.domain.training import History, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.parts.torch.records import Tuning

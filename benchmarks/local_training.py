@@ -20,8 +20,7 @@ from typing import Any
 
 import torch
 
-from modelyard.domain.completion import Message, Role
-from modelyard.domain.logprobs import TokenLogprob
+from modelyard.domain.completion import Message, Role, TokenLogprob
 from modelyard.domain.training import Example, History, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.parts.torch.lora import LoraShape

@@ -27,9 +27,9 @@ from benchmarks.store import NOW  # noqa: E402
 
 from modelyard import open_platform  # noqa: E402
 from modelyard.domain.identity import Limits  # noqa: E402
-from modelyard.domain.process import PROCESS  # noqa: E402
 from modelyard.domain.schema import RECORDS  # noqa: E402
 from modelyard.domain.usage import ENTITY, KEY_OF_API, Admission, Budget, LedgerEntry, UsageTotal  # noqa: E402
+from modelyard.domain.worker import PROCESS  # noqa: E402
 from modelyard.parts.postgres.round_trips_fast import PipelinedConnection  # noqa: E402
 from modelyard.platform.runtime import Runtime  # noqa: E402
 from modelyard.platform.usage.admission import admit  # noqa: E402

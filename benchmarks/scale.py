@@ -26,7 +26,7 @@ from modelyard.backends.echo import EchoBackend
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.domain.job import JobEvent
 from modelyard.domain.models import Model
-from modelyard.domain.paging import Page
+from modelyard.domain.record import Page
 from modelyard.domain.training import GRADIENT_STEP
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.platform import Platform

@@ -22,8 +22,7 @@ from core_tests import needs_parts
 from example_counts import PLAIN
 from modelyard import Platform, open_platform
 from modelyard.domain.canonical import digest
-from modelyard.domain.evaluation.prediction import Prediction, Score, Source
-from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.domain.evaluation.run import EvaluationRun, Prediction, Score, Source
 from modelyard.protocols import Tx
 from modelyard.stores.sqlite import SqliteStore
 from postgres_server import PostgresServer, server_folder

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     )
     from modelyard.domain.identity import Principal, Scope
     from modelyard.domain.models import Checkpoint, Model
-    from modelyard.domain.paging import Page
     from modelyard.domain.promotion import NotWorse
+    from modelyard.domain.record import Page
     from modelyard.domain.training import Example, History, Preference, SampledChoice, Trajectory, TrajectoryGroup
     from modelyard.domain.usage import Budget
     from modelyard.parts.doors import top as _parts
@@ -148,8 +148,8 @@ else:
             ),
             "domain.identity": ("Principal", "Scope"),
             "domain.models": ("Checkpoint", "Model"),
-            "domain.paging": ("Page",),
             "domain.promotion": ("NotWorse",),
+            "domain.record": ("Page",),
             "domain.training": ("Example", "History", "Preference", "SampledChoice", "Trajectory", "TrajectoryGroup"),
             "domain.usage": ("Budget",),
             "errors": ("errors",),

@@ -4,7 +4,6 @@ body from it. A message says what is wrong and what to do about it, and never re
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from difflib import get_close_matches
 from typing import Any, ClassVar, Self
 
 import attrs
@@ -385,5 +384,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     >>> nearest("learning_rat", ["learning_rate", "batch_size"])
     "; did you mean 'learning_rate'?"
     """
+    from difflib import get_close_matches  # noqa: PLC0415 - slow to load, for errors alone
+
     found = get_close_matches(name, sorted(known), n=2)
     return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""

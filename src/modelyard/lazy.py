@@ -1,7 +1,7 @@
 """Modules and objects that load when they are first used, so that a platform in memory answers soon after its import.
 An import stays at the top of a file and keeps its types: `from modelyard.stores import sqlite` names a module that is
-loaded by the first `sqlite.SqliteStore`, because its package declared so with `defer_modules`. `asyncio` and the
-library's `log` are imported from here, because most processes never need them and both are slow to load."""
+loaded by the first `sqlite.SqliteStore`, because its package declared so with `defer_modules`. `asyncio`,
+`hashlib` and the library's `log` are imported from here: most processes never need them, and they are slow to load."""
 
 import sys
 import threading
@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
     import asyncio
+    import hashlib
     import logging
 
-__all__ = ["asyncio", "calls", "defer_modules", "deferred", "log"]
+__all__ = ["asyncio", "calls", "defer_modules", "deferred", "hashlib", "log"]
 
 T = TypeVar("T")
 
@@ -138,5 +139,6 @@ def _logger() -> "logging.Logger":
 
 if not TYPE_CHECKING:
     asyncio = _Deferred(partial(import_module, "asyncio"), {})
+    hashlib = _Deferred(partial(import_module, "hashlib"), {})
 
 log: "logging.Logger" = deferred(_logger)

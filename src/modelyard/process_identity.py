@@ -3,23 +3,22 @@ Linux's `/proc`. On other systems a name means nothing to another process."""
 
 import os
 from functools import cache
-from pathlib import Path
 from typing import Self
 
 import attrs
 
-PROC = Path("/proc")
+PROC = "/proc"
 
 
 def machine() -> str:
     """Return the scope of process names: this boot of this machine, this container. Empty if that is unknown. Another
     time namespace is another machine: the starts of processes read differently there."""
-    spaces = PROC / "self/ns"
+    spaces = f"{PROC}/self/ns"
     try:
-        boot = (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        found = [boot, (spaces / "pid").stat().st_ino]
-        if (spaces / "time").exists():
-            found.append((spaces / "time").stat().st_ino)
+        with open(f"{PROC}/sys/kernel/random/boot_id", encoding="ascii") as kept:
+            found = [kept.read().strip(), os.stat(f"{spaces}/pid").st_ino]
+        if os.path.exists(f"{spaces}/time"):
+            found.append(os.stat(f"{spaces}/time").st_ino)
     except OSError:
         return ""
     return "-".join(map(str, found))
@@ -88,7 +87,8 @@ def _died(here: str, name: str) -> bool:
 def _stat(pid: int) -> tuple[str, str] | None:
     """Read the state of a process and its start, fields 3 and 22 of proc_pid_stat(5); None if there is none."""
     try:
-        text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+        with open(f"{PROC}/{pid}/stat", encoding="utf-8", errors="replace") as kept:
+            text = kept.read()
     except OSError:
         return None
     fields = text.rpartition(")")[2].split()

@@ -9,11 +9,10 @@ from typing import Any, BinaryIO, Generic, Protocol, TypeVar, runtime_checkable
 
 import attrs
 
-from modelyard.domain import embedding, job, models
+from modelyard.domain import embedding, job, models, training_run
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.domain.identity import Principal
-from modelyard.domain.training_run import AdamParams, AdapterConfig, Loss, Objective, Rows, TargetRow
 from modelyard.threads import TenantThreads
 
 __all__ = [
@@ -630,17 +629,19 @@ class OpenRun(Protocol):
     different runs may come from different threads at once, those of one run come one at a time.
     """
 
-    def score(self, rows: Sequence[TargetRow]) -> Rows:
+    def score(self, rows: "Sequence[training_run.TargetRow]") -> "training_run.Rows":
         """Return the log-probability (nats) of each target, row by row. Changes nothing. Raises `InvalidInput` at
         (number of the row, "inputs" or "targets", place) for what the model cannot read."""
         ...
 
-    def accumulate(self, rows: Sequence[TargetRow], objective: Objective) -> tuple[Rows, Loss]:
+    def accumulate(
+        self, rows: "Sequence[training_run.TargetRow]", objective: "training_run.Objective"
+    ) -> "tuple[training_run.Rows, training_run.Loss]":
         """Score the rows, and add the derivatives of the objective to the gradients. Returns scores and loss. Raises
         `InvalidInput` as `score` does, and `TrainingError` for rows that need more memory than there is."""
         ...
 
-    def optim_step(self, params: AdamParams) -> Mapping[str, float]:
+    def optim_step(self, params: "training_run.AdamParams") -> Mapping[str, float]:
         """Make one step of AdamW with the gradients so far, which are 0 afterwards. Returns `grad_norm`, unclipped.
         Raises `TrainingError` for a gradient that is not finite; the step is then left out."""
         ...
@@ -662,7 +663,11 @@ class StepTrainer(Protocol):
     """The additions to a `Trainer` that trains as its caller directs, call by call."""
 
     def open_run(
-        self, base_model: str, adapter: AdapterConfig, files: frozenset[str], open_file: Callable[[str], BinaryIO]
+        self,
+        base_model: str,
+        adapter: "training_run.AdapterConfig",
+        files: frozenset[str],
+        open_file: Callable[[str], BinaryIO],
     ) -> OpenRun:
         """Open a run on a base model that `methods` knows: from the untouched base, or from the files named.
 

@@ -28,8 +28,8 @@ from modelyard import Platform, open_platform
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import CompletionRequest, Delta
-from modelyard.domain.process import ProcessRecord
 from modelyard.domain.usage import Admission
+from modelyard.domain.worker import ProcessRecord
 from modelyard.errors import BudgetExceeded
 from modelyard.platform.runtime import Settings
 from modelyard.platform.usage import presence

@@ -25,8 +25,7 @@ from pathlib import Path
 from poison_yard import POISON, yard
 
 from modelyard import Example, Message, Platform, Role
-from modelyard.domain.job import ENDED
-from modelyard.domain.job_summary import JobSummary
+from modelyard.domain.job import ENDED, JobSummary
 from modelyard.executors.thread import ThreadExecutor
 
 HEALTHY = 7

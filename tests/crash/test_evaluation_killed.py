@@ -13,7 +13,7 @@ import pytest
 from modelyard import Settings, open_platform
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.evaluation.run import RunState
-from modelyard.platform.evaluations.row import RunLimits
+from modelyard.platform.evaluations.row_evaluation import RunLimits
 
 pytestmark = pytest.mark.crash
 

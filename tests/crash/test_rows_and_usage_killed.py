@@ -29,9 +29,9 @@ from moments import Moments, WatchedStore
 from modelyard import open_platform
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.catalogue import Pricing
-from modelyard.platform.evaluations import row
+from modelyard.platform.evaluations import row_evaluation
 
-row.COMMITTED_TOGETHER = 4  # as many rows as begin at a time: how many commits there are depends on no clock
+row_evaluation.COMMITTED_TOGETHER = 4  # as many rows as begin at a time: how many commits there are depends on no clock
 
 class Asked(EchoBackend):
     def stream(self, request, model):

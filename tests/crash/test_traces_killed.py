@@ -15,7 +15,7 @@ import pytest
 from tracing_process import REQUESTS, TracingClient
 
 from modelyard import Platform, open_platform
-from modelyard.domain.json_text import canonical_json
+from modelyard.domain.canonical import canonical_json
 from modelyard.parts.traces.http.documents import call_document
 from modelyard.parts.traces.objects import value_of
 from modelyard.parts.traces.records import TracedFile, TracedTable

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.domain import json_text
-from modelyard.domain.canonical import digest, table_digest
-from modelyard.domain.json_text import canonical_json, json_encoder
+from modelyard.domain import canonical
+from modelyard.domain.canonical import canonical_json, digest, json_encoder, table_digest
 
 ROW_0 = "TFKydpYsmURbtXPF1Wdz3kXzqT4TUzTU7aLmV9s30C4"
 ROW_1 = "9MzGRfAETMmGOW0GuTkt8MvWOsootF2v1Mk6hTXrMLc"
@@ -63,7 +62,7 @@ def test_an_encoder_writes_what_json_does_with_and_without_its_accelerator(
         for _ in range(2):
             encode = json_encoder(dict, ("; ", "= "), sort_keys=sort_keys, ensure_ascii=ensure_ascii)
             assert "".join(encode(value, 0)) == expected
-            patch.setattr(json_text, "c_make_encoder", None)
+            patch.setattr(canonical, "c_make_encoder", None)
 
 
 def test_a_value_that_contains_itself_is_refused() -> None:

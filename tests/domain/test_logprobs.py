@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.domain.logprobs import TokenLogprob, token_bytes, trimmed
+from modelyard.domain.completion import TokenLogprob, token_bytes, trimmed
 
 anywhere: Any = st.characters(exclude_categories=())
 entries = st.lists(

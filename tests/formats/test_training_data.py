@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from example_counts import examples
-from modelyard.domain.completion import ContentPart, FinishReason, Message, Role, Tool, ToolCall
-from modelyard.domain.logprobs import TokenLogprob
+from modelyard.domain.completion import ContentPart, FinishReason, Message, Role, TokenLogprob, Tool, ToolCall
 from modelyard.domain.training import Example, History, RolloutError, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.errors import InvalidInput
 from modelyard.formats import training_data as training

@@ -14,7 +14,7 @@ import pytest
 from every_route import routes
 from http_client import Answer, Client
 from modelyard import open_platform
-from modelyard.domain.idempotency import LIFETIME, AnsweredRequest
+from modelyard.domain.identity import LIFETIME, AnsweredRequest
 from modelyard.domain.models import TrajectoryLog
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.training import Dataset

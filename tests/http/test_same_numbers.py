@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from example_counts import examples
 from modelyard import Platform, open_platform
+from modelyard.domain.evaluation.aggregate import MetricSummary
 from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.run import EvaluationRun
-from modelyard.domain.evaluation.summary import MetricSummary
 
 COUNTS = ("scored", "unscored", "scorer_errors", "model_errors")
 PLACE = "/v2/local/demo"

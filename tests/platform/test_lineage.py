@@ -8,7 +8,7 @@ import pytest
 
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.job import Job, JobKind
-from modelyard.domain.lineage import TrainedStep
+from modelyard.domain.promotion import TrainedStep
 from modelyard.errors import NotFound
 from modelyard.platform import lineage as service
 from modelyard.platform.catalogue.service import Catalogue

@@ -11,7 +11,7 @@ import pytest
 from http_client import client_of
 from kept_files import schema
 from modelyard import Platform, open_platform
-from modelyard.domain.evaluation.prediction import Score
+from modelyard.domain.evaluation.run import Score
 from modelyard.domain.identity import Limits, Principal, Scope
 from modelyard.domain.job import Job
 from modelyard.errors import RateLimited

@@ -24,12 +24,12 @@ from modelyard.domain.completion import (
     Message,
     ResponseType,
     Role,
+    TokenLogprob,
     ToolCall,
     ToolCallDelta,
     ToolMode,
 )
 from modelyard.domain.frozen_fast import maker
-from modelyard.domain.logprobs import TokenLogprob
 from modelyard.protocols import Capabilities, Deltas, ServedModel
 
 _text_delta = maker(Delta)

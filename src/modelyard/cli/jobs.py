@@ -20,8 +20,7 @@ from modelyard.cli.terminal import (
     show_values,
     store_option,
 )
-from modelyard.domain.job import JobStatus
-from modelyard.domain.job_summary import JobSummary
+from modelyard.domain.job import JobStatus, JobSummary
 from modelyard.domain.training import TrainingEvent
 from modelyard.platform.platform import Platform
 

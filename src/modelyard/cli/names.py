@@ -6,8 +6,7 @@ import click
 
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.identity import ApiKey
-from modelyard.domain.job import JobKind
-from modelyard.domain.job_summary import JobSummary
+from modelyard.domain.job import JobKind, JobSummary
 from modelyard.errors import ModelyardError
 from modelyard.platform.platform import Platform
 from modelyard.report.numbers import id_text, ref_text

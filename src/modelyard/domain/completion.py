@@ -1,6 +1,6 @@
-"""Completions: the request, the deltas of an answer, and the completion that they fold into (specification 2.2)."""
+"""Completions: the request, the deltas of an answer, and the completion that they fold into (specification 2)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -8,9 +8,38 @@ from typing import Any
 import attrs
 
 from modelyard.domain.frozen_fast import copies, quick_init
-from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping, sequence_field
 from modelyard.errors import Problem
+
+
+@attrs.frozen
+class TokenLogprob:
+    """A token and its natural-log probability (<= 0). An end-of-turn token has empty text and bytes. `rank` counts from
+    1, the likeliest; tokens of a prompt have it."""
+
+    token: str
+    logprob: float
+    bytes: tuple[int, ...] | None = None
+    top: "tuple[TokenLogprob, ...]" = ()
+    id: int | None = None
+    rank: int | None = None
+
+
+def token_bytes(entry: TokenLogprob) -> bytes:
+    return entry.token.encode("utf-8", "surrogatepass") if entry.bytes is None else bytes(entry.bytes)
+
+
+def trimmed(entries: Iterable[TokenLogprob], size: int) -> list[TokenLogprob]:
+    """Cut the entries after `size` bytes. An entry beyond them keeps its log-probability and loses its text."""
+    kept = []
+    for entry in entries:
+        raw = token_bytes(entry)
+        if len(raw) > size:
+            raw = raw[:size]
+            entry = attrs.evolve(entry, token=raw.decode(errors="replace"), bytes=tuple(raw))
+        kept.append(entry)
+        size -= len(raw)
+    return kept
 
 
 class Role(StrEnum):

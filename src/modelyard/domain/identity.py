@@ -1,4 +1,4 @@
-"""Who calls, and what they may use: principals, scopes, API keys (specification 5)."""
+"""Who calls, what they may use, and the requests that they named by an idempotency key (specification 5)."""
 
 import re
 from datetime import datetime
@@ -6,6 +6,7 @@ from functools import cached_property
 
 import attrs
 
+from modelyard.domain.canonical import digest
 from modelyard.domain.frozen_fast import maker, quick_init
 from modelyard.domain.record import Index, Record, sequence_field
 from modelyard.errors import Forbidden, InvalidInput, Problem
@@ -198,6 +199,49 @@ def require_host(principal: Principal) -> None:
         raise Forbidden("only the host may do this")
 
 
+LIFETIME = 24 * 3600.0
+EXPIRED_AT_ONCE = 10
+"""With each answer that is added, more than one is removed, so that expired ones become fewer."""
+
+
+KEY_PATTERN = "[!-~]{1,255}"
+
+
+def check_idempotency_key(key: str | None) -> str | None:
+    """Check that a key is 1 to 255 visible ASCII characters; None means no key. Raises `InvalidInput`."""
+    if key is not None and not re.fullmatch(KEY_PATTERN, key):
+        raise InvalidInput.at("idempotency_key", msg="must be 1 to 255 visible ASCII characters")
+    return key
+
+
+@attrs.frozen
+class KeyedRequest:
+    principal: Principal
+    key: str
+    request: str
+
+    @property
+    def id(self) -> str:
+        caller, scope = self.principal, self.principal.scope
+        projects = None if scope.projects is None else sorted(scope.projects)
+        return digest([scope.entity, projects, caller.entity, caller.name, caller.key_id, self.key])
+
+    def answered(self, answer: str, time: float) -> "AnsweredRequest":
+        return AnsweredRequest(self.id, self.principal.entity, self.request, answer, time)
+
+
+@attrs.frozen
+class AnsweredRequest:
+    id: str
+    entity: str
+    request: str
+    answer: str
+    answered_at: float
+
+    def expired(self, time: float) -> bool:
+        return time - self.answered_at >= LIFETIME
+
+
 RECORDS = (
     Record(
         BrowserSession,
@@ -212,5 +256,11 @@ RECORDS = (
         unique={"digest": ("digest",)},
         indexes={"by_entity": Index(("entity",)), "all": Index(())},
         sequence="seq",
+    ),
+    Record(
+        AnsweredRequest,
+        "answered_requests",
+        ("id",),
+        indexes={"by_age": Index((), ("answered_at",)), "by_entity": Index(("entity",))},
     ),
 )

@@ -1,4 +1,4 @@
-"""Jobs, the values of the queue. The rules by which they change are functions of a transaction in `platform.jobs`."""
+"""Jobs, the values of the queue, and their summary. The rules by which they change are functions of a transaction."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -310,3 +310,43 @@ RECORDS = (
         erased_with={JobEvent: "by_event"},
     ),
 )
+
+
+@attrs.frozen
+class JobSummary:
+    """A job of any kind in short. `subject` is the id of what it works on: a model, or an evaluation run. `progress` is
+    its last recorded step, or row, of `total`. `waiting_for` is a reason to wait other than the queue, or None."""
+
+    id: str
+    kind: str
+    status: JobStatus
+    entity: str
+    project: str
+    subject: str
+    progress: int
+    total: int | None
+    attempts: int
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    error_message: str | None
+    waiting_for: str | None = None
+
+    @classmethod
+    def of(cls, job: Job, progress: JobProgress, waiting_for: str | None = None) -> "JobSummary":
+        return cls(
+            job.id,
+            job.kind,
+            job.status,
+            job.entity,
+            job.project,
+            job.subject,
+            progress.step,
+            progress.total,
+            job.attempts,
+            job.created_at,
+            job.started_at,
+            job.ended_at,
+            job.error_message,
+            waiting_for,
+        )

@@ -8,19 +8,15 @@ from typing import Any
 from modelyard.domain import (
     catalogue,
     completion,
-    idempotency,
     identity,
     job,
     models,
-    process,
-    retention,
     training,
     usage,
     worker,
 )
 from modelyard.domain import promotion as alias
 from modelyard.domain.evaluation import objects as versioned
-from modelyard.domain.evaluation import prediction
 from modelyard.domain.evaluation import run as evaluation
 from modelyard.domain.record import Record
 from modelyard.part import Part, standard_parts
@@ -62,17 +58,13 @@ _CORE = tuple(
             completion,
             identity,
             usage,
-            process,
             job,
             worker,
             models,
             training,
-            retention,
             alias,
             evaluation,
-            prediction,
             versioned,
-            idempotency,
         ),
     )
 )

@@ -7,9 +7,8 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.completion import Choice, FinishReason, Message, Role, Tool
+from modelyard.domain.completion import Choice, FinishReason, Message, Role, TokenLogprob, Tool
 from modelyard.domain.job import Job, JobProgress, JobStatus
-from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.models import ARTIFACT_NAME
 from modelyard.domain.record import Index, Record, frozen_mapping
 from modelyard.errors import InvalidInput

@@ -1,10 +1,14 @@
-"""Workers that have announced themselves, and their processes, as the other processes see them."""
+"""Processes and workers, as other processes see them, and the resources that jobs request of them."""
 
+from collections.abc import Iterable, Mapping
 from datetime import datetime
+from typing import Any, Self, TypedDict
 
 import attrs
 
+from modelyard.domain import job
 from modelyard.domain.record import Index, Record
+from modelyard.errors import InvalidInput, Problem
 
 
 @attrs.frozen
@@ -34,6 +38,39 @@ class WorkerRecord:
 
 WORKER = "worker"
 
+
+@attrs.frozen
+class ProcessRecord:
+    """A platform that holds admissions, as the other processes see it. `beat` grows while it lives, `beat_at` is when
+    it last grew. `machine` and `process` name where it runs. `silent_at` is when another process first saw it silent
+    for a lease, and None after each beat. Times are in seconds since the epoch, of the store's clock."""
+
+    id: str
+    machine: str
+    process: str
+    beat: int
+    beat_at: float
+    silent_at: float | None = None
+
+    def beaten(self, time: float) -> "ProcessRecord":
+        return attrs.evolve(self, beat=self.beat + 1, beat_at=time, silent_at=None)
+
+    def observed(self, time: float, lease: float) -> "ProcessRecord":
+        """Return the record as observed at `time`. A time stored by a clock that was ahead counts as now."""
+        beat_at, silent_at = min(self.beat_at, time), self.silent_at
+        if silent_at is not None:
+            silent_at = min(silent_at, time)
+        elif time - beat_at >= lease:
+            silent_at = time
+        return attrs.evolve(self, beat_at=beat_at, silent_at=silent_at)
+
+    def is_dead(self, time: float, lease: float) -> bool:
+        """Return whether it was silent for a lease before it was first observed silent, and for another lease since."""
+        return self.silent_at is not None and time - self.silent_at >= lease
+
+
+PROCESS = "process"
+
 RECORDS = (
     Record(WorkerProcess, "worker_processes", ("id",), indexes={"all": Index(())}, domain=(WORKER, "id")),
     Record(
@@ -43,4 +80,57 @@ RECORDS = (
         indexes={"all": Index(("kind",)), "by_process": Index(("process_id",))},
         domain=(WORKER, "process_id"),
     ),
+    Record(ProcessRecord, "processes", ("id",), indexes={"all": Index(())}, domain=(PROCESS, "id")),
 )
+
+
+MOST = 100_000
+
+
+class Resources(TypedDict, total=False):
+    accelerators: int
+    memory: int
+
+
+def check_resources(needs: Mapping[str, Any]) -> Resources:
+    known = Resources.__annotations__
+    if not isinstance(needs, Mapping):
+        raise InvalidInput.at("needs", msg=f"must be a mapping with {' and '.join(known)}")
+    problems = [
+        Problem(("needs", name), f"must be a whole number from 0 to {MOST}" if name in known else "is not known")
+        for name, amount in needs.items()
+        if name not in known or type(amount) is not int or not 0 <= amount <= MOST
+    ]
+    if problems:
+        raise InvalidInput(problems)
+    return Resources(accelerators=needs.get("accelerators", 0), memory=needs.get("memory", 0))
+
+
+@attrs.frozen
+class Capacity:
+    """What a worker gives to its jobs: so many accelerators, and so many GiB of memory; None means any number."""
+
+    accelerators: int | None = 0
+    memory: int | None = None
+
+    def gives(self, needs: "job.Needs") -> bool:
+        return _enough(self.accelerators, needs.accelerators) and _enough(self.memory, needs.memory)
+
+    def without(self, jobs: Iterable["job.Needs"]) -> Self:
+        running = list(jobs)
+        return type(self)(
+            _less(self.accelerators, sum(needs.accelerators for needs in running)),
+            _less(self.memory, sum(needs.memory for needs in running)),
+        )
+
+
+ANY = Capacity(None, None)
+"""The capacity of a cluster, which keeps a job waiting until there is room."""
+
+
+def _enough(there: int | None, needed: int) -> bool:
+    return there is None or needed <= max(there, 0)
+
+
+def _less(there: int | None, taken: int) -> int | None:
+    return None if there is None else there - taken

@@ -8,8 +8,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.completion import FinishReason, Message, Role
-from modelyard.domain.logprobs import TokenLogprob
+from modelyard.domain.completion import FinishReason, Message, Role, TokenLogprob
 from modelyard.domain.training import History, RolloutError, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.errors import InvalidInput
 from modelyard.formats.chat.messages import (

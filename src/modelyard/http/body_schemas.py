@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import attrs
 
-from modelyard.domain.evaluation.references import EVALUATION_KINDS, MAX_REF, MODEL_KINDS, reference_pattern
-from modelyard.domain.resources import MOST, Resources, check_resources
+from modelyard.domain.evaluation.objects import EVALUATION_KINDS, MAX_REF, MODEL_KINDS, reference_pattern
+from modelyard.domain.worker import MOST, Resources, check_resources
 from modelyard.formats.constraints import Length, Matching, Only, Unsupported, Within
 
 JsonSchema = dict[str, Any]

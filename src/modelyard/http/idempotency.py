@@ -10,7 +10,7 @@ from typing import TypeVar, cast
 import attrs
 
 from modelyard.domain.canonical import digest
-from modelyard.domain.idempotency import KEY_PATTERN, KeyedRequest, check_idempotency_key
+from modelyard.domain.identity import KEY_PATTERN, KeyedRequest, check_idempotency_key
 from modelyard.errors import InvalidInput
 from modelyard.http.message import JSON_HEADER, Response, dump, json_response
 from modelyard.http.route import Parameter, PlainHandler, RouteCall

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import attrs
 
-from modelyard.domain.paging import Order, Page
+from modelyard.domain.record import Order, Page
 from modelyard.errors import InvalidInput
 from modelyard.http.route import Parameter, RouteCall
 from modelyard.platform.listing import Listing

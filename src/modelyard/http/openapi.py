@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from modelyard.domain.evaluation.references import RefMode
+from modelyard.domain.evaluation.objects import RefMode
 from modelyard.domain.promotion import ALIAS_PATTERN
 from modelyard.errors import InvalidInput
 from modelyard.formats.constraints import NAME

@@ -6,7 +6,7 @@ from typing import Any, TypeVar, cast
 
 import attrs
 
-from modelyard.domain.idempotency import EXPIRED_AT_ONCE, AnsweredRequest, KeyedRequest
+from modelyard.domain.identity import EXPIRED_AT_ONCE, AnsweredRequest, KeyedRequest
 from modelyard.errors import IdempotencyKeyUsed
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.platform import Platform

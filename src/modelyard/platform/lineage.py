@@ -7,13 +7,19 @@ from itertools import islice
 from typing import Protocol, TypeVar
 
 from modelyard.domain.completion import StoredCompletion
-from modelyard.domain.evaluation.references import ObjectRef, RefKind
+from modelyard.domain.evaluation.objects import ObjectRef, RefKind
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job
-from modelyard.domain.lineage import CheckpointLineage, CompletionLineage, RunLineage, TrainedStep, checkpoint_ref
 from modelyard.domain.models import Checkpoint, Model, ModelName, Tombstone
-from modelyard.domain.promotion import Alias
+from modelyard.domain.promotion import (
+    Alias,
+    CheckpointLineage,
+    CompletionLineage,
+    RunLineage,
+    TrainedStep,
+    checkpoint_ref,
+)
 from modelyard.domain.record import EMPTY
 from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import NotFound

@@ -5,7 +5,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
-from modelyard.domain.paging import DEFAULT_LIMIT, Page, check_limit
+from modelyard.domain.record import DEFAULT_LIMIT, Page, check_limit
 from modelyard.report import records
 from modelyard.threads import TenantThreads, run_in
 

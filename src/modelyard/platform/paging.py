@@ -7,8 +7,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from modelyard.domain.identity import Principal, check_name
-from modelyard.domain.paging import Order
-from modelyard.domain.record import KEY, declaration_of
+from modelyard.domain.record import KEY, Order, declaration_of
 from modelyard.errors import InvalidInput, Problem
 from modelyard.platform.listing import BATCH, Cursor, Listing, accept_all, in_batches
 from modelyard.platform.runtime import Runtime

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from modelyard import process_identity
-from modelyard.domain import resources
+from modelyard.domain import worker
 from modelyard.domain.identity import Principal, check_name, require_host
 from modelyard.errors import InvalidInput
 from modelyard.part import Notes, Site
@@ -188,7 +188,7 @@ class Platform(OpenedWith, StandardResources):
         more to other workers; None means any number.
         """
         self._require_host()
-        capacity = resources.Capacity(accelerators, memory)
+        capacity = worker.Capacity(accelerators, memory)
         executor = executor or self._life.executor(concurrency)
         return worker_service.Worker(self._runtime, executor, concurrency, capacity)
 

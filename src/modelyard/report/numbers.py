@@ -3,11 +3,11 @@
 import re
 from decimal import Decimal
 
+from modelyard.domain.evaluation.aggregate import Aggregate
 from modelyard.domain.evaluation.comparison import MetricComparison
 from modelyard.domain.evaluation.metrics import MetricKind
-from modelyard.domain.evaluation.references import ObjectRef
+from modelyard.domain.evaluation.objects import ObjectRef
 from modelyard.domain.evaluation.statistics import Interval
-from modelyard.domain.evaluation.summary import Aggregate
 from modelyard.report.table import printable
 
 NONE = "–"

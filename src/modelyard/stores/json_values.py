@@ -8,7 +8,7 @@ from operator import is_
 from types import MappingProxyType, NoneType
 from typing import Any
 
-from modelyard.domain.json_text import json_encoder
+from modelyard.domain.canonical import json_encoder
 from modelyard.domain.record import EMPTY
 
 MAX_DEPTH = 100

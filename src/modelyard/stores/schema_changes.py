@@ -7,9 +7,8 @@ until they restart; no change rewrites what a column means.
 from collections.abc import Iterable, Sequence
 
 from modelyard.domain.completion import StoredCompletion
-from modelyard.domain.evaluation.prediction import Score
-from modelyard.domain.idempotency import AnsweredRequest
-from modelyard.domain.identity import ApiKey, BrowserSession
+from modelyard.domain.evaluation.run import Score
+from modelyard.domain.identity import AnsweredRequest, ApiKey, BrowserSession
 from modelyard.domain.job import Job, JobEvent, JobProgress
 from modelyard.domain.usage import Budget, LedgerEntry
 from modelyard.domain.worker import WorkerProcess, WorkerRecord

@@ -7,8 +7,15 @@ from modelyard.lazy import defer_modules, lazy_exports
 defer_modules(__name__, "methods")
 
 if TYPE_CHECKING:
-    from modelyard.domain.token_losses import TOKEN_LOSSES, token_objective
-    from modelyard.domain.training_run import AdamParams, AdapterConfig, Loss, Objective, TargetRow
+    from modelyard.domain.training_run import (
+        TOKEN_LOSSES,
+        AdamParams,
+        AdapterConfig,
+        Loss,
+        Objective,
+        TargetRow,
+        token_objective,
+    )
     from modelyard.formats.safetensors import Tensor, write_tensors
     from modelyard.trainers.loop import Learner, Plan, Policies, TrainableTurns, Turn, run
     from modelyard.trainers.losses import policy_loss, supervised_loss
@@ -17,8 +24,15 @@ else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "domain.token_losses": ("TOKEN_LOSSES", "token_objective"),
-            "domain.training_run": ("AdamParams", "AdapterConfig", "Loss", "Objective", "TargetRow"),
+            "domain.training_run": (
+                "TOKEN_LOSSES",
+                "AdamParams",
+                "AdapterConfig",
+                "Loss",
+                "Objective",
+                "TargetRow",
+                "token_objective",
+            ),
             "formats.safetensors": ("Tensor", "write_tensors"),
             "trainers.loop": ("Learner", "Plan", "Policies", "TrainableTurns", "Turn", "run"),
             "trainers.losses": ("policy_loss", "supervised_loss"),

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.domain.canonical import MAX_TEXT, digest
-from modelyard.domain.evaluation.aggregate import MAX_METRICS, MAX_TEXTS, OTHERS, aggregate
+from modelyard.domain.evaluation.aggregate import MAX_METRICS, MAX_TEXTS, OTHERS, Aggregate, MetricSummary, aggregate
 from modelyard.domain.evaluation.metrics import (
     Metric,
     MetricKind,
@@ -23,11 +23,10 @@ from modelyard.domain.evaluation.metrics import (
     leaves,
     metric_names,
     readings,
+    reducer_of,
     rows,
 )
-from modelyard.domain.evaluation.prediction import Prediction, Score
-from modelyard.domain.evaluation.reducers import reducer_of
-from modelyard.domain.evaluation.summary import Aggregate, MetricSummary
+from modelyard.domain.evaluation.run import Prediction, Score
 from modelyard.errors import InvalidInput
 
 NOW = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.domain.evaluation.formula import FormulaError, read_formula
 from modelyard.domain.evaluation.scorer_rules import rule_of
-from modelyard.domain.evaluation.scorers import LlmJudge, Unscored
+from modelyard.domain.evaluation.scorers import FormulaError, LlmJudge, Unscored, read_formula
 from modelyard.errors import InvalidInput
 
 SAME = {"type": "exact_match", "expected": "answer"}

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.aggregate import aggregate
-from modelyard.domain.evaluation.compare import compare
 from modelyard.domain.evaluation.comparison import Comparison, MetricComparison, Verdict, rows_needed
 from modelyard.domain.evaluation.metrics import ScoredPrediction
-from modelyard.domain.evaluation.prediction import Prediction, Score
+from modelyard.domain.evaluation.pairing import compare
+from modelyard.domain.evaluation.run import Prediction, Score
 from modelyard.errors import InvalidInput
 
 NOW = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)

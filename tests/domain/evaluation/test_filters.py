@@ -23,7 +23,7 @@ from modelyard.domain.evaluation.filters import (
     scorer_keys,
 )
 from modelyard.domain.evaluation.metrics import ScoredPrediction
-from modelyard.domain.evaluation.prediction import Prediction, Score
+from modelyard.domain.evaluation.run import Prediction, Score
 from modelyard.errors import CallerError
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

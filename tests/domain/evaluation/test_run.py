@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.domain.evaluation.references import (
+from modelyard.domain.evaluation.objects import (
     EVALUATION_KINDS,
     MODEL_KINDS,
     ObjectRef,

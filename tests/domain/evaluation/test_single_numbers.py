@@ -9,14 +9,12 @@ from hypothesis import strategies as st
 
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation import aggregate as aggregating
-from modelyard.domain.evaluation import compare as comparing
-from modelyard.domain.evaluation import number_rows_fast
-from modelyard.domain.evaluation.aggregate import aggregate, aggregate_means
-from modelyard.domain.evaluation.compare import compare
+from modelyard.domain.evaluation import number_rows_fast, pairing
+from modelyard.domain.evaluation.aggregate import aggregate, aggregate_means, run_summary
 from modelyard.domain.evaluation.comparison import Comparison
 from modelyard.domain.evaluation.metrics import ScoredPrediction
-from modelyard.domain.evaluation.prediction import Prediction, Score
-from modelyard.domain.evaluation.summary import run_summary
+from modelyard.domain.evaluation.pairing import compare
+from modelyard.domain.evaluation.run import Prediction, Score
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SCORERS = ("weave:///local/p/object/tone:v0", "wandb-artifact:///local/p/tone:v0", "weave:///local/p/object/facts:v0")
@@ -74,7 +72,7 @@ def test_the_short_way_comes_to_the_same_as_the_general_one(
 
 def test_rows_with_one_number_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[object] = []
-    monkeypatch.setattr(comparing._Pairing, "_take", lambda self, pair: taken.append(pair))
+    monkeypatch.setattr(pairing._Pairing, "_take", lambda self, pair: taken.append(pair))
     run: dict[int, Any] = {number: [(None, [(SCORERS[0], number / 7)])] for number in range(500)}
     run[250] = [("failed", [])]
     assert compared(run, run).rows == 500
@@ -83,7 +81,7 @@ def test_rows_with_one_number_take_the_short_way(monkeypatch: pytest.MonkeyPatch
 
 def test_a_row_that_one_run_lacks_leaves_the_others_on_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[object] = []
-    monkeypatch.setattr(comparing._Pairing, "_take", lambda self, pair: taken.append(pair))
+    monkeypatch.setattr(pairing._Pairing, "_take", lambda self, pair: taken.append(pair))
     run: dict[int, Any] = {number: [(None, [(SCORERS[0], number / 7)])] for number in range(500)}
     found = compared(run, {number: of_row for number, of_row in run.items() if number % 50})
     assert (found.rows, found.only_baseline) == (490, 10)

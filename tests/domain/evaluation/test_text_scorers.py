@@ -9,10 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard import ScriptedBackend, open_platform
-from modelyard.domain.evaluation.scorer_rules import rule_of
+from modelyard.domain.evaluation.scorer_rules import (
+    Fuzzy,
+    JsonPath,
+    OneOf,
+    RougeL,
+    TokenF1,
+    ToolCalls,
+    common_subsequence,
+    rule_of,
+)
 from modelyard.domain.evaluation.scorers import MAX_OUTPUT, Unscored
-from modelyard.domain.evaluation.structure_scorers import JsonPath, ToolCalls
-from modelyard.domain.evaluation.text_scorers import Fuzzy, OneOf, RougeL, TokenF1, common_subsequence
 from modelyard.errors import InvalidInput
 from modelyard.parts.scripted.backend import call, say
 

@@ -9,8 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
-from modelyard.domain.completion import FinishReason, Message, Role, Tool, ToolCall
-from modelyard.domain.logprobs import TokenLogprob
+from modelyard.domain.completion import FinishReason, Message, Role, TokenLogprob, Tool, ToolCall
 from modelyard.domain.training import Example, History, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.engines.tabular.adapter_file import ADAPTER_FILE, read_adapter

@@ -14,11 +14,11 @@ from modelyard.domain.completion import (
     FinishReason,
     Message,
     Role,
+    TokenLogprob,
     ToolCall,
     ToolCallDelta,
     Usage,
 )
-from modelyard.domain.logprobs import TokenLogprob
 from modelyard.formats.chat.response import completion_json
 from modelyard.formats.chat.sse import DONE
 from modelyard.formats.chat.stream import Chunks

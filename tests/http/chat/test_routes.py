@@ -13,8 +13,7 @@ import pytest
 
 from modelyard.compose import open_platform
 from modelyard.domain.catalogue import CatalogueEntry, Quantization
-from modelyard.domain.completion import Delta, FinishReason
-from modelyard.domain.logprobs import TokenLogprob
+from modelyard.domain.completion import Delta, FinishReason, TokenLogprob
 from modelyard.errors import BackendError, Overloaded, QueueFull
 from modelyard.formats.chat.request import WITHOUT_EFFECT
 from modelyard.http.answer_stream import JOINED

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from modelyard.domain.job import JobKind, JobStatus
 from modelyard.domain.models import Model
-from modelyard.domain.paging import Page
+from modelyard.domain.record import Page
 from modelyard.domain.training import TrainingEvent, TrainingJob
 from modelyard.domain.training_config import RLConfig
 from modelyard.errors import InvalidInput, UnsupportedParameter

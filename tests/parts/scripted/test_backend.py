@@ -13,10 +13,10 @@ from modelyard.domain.completion import (
     FinishReason,
     Message,
     Role,
+    TokenLogprob,
     ToolCall,
     Usage,
 )
-from modelyard.domain.logprobs import TokenLogprob
 from modelyard.errors import NoAnswerPrepared, Overloaded
 from modelyard.parts.scripted.backend import ScriptedBackend
 from modelyard.platform.chat.assembly import fold_choice

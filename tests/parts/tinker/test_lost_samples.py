@@ -12,7 +12,7 @@ import pytest
 
 from driven_runs import BASE, SETTINGS
 from modelyard import Platform, open_platform
-from modelyard.domain.process import ProcessRecord
+from modelyard.domain.worker import ProcessRecord
 from modelyard.flow import Transact
 from modelyard.parts.tinker.records import FutureStatus, SamplingSession
 from modelyard.parts.tinker.samplers import Begin, RunningSamples

@@ -10,8 +10,7 @@ import torch
 from local_models import SHAPE, base_model
 from training_kit import TINY, learner_of, micro, trainer_of
 
-from modelyard.domain.completion import Message, Role
-from modelyard.domain.logprobs import TokenLogprob
+from modelyard.domain.completion import Message, Role, TokenLogprob
 from modelyard.domain.training import Example, History, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig, SFTConfig
 from modelyard.errors import InvalidInput, TrainingError

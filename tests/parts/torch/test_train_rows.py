@@ -9,8 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from training_kit import micro
 
-from modelyard.domain.completion import FinishReason, Message, Role, Tool, ToolCall
-from modelyard.domain.logprobs import TokenLogprob
+from modelyard.domain.completion import FinishReason, Message, Role, TokenLogprob, Tool, ToolCall
 from modelyard.domain.training import Example, History, SampledChoice, Trajectory
 from modelyard.errors import InvalidInput
 from modelyard.parts.torch.tokenizer import ChatTokenizer

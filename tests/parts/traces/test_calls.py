@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modelyard import Platform, open_platform
+from modelyard.domain.canonical import canonical_json
 from modelyard.domain.evaluation.filters import field
-from modelyard.domain.json_text import canonical_json
 from modelyard.errors import Conflict, Forbidden, InvalidInput, NotFound, ObjectDeleted
 from modelyard.parts.traces import call_query
 from modelyard.parts.traces.call_filter import CallFilter

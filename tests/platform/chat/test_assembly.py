@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Message, Role, ToolCallDelta, Usage
-from modelyard.domain.logprobs import TokenLogprob
+from modelyard.domain.completion import (
+    CompletionRequest,
+    Delta,
+    FinishReason,
+    Message,
+    Role,
+    TokenLogprob,
+    ToolCallDelta,
+    Usage,
+)
 from modelyard.platform.chat.assembly import ResponseAssembler
 from modelyard.protocols import Deltas
 

@@ -30,6 +30,7 @@ from modelyard.domain.completion import (
     ResponseType,
     Role,
     Sampling,
+    TokenLogprob,
     Tool,
     ToolCallDelta,
     ToolChoice,
@@ -38,7 +39,6 @@ from modelyard.domain.completion import (
 )
 from modelyard.domain.events import CompletionBooked, CompletionFailed
 from modelyard.domain.identity import Attribution, Principal, Scope, host
-from modelyard.domain.logprobs import TokenLogprob
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.usage import LedgerEntry
 from modelyard.errors import (

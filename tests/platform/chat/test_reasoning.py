@@ -6,8 +6,16 @@ import pytest
 
 from modelyard import ScriptedBackend, open_platform
 from modelyard.backends import EchoBackend, Fallback, call, reasoning, say
-from modelyard.domain.completion import Choice, CompletionRequest, Delta, FinishReason, Message, Role, Usage
-from modelyard.domain.logprobs import TokenLogprob
+from modelyard.domain.completion import (
+    Choice,
+    CompletionRequest,
+    Delta,
+    FinishReason,
+    Message,
+    Role,
+    TokenLogprob,
+    Usage,
+)
 from modelyard.errors import BackendError
 from modelyard.platform.chat.assembly import ResponseAssembler
 

@@ -14,9 +14,8 @@ from modelyard import open_platform
 from modelyard.backends import EchoBackend
 from modelyard.clock import SystemClock
 from modelyard.domain.catalogue import Pricing
-from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, ToolCallDelta, Usage
+from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, TokenLogprob, ToolCallDelta, Usage
 from modelyard.domain.identity import Limits, Principal, Scope
-from modelyard.domain.logprobs import TokenLogprob
 from modelyard.errors import ModelyardError
 from modelyard.platform.chat import pipeline, short_ways_fast
 from modelyard.platform.platform import Platform

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.domain.job import JobStatus
-from modelyard.domain.models import Checkpoint
-from modelyard.domain.retention import Retention
+from modelyard.domain.models import Checkpoint, Retention
 from modelyard.errors import Conflict, InvalidInput, NotFound
 from modelyard.protocols import Started, Trained
 

@@ -11,8 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.compose import open_platform
 from modelyard.domain.canonical import digest
-from modelyard.domain.evaluation.objects import ObjectAlias, ObjectKind, ObjectVersion
-from modelyard.domain.evaluation.references import ObjectRef
+from modelyard.domain.evaluation.objects import ObjectAlias, ObjectKind, ObjectRef, ObjectVersion
 from modelyard.domain.identity import Principal, Scope
 from modelyard.errors import Forbidden, InvalidInput, NotFound, ObjectDeleted, StorageFull
 from modelyard.platform.evaluations.objects import Objects

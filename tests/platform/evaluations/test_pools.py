@@ -12,8 +12,7 @@ from modelyard import open_platform
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import CompletionRequest
-from modelyard.domain.evaluation.prediction import Prediction
-from modelyard.domain.evaluation.run import Outcome
+from modelyard.domain.evaluation.run import Outcome, Prediction
 from modelyard.domain.events import CompletionBooked
 from modelyard.domain.usage import LedgerEntry
 from modelyard.parts.scripted.backend import ScriptedBackend

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from example_counts import examples
 from modelyard.compose import open_platform
 from modelyard.domain.canonical import digest
-from modelyard.domain.evaluation.prediction import Prediction, Score
-from modelyard.domain.evaluation.run import EvaluationRun, RunState
+from modelyard.domain.evaluation.run import EvaluationRun, Prediction, RunState, Score
 from modelyard.domain.identity import Principal, Scope
 from modelyard.errors import Conflict, Forbidden, InvalidInput, NotFound, RecordConflict, RunAlreadyFinished
 from modelyard.platform.evaluations.predictions import add_prediction

@@ -13,9 +13,8 @@ from example_counts import examples
 from modelyard import Sort, field
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.metrics import MetricKind
-from modelyard.domain.evaluation.prediction import Prediction, Score
-from modelyard.domain.evaluation.results_summary import LeafStats
-from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.domain.evaluation.results import LeafStats
+from modelyard.domain.evaluation.run import EvaluationRun, Prediction, Score
 from modelyard.errors import CallerError, Forbidden, InvalidInput
 from modelyard.platform.evaluations import stored_run as scored
 from modelyard.platform.evaluations.query import Results

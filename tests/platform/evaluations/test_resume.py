@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from example_counts import examples
-from modelyard.domain.evaluation.prediction import Prediction, Score
+from modelyard.domain.evaluation.run import Prediction, Score
 from modelyard.domain.evaluation.running_totals import RunningTotals
-from modelyard.platform.evaluations.job_rows import remaining_rows
 from modelyard.platform.evaluations.shards import RemainingRows, RowKey
+from modelyard.platform.evaluations.stored_rows import remaining_rows
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 

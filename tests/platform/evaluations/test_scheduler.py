@@ -19,8 +19,7 @@ from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.backends.echo import EchoBackend
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import CompletionRequest, Delta
-from modelyard.domain.evaluation.prediction import Prediction, Score, Source
-from modelyard.domain.evaluation.run import EvaluationRun, Outcome, RunState
+from modelyard.domain.evaluation.run import EvaluationRun, Outcome, Prediction, RunState, Score, Source
 from modelyard.domain.identity import Limits as KeyLimits
 from modelyard.domain.identity import Principal, Scope, host
 from modelyard.domain.job import Job, JobEvent, JobProgress, JobStatus
@@ -151,7 +150,7 @@ def world(request: pytest.FixtureRequest, yard_file: Path) -> Iterator[World]:
 @pytest.fixture
 def row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Finished rows wait for no others before they are committed."""
-    monkeypatch.setattr("modelyard.platform.evaluations.row.COMMITTED_TOGETHER", 1)
+    monkeypatch.setattr("modelyard.platform.evaluations.row_evaluation.COMMITTED_TOGETHER", 1)
 
 
 def numbered(count: int) -> list[dict[str, Any]]:
@@ -650,7 +649,7 @@ def test_resuming_repeats_no_row_that_was_stored_and_ends_as_if_nothing_had_happ
     count: int, concurrency: int, breaks_at: int, together: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("modelyard.platform.evaluations.row.COMMITTED_TOGETHER", together)
+        patch.setattr("modelyard.platform.evaluations.row_evaluation.COMMITTED_TOGETHER", together)
         check_resuming(count, concurrency, breaks_at, concurrency + together - 1)
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from example_counts import examples
 from modelyard import Platform, open_platform
 from modelyard.domain.evaluation import number_rows_fast
-from modelyard.domain.evaluation.compare import compare, compare_pages
 from modelyard.domain.evaluation.metrics import ScoredPrediction, rows
-from modelyard.domain.evaluation.prediction import Prediction, PredictionView, Score, ScoreView
+from modelyard.domain.evaluation.pairing import compare, compare_pages
+from modelyard.domain.evaluation.run import Prediction, PredictionView, Score, ScoreView
 from modelyard.platform import paging as listing
 from modelyard.platform.evaluations import stored_run as service
 from modelyard.platform.evaluations.stored_run import RowFinder, StoredRun, scores_of

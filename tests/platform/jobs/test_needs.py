@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from modelyard.domain.job import JobKind, JobStatus, Needs
-from modelyard.domain.resources import ANY, Capacity
+from modelyard.domain.worker import ANY, Capacity
 from modelyard.errors import InvalidInput
 from modelyard.executors.inline import InlineExecutor
 from modelyard.platform.jobs.runner import Runner

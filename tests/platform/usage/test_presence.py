@@ -20,8 +20,8 @@ from modelyard.backends.echo import EchoBackend
 from modelyard.domain.catalogue import Pricing
 from modelyard.domain.completion import CompletionRequest, Delta
 from modelyard.domain.identity import Limits, Principal, Scope
-from modelyard.domain.process import ProcessRecord
 from modelyard.domain.usage import Admission
+from modelyard.domain.worker import ProcessRecord
 from modelyard.errors import BudgetExceeded, RateLimited, StoreClosed
 from modelyard.platform.usage.presence import presence_of, release_dead
 from modelyard.process_identity import ProcessName, machine

@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from modelyard import safe_regex
 from modelyard.backends.json_schema.schemas import Document, Loc, Schema, is_number, listed
 from modelyard.backends.json_schema.validation import fits
-from modelyard.domain import safe_regex
 from modelyard.domain.completion import CompletionRequest, ResponseType, Tool, ToolCall, ToolMode
 from modelyard.errors import InvalidInput
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
-from modelyard.domain import safe_regex
+from modelyard import safe_regex
 from modelyard.errors import InvalidInput
 
 Schema = Mapping[str, Any]

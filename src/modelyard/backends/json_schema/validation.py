@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from modelyard import safe_regex
 from modelyard.backends.json_schema.schemas import Document, Loc, Schema, listed, same
-from modelyard.domain import safe_regex
 
 
 def fits(document: Document, value: Any, schema: Any, loc: Loc, hops: int = 0) -> bool:

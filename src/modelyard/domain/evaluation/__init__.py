@@ -2,4 +2,4 @@
 
 from modelyard.lazy import defer_modules
 
-defer_modules(__name__, "objects", "prediction", "run")
+defer_modules(__name__, "objects", "run")

@@ -6,6 +6,7 @@ from enum import StrEnum
 import attrs
 
 from modelyard.domain.canonical import shortened
+from modelyard.domain.evaluation.aggregate import ReportOptions
 from modelyard.domain.evaluation.metrics import Metric, MetricKind, RunRow
 from modelyard.domain.evaluation.statistics import (
     Distribution,
@@ -20,7 +21,6 @@ from modelyard.domain.evaluation.statistics import (
     student,
     t_tail,
 )
-from modelyard.domain.evaluation.summary import ReportOptions
 from modelyard.errors import InvalidInput
 
 # ---- paired tests

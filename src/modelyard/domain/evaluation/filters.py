@@ -13,10 +13,10 @@ from typing import Any
 
 import attrs
 
+from modelyard.domain.canonical import canonical_json
 from modelyard.domain.evaluation.metrics import ScoredPrediction
-from modelyard.domain.evaluation.prediction import Score, ScoreView
-from modelyard.domain.evaluation.references import ObjectRef
-from modelyard.domain.json_text import canonical_json
+from modelyard.domain.evaluation.objects import ObjectRef
+from modelyard.domain.evaluation.run import Score, ScoreView
 from modelyard.errors import CallerError
 
 PREFIXES = ("scores.", "inputs.", "output.")

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.evaluation.metrics import LARGEST, Metric, MetricKind, RunRow, ScoredPrediction, metric_of, rows
-from modelyard.domain.evaluation.prediction import Score, ScoreView
+from modelyard.domain.evaluation.run import Score, ScoreView
 from modelyard.domain.record import EMPTY
 
 MANY = 128

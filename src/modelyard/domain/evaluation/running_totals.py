@@ -13,9 +13,8 @@ import attrs
 
 from modelyard.domain import usage as money
 from modelyard.domain.evaluation.metrics import readings
-from modelyard.domain.evaluation.prediction import Prediction, PredictionView, Score, ScoreView
-from modelyard.domain.evaluation.references import same_scheme
-from modelyard.domain.evaluation.run import Outcome
+from modelyard.domain.evaluation.objects import same_scheme
+from modelyard.domain.evaluation.run import Outcome, Prediction, PredictionView, Score, ScoreView
 from modelyard.domain.evaluation.statistics import quantile
 
 RATE = "rows/s"

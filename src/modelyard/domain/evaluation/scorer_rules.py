@@ -1,26 +1,230 @@
-"""The types of declarative scorers, and how one is read from JSON data."""
+"""The types of declarative scorers, those that read a text or a structure, and how one is read from JSON data."""
 
+import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+import re
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 import attrs
 
-from modelyard.domain.evaluation.formula import FormulaError, read_formula
 from modelyard.domain.evaluation.scorers import (
+    MAX_OUTPUT,
     Contains,
     DeclarativeScorer,
     ExactMatch,
+    FormulaError,
     JsonEqual,
     LlmJudge,
     Numeric,
+    OwnRule,
     RegularExpression,
+    Unscored,
+    read_formula,
+    same_json,
+    text_of,
 )
-from modelyard.domain.evaluation.structure_scorers import JsonPath, ToolCalls
-from modelyard.domain.evaluation.text_scorers import Fuzzy, OneOf, RougeL, TokenF1
 from modelyard.domain.record import frozen_mapping
 from modelyard.errors import InvalidInput, Problem
+
+_STEP = re.compile(r"""\.?([A-Za-z_][\w-]*)|\[(-?[0-9]{1,9})\]|\[(?:'([^']*)'|"([^"]*)")\]""")
+_NOTHING = object()
+
+
+@attrs.frozen
+class JsonPath(OwnRule):
+    """Whether the output is JSON that has the row's field `expected` at `path`, such as `$.items[0].name`.
+
+    A path names members (`.name` or `['any name']`) and places of a list (`[0]`; `[-1]` is the last). An output that is
+    not JSON, or has nothing there, scores False. Raises `InvalidInput` for another path.
+    """
+
+    type = "json_path"
+    path: str
+    expected: str = "expected"
+
+    def __attrs_post_init__(self) -> None:
+        _steps(self.path)
+
+    def score(self, output: Any, row: Mapping[str, Any]) -> bool:
+        wanted = row[self.expected]
+        try:
+            value = json.loads(output) if isinstance(output, str) else output
+        except (ValueError, RecursionError):
+            return False
+        for step in _steps(self.path):
+            value = _at(value, step)
+        return value is not _NOTHING and same_json(value, wanted)
+
+
+def _steps(path: str) -> list[str | int]:
+    steps: list[str | int] = []
+    at = 1 if path.startswith("$") else 0
+    while at < len(path):
+        found = _STEP.match(path, at)
+        if found is None:
+            raise InvalidInput.at("path", msg=f"cannot be read from {path[at:][:40]!r} on; write it as $.items[0].name")
+        name, place, quoted, other = found.groups()
+        steps.append(int(place) if place is not None else next(one for one in (name, quoted, other) if one is not None))
+        at = found.end()
+    return steps
+
+
+def _at(value: Any, step: str | int) -> Any:
+    if isinstance(step, str):
+        return value.get(step, _NOTHING) if isinstance(value, Mapping) else _NOTHING
+    there = isinstance(value, list | tuple) and -len(value) <= step < len(value)
+    return value[step] if there else _NOTHING
+
+
+@attrs.frozen
+class ToolCalls(OwnRule):
+    """Whether the output calls the tools in the row's field `expected`, in any order, and no others.
+
+    A call is an object with `name` and `arguments`, and the field holds one or a list of them; without `arguments` only
+    the name counts, as it does for all calls with `names_only`. An empty list expects that no tool is called.
+    """
+
+    type = "tool_calls"
+    expected: str = "expected"
+    names_only: bool = False
+
+    def score(self, output: Any, row: Mapping[str, Any]) -> bool:
+        wanted = row[self.expected]
+        given = _calls(output.get("tool_calls")) if isinstance(output, Mapping) else []
+        for call in _calls(wanted if isinstance(wanted, list | tuple) else [wanted]):
+            found = next((one for one in given if self._is(one, call)), None)
+            if found is None:
+                return False
+            given.remove(found)
+        return not given
+
+    def _is(self, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+        if given["name"] != wanted["name"]:
+            return False
+        return self.names_only or wanted["arguments"] is None or same_json(given["arguments"], wanted["arguments"])
+
+
+def _calls(value: Any) -> list[Mapping[str, Any]]:
+    """Return the calls; names and arguments may also lie below `function`, or be written as text."""
+    found: list[Mapping[str, Any]] = []
+    for one in value if isinstance(value, list | tuple) else ():
+        call = one.get("function", one) if isinstance(one, Mapping) else {"name": one}
+        found.append({"name": call.get("name"), "arguments": _arguments(call.get("arguments"))})
+    return found
+
+
+def _arguments(value: Any) -> Any:
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        return value
+
+
+_WORD = re.compile(r"\w+")
+_ARTICLE = frozenset({"a", "an", "the"})
+
+
+@attrs.frozen
+class OneOf(OwnRule):
+    """Whether the output is one of the texts in the row's field `expected`, ignoring white space around both."""
+
+    type = "one_of"
+    expected: str = "expected"
+    ignore_case: bool = False
+
+    def score(self, output: Any, row: Mapping[str, Any]) -> bool:
+        given, *wanted = (text.strip() for text in (text_of(output), *_texts(row[self.expected], self.expected)))
+        return _folded(given, self.ignore_case) in {_folded(text, self.ignore_case) for text in wanted}
+
+
+@attrs.frozen
+class Nearness(OwnRule):
+    expected: str = "expected"
+
+    def score(self, output: Any, row: Mapping[str, Any]) -> float:
+        given, wanted = text_of(output), _texts(row[self.expected], self.expected)
+        if max(map(len, (given, *wanted))) > MAX_OUTPUT:
+            raise Unscored(f"the output or what is expected has more than {MAX_OUTPUT} characters")
+        return max(self.nearness(given, text) for text in wanted)
+
+    @abstractmethod
+    def nearness(self, given: str, wanted: str) -> float: ...
+
+
+@attrs.frozen
+class Fuzzy(Nearness):
+    """The share of the characters of both texts that they have in common, in their order (indel similarity)."""
+
+    type = "fuzzy"
+    ignore_case: bool = False
+
+    def nearness(self, given: str, wanted: str) -> float:
+        """Return twice the longest common subsequence over the length of both."""
+        one, other = _folded(given, self.ignore_case), _folded(wanted, self.ignore_case)
+        return _overlap(common_subsequence(one, other), len(one), len(other))
+
+
+@attrs.frozen
+class TokenF1(Nearness):
+    """The F1 of the words of both texts in any order, without case, punctuation and English articles (as in SQuAD)."""
+
+    type = "token_f1"
+
+    def nearness(self, given: str, wanted: str) -> float:
+        """Return the harmonic mean of precision and recall of the tokens."""
+        one, other = (Counter(word for word in _words(text) if word not in _ARTICLE) for text in (given, wanted))
+        return _overlap((one & other).total(), one.total(), other.total())
+
+
+@attrs.frozen
+class RougeL(Nearness):
+    """ROUGE-L: the F1 of the longest sequence of words that both texts have in common, without case."""
+
+    type = "rouge_l"
+
+    def nearness(self, given: str, wanted: str) -> float:
+        one, other = _words(given), _words(wanted)
+        return _overlap(common_subsequence(one, other), len(one), len(other))
+
+
+def common_subsequence(one: Sequence[Hashable], other: Sequence[Hashable]) -> int:
+    """Return the length of the longest common subsequence: bit by bit in one integer, after Hyyro.
+
+    >>> common_subsequence("kitten", "sitting")
+    4
+    """
+    places: dict[Hashable, int] = {}
+    for at, item in enumerate(one):
+        places[item] = places.get(item, 0) | 1 << at
+    full = unmatched = (1 << len(one)) - 1
+    for item in other:
+        matched = unmatched & places.get(item, 0)
+        unmatched = ((unmatched + matched) | (unmatched - matched)) & full
+    return len(one) - unmatched.bit_count()
+
+
+def _overlap(common: int, one: int, other: int) -> float:
+    return 2 * common / (one + other) if one + other else 1.0
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.casefold())
+
+
+def _folded(text: str, ignore_case: bool) -> str:
+    return text.casefold() if ignore_case else text
+
+
+def _texts(expected: Any, field: str) -> list[str]:
+    found = [text_of(one) for one in expected] if isinstance(expected, list | tuple) else [text_of(expected)]
+    if not found:
+        raise Unscored(f"the row's {field!r} is empty")
+    return found
+
 
 MAX_PARTS = 20
 

@@ -1,11 +1,12 @@
-"""Declarative scorers: scorers that are data, stored with the run (specification 4.5). The version of a declarative
-scorer defines what it does, and any worker can run it. Each has bounds, so that no output can keep it busy."""
+"""Declarative scorers: scorers that are data, stored with the run (specification 4.5), and their formulas."""
 
+import ast
 import json
 import math
+import operator
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from functools import lru_cache
 from numbers import Integral, Real
@@ -14,7 +15,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from modelyard.domain import safe_regex as patterns
+from modelyard import safe_regex as patterns
 from modelyard.domain.record import EMPTY, frozen_mapping
 from modelyard.errors import InvalidInput
 
@@ -87,7 +88,7 @@ class Contains(OwnRule):
 class RegularExpression(OwnRule):
     """Whether a pattern matches somewhere in the output.
 
-    Patterns are of the simple kind of `domain.safe_regex`, which never backtracks. An output of more than `MAX_OUTPUT`
+    Patterns are of the simple kind of `safe_regex`, which never backtracks. An output of more than `MAX_OUTPUT`
     characters, or one that takes more than `MAX_WORK` steps, is not scored.
     """
 
@@ -284,3 +285,88 @@ def _budget(steps: int) -> patterns.Spend:
             raise Unscored(f"the search for the pattern took more than {steps} steps")
 
     return spend
+
+
+MAX_FORMULA = 1000
+
+_OPERATORS: Mapping[type, Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: math.pow,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+}
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    function.__name__: function for function in (min, max, abs, math.floor, math.ceil, math.exp, math.sqrt, math.log)
+}
+_MOST_ARGUMENTS: Mapping[str, float] = {"min": math.inf, "max": math.inf, "log": 2}
+
+
+class FormulaError(ValueError):
+    """A text is not a formula."""
+
+
+@attrs.frozen
+class Formula:
+    text: str
+    names: frozenset[str]
+
+    def value(self, numbers: Mapping[str, float]) -> float | None:
+        """Return its value; None if that is not a finite number, as after a division by 0."""
+        try:
+            found = float(_value(_body(self.text), numbers))
+        except (ArithmeticError, ValueError):
+            return None
+        return found if math.isfinite(found) else None
+
+
+@lru_cache(maxsize=256)
+def read_formula(text: str) -> Formula:
+    if len(text) > MAX_FORMULA:
+        raise FormulaError(f"has more than {MAX_FORMULA} characters")
+    try:
+        return Formula(text, frozenset(_names(_body(text))))
+    except FormulaError:
+        raise
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise FormulaError("is not a formula, such as 0.8 * right + 0.2 * short") from None
+
+
+@lru_cache(maxsize=256)
+def _body(text: str) -> ast.expr:
+    return ast.parse(text.strip().replace("^", "**"), mode="eval").body
+
+
+def _names(node: ast.expr) -> set[str]:
+    match node:
+        case ast.Constant(value=value) if type(value) in (int, float):
+            return set()
+        case ast.Name(id=name):
+            return {name}
+        case ast.UnaryOp(op=op, operand=operand) if type(op) in _OPERATORS:
+            return _names(operand)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return _names(left) | _names(right)
+        case ast.Call(func=ast.Name(id=name), args=[_, *_] as args, keywords=[]) if name in _FUNCTIONS:
+            if len(args) > _MOST_ARGUMENTS.get(name, 1):
+                raise FormulaError(f"gives {len(args)} arguments to {name}")
+            return set().union(*map(_names, args))
+    raise FormulaError(f"is not arithmetic at {ast.unparse(node)[:40]!r}")
+
+
+def _value(node: ast.expr, numbers: Mapping[str, float]) -> Any:
+    match node:
+        case ast.Constant(value=int() | float() as value):
+            return float(value)
+        case ast.Name(id=name):
+            return numbers[name]
+        case ast.UnaryOp(op=op, operand=operand):
+            return _OPERATORS[type(op)](_value(operand, numbers))
+        case ast.BinOp(left=left, op=op, right=right):
+            return _OPERATORS[type(op)](_value(left, numbers), _value(right, numbers))
+        case ast.Call(func=ast.Name(id=name), args=args):
+            values = [_value(argument, numbers) for argument in args]
+            return _FUNCTIONS[name](values) if name in ("min", "max") else _FUNCTIONS[name](*values)
+    raise AssertionError(node)

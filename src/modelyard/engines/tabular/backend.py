@@ -13,8 +13,7 @@ import attrs
 
 from modelyard.backends.sampling import check_token_ids, drawn, is_plain, most_likely, next_token
 from modelyard.domain.catalogue import CatalogueEntry, Pricing
-from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Sampling
-from modelyard.domain.logprobs import TokenLogprob
+from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Sampling, TokenLogprob
 from modelyard.engines.tabular.adapter_file import ADAPTER_FILE, read_adapter
 from modelyard.engines.tabular.base import BASE_MODELS, CAPABILITIES, PRICING, base_seed, conversation, tabular_entries
 from modelyard.engines.tabular.model import Adapter, Odds, PromptScorer, TabularModel, prompt_ids

@@ -5,8 +5,7 @@ from itertools import chain
 
 import attrs
 
-from modelyard.domain.completion import FinishReason, Message, Role, Tool
-from modelyard.domain.logprobs import TokenLogprob, token_bytes
+from modelyard.domain.completion import FinishReason, Message, Role, TokenLogprob, Tool, token_bytes
 from modelyard.domain.training import Example, History, SampledChoice, Trajectory
 from modelyard.domain.training_config import AssistantTurns
 from modelyard.engines.tabular.base import conversation

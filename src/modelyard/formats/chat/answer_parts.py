@@ -5,8 +5,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.completion import Usage
-from modelyard.domain.logprobs import TokenLogprob, token_bytes, trimmed
+from modelyard.domain.completion import TokenLogprob, Usage, token_bytes, trimmed
 from modelyard.formats.fields import each, mapping, natural, number, optional, refused, required, text
 
 TOKEN_DETAILS = ("prompt_tokens_details", "completion_tokens_details")

@@ -10,9 +10,8 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, ToolCallDelta, Usage
+from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, TokenLogprob, ToolCallDelta, Usage
 from modelyard.domain.frozen_fast import maker
-from modelyard.domain.logprobs import TokenLogprob
 from modelyard.errors import BackendError
 from modelyard.formats.chat.answer_parts import (
     fitting,

@@ -6,8 +6,7 @@ from typing import Any, Literal
 
 import attrs
 
-from modelyard.domain.completion import Choice, Completion, Message, Usage
-from modelyard.domain.logprobs import TokenLogprob
+from modelyard.domain.completion import Choice, Completion, Message, TokenLogprob, Usage
 from modelyard.formats.chat.messages import MessageToolCall, tool_call_object
 from modelyard.formats.json import dumps
 

@@ -7,9 +7,8 @@ from typing import Any, Literal, cast, get_args
 import attrs
 
 from modelyard import flow
-from modelyard.domain.evaluation.metrics import MetricKind
-from modelyard.domain.evaluation.prediction import Source
-from modelyard.domain.evaluation.reducers import EXPECTED, PATTERN
+from modelyard.domain.evaluation.metrics import EXPECTED, PATTERN, MetricKind
+from modelyard.domain.evaluation.run import Source
 from modelyard.errors import InvalidInput
 from modelyard.flow import Flow
 from modelyard.formats.constraints import Length, Matching

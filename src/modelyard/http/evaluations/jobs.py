@@ -7,9 +7,9 @@ from typing import Any, Literal, TypedDict
 
 import attrs
 
-from modelyard.domain.evaluation.references import EVALUATION_KINDS, MODEL_KINDS, RefKind, RefMode, reference_problem
+from modelyard.domain.evaluation.objects import EVALUATION_KINDS, MODEL_KINDS, RefKind, RefMode, reference_problem
 from modelyard.domain.evaluation.run import MAX_SHARDS, RunState, RunStatus
-from modelyard.domain.resources import Resources
+from modelyard.domain.worker import Resources
 from modelyard.errors import InvalidInput, NotFound, Problem
 from modelyard.formats.constraints import Length, Matching, Within
 from modelyard.http.body_schemas import EvaluationRef, ModelRef, NeedsBody, resources_of

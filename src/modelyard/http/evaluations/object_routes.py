@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from modelyard.domain.evaluation.objects import ObjectKind, ObjectVersion
-from modelyard.domain.evaluation.references import EVALUATION_KINDS, MODEL_KINDS, RefKind
+from modelyard.domain.evaluation.objects import EVALUATION_KINDS, MODEL_KINDS, ObjectKind, ObjectVersion, RefKind
 from modelyard.formats.json_stream import file_chunks
 from modelyard.http.evaluations.object_schemas import (
     DatasetCreate,

@@ -7,8 +7,8 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.evaluation.prediction import Prediction, Score, Source
-from modelyard.domain.evaluation.references import MODEL_KINDS
+from modelyard.domain.evaluation.objects import MODEL_KINDS
+from modelyard.domain.evaluation.run import Prediction, Score, Source
 from modelyard.formats.constraints import Length
 from modelyard.http.body_schemas import ModelRef
 from modelyard.http.evaluations.route import (

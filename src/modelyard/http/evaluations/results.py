@@ -10,8 +10,7 @@ import attrs
 
 from modelyard.domain.evaluation.filters import Expression
 from modelyard.domain.evaluation.metrics import FullScoredPrediction
-from modelyard.domain.evaluation.results import QueryOptions, ResultRow, Sort
-from modelyard.domain.evaluation.results_summary import LeafStats, RunSummary, tokens_of
+from modelyard.domain.evaluation.results import LeafStats, QueryOptions, ResultRow, RunSummary, Sort, tokens_of
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import Length, Within

@@ -8,7 +8,7 @@ from typing import Any, TypedDict, TypeVar, cast
 
 import attrs
 
-from modelyard.domain.evaluation.references import RefKind, RefMode, reference_problem
+from modelyard.domain.evaluation.objects import RefKind, RefMode, reference_problem
 from modelyard.domain.identity import check_name
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import Length

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import attrs
 
-from modelyard.domain.evaluation.references import EVALUATION_KINDS, MODEL_KINDS
+from modelyard.domain.evaluation.objects import EVALUATION_KINDS, MODEL_KINDS
 from modelyard.domain.evaluation.run import MAX_REASON, EvaluationRun, RunState
 from modelyard.formats.constraints import Length
 from modelyard.http.body_schemas import EvaluationRef, ModelRef

@@ -4,8 +4,8 @@ import re
 from functools import partial
 
 from modelyard.domain.models import Model, TrajectoryLog
-from modelyard.domain.paging import Page
 from modelyard.domain.promotion import Promotion, check_alias
+from modelyard.domain.record import Page
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.converter import structure
 from modelyard.http.idempotency import IDEMPOTENCY_KEY, creating

@@ -10,7 +10,7 @@ from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind
 from modelyard.domain.models import Checkpoint, Model, ModelName
-from modelyard.domain.paging import Order
+from modelyard.domain.record import Order
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.parts.annotations.records import AnnotatedKind, Annotation, checked_note, checked_tags
 from modelyard.platform.catalogue.service import checkpoint_named

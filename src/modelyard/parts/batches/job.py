@@ -42,7 +42,7 @@ from modelyard.parts.batches.lines import (
 )
 from modelyard.parts.batches.parts import Parts, PartWriter
 from modelyard.parts.batches.records import ERROR, EXPIRED, OUTPUT, STARTED, WINDOW
-from modelyard.platform.evaluations.row import Retries
+from modelyard.platform.evaluations.row_evaluation import Retries
 from modelyard.platform.jobs.claims import ClaimedJob, fenced, job_topic, requester_principal, require_claim
 from modelyard.platform.jobs.job_type import JobTypes
 from modelyard.platform.jobs.queue import announce, cancel, fail, save_resume, succeed

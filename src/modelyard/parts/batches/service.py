@@ -5,11 +5,9 @@ from datetime import timedelta
 from functools import partial
 
 from modelyard.domain.canonical import digest
-from modelyard.domain.idempotency import check_idempotency_key
-from modelyard.domain.identity import Principal
+from modelyard.domain.identity import Principal, check_idempotency_key
 from modelyard.domain.job import Job, JobProgress
-from modelyard.domain.paging import Order
-from modelyard.domain.record import EMPTY
+from modelyard.domain.record import EMPTY, Order
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.parts.batches.endpoints import ENDPOINTS
 from modelyard.parts.batches.files.records import StoredFile

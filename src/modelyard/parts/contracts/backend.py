@@ -33,8 +33,8 @@ from modelyard.domain.completion import (
     Tool,
     ToolChoice,
     ToolMode,
+    token_bytes,
 )
-from modelyard.domain.logprobs import token_bytes
 from modelyard.parts.contracts import strategies
 from modelyard.parts.contracts.backend_client import (
     MAX_TOKENS,

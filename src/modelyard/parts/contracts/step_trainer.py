@@ -21,8 +21,7 @@ from typing import Any
 
 import pytest
 
-from modelyard.domain.token_losses import token_objective
-from modelyard.domain.training_run import AdamParams, AdapterConfig, Loss, Objective, Rows, TargetRow
+from modelyard.domain.training_run import AdamParams, AdapterConfig, Loss, Objective, Rows, TargetRow, token_objective
 from modelyard.errors import InvalidInput
 from modelyard.protocols import OpenRun
 

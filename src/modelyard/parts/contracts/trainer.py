@@ -21,8 +21,7 @@ from typing import Any, BinaryIO
 import attrs
 import pytest
 
-from modelyard.domain.completion import Message, Role
-from modelyard.domain.logprobs import TokenLogprob
+from modelyard.domain.completion import Message, Role, TokenLogprob
 from modelyard.domain.training import Example, History, Preference, SampledChoice, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import DPOConfig, RLConfig, SFTConfig
 from modelyard.errors import TrainingError

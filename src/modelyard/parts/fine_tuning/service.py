@@ -9,14 +9,12 @@ from typing import Any
 import attrs
 
 from modelyard.domain.canonical import digest
-from modelyard.domain.idempotency import check_idempotency_key
-from modelyard.domain.identity import Principal
+from modelyard.domain.identity import Principal, check_idempotency_key
 from modelyard.domain.job import HELD_OUT, Job, JobEvent, JobKind, files_of
 from modelyard.domain.models import Checkpoint, Model, ModelName
-from modelyard.domain.paging import Order
-from modelyard.domain.record import EMPTY
-from modelyard.domain.resources import Resources
+from modelyard.domain.record import EMPTY, Order
 from modelyard.domain.training_config import TrainingConfig
+from modelyard.domain.worker import Resources
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.converter import unstructure
 from modelyard.parts.fine_tuning import hyperparameters

@@ -5,12 +5,10 @@ from functools import partial
 from typing import Any, Unpack
 
 from modelyard.domain.completion import Message
-from modelyard.domain.idempotency import check_idempotency_key
-from modelyard.domain.identity import Attribution, Principal
+from modelyard.domain.identity import Attribution, Principal, check_idempotency_key
 from modelyard.domain.job import Job
-from modelyard.domain.lineage import CompletionLineage
-from modelyard.domain.paging import Order
-from modelyard.domain.record import EMPTY
+from modelyard.domain.promotion import CompletionLineage
+from modelyard.domain.record import EMPTY, Order
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.flow import Call, Flow, aiterate, arun, iterate, run
 from modelyard.parts.responses.background import cancel_response, queue_response

@@ -7,8 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 
 from modelyard.backends import echo
-from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, ToolCall, ToolCallDelta, Usage
-from modelyard.domain.logprobs import TokenLogprob
+from modelyard.domain.completion import (
+    CompletionRequest,
+    Delta,
+    FinishReason,
+    TokenLogprob,
+    ToolCall,
+    ToolCallDelta,
+    Usage,
+)
 from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput, NoAnswerPrepared
 

@@ -5,8 +5,7 @@ from typing import Any, cast
 
 import attrs
 
-from modelyard.domain.token_losses import token_objective
-from modelyard.domain.training_run import AdamParams, AdapterConfig
+from modelyard.domain.training_run import AdamParams, AdapterConfig, token_objective
 from modelyard.errors import TrainingError
 from modelyard.parts.tinker.command_log import applied_since, saved_at
 from modelyard.parts.tinker.formats.forward_backward import ScoredRows, read_rows

@@ -13,9 +13,9 @@ from typing import Any
 
 import attrs
 
+from modelyard.domain.canonical import canonical_json
 from modelyard.domain.evaluation.filters import Expression, Literal
-from modelyard.domain.evaluation.references import ObjectRef, RefKind
-from modelyard.domain.json_text import canonical_json
+from modelyard.domain.evaluation.objects import ObjectRef, RefKind
 from modelyard.errors import InvalidInput
 from modelyard.parts.traces.call_filter import EVERY, CallFilter, Range
 from modelyard.parts.traces.records import Feedback, TracedCall

@@ -7,9 +7,8 @@ from typing import Any
 import attrs
 
 from modelyard.domain.identity import Principal
-from modelyard.domain.lineage import CompletionLineage
-from modelyard.domain.paging import Order
-from modelyard.domain.record import EMPTY
+from modelyard.domain.promotion import CompletionLineage
+from modelyard.domain.record import EMPTY, Order
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.json import checked_dumps
 from modelyard.parts.traces.call_query import EVERY_CALL, CallQuery, CallSearch, Places

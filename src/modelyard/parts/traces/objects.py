@@ -13,8 +13,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.canonical import digest
-from modelyard.domain.evaluation.objects import LATEST, ObjectKind, ObjectVersion
-from modelyard.domain.evaluation.references import ObjectRef, RefKind
+from modelyard.domain.evaluation.objects import LATEST, ObjectKind, ObjectRef, ObjectVersion, RefKind
 from modelyard.domain.identity import Principal
 from modelyard.errors import Conflict, InvalidInput, NotFound, ObjectDeleted
 from modelyard.formats.json import checked_dumps

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.json_text import canonical_json
+from modelyard.domain.canonical import canonical_json
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.parts.dashboard.view import (
     HtmlPage,

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.evaluation.references import ObjectRef, RefKind
+from modelyard.domain.evaluation.objects import ObjectRef, RefKind
 from modelyard.domain.record import EMPTY, Index, Record, frozen_mapping, sequence_field
 
 ANSWERS = ("chat.completion", "chat.completion.chunk", "text_completion", "response")

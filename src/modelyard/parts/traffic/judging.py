@@ -15,7 +15,7 @@ from modelyard.errors import BackendError, InvalidInput, Overloaded, RateLimited
 from modelyard.parts.traffic.selection import Selection, number_of
 from modelyard.parts.traffic.traffic_row import StoredAnswer, TrafficRow
 from modelyard.platform.chat.service import Chat
-from modelyard.platform.evaluations.row import Retries
+from modelyard.platform.evaluations.row_evaluation import Retries
 from modelyard.platform.runtime import Runtime
 
 CONCURRENCY = 16

@@ -10,9 +10,8 @@ from typing import Self
 
 import attrs
 
-from modelyard.domain.canonical import digest
+from modelyard.domain.canonical import canonical_json, digest
 from modelyard.domain.completion import Message, Role
-from modelyard.domain.json_text import canonical_json
 from modelyard.domain.training import Example, Preference
 from modelyard.formats.chat.messages import message_object
 from modelyard.formats.chat.tools import tool_object

@@ -5,11 +5,10 @@ from functools import partial
 from typing import Unpack
 
 from modelyard.domain.canonical import digest
-from modelyard.domain.idempotency import check_idempotency_key
-from modelyard.domain.identity import Principal
+from modelyard.domain.identity import Principal, check_idempotency_key
 from modelyard.domain.job import Job
 from modelyard.domain.models import Model
-from modelyard.domain.paging import Order
+from modelyard.domain.record import Order
 from modelyard.domain.training import DatasetName
 from modelyard.formats.training_data import read_dataset
 from modelyard.parts.traffic.collected import Collected, TrainedRow

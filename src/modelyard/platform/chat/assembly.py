@@ -18,9 +18,9 @@ from modelyard.domain.completion import (
     ToolCall,
     ToolCallDelta,
     Usage,
+    token_bytes,
 )
 from modelyard.domain.frozen_fast import maker
-from modelyard.domain.logprobs import token_bytes
 from modelyard.errors import BackendError, InvalidInput
 from modelyard.platform.chat.delta_checks import validate_delta
 from modelyard.platform.chat.stop_strings import StopStringBuffer

@@ -2,8 +2,7 @@
 
 import math
 
-from modelyard.domain.completion import Delta, FinishReason, ToolCallDelta, Usage
-from modelyard.domain.logprobs import TokenLogprob
+from modelyard.domain.completion import Delta, FinishReason, TokenLogprob, ToolCallDelta, Usage
 from modelyard.errors import BackendError
 
 _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "images", "reasoning_tokens")

@@ -7,8 +7,8 @@ string stands for one message of the user, and values such as `Message` and `Too
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict, cast
 
+from modelyard.domain import models
 from modelyard.domain.completion import CompletionRequest, Message, ResponseFormat, Tool, ToolChoice
-from modelyard.domain.models import Checkpoint, Model
 from modelyard.errors import InvalidInput
 from modelyard.formats.chat import values
 from modelyard.formats.chat.plain_fast import plain_request
@@ -64,7 +64,7 @@ class GenerationOptions(SamplingOptions, total=False):
 class CompletionOptions(GenerationOptions, total=False):
     """The keywords of a completion. None means the default, as leaving it out does."""
 
-    model: "str | Model | Checkpoint"
+    model: "str | models.Model | models.Checkpoint"
     messages: Messages
 
 

@@ -6,12 +6,10 @@ from typing import Unpack
 
 import attrs
 
-from modelyard.domain import lineage as domain_lineage
+from modelyard.domain import models, promotion
 from modelyard.domain.completion import Completion, CompletionRequest, Delta, StoredCompletion
 from modelyard.domain.identity import Attribution, Principal
-from modelyard.domain.models import Checkpoint, Model
-from modelyard.domain.paging import Order
-from modelyard.domain.record import EMPTY
+from modelyard.domain.record import EMPTY, Order
 from modelyard.errors import NotFound
 from modelyard.flow import Call, Flow, aiterate, arun, iterate, run
 from modelyard.platform import lineage, paging
@@ -110,7 +108,7 @@ class Chat:
         """Return a completion stored on request. Raises `NotFound`."""
         return self._runtime.store.read(lambda snapshot: self._stored(completion_id, snapshot))
 
-    def lineage(self, completion_id: str) -> "domain_lineage.CompletionLineage":
+    def lineage(self, completion_id: str) -> "promotion.CompletionLineage":
         """Return what answered a stored completion, and at what price. Raises `NotFound`."""
         return self._runtime.store.read(
             lambda snapshot: lineage.completion_lineage(snapshot, self._principal, completion_id)
@@ -148,7 +146,7 @@ class Chat:
     def _named(self, options: ChatOptions) -> ChatOptions:
         """Put its name in the place of a model or checkpoint that is given as a value."""
         given = options.get("model")
-        if not isinstance(given, Model | Checkpoint):
+        if isinstance(given, str) or not isinstance(given, models.Model | models.Checkpoint):
             return options
         return {**options, "model": requested_name(self._runtime, given)}
 

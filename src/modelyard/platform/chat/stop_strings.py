@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from modelyard.domain.completion import Delta, FinishReason
-from modelyard.domain.logprobs import token_bytes, trimmed
+from modelyard.domain.completion import Delta, FinishReason, token_bytes, trimmed
 
 
 class StopStringBuffer:

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from modelyard.domain.job import Job, QueueState
-from modelyard.domain.models import Checkpoint, Model
+from modelyard.domain.models import Checkpoint, Model, Retention
 from modelyard.domain.record import Record
-from modelyard.domain.retention import Retention
 from modelyard.platform.catalogue.offered_models import offers_of
 from modelyard.platform.checkpoints.aliases import steps_kept
 from modelyard.platform.checkpoints.transactions import delete_checkpoint, in_use

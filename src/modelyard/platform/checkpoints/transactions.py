@@ -9,10 +9,9 @@ import attrs
 from modelyard.domain.canonical import digest
 from modelyard.domain.identity import Scope
 from modelyard.domain.job import Job
-from modelyard.domain.models import Checkpoint, Model, Tombstone, TrajectoryLog
+from modelyard.domain.models import Checkpoint, Model, Retention, Tombstone, TrajectoryLog
 from modelyard.domain.promotion import Promotion
 from modelyard.domain.record import Record
-from modelyard.domain.retention import Retention
 from modelyard.errors import Conflict, NotFound
 from modelyard.platform.catalogue.offered_models import refuse_offered
 from modelyard.platform.checkpoints.aliases import aliased, refuse_aliased

@@ -5,11 +5,10 @@ from typing import Unpack, get_args
 
 import attrs
 
-from modelyard.domain.evaluation.aggregate import aggregate
-from modelyard.domain.evaluation.compare import compare, compare_pages
+from modelyard.domain.evaluation.aggregate import MetricSummary, ReportKeywords, RowNote, aggregate
 from modelyard.domain.evaluation.comparison import is_number
+from modelyard.domain.evaluation.pairing import compare, compare_pages
 from modelyard.domain.evaluation.run import EvaluationRun
-from modelyard.domain.evaluation.summary import MetricSummary, ReportKeywords, RowNote
 from modelyard.errors import InvalidInput
 from modelyard.platform.evaluations.exported_run import ExportedRun
 from modelyard.platform.evaluations.stored_run import StoredRun

@@ -11,8 +11,7 @@ import attrs
 
 from modelyard.domain.evaluation.metrics import FullScoredPrediction
 from modelyard.domain.evaluation.number_rows_fast import ScorePage, pages
-from modelyard.domain.evaluation.prediction import Prediction, Score
-from modelyard.domain.evaluation.run import EvaluationRun, RunState
+from modelyard.domain.evaluation.run import EvaluationRun, Prediction, RunState, Score
 from modelyard.errors import InvalidInput
 from modelyard.formats.json import loads
 

@@ -13,20 +13,17 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.evaluation.aggregate import aggregate_means
-from modelyard.domain.evaluation.prediction import Prediction, Score
-from modelyard.domain.evaluation.references import ObjectRef
-from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.domain.evaluation.aggregate import aggregate_means, run_summary
+from modelyard.domain.evaluation.objects import ObjectRef
+from modelyard.domain.evaluation.run import EvaluationRun, Prediction, Score
 from modelyard.domain.evaluation.running_totals import RunningTotals
-from modelyard.domain.evaluation.summary import run_summary
 from modelyard.domain.events import JobEventRecorded
 from modelyard.domain.job import Gain, Job, JobKind, JobProgress, JobStatus, NewEvent
 from modelyard.errors import EvaluationError, StoreError
 from modelyard.lazy import log
-from modelyard.platform.evaluations.job_rows import JobRows, RowRecords, remaining_rows
 from modelyard.platform.evaluations.model_under_test import CompletionModel
 from modelyard.platform.evaluations.pools import pools
-from modelyard.platform.evaluations.row import CallableModel, ModelUnderTest, RowScorer, RunLimits
+from modelyard.platform.evaluations.row_evaluation import CallableModel, ModelUnderTest, RowScorer, RunLimits
 from modelyard.platform.evaluations.scheduler import RowInFlight, RowScheduler, WorkItem, is_limited
 from modelyard.platform.evaluations.scorers import NO_CALLABLES, LocalCallables, build_scorer
 from modelyard.platform.evaluations.shards import (
@@ -38,6 +35,7 @@ from modelyard.platform.evaluations.shards import (
     others_of,
     shard_of,
 )
+from modelyard.platform.evaluations.stored_rows import JobRows, RowRecords, remaining_rows
 from modelyard.platform.evaluations.stored_run import StoredRun
 from modelyard.platform.jobs.claims import ClaimedJob, fenced, record_events, requester_principal, require_claim
 from modelyard.platform.jobs.queue import announce, cancel, end, fail, succeed

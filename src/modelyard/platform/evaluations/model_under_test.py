@@ -7,8 +7,7 @@ from typing import Any, cast
 import attrs
 
 from modelyard.domain.completion import Completion, CompletionRequest, Message
-from modelyard.domain.evaluation.objects import LATEST, ObjectKind
-from modelyard.domain.evaluation.references import MODEL_KINDS, ObjectRef, RefKind, object_id
+from modelyard.domain.evaluation.objects import LATEST, MODEL_KINDS, ObjectKind, ObjectRef, RefKind, object_id
 from modelyard.domain.evaluation.scorers import LlmJudge, Unscored, text_of
 from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.models import ModelName
@@ -22,7 +21,7 @@ from modelyard.platform.chat.pipeline import CompletionPipeline
 from modelyard.platform.chat.plan import known_plan, make_plan
 from modelyard.platform.chat.request import CompletionOptions, build_messages, build_request
 from modelyard.platform.evaluations.references import Namespace, find_version, is_trained
-from modelyard.platform.evaluations.row import (
+from modelyard.platform.evaluations.row_evaluation import (
     Reply,
     Retries,
     ScoreResult,

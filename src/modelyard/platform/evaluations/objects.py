@@ -7,8 +7,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.canonical import TableDigest, digest
-from modelyard.domain.evaluation.objects import LATEST, ObjectAlias, ObjectKind, ObjectVersion
-from modelyard.domain.evaluation.references import ObjectRef, object_id
+from modelyard.domain.evaluation.objects import LATEST, ObjectAlias, ObjectKind, ObjectRef, ObjectVersion, object_id
 from modelyard.domain.evaluation.scorer_rules import rule_of
 from modelyard.domain.identity import Principal
 from modelyard.domain.promotion import check_alias

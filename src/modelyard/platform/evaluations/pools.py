@@ -15,7 +15,7 @@ from modelyard.domain.frozen_fast import quick_init
 from modelyard.flow import Flow, SyncDriver, Transact, arun, run
 from modelyard.lazy import asyncio
 from modelyard.platform.evaluations.model_under_test import CompletionModel, JudgeScorer
-from modelyard.platform.evaluations.row import ModelUnderTest, RowScorer, RunLimits
+from modelyard.platform.evaluations.row_evaluation import ModelUnderTest, RowScorer, RunLimits
 from modelyard.platform.usage.booking import CompletionBooking, RecordUsage
 from modelyard.protocols import Clock
 from modelyard.threads import TenantThreads

@@ -10,8 +10,7 @@ import attrs
 
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.objects import ObjectKind
-from modelyard.domain.evaluation.prediction import Prediction, Score
-from modelyard.domain.evaluation.run import EvaluationRun, RunState
+from modelyard.domain.evaluation.run import EvaluationRun, Prediction, RunState, Score
 from modelyard.domain.identity import Principal
 from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput, RunAlreadyFinished

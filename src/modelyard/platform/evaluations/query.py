@@ -13,8 +13,7 @@ import attrs
 
 from modelyard.domain.evaluation.filters import Field, scorer_keys
 from modelyard.domain.evaluation.metrics import FullScoredPrediction, ScoredPrediction, rows
-from modelyard.domain.evaluation.results import ResultQuery, ResultRow, joined
-from modelyard.domain.evaluation.results_summary import RunSummary, RunTotals
+from modelyard.domain.evaluation.results import ResultQuery, ResultRow, RunSummary, RunTotals, joined
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.identity import Principal
 from modelyard.errors import Problem

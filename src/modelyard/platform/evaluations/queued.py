@@ -6,17 +6,15 @@ from typing import Any
 import attrs
 
 from modelyard.domain.canonical import digest
-from modelyard.domain.evaluation.objects import ObjectVersion, OneObject
-from modelyard.domain.evaluation.references import ObjectRef
+from modelyard.domain.evaluation.objects import ObjectRef, ObjectVersion, OneObject
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.evaluation.scorers import DeclarativeScorer
-from modelyard.domain.idempotency import check_idempotency_key
-from modelyard.domain.identity import Principal
+from modelyard.domain.identity import Principal, check_idempotency_key
 from modelyard.domain.job import Job, JobKind, files_of
 from modelyard.errors import InvalidInput
+from modelyard.platform.evaluations.input_rows import RowData, build_specs
 from modelyard.platform.evaluations.references import Namespace
 from modelyard.platform.evaluations.rescore import build_rescore_spec
-from modelyard.platform.evaluations.rows import RowData, build_specs
 from modelyard.platform.evaluations.runs import find_run
 from modelyard.platform.evaluations.scorers import Scorers
 from modelyard.platform.evaluations.spec import OneModel, RunSpec

@@ -5,15 +5,19 @@ from typing import Protocol, TypeVar
 
 import attrs
 
-from modelyard.domain.evaluation.objects import LATEST, ObjectAlias, ObjectKind, ObjectVersion, version_index
-from modelyard.domain.evaluation.references import (
+from modelyard.domain.evaluation.objects import (
     EVALUATION_KINDS,
+    LATEST,
     MODEL_KINDS,
+    ObjectAlias,
+    ObjectKind,
     ObjectRef,
+    ObjectVersion,
     RefKind,
     RefMode,
     reference_problem,
     same_scheme,
+    version_index,
 )
 from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.identity import Principal

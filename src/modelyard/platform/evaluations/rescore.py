@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from modelyard.domain.evaluation.objects import ObjectKind
-from modelyard.domain.evaluation.prediction import Prediction
-from modelyard.domain.evaluation.run import EvaluationRun, RunState
+from modelyard.domain.evaluation.run import EvaluationRun, Prediction, RunState
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind
 from modelyard.errors import Conflict, Forbidden, InvalidInput, NotFound

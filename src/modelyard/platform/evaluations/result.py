@@ -9,8 +9,7 @@ import attrs
 
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.filters import scorer_keys
-from modelyard.domain.evaluation.prediction import Prediction, Score
-from modelyard.domain.evaluation.run import EvaluationRun, Outcome, RowResult, RunState
+from modelyard.domain.evaluation.run import EvaluationRun, Outcome, Prediction, RowResult, RunState, Score
 from modelyard.domain.evaluation.running_totals import RATE, VALUE, ProgressReporter, outcome_of
 from modelyard.domain.identity import Principal
 from modelyard.errors import InvalidInput, JobFailed

@@ -13,7 +13,7 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind, JobProgress, JobStatus
 from modelyard.errors import Conflict, InvalidInput, Problem
 from modelyard.lazy import log
-from modelyard.platform.evaluations.row import check_signature
+from modelyard.platform.evaluations.row_evaluation import check_signature
 from modelyard.platform.evaluations.runs import check_idle, find_run
 from modelyard.platform.evaluations.scorers import (
     LocalCallables,

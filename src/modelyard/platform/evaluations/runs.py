@@ -12,8 +12,8 @@ import attrs
 from modelyard.domain.evaluation.run import EvaluationRun, RunState, RunStatus, check_reason, check_summary
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, files_of
-from modelyard.domain.lineage import RunLineage
-from modelyard.domain.paging import Order
+from modelyard.domain.promotion import RunLineage
+from modelyard.domain.record import Order
 from modelyard.errors import Conflict
 from modelyard.platform.evaluations.predictions import close_open, remove_parts
 from modelyard.platform.evaluations.references import Namespace, References, ScopedReader, run_filter

@@ -13,11 +13,11 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.evaluation.prediction import Prediction
+from modelyard.domain.evaluation.run import Prediction
 from modelyard.domain.frozen_fast import quick_init
 from modelyard.domain.identity import Limits, Principal
 from modelyard.platform.evaluations.pools import CompletionQueue, FlowResult, InlinePool, Pool
-from modelyard.platform.evaluations.row import (
+from modelyard.platform.evaluations.row_evaluation import (
     ModelCall,
     ModelUnderTest,
     Retries,

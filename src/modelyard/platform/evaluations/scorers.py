@@ -11,12 +11,10 @@ from typing import Any, ClassVar, cast
 import attrs
 
 from modelyard.domain.canonical import digest
-from modelyard.domain.evaluation.formula import read_formula
-from modelyard.domain.evaluation.objects import ObjectKind, ObjectVersion
-from modelyard.domain.evaluation.references import ObjectRef, RefKind, object_id
+from modelyard.domain.evaluation.objects import ObjectKind, ObjectRef, ObjectVersion, RefKind, object_id
 from modelyard.domain.evaluation.running_totals import RunningTotals
 from modelyard.domain.evaluation.scorer_rules import RULES, Combined, rule_of
-from modelyard.domain.evaluation.scorers import DeclarativeScorer, LlmJudge, OwnRule
+from modelyard.domain.evaluation.scorers import DeclarativeScorer, LlmJudge, OwnRule, read_formula
 from modelyard.domain.identity import Principal
 from modelyard.domain.record import EMPTY, truncate_for_storage
 from modelyard.errors import EvaluationError, InvalidInput
@@ -24,7 +22,7 @@ from modelyard.flow import Flow
 from modelyard.platform.evaluations.model_under_test import CompletionModel, JudgeScorer
 from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.references import Namespace
-from modelyard.platform.evaluations.row import (
+from modelyard.platform.evaluations.row_evaluation import (
     CallableScorer,
     Retries,
     RowScorer,

@@ -6,10 +6,10 @@ from contextlib import closing
 from functools import partial
 from typing import Any, Unpack
 
+from modelyard.domain.evaluation.aggregate import ReportKeywords
 from modelyard.domain.evaluation.objects import OneObject
 from modelyard.domain.evaluation.results import QueryOptions, ResultQuery
 from modelyard.domain.evaluation.run import EvaluationRun
-from modelyard.domain.evaluation.summary import ReportKeywords
 from modelyard.domain.identity import Principal
 from modelyard.domain.training import TrainingEvent
 from modelyard.errors import InvalidInput
@@ -17,7 +17,8 @@ from modelyard.lazy import asyncio
 from modelyard.platform.evaluations import compare, events, result
 from modelyard.platform.evaluations.compare import QualityGate
 from modelyard.platform.evaluations.exported_run import ExportedFile, ExportedRun
-from modelyard.platform.evaluations.here import resume_here, run_here
+from modelyard.platform.evaluations.input_rows import RowData, build_specs
+from modelyard.platform.evaluations.local_runs import resume_here, run_here
 from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.predictions import Predictions, Scores
 from modelyard.platform.evaluations.query import Results, query_results
@@ -25,7 +26,6 @@ from modelyard.platform.evaluations.queued import queue_evaluation, queue_rescor
 from modelyard.platform.evaluations.rescore import build_rescore_spec
 from modelyard.platform.evaluations.result import AnyRun, EvaluationResult, Progress, RunOptions
 from modelyard.platform.evaluations.resume import requeue
-from modelyard.platform.evaluations.rows import RowData, build_specs
 from modelyard.platform.evaluations.runs import Runs, find_run
 from modelyard.platform.evaluations.scorers import ModelFunction, Scorers
 from modelyard.platform.evaluations.spec import EvaluationOptions, OneModel, RunSpec, WorkOptions

@@ -9,20 +9,27 @@ from typing import Any, TypedDict, TypeVar
 import attrs
 
 from modelyard.domain.catalogue import CatalogueEntry
-from modelyard.domain.evaluation.objects import ObjectKind, ObjectVersion, OneObject
-from modelyard.domain.evaluation.references import EVALUATION_KINDS, ObjectRef, RefKind, object_id
+from modelyard.domain.evaluation.objects import (
+    EVALUATION_KINDS,
+    ObjectKind,
+    ObjectRef,
+    ObjectVersion,
+    OneObject,
+    RefKind,
+    object_id,
+)
 from modelyard.domain.evaluation.run import MAX_SHARDS, EvaluationRun
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind
 from modelyard.domain.models import Checkpoint, Model
-from modelyard.domain.resources import Resources, check_resources
+from modelyard.domain.worker import Resources, check_resources
 from modelyard.errors import InvalidInput, NotFound, Problem
 from modelyard.formats.json import checked_dumps
 from modelyard.platform.chat.request import GenerationOptions
 from modelyard.platform.evaluations.model_under_test import CompletionModel
 from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.references import Namespace
-from modelyard.platform.evaluations.row import RunLimits, check_signature
+from modelyard.platform.evaluations.row_evaluation import RunLimits, check_signature
 from modelyard.platform.evaluations.scorers import (
     LocalCallables,
     ModelFunction,

@@ -12,8 +12,8 @@ import attrs
 
 from modelyard.domain.evaluation.metrics import FullScoredPrediction, ScoredPrediction
 from modelyard.domain.evaluation.number_rows_fast import ScorePage
-from modelyard.domain.evaluation.prediction import Prediction, PredictionView, Score, ScoreView
-from modelyard.domain.evaluation.references import same_scheme
+from modelyard.domain.evaluation.objects import same_scheme
+from modelyard.domain.evaluation.run import Prediction, PredictionView, Score, ScoreView
 from modelyard.platform.listing import BATCH, Cursor
 from modelyard.platform.paging import cursor_at, get_or_none, iter_columns, iter_index
 from modelyard.platform.runtime import Runtime

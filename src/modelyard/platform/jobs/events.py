@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from modelyard.domain.job import JobEvent
-from modelyard.domain.paging import Order
+from modelyard.domain.record import Order
 from modelyard.domain.training import TrainingEvent
 from modelyard.errors import NotFound
 from modelyard.platform.listing import Cursor, Listing

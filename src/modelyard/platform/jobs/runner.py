@@ -11,7 +11,7 @@ import attrs
 from modelyard.clock import backoff
 from modelyard.domain.job import JOB, Claim, Job, JobProgress, Needs, QueueState
 from modelyard.domain.record import truncate_for_storage
-from modelyard.domain.resources import Capacity
+from modelyard.domain.worker import Capacity
 from modelyard.errors import (
     ArtifactMissing,
     LeaseLost,

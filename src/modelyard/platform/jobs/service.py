@@ -5,9 +5,8 @@ from functools import partial
 from typing import TypeVar
 
 from modelyard.domain.identity import Principal
-from modelyard.domain.job import Job, JobProgress, JobStatus
-from modelyard.domain.job_summary import JobSummary
-from modelyard.domain.paging import Order
+from modelyard.domain.job import Job, JobProgress, JobStatus, JobSummary
+from modelyard.domain.record import Order
 from modelyard.errors import NotFound
 from modelyard.platform.jobs.announced import live_workers, require_worker, waiting_for
 from modelyard.platform.jobs.claims import latest_job

@@ -8,8 +8,7 @@ from typing import Self
 import attrs
 
 from modelyard.domain.job import Needs
-from modelyard.domain.resources import Capacity
-from modelyard.domain.worker import WorkerRecord
+from modelyard.domain.worker import Capacity, WorkerRecord
 from modelyard.errors import ModelyardError, StoreError
 from modelyard.lazy import log
 from modelyard.platform.jobs.announced import forget_dead, watches_over_others

@@ -7,15 +7,12 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from modelyard.domain.evaluation.comparison import MetricComparison
-from modelyard.domain.evaluation.objects import OneObject
-from modelyard.domain.evaluation.references import ObjectRef, same_scheme
+from modelyard.domain.evaluation.objects import ObjectRef, OneObject, same_scheme
 from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.domain.identity import Principal
-from modelyard.domain.lineage import checkpoint_ref
 from modelyard.domain.models import Model
-from modelyard.domain.paging import Order
-from modelyard.domain.promotion import Alias, Change, NotWorse, Promotion, PromotionRuns, check_alias
-from modelyard.domain.record import EMPTY
+from modelyard.domain.promotion import Alias, Change, NotWorse, Promotion, PromotionRuns, check_alias, checkpoint_ref
+from modelyard.domain.record import EMPTY, Order
 from modelyard.errors import InvalidInput, NotFound, PromotionRefused
 from modelyard.platform.checkpoints.aliases import aliases_of, promote
 from modelyard.platform.checkpoints.lookup import found_checkpoint, named_model

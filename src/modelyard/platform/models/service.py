@@ -8,11 +8,9 @@ from typing import BinaryIO
 import attrs
 
 from modelyard.domain.identity import Principal, check_name
-from modelyard.domain.lineage import CheckpointLineage
-from modelyard.domain.models import Checkpoint, Model, TrajectoryLog
-from modelyard.domain.paging import Order
-from modelyard.domain.promotion import Alias, Change, NotWorse, Promotion
-from modelyard.domain.retention import Retention
+from modelyard.domain.models import Checkpoint, Model, Retention, TrajectoryLog
+from modelyard.domain.promotion import Alias, Change, CheckpointLineage, NotWorse, Promotion
+from modelyard.domain.record import Order
 from modelyard.domain.training import TrajectoryGroup
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.platform.catalogue.offered_models import entries_answered

@@ -6,8 +6,7 @@ from functools import partial
 
 import attrs
 
-from modelyard.domain.evaluation.prediction import Prediction, Score
-from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.domain.evaluation.run import EvaluationRun, Prediction, Score
 from modelyard.platform.evaluations.runs import Runs
 from modelyard.platform.operations.retained import AT_ONCE, Export, Path, exporting, time_before
 from modelyard.platform.paging import iter_index_live

@@ -12,9 +12,9 @@ from modelyard.domain.training_config import LoopConfig, RLConfig
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.jsonl import dump_row, in_chunks
 from modelyard.platform.artifacts import remove_unless_recorded
+from modelyard.platform.evaluations.input_rows import RowData, rows_given
 from modelyard.platform.evaluations.model_under_test import messages_of
 from modelyard.platform.evaluations.objects import Objects
-from modelyard.platform.evaluations.rows import RowData, rows_given
 from modelyard.platform.evaluations.scorers import NamedScorer, OneScorer, build_scorer, import_path, name_scorers
 from modelyard.platform.jobs.claims import requester_spec
 from modelyard.platform.runtime import Runtime

@@ -10,7 +10,7 @@ import attrs
 
 from modelyard.domain.events import JobEventRecorded
 from modelyard.domain.job import Gain, Job, JobProgress, NewEvent
-from modelyard.domain.resources import Capacity
+from modelyard.domain.worker import Capacity
 from modelyard.errors import RecordNotFound, TrainingError
 from modelyard.platform.jobs.claims import ClaimedJob, fenced, record_events, require_claim
 from modelyard.platform.jobs.queue import announce, fail

@@ -7,7 +7,6 @@ import attrs
 
 from modelyard.domain.job import JobKind
 from modelyard.domain.models import Model
-from modelyard.domain.resources import Resources
 from modelyard.domain.training_config import (
     DPOConfig,
     DPOOptions,
@@ -17,6 +16,7 @@ from modelyard.domain.training_config import (
     SFTOptions,
     TrainingConfig,
 )
+from modelyard.domain.worker import Resources
 from modelyard.formats.training_data import EXAMPLES, GROUPS, PREFERENCES, RowFormat
 
 

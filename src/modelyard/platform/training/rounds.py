@@ -16,13 +16,13 @@ from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.domain.identity import Attribution
 from modelyard.domain.job import Job, JobKind, JobStatus, NewEvent
 from modelyard.domain.models import Model
-from modelyard.domain.resources import Resources
 from modelyard.domain.training import TRAINING_ROUND, TRAINING_STARTED, TrajectoryGroup
 from modelyard.domain.training_config import LoopConfig, RLConfig
+from modelyard.domain.worker import Resources
 from modelyard.errors import BudgetExceeded, TrainingError
 from modelyard.formats.jsonl import read_rows
 from modelyard.formats.training_data import GROUPS
-from modelyard.platform.evaluations.rows import build_specs
+from modelyard.platform.evaluations.input_rows import build_specs
 from modelyard.platform.evaluations.scorers import NamedScorer, build_scorer
 from modelyard.platform.jobs.claims import ClaimedJob, fenced, latest_job, requester_principal, require_claim
 from modelyard.platform.jobs.queue import announce, cancel, enqueue, save_resume, succeed

@@ -17,7 +17,7 @@ from modelyard.platform.chat.backend_stream import backend_of
 from modelyard.platform.chat.pipeline import CompletionPipeline
 from modelyard.platform.chat.request import CompletionOptions, build_request
 from modelyard.platform.evaluations.model_under_test import messages_of
-from modelyard.platform.evaluations.row import Retries, RowScorer, score_row
+from modelyard.platform.evaluations.row_evaluation import Retries, RowScorer, score_row
 from modelyard.platform.runtime import Runtime
 
 RETRIES = 4

@@ -8,15 +8,13 @@ from typing import Any, TypeVar, Unpack, get_type_hints
 import attrs
 
 from modelyard.domain.canonical import digest
-from modelyard.domain.idempotency import check_idempotency_key
-from modelyard.domain.identity import Principal, check_name
+from modelyard.domain.identity import Principal, check_idempotency_key, check_name
 from modelyard.domain.job import Job, JobKind, JobStatus, files_of
 from modelyard.domain.models import Model
-from modelyard.domain.paging import Order
-from modelyard.domain.record import EMPTY
-from modelyard.domain.resources import Resources, check_resources
+from modelyard.domain.record import EMPTY, Order
 from modelyard.domain.training import Dataset, DatasetName, TrainingEvent, TrainingJob
 from modelyard.domain.training_config import DPOOptions, LoopOptions, RLOptions, SFTOptions, TrainingConfig
+from modelyard.domain.worker import Resources, check_resources
 from modelyard.errors import InvalidInput, NotFound, nearest
 from modelyard.formats.training_data import DATASETS, RowFormat
 from modelyard.platform.artifacts import remove_unless_recorded

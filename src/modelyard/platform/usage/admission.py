@@ -8,9 +8,9 @@ from decimal import Decimal
 from functools import partial
 
 from modelyard.domain.identity import Limits, RateStand
-from modelyard.domain.process import PROCESS
 from modelyard.domain.record import KEY
 from modelyard.domain.usage import ENTITY, KEY_OF_API, RATE_PERIOD, Admission, Budget, RateLimit
+from modelyard.domain.worker import PROCESS
 from modelyard.errors import BudgetExceeded, RateLimited
 from modelyard.flow import Call, Flow, Transact
 from modelyard.platform.runtime import Runtime

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
-from modelyard.domain.process import ProcessRecord
 from modelyard.domain.record import KEY
 from modelyard.domain.usage import Admission
+from modelyard.domain.worker import ProcessRecord
 from modelyard.errors import StoreClosed
 from modelyard.platform.periodic import Periodic
 from modelyard.platform.runtime import RunningRequest, Runtime

@@ -10,7 +10,7 @@ from typing import TypeVar
 import attrs
 
 from modelyard.domain.identity import ApiKey, Principal, check_name
-from modelyard.domain.paging import Order
+from modelyard.domain.record import Order
 from modelyard.domain.usage import (
     RECORDS,
     SUM_BY,

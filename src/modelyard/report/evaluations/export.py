@@ -22,8 +22,7 @@ from modelyard.domain.evaluation.metrics import (
     rows,
     trial_readings,
 )
-from modelyard.domain.evaluation.prediction import Prediction, Score
-from modelyard.domain.evaluation.run import Outcome
+from modelyard.domain.evaluation.run import Outcome, Prediction, Score
 from modelyard.domain.evaluation.running_totals import outcome_of
 from modelyard.errors import InvalidInput
 from modelyard.formats.json import dumps

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
+from modelyard.domain.evaluation.aggregate import Aggregate, MetricSummary
 from modelyard.domain.evaluation.comparison import Comparison, MetricComparison, Verdict
 from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.run import EvaluationRun
-from modelyard.domain.evaluation.summary import Aggregate, MetricSummary
 from modelyard.report.numbers import (
     confidence_text,
     count_text,

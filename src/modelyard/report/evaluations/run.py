@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import attrs
 
+from modelyard.domain.evaluation.aggregate import Aggregate, MetricSummary
 from modelyard.domain.evaluation.metrics import MetricKind, RunRow, metric_names, rows
 from modelyard.domain.evaluation.run import EvaluationRun, Outcome
-from modelyard.domain.evaluation.summary import Aggregate, MetricSummary
 from modelyard.errors import InvalidInput
 from modelyard.formats.json import dumps
 from modelyard.report import junit, markdown

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
+from modelyard.domain.evaluation.aggregate import Aggregate, MetricSummary, RowNote
 from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.run import EvaluationRun
-from modelyard.domain.evaluation.summary import Aggregate, MetricSummary, RowNote
 from modelyard.report.evaluations.headline import passed_of, primary_first, run_sentence
 from modelyard.report.histogram import NEUTRAL, Histogram
 from modelyard.report.html import (

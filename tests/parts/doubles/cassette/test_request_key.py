@@ -24,6 +24,7 @@ from modelyard.domain.completion import (
     ResponseType,
     Role,
     Sampling,
+    TokenLogprob,
     Tool,
     ToolCall,
     ToolCallDelta,
@@ -31,7 +32,6 @@ from modelyard.domain.completion import (
     ToolMode,
     Usage,
 )
-from modelyard.domain.logprobs import TokenLogprob
 from modelyard.formats.converter import structure_exactly, unstructure
 from modelyard.parts.doubles.cassette.cassette import use_cassette
 from modelyard.parts.doubles.cassette.redaction import Redactor

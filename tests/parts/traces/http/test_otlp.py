@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from http_client import Answer, Client
-from modelyard.domain.json_text import canonical_json
+from modelyard.domain.canonical import canonical_json
 from modelyard.errors import StoreBusy
 from modelyard.http.route import MAX_EXPORT
 from modelyard.parts.traces.http.spans import MAX_ATTRIBUTES, MAX_ORIGIN, MAX_SPANS

@@ -14,8 +14,7 @@ import httpx
 import pytest
 
 from modelyard.backends.echo import CERTAIN, EchoBackend
-from modelyard.domain.completion import Delta, FinishReason, Usage
-from modelyard.domain.logprobs import TokenLogprob
+from modelyard.domain.completion import Delta, FinishReason, TokenLogprob, Usage
 from modelyard.formats.safetensors import Tensor, write_tensors
 from modelyard.parts.upstream.fake_vllm.misbehaviour import Abort, FallSilent
 from modelyard.parts.upstream.fake_vllm.server import CHAT, LOAD_ADAPTER, MODELS, UNLOAD_ADAPTER, FakeVllm

@@ -8,7 +8,7 @@ from functools import partial
 import attrs
 
 from modelyard.domain.canonical import digest
-from modelyard.domain.idempotency import KeyedRequest
+from modelyard.domain.identity import KeyedRequest
 from modelyard.errors import InvalidInput
 from modelyard.formats.multipart import FormPart, boundary_of, read_form
 from modelyard.http.auth import attribution

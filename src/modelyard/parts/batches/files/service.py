@@ -6,8 +6,7 @@ from functools import partial
 from typing import BinaryIO, cast
 
 from modelyard.domain.identity import Principal
-from modelyard.domain.paging import Order
-from modelyard.domain.record import FOR_EVER
+from modelyard.domain.record import FOR_EVER, Order
 from modelyard.errors import InvalidInput, NotFound, Problem
 from modelyard.formats.json_stream import file_chunks
 from modelyard.parts.batches.files.joined import open_joined

@@ -5,8 +5,7 @@ from typing import Any, Literal
 
 import attrs
 
-from modelyard.domain.completion import Completion, CompletionRequest, Delta, Usage
-from modelyard.domain.logprobs import TokenLogprob
+from modelyard.domain.completion import Completion, CompletionRequest, Delta, TokenLogprob, Usage
 from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.chat.bounds import MAX_TOKENS
 from modelyard.formats.chat.request import GenerationBody, StreamOptions, contradictions, generation_fields

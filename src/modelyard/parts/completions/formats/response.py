@@ -5,8 +5,7 @@ from typing import Any, Literal
 
 import attrs
 
-from modelyard.domain.completion import Choice, Completion, Usage
-from modelyard.domain.logprobs import TokenLogprob, token_bytes
+from modelyard.domain.completion import Choice, Completion, TokenLogprob, Usage, token_bytes
 from modelyard.formats.chat.response import AnsweredUsage
 from modelyard.formats.json import dumps
 from modelyard.parts.completions.formats.request import ParsedPrompts, Prompt

@@ -9,8 +9,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.completion import CompletionRequest, Delta
-from modelyard.domain.logprobs import TokenLogprob
+from modelyard.domain.completion import CompletionRequest, Delta, TokenLogprob
 from modelyard.formats.chat.answer_reader import AnswerReader
 from modelyard.formats.fields import each, mapping, natural, number, optional, refused, required, text
 

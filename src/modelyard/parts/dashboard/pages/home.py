@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 
-from modelyard.domain.job import JobStatus
-from modelyard.domain.job_summary import JobSummary
+from modelyard.domain.job import JobStatus, JobSummary
 from modelyard.domain.models import Model
 from modelyard.domain.promotion import Alias
 from modelyard.parts.dashboard.pages.jobs import running_line, subject

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from modelyard.domain.job import JobKind, JobStatus
-from modelyard.domain.job_summary import JobSummary
-from modelyard.domain.paging import Page
+from modelyard.domain.job import JobKind, JobStatus, JobSummary
+from modelyard.domain.record import Page
 from modelyard.domain.training import STEPS, TrainingJob
 from modelyard.errors import NotFound
 from modelyard.parts.annotations.pages import annotated, badges, notes

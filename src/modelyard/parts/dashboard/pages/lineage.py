@@ -3,9 +3,8 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
-from modelyard.domain.lineage import TrainedStep
-from modelyard.domain.models import Checkpoint, Model
-from modelyard.domain.retention import Retention
+from modelyard.domain.models import Checkpoint, Model, Retention
+from modelyard.domain.promotion import TrainedStep
 from modelyard.parts.annotations.pages import notes
 from modelyard.parts.dashboard.view import HtmlPage, View, duration, short_id, status_chip, when, whole_number
 from modelyard.report.html import Html, chip, facts, html, joined, section, shortened, table

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from modelyard.domain.models import Checkpoint, Model
-from modelyard.domain.paging import Page
 from modelyard.domain.promotion import NotWorse
+from modelyard.domain.record import Page
 from modelyard.parts.annotations.pages import annotated, badges, notes
 from modelyard.parts.annotations.records import AnnotatedKind, Annotation
 from modelyard.parts.dashboard.pages import lineage

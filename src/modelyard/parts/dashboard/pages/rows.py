@@ -7,8 +7,8 @@ from itertools import islice
 
 import attrs
 
+from modelyard.domain.canonical import canonical_json
 from modelyard.domain.evaluation.run import EvaluationRun, Outcome, RowResult
-from modelyard.domain.json_text import canonical_json
 from modelyard.parts.dashboard.pages.runs import size_of
 from modelyard.parts.dashboard.view import HtmlPage, View, duration, empty, money, whole_number
 from modelyard.platform.evaluations.result import Rows

@@ -9,8 +9,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.completion import Delta
-from modelyard.domain.logprobs import TokenLogprob
+from modelyard.domain.completion import Delta, TokenLogprob
 
 MARK = "[redacted]"
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.completion import Choice, Completion, CompletionRequest, FinishReason, Sampling
-from modelyard.domain.logprobs import TokenLogprob
+from modelyard.domain.completion import Choice, Completion, CompletionRequest, FinishReason, Sampling, TokenLogprob
 from modelyard.errors import InvalidInput
 from modelyard.formats.chat.bounds import MAX_TOKENS
 from modelyard.formats.constraints import Length, Only, Unsupported, Within

@@ -11,8 +11,15 @@ from typing import Any, Protocol
 
 import attrs
 
-from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Sampling, ToolCall, ToolCallDelta
-from modelyard.domain.logprobs import TokenLogprob
+from modelyard.domain.completion import (
+    CompletionRequest,
+    Delta,
+    FinishReason,
+    Sampling,
+    TokenLogprob,
+    ToolCall,
+    ToolCallDelta,
+)
 from modelyard.errors import BackendError
 from modelyard.formats.chat.reasoning import ReasoningReader
 from modelyard.formats.chat.tool_calls import ToolReader

@@ -9,8 +9,7 @@ from itertools import groupby
 
 import attrs
 
-from modelyard.domain.completion import FinishReason, Message, Role, Tool
-from modelyard.domain.logprobs import TokenLogprob, token_bytes
+from modelyard.domain.completion import FinishReason, Message, Role, TokenLogprob, Tool, token_bytes
 from modelyard.domain.training import Example, History, SampledChoice, Trajectory
 from modelyard.domain.training_config import AssistantTurns
 from modelyard.errors import InvalidInput

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import attrs
 
-from modelyard.domain.json_text import canonical_json
+from modelyard.domain.canonical import canonical_json
 from modelyard.errors import InvalidInput
 from modelyard.formats.converter import unstructure
 from modelyard.http.message import problems_at

@@ -22,9 +22,10 @@ from modelyard.domain.completion import (
     FinishReason,
     Message,
     Role,
+    TokenLogprob,
     Usage,
+    token_bytes,
 )
-from modelyard.domain.logprobs import TokenLogprob, token_bytes
 from modelyard.formats.chat.messages import tool_call_object
 from modelyard.formats.chat.response import logprobs_object
 from modelyard.formats.chat.stream import tool_call_piece

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.domain.safe_regex import MAX_TEXT, PatternError, example, matches, parse
+from modelyard.safe_regex import MAX_TEXT, PatternError, example, matches, parse
 
 
 def free(steps: int) -> None:

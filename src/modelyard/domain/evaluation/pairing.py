@@ -9,7 +9,7 @@ from typing import Unpack
 import attrs
 
 from modelyard.domain.canonical import shortened
-from modelyard.domain.evaluation.aggregate import KEEP, MAX_METRICS
+from modelyard.domain.evaluation.aggregate import KEEP, MAX_METRICS, ReportKeywords, ReportOptions
 from modelyard.domain.evaluation.comparison import (
     ONLY_BASELINE,
     ONLY_CANDIDATE,
@@ -34,7 +34,6 @@ from modelyard.domain.evaluation.metrics import (
 from modelyard.domain.evaluation.number_rows_fast import NumberPairs, ScorePage, pages, paired_rows, row_blocks
 from modelyard.domain.evaluation.running_totals import NSmallest
 from modelyard.domain.evaluation.statistics import Distribution, Paired
-from modelyard.domain.evaluation.summary import ReportKeywords, ReportOptions
 
 
 def compare(

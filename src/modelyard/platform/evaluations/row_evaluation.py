@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 import attrs
 
 from modelyard.clock import backoff
-from modelyard.domain.evaluation.references import ObjectRef
+from modelyard.domain.evaluation.objects import ObjectRef
 from modelyard.domain.evaluation.scorers import Unscored, checked_score
 from modelyard.domain.frozen_fast import quick_init
 from modelyard.domain.record import EMPTY, truncate_for_storage

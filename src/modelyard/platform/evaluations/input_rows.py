@@ -9,8 +9,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.evaluation.objects import ObjectKind, ObjectVersion, OneObject
-from modelyard.domain.evaluation.references import ObjectRef
+from modelyard.domain.evaluation.objects import ObjectKind, ObjectRef, ObjectVersion, OneObject
 from modelyard.domain.identity import Principal
 from modelyard.errors import InvalidInput, NotFound, ObjectDeleted
 from modelyard.formats.jsonl import dump_row, in_chunks, read_rows

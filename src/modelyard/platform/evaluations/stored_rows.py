@@ -13,14 +13,14 @@ from typing import Any
 import attrs
 
 from modelyard.domain.canonical import digest
-from modelyard.domain.evaluation.prediction import Prediction, Score, Source
+from modelyard.domain.evaluation.run import Prediction, Score, Source
 from modelyard.domain.evaluation.running_totals import VALUE
 from modelyard.domain.frozen_fast import maker
 from modelyard.domain.job import Job, JobKind
 from modelyard.domain.record import EMPTY
 from modelyard.formats.jsonl import read_dumped
 from modelyard.platform.evaluations.references import Namespace
-from modelyard.platform.evaluations.row import ModelUnderTest
+from modelyard.platform.evaluations.row_evaluation import ModelUnderTest
 from modelyard.platform.evaluations.scheduler import RowInFlight, WorkItem
 from modelyard.platform.evaluations.shards import RemainingRows, RowKey, shard_of
 from modelyard.platform.evaluations.stored_run import scores_of
