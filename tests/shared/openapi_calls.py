@@ -22,9 +22,9 @@ from modelyard.http import openapi
 from modelyard.http.interface import Auth
 from modelyard.http.message import PROTOBUF
 from modelyard.http.route import Body, Parameter, Route, function_of
-from modelyard.parts.webhooks.records import MessageStage
 from modelyard.platform.platform import Platform
 from modelyard.testing import ManualClock
+from part_tests import in_common
 from tinker_messages import forward_backward
 
 SOURCE = Path(openapi.__file__).parents[1]
@@ -158,7 +158,8 @@ def record() -> dict[Path, dict[str, Any]]:
         recorder.send("POST", f"{V1}/traffic-datasets/{collection}/cancel")
         recorder.send("GET", f"{V1}/traffic-datasets")
         _commands(recorder, platform)
-        _webhooks(recorder, platform)
+        for record_part in in_common("record").values():
+            record_part(recorder, platform)
     return {file: dict(sorted(found.items())) for file, found in recorder.examples.items()}
 
 
@@ -176,20 +177,6 @@ def _administration(yard: Recorder, platform: Platform) -> None:
     yard.send("GET", "/v1/admin/budgets", entity="acme", limit=1)
     yard.send("DELETE", "/v1/admin/budgets/acme")
     yard.send("POST", f"/v1/admin/keys/{made['id']}/revoke")
-
-
-def _webhooks(yard: Recorder, platform: Platform) -> None:
-    yard.client = attrs.evolve(yard.client, key=platform.keys.create("acme").secret)
-    made = yard.send("POST", "/v1/webhooks", {"url": "https://example.org/hook", "events": ["run.ended"]})["webhook"]
-    yard.send("GET", f"/v1/webhooks/{made['id']}")
-    yard.send("GET", "/v1/webhooks", limit=1)
-    yard.send("POST", f"/v1/webhooks/{made['id']}/rotate")
-    message = yard.send("POST", f"/v1/webhooks/{made['id']}/test")
-    dead = attrs.evolve(next(iter(platform.webhooks.waiting())), stage=MessageStage.DEAD, problem="it answered 500")
-    platform._runtime.store.transact(lambda tx: tx.replace(dead))
-    yard.send("GET", "/v1/webhooks/dead", limit=1)
-    yard.send("POST", f"/v1/webhooks/dead/{message['id']}/redeliver")
-    yard.send("DELETE", f"/v1/webhooks/{made['id']}")
 
 
 def _catalogue_and_chat(yard: Recorder) -> None:

@@ -1,6 +1,7 @@
 """A receiver of webhooks on loopback, which answers as a test says."""
 
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -48,8 +49,8 @@ def cut(handler: BaseHTTPRequestHandler) -> None:
 
 
 @contextmanager
-def receiving() -> Iterator[Receiver]:
-    """Receive on a port of loopback."""
+def receiving(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
+    """Receive on a port of loopback, over TLS if there is a context of it."""
     one = Receiver(answering(204))
 
     class Handler(BaseHTTPRequestHandler):
@@ -68,6 +69,8 @@ def receiving() -> Iterator[Receiver]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     server.handle_error = lambda *_: None  # type: ignore[method-assign,assignment]
     one.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

@@ -73,10 +73,7 @@ def _told(job_type: JobType, tell: Tell) -> JobType:
     """Return the kind of job with an end that is told, as is what ends with the job."""
 
     def on_end(tx: Tx, job: Job) -> None:
-        with_it = job_type.on_end(tx, job)
-        tell(tx, job)
-        if with_it is not None:
-            tell(tx, with_it)
+        tell(tx, job, *(job_type.on_end(tx, job) or ()))
 
     return attrs.evolve(job_type, on_end=on_end)
 

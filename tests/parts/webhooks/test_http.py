@@ -48,7 +48,7 @@ def test_a_tenant_looks_after_its_own(ask: Client, platform: Platform) -> None:
     assert ask("GET", "")[1]["data"] == [shown]
     assert ask("GET", "?entity=globex")[0] == 403
     status, rotated = ask("POST", f"/{shown['id']}/rotate")
-    assert rotated["secret"] != made["secret"] or platform.randomness is bytes
+    assert rotated["secret"] != made["secret"]
     assert ask("POST", f"/{shown['id']}/test")[0] == 200
     assert ask("DELETE", f"/{shown['id']}")[0] == 200
     assert ask("GET", f"/{shown['id']}")[0] == 404

@@ -1,11 +1,18 @@
 """Which addresses a webhook may reach."""
 
 import socket
+from collections.abc import Callable
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from itertools import product
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
+from example_counts import examples
 from modelyard.errors import InvalidInput
-from modelyard.parts.webhooks.target import TargetRefused, allowed, is_public, resolve, target_of
+from modelyard.parts.webhooks.target import Address, TargetRefused, allowed, is_public, resolve, target_of
 
 
 def words(text: str) -> list[str]:
@@ -42,18 +49,65 @@ def test_what_is_public_is_allowed(address: str) -> None:
     assert is_public(address)
 
 
-@pytest.mark.parametrize(
-    "host",
-    ["127.0.0.1", "2130706433", "0x7f000001", "0177.0.0.1", "127.1", "0", "localhost", "::1", "::ffff:127.0.0.1"],
+INNER = [IPv4Network(one) for one in words("0.0.0.0/8 10.0.0.0/8 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12")]
+NUMBERS: tuple[Callable[[int], str], ...] = (str, hex, lambda number: f"0{number:o}", lambda number: f"0x{number:08X}")
+
+
+def parts(address: IPv4Address, count: int) -> list[int]:
+    """Return an address as so many numbers, the last of which takes what is left."""
+    packed = address.packed
+    return [*packed[: count - 1], int.from_bytes(packed[count - 1 :])]
+
+
+def spellings(address: IPv4Address) -> list[str]:
+    """Return the hosts that a resolver may take for an IPv4 address."""
+    dotted = [".".join(map(number, parts(address, count))) for count, number in product((1, 2, 3, 4), NUMBERS)]
+    held = [IPv6Address(start << 32 | int(address)) for start in (0xFFFF, 0, 0x64FF9B << 64, 0xFFFF0000)]
+    held.append(IPv6Address(0x2002 << 112 | int(address) << 80))
+    return [*dotted, *(f"[{host}]" for host in held), f"[::ffff:{address}]"]
+
+
+def reached(host: str) -> list[Address]:
+    """Return what a post to a host connects to. Raises `OSError`, `TargetRefused`."""
+    target = target_of(f"https://{host}:8443/hook", trusted=False)
+    return [*allowed(resolve(target.host, target.port), trusted=False)]
+
+
+@given(
+    st.sampled_from(INNER).flatmap(lambda network: st.integers(0, network.num_addresses - 1).map(network.__getitem__))
 )
-def test_however_loopback_is_written_it_is_refused(host: str) -> None:
-    try:
-        found = resolve(host, 443)
-    except OSError:
-        return
-    with pytest.raises(TargetRefused, match="not public"):
-        allowed(found, trusted=False)
-    assert allowed(found, trusted=True) == found
+@examples(40)
+def test_however_an_inner_address_is_written_it_is_refused(address: IPv4Address) -> None:
+    for host in spellings(address):
+        with pytest.raises((TargetRefused, OSError)):
+            reached(host)
+
+
+@given(st.integers(0, 2**32 - 1).map(IPv4Address))
+@examples(40)
+def test_an_address_is_taken_for_the_same_however_it_is_written(address: IPv4Address) -> None:
+    """And a public one is reached, so that the law above says something."""
+    assume(not address.is_multicast)
+    public = is_public(str(address))
+    assert public or not address.is_global or address in IPv4Network("168.63.129.16/32")
+    for host in spellings(address):
+        with suppress(TargetRefused, OSError):
+            assert [ip_address(one[1][0]) for one in reached(host)]
+            assert public
+    assert not public or reached(str(address)) == [(socket.AF_INET, (str(address), 8443))]
+
+
+@given(st.integers(0, 2**128 - 1).map(IPv6Address))
+@examples(200)
+def test_only_global_addresses_of_ipv6_are_public(address: IPv6Address) -> None:
+    if is_public(str(address)):
+        assert address.is_global or address in IPv6Network("64:ff9b::/96")
+
+
+@pytest.mark.parametrize("host", words("localhost LOCALHOST 0 [::] [::1] [::1%25lo] [fe80::1%25eth0]"))
+def test_loopback_by_its_name_is_refused(host: str) -> None:
+    with pytest.raises((TargetRefused, OSError, InvalidInput)):
+        reached(host)
 
 
 def test_one_address_that_is_not_public_refuses_all() -> None:
@@ -84,6 +138,11 @@ def test_an_address_is_read(url: str, target: tuple[bool, str, int, str]) -> Non
         *("https://user@example.org", "https://user:pass@example.org", "https://example.org/#part", "https://[::1"),
         *(
             "https://example.org:99999/",
+            "https://example.org:0/",
+            "https://example.org\\@127.0.0.1/",
+            "https://example.org:443@127.0.0.1/",
+            "https://127.0.0.1#@example.org/",
+            "https://127.0.0.1\t/",
             "https://example.org:x/",
             "https://exa mple.org",
             "https://example.org/\r\nx: y",

@@ -1,15 +1,18 @@
 """Takes messages that are due from the outbox, posts them, and records how that ended: each at least once."""
 
-from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timedelta
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice, takewhile
 
 import attrs
 
-from modelyard.errors import InvalidInput
+from modelyard.errors import ModelyardError
 from modelyard.lazy import log
 from modelyard.parts.webhooks.exchange import LONGEST, Post, PostOutcome
+from modelyard.parts.webhooks.host_key import host_key
 from modelyard.parts.webhooks.records import MessageStage, WebhookEndpoint, WebhookMessage
 from modelyard.parts.webhooks.signing import signed_headers
 from modelyard.parts.webhooks.target import Resolve, resolve, target_of
@@ -17,11 +20,11 @@ from modelyard.platform.paging import get_or_none, iter_index
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 
-AT_ONCE = 8
-"""How many messages are posted at a time, one to each endpoint."""
+AT_ONCE, AT_ONCE_OF_ONE = 8, 4
+"""How many messages are posted at a time, one to each endpoint; and how many of one entity."""
 
-LOOKED_AT = 5000
-"""How many messages that are due are looked at to find as many."""
+GLANCE = 1.0
+"""Seconds after which who waits for answers looks for what is due meanwhile."""
 
 LEASE = timedelta(seconds=4 * LONGEST)
 """How long who posts a message has it to itself."""
@@ -32,10 +35,17 @@ FIRST_PAUSE, FACTOR, LONGEST_PAUSE = 5.0, 4.0, 6 * 3600.0
 MAX_ATTEMPTS = 10
 """After so many attempts, in about a day and a half, a message is dead."""
 
+TOGETHER = 500
+"""How many messages to an endpoint that does not answer fail with one, so that they need not be tried one by one."""
+
 KEPT = timedelta(days=30)
 """How long a dead message is kept, once others of its entity die."""
 
 GONE = 410
+
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+_BEYOND = "~"
+"""What an id is followed by in a cursor that is after all of its messages, and before those of the next."""
 
 
 @attrs.frozen
@@ -47,101 +57,185 @@ class Deliveries:
     dead: int = 0
 
 
-Claimed = tuple[WebhookMessage, WebhookEndpoint]
-
-
 def deliver_due(runtime: Runtime, resolving: Resolve = resolve) -> Deliveries:
     """Post everything that is due."""
-    total = Deliveries()
-    while runtime.store.read(lambda snapshot: next(_due(runtime, snapshot), None)) is not None:
-        claimed = runtime.store.transact(partial(_claim, runtime))
-        if not claimed:
-            break
-        for stage in _post_together(runtime, claimed, resolving):
-            total = Deliveries(
-                total.delivered + (stage is None),
-                total.failed + (stage is MessageStage.WAITING),
-                total.dead + (stage is MessageStage.DEAD),
-            )
-    return total
+    posts = _Posts(runtime, resolving)
+    try:
+        posts.run()
+    finally:
+        posts.cut()
+    return posts.total
 
 
-def _due(runtime: Runtime, snapshot: Snapshot) -> Iterator[WebhookMessage]:
-    now = runtime.clock.now()
-    waiting = islice(iter_index(snapshot, WebhookMessage, "due", MessageStage.WAITING), LOOKED_AT)
-    return takewhile(lambda one: one.due_at <= now, waiting)
+@attrs.frozen
+class _Refused:
+    """A post that is not even begun."""
+
+    outcome: PostOutcome
+    ended: bool = attrs.field(default=True, init=False)
+
+    def cut(self) -> PostOutcome:
+        return self.outcome
 
 
-def _claim(runtime: Runtime, tx: Tx) -> Sequence[Claimed]:
-    """Take messages to different endpoints. Others leave them alone for the lease."""
-    first: dict[str, WebhookMessage] = {}
-    for message in _due(runtime, tx):
-        first.setdefault(message.endpoint_id, message)
-        if len(first) == AT_ONCE:
-            break
-    claimed = []
-    for message in first.values():
-        endpoint = tx.get(WebhookEndpoint, message.endpoint_id)
-        due_at = runtime.clock.now() + LEASE
+@attrs.frozen
+class _Posted:
+    """A message on its way, until a moment of the monotonic clock."""
+
+    message: WebhookMessage
+    until: float
+    post: Post | _Refused
+
+
+class _Posts:
+    """The messages on their way, by the endpoints that they go to. A slow endpoint keeps no other one waiting."""
+
+    def __init__(self, runtime: Runtime, resolving: Resolve) -> None:
+        self._runtime, self._resolving = runtime, resolving
+        self._under_way: dict[str, _Posted] = {}
+        self._answered = threading.Event()
+        self.total = Deliveries()
+
+    def run(self) -> None:
+        """Post what is due, and what becomes due meanwhile."""
+        while self._begin_more() or self._under_way:
+            self._wait()
+            for posted in [one for one in self._under_way.values() if self._has_ended(one)]:
+                self._end(self._under_way.pop(posted.message.endpoint_id))
+
+    def cut(self) -> None:
+        for posted in self._under_way.values():
+            posted.post.cut()
+
+    def _begin_more(self) -> bool:
+        busy = {endpoint_id: posted.message.entity for endpoint_id, posted in self._under_way.items()}
+        if len(busy) == AT_ONCE or not self._runtime.store.read(partial(_chosen, self._runtime, busy)):
+            return False
+        claimed = self._runtime.store.transact(partial(_claim, self._runtime, busy))
+        for message, endpoint in claimed:
+            until = self._runtime.clock.monotonic() + LONGEST
+            self._under_way[endpoint.id] = _Posted(message, until, self._begun(message, endpoint))
+        return bool(claimed)
+
+    def _begun(self, message: WebhookMessage, endpoint: WebhookEndpoint) -> Post | _Refused:
+        if endpoint.disabled:
+            return _Refused(PostOutcome(GONE, "the endpoint is disabled: it has answered 410"))
+        body, now = message.body.encode(), self._runtime.clock.now()
+        try:
+            target = target_of(endpoint.url, endpoint.trusted)
+            secrets = host_key(self._runtime).secrets(endpoint, endpoint.nonces_at(now))
+        except ModelyardError as wrong:
+            log.warning("webhook message %s cannot be sent: %s", message.id, wrong)
+            return _Refused(PostOutcome(problem=str(wrong)))
+        headers = {
+            "content-type": "application/json",
+            "user-agent": "modelyard-webhooks",
+            **signed_headers(secrets, message.id, int(now.timestamp()), body),
+        }
+        post = Post(target, headers, body, endpoint.trusted, self._resolving, self._answered)
+        post.begin()
+        return post
+
+    def _wait(self) -> None:
+        """Wait until a post has ended, or it is time to look what else is due."""
+        if not any(map(self._has_ended, self._under_way.values())):
+            left = min(posted.until for posted in self._under_way.values()) - self._runtime.clock.monotonic()
+            self._runtime.clock.wait(self._answered, min(left, GLANCE))
+        self._answered.clear()
+
+    def _has_ended(self, posted: _Posted) -> bool:
+        return posted.post.ended or posted.until <= self._runtime.clock.monotonic()
+
+    def _end(self, posted: _Posted) -> None:
+        outcome = posted.post.cut()
+        if not outcome.delivered:
+            log.info("webhook message %s was not delivered: %s", posted.message.id, _problem(outcome))
+        share = 0.5 + int.from_bytes(self._runtime.randomness(2)) / 0x1FFFE
+        settle = partial(_settle, self._runtime, posted.message, outcome, share)
+        stage = self._runtime.store.transact(settle)
+        self.total = Deliveries(
+            self.total.delivered + (stage is None),
+            self.total.failed + (stage is MessageStage.WAITING),
+            self.total.dead + (stage is MessageStage.DEAD),
+        )
+
+
+# ---- what is due -----------------------------------------------------------------------------------------------------
+
+
+def _chosen(runtime: Runtime, busy: Mapping[str, str], snapshot: Snapshot) -> Sequence[WebhookMessage]:
+    """Return messages to endpoints that are not `busy`, one to each; those first that have been due the longest."""
+    now, of_entity = runtime.clock.now(), Counter(busy.values())
+    chosen = []
+    for message in sorted(_due(snapshot, now), key=lambda one: one.due_at):
+        if message.endpoint_id not in busy and of_entity[message.entity] < AT_ONCE_OF_ONE:
+            of_entity[message.entity] += 1
+            chosen.append(message)
+    return chosen[: AT_ONCE - len(busy)]
+
+
+def _due(snapshot: Snapshot, now: datetime) -> Iterator[WebhookMessage]:
+    """Yield the first message of each endpoint that has one that is due: by one index probe each, however many wait."""
+    waiting = partial(snapshot.page, WebhookMessage, limit=1)
+    if not any(first.due_at <= now for first in waiting("due", MessageStage.WAITING)):
+        return
+    after: tuple[object, ...] | None = None
+    while page := waiting("due_by_endpoint", MessageStage.WAITING, after=after):
+        first = page[0]
+        if first.due_at <= now:
+            yield first
+        after = (first.endpoint_id + _BEYOND, first.due_at, first.seq)
+
+
+def _claim(runtime: Runtime, busy: Mapping[str, str], tx: Tx) -> Sequence[tuple[WebhookMessage, WebhookEndpoint]]:
+    """Take messages. Others leave them alone for the lease."""
+    claimed, due_at = [], runtime.clock.now() + LEASE
+    for message in _chosen(runtime, busy, tx):
         taken = attrs.evolve(message, attempts=message.attempts + 1, due_at=due_at)
         tx.replace(taken)
-        claimed.append((taken, endpoint))
+        claimed.append((taken, tx.get(WebhookEndpoint, message.endpoint_id)))
     return claimed
 
 
-def _post_together(runtime: Runtime, claimed: Sequence[Claimed], resolving: Resolve) -> Iterator[MessageStage | None]:
-    """Post messages side by side, and yield where each is then; None for one that was delivered."""
-    posts = [(message, _begun(runtime, message, endpoint, resolving)) for message, endpoint in claimed]
-    until = runtime.clock.monotonic() + LONGEST
-    for message, finish in posts:
-        outcome = finish(until)
-        if not outcome.delivered:
-            log.info("webhook message %s was not delivered: %s", message.id, _problem(outcome))
-        pause = _pause(runtime, message.attempts)
-        yield runtime.store.transact(partial(_settle, runtime, message, outcome, pause))
-
-
-def _begun(
-    runtime: Runtime, message: WebhookMessage, endpoint: WebhookEndpoint, resolving: Resolve
-) -> Callable[[float], PostOutcome]:
-    """Begin to post a message. Returns what waits for its end."""
-    if endpoint.disabled:
-        return lambda _: PostOutcome(GONE, "the endpoint is disabled: it has answered 410")
-    try:
-        target = target_of(endpoint.url, endpoint.trusted)
-    except InvalidInput as wrong:
-        refused = PostOutcome(problem=str(wrong))
-        return lambda _: refused
-    body, now = message.body.encode(), runtime.clock.now()
-    headers = {
-        "content-type": "application/json",
-        "user-agent": "modelyard-webhooks",
-        **signed_headers(endpoint.secrets_at(now), message.id, int(now.timestamp()), body),
-    }
-    post = Post(target, headers, body, endpoint.trusted, resolving)
-    post.begin()
-    return partial(post.finish, runtime.clock)
+# ---- how a post has ended --------------------------------------------------------------------------------------------
 
 
 def _settle(
-    runtime: Runtime, message: WebhookMessage, outcome: PostOutcome, pause: timedelta, tx: Tx
+    runtime: Runtime, message: WebhookMessage, outcome: PostOutcome, share: float, tx: Tx
 ) -> MessageStage | None:
-    """Record how a post has ended, unless another has taken the message since."""
+    """Record how a post has ended, unless it failed and another has taken the message since."""
     found = get_or_none(tx, WebhookMessage, message.id)
-    if found is None or (found.attempts, found.stage) != (message.attempts, MessageStage.WAITING):
-        return None if outcome.delivered else MessageStage.WAITING
     if outcome.delivered:
-        tx.remove(WebhookMessage, message.id)
+        if found is not None:
+            tx.remove(WebhookMessage, message.id)
         return None
+    if found is None or (found.attempts, found.stage) != (message.attempts, MessageStage.WAITING):
+        return MessageStage.WAITING
     if outcome.status == GONE:
-        endpoint = tx.get(WebhookEndpoint, message.endpoint_id)
-        tx.replace(attrs.evolve(endpoint, disabled=True))
+        tx.replace(attrs.evolve(tx.get(WebhookEndpoint, message.endpoint_id), disabled=True))
+    now = runtime.clock.now()
+    others = _others_due(tx, message, now) if not outcome.status else []
+    for other in others:
+        _fail(tx, attrs.evolve(other, attempts=other.attempts + 1), outcome, share, now)
+    return _fail(tx, found, outcome, share, now)
+
+
+def _others_due(tx: Tx, message: WebhookMessage, now: datetime) -> Sequence[WebhookMessage]:
+    after = (message.endpoint_id, _LONG_AGO, 0)
+    waiting = iter_index(tx, WebhookMessage, "due_by_endpoint", MessageStage.WAITING, after=after)
+    due = takewhile(lambda one: one.endpoint_id == message.endpoint_id and one.due_at <= now, waiting)
+    return [one for one in islice(due, TOGETHER) if one.id != message.id]
+
+
+def _fail(tx: Tx, message: WebhookMessage, outcome: PostOutcome, share: float, now: datetime) -> MessageStage:
+    """Let a message wait for its next attempt, longer each time; after the last it is dead."""
     is_last = outcome.status == GONE or message.attempts >= MAX_ATTEMPTS
     stage = MessageStage.DEAD if is_last else MessageStage.WAITING
-    due_at = runtime.clock.now() + pause
-    tx.replace(attrs.evolve(found, stage=stage, due_at=due_at, problem=_problem(outcome)))
+    pause = min(FIRST_PAUSE * FACTOR ** (message.attempts - 1), LONGEST_PAUSE) * share
+    due_at = now + timedelta(seconds=pause)
+    tx.replace(attrs.evolve(message, stage=stage, due_at=due_at, problem=_problem(outcome)))
     if is_last:
-        _forget_old(tx, found.entity, runtime.clock.now())
+        _forget_old(tx, message.entity, now)
     return stage
 
 
@@ -154,10 +248,3 @@ def _forget_old(tx: Tx, entity: str, now: datetime) -> None:
 
 def _problem(outcome: PostOutcome) -> str:
     return outcome.problem or f"it answered {outcome.status}"
-
-
-def _pause(runtime: Runtime, attempts: int) -> timedelta:
-    """Return how long to wait after so many attempts: longer each time, and between half and all of that."""
-    longest = min(FIRST_PAUSE * FACTOR ** (attempts - 1), LONGEST_PAUSE)
-    share = int.from_bytes(runtime.randomness(2)) / 0x1FFFE
-    return timedelta(seconds=longest * (0.5 + share))

@@ -11,7 +11,6 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 import attrs
 
 from modelyard.parts.webhooks.target import Resolve, TargetRefused, WebhookTarget, allowed
-from modelyard.protocols import Clock
 
 LONGEST = 15.0
 """Seconds that a post may take, by the platform's clock."""
@@ -36,52 +35,80 @@ class PostOutcome:
 
 
 class Post:
-    """A post on its way, in a thread of its own: `begin` it, and then `finish` waits for its end."""
+    """A post on its way, in a thread of its own: `begin` it, wait until `answered` is set and it has `ended`, and `cut`
+    it, which returns how it ended.
+    """
 
-    def __init__(self, target: WebhookTarget, headers: Mapping[str, str], body: bytes, trusted: bool, resolve: Resolve):
+    def __init__(
+        self,
+        target: WebhookTarget,
+        headers: Mapping[str, str],
+        body: bytes,
+        trusted: bool,
+        resolve: Resolve,
+        answered: threading.Event,
+    ) -> None:
         self._target, self._headers, self._body, self._trusted = target, headers, body, trusted
-        self._resolve = resolve
-        self._ended = threading.Event()
+        self._resolve, self._answered = resolve, answered
+        self.ended = False
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._late = False
-        self._outcome = PostOutcome(problem="it did not answer in time")
+        self._outcome = PostOutcome(problem=f"it did not answer within {LONGEST:.0f} seconds")
 
     def begin(self) -> None:
         threading.Thread(target=self._run, name="modelyard-webhook", daemon=True).start()
 
-    def finish(self, clock: Clock, until: float) -> PostOutcome:
-        """Wait for the end until a moment of the monotonic clock, and then cut the connection."""
-        if not clock.wait(self._ended, max(0.0, until - clock.monotonic())):
-            self._cut()
-            return PostOutcome(problem=f"it did not answer within {LONGEST:.0f} seconds")
-        return self._outcome
+    def cut(self) -> PostOutcome:
+        """Close the connection, whatever is still to come. Returns how the post has ended by then."""
+        with self._lock:
+            self._late, held = True, self._socket
+            outcome = self._outcome
+        if held is not None:
+            with suppress(OSError):
+                held.shutdown(socket.SHUT_RDWR)
+            held.close()
+        return outcome
 
     def _run(self) -> None:
         try:
-            self._outcome = PostOutcome(self._exchange())
+            self._exchange()
         except TargetRefused as refused:
-            self._outcome = PostOutcome(problem=str(refused))
+            self._note(PostOutcome(problem=str(refused)))
         except (OSError, HTTPException, ValueError) as error:
-            self._outcome = PostOutcome(problem=f"it could not be reached: {type(error).__name__}")
+            self._note(PostOutcome(problem=f"it could not be reached: {type(error).__name__}"))
         finally:
-            self._cut()
-            self._ended.set()
+            self.cut()
+            self.ended = True
+            self._answered.set()
 
-    def _exchange(self) -> int:
+    def _note(self, outcome: PostOutcome) -> None:
+        """Note how the post ends, unless it has been answered or cut before."""
+        with self._lock:
+            if not self._late and not self._outcome.status:
+                self._outcome = outcome
+
+    def _exchange(self) -> None:
         target = self._target
         connected = self._connect()
         connection: HTTPConnection
         if target.secure:
             connection = HTTPSConnection(target.host, target.port, timeout=PATIENCE)
-            connected = self._hold(_tls().wrap_socket(connected, server_hostname=target.host))
+            connected = self._secured(connected)
         else:
             connection = HTTPConnection(target.host, target.port, timeout=PATIENCE)
         connection.sock = connected
         connection.request("POST", target.path, self._body, dict(self._headers))
         response = connection.getresponse()
-        response.read(MAX_RESPONSE)
-        return response.status
+        self._note(PostOutcome(response.status))
+        response.read(MAX_RESPONSE)  # so that the receiver can end its answer
+
+    def _secured(self, connected: socket.socket) -> socket.socket:
+        """Shake hands with a socket that can be cut meanwhile."""
+        secured = _tls().wrap_socket(connected, server_hostname=self._target.host, do_handshake_on_connect=False)
+        self._hold(secured)
+        secured.do_handshake()
+        return secured
 
     def _connect(self) -> socket.socket:
         """Connect to the first address that answers. Raises `TargetRefused`, `OSError`."""
@@ -96,6 +123,8 @@ class Post:
                 failure = error
                 made.close()
                 continue
+            if not self._trusted and made.getsockname()[0] == made.getpeername()[0]:
+                raise TargetRefused("its host is this machine")
             return made
         raise failure
 
@@ -107,14 +136,6 @@ class Post:
                 raise TimeoutError
             self._socket = made
         return made
-
-    def _cut(self) -> None:
-        with self._lock:
-            self._late, held = True, self._socket
-        if held is not None:
-            with suppress(OSError):
-                held.shutdown(socket.SHUT_RDWR)
-            held.close()
 
 
 @cache

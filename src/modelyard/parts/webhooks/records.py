@@ -25,26 +25,28 @@ TEST = "webhook.test"
 class WebhookEndpoint:
     """An address of an entity, and the types of events that are posted there; none means all.
 
-    A `trusted` one may be in the host's own network and without TLS. `secret` signs; until `previous_until`, so does
-    `previous_secret`. A `disabled` one has refused for ever, with status 410.
+    A `trusted` one may be in the host's own network and without TLS. Its secret is made of its `nonce` by the key of
+    the host whose fingerprint is `key`, and is not stored. Until `previous_until`, the secret of `previous_nonce` signs
+    too. A `disabled` one has refused for ever, with status 410.
     """
 
     id: str
     entity: str
     url: str
     events: tuple[str, ...]
-    secret: str = attrs.field(repr=False)
+    nonce: str = attrs.field(repr=False)
+    key: str
     created_at: datetime
     trusted: bool = False
-    previous_secret: str = attrs.field(default="", repr=False)
+    previous_nonce: str = attrs.field(default="", repr=False)
     previous_until: datetime | None = None
     disabled: bool = False
     seq: int = sequence_field()
 
-    def secrets_at(self, now: datetime) -> tuple[str, ...]:
-        """Return the secrets that sign at a time."""
+    def nonces_at(self, now: datetime) -> tuple[str, ...]:
+        """Return the nonces of the secrets that sign at a time."""
         rotating = self.previous_until is not None and now < self.previous_until
-        return (self.secret, self.previous_secret) if rotating else (self.secret,)
+        return (self.nonce, self.previous_nonce) if rotating else (self.nonce,)
 
     def wants(self, type: str) -> bool:
         """Return whether events of a type are posted there."""
@@ -62,8 +64,8 @@ class MessageStage(StrEnum):
 class WebhookMessage:
     """A message in the outbox: its `body` is posted as it is, at `due_at` or later.
 
-    Who delivers it moves `due_at` first, so that no other does meanwhile. `attempts` counts posts, `problem` is why the
-    last failed.
+    Who delivers it moves `due_at` first, so that no other does meanwhile. `attempts` counts posts of it, and those of
+    others to the same endpoint that were not answered while it was due; `problem` is why the last failed.
     """
 
     id: str
@@ -98,6 +100,7 @@ RECORDS = (
             "by_entity_stage": Index(("entity", "stage")),
             "by_endpoint": Index(("endpoint_id",)),
             "due": Index(("stage",), ("due_at",)),
+            "due_by_endpoint": Index(("stage",), ("endpoint_id", "due_at")),
         },
         sequence="seq",
         domain=("entity", "entity"),

@@ -11,9 +11,9 @@ from modelyard.domain.identity import Principal, check_name, require_host
 from modelyard.errors import Conflict, Forbidden, InvalidInput, NotFound
 from modelyard.parts.webhooks.delivery import Deliveries, deliver_due
 from modelyard.parts.webhooks.events import body
+from modelyard.parts.webhooks.host_key import NONCE_BYTES, host_key
 from modelyard.parts.webhooks.outbox import MAX_ENDPOINTS, message_to
 from modelyard.parts.webhooks.records import TEST, MessageStage, WebhookEndpoint, WebhookEvent, WebhookMessage
-from modelyard.parts.webhooks.signing import new_secret
 from modelyard.parts.webhooks.target import target_of
 from modelyard.platform.listing import Cursor, Listing
 from modelyard.platform.owned import remove_owned
@@ -52,7 +52,7 @@ class Webhooks:
         """Post the events of an entity to a URL, those of some types (`WebhookEvent`) or all.
 
         Only the host may have a `trusted` one, which may be in the host's own network, and without TLS. Raises
-        `InvalidInput`, `Forbidden`, and `Conflict` for more than 20.
+        `InvalidInput`, `Forbidden`, and `Conflict` for more than 20, and where there is no key to make its secret of.
         """
         entity = self._principal.entity if entity is None else check_name(entity, "entity")
         self._require_whole(entity)
@@ -60,10 +60,10 @@ class Webhooks:
             require_host(self._principal)
         target_of(url, trusted)
         wanted = _checked(events)
-        secret, now = new_secret(self._runtime.randomness), self._runtime.clock.now()
-        endpoint = WebhookEndpoint(self._runtime.ids(), entity, url, wanted, secret, now, trusted)
+        key, nonce, now = host_key(self._runtime, make=True), self._new_nonce(), self._runtime.clock.now()
+        endpoint = WebhookEndpoint(self._runtime.ids(), entity, url, wanted, nonce, key.fingerprint, now, trusted)
         self._runtime.store.transact(partial(_add, endpoint))
-        return NewWebhook(endpoint, secret)
+        return NewWebhook(endpoint, key.secret(endpoint.id, nonce))
 
     def get(self, webhook_id: str) -> WebhookEndpoint:
         """Return one endpoint. Raises `NotFound`."""
@@ -88,21 +88,34 @@ class Webhooks:
         return self._runtime.store.transact(step)
 
     def rotate(self, webhook_id: str, *, hours: float = 24.0) -> NewWebhook:
-        """Make a new secret. For so many hours, messages have a signature by the old one too.
+        """Make a new secret. For so many hours, messages have a signature by the old one too, unless that was made by
+        another key of the host.
 
-        Raises `NotFound`, `InvalidInput`.
+        Raises `NotFound`, `InvalidInput`, and `Conflict` if there is no key.
         """
         if not 0 <= hours <= MAX_HOURS:
             raise InvalidInput.at("hours", msg=f"must be from 0 to {MAX_HOURS}")
-        secret, until = new_secret(self._runtime.randomness), self._runtime.clock.now() + timedelta(hours=hours)
+        self.get(webhook_id)
+        key, nonce = host_key(self._runtime, make=True), self._new_nonce()
+        until = self._runtime.clock.now() + timedelta(hours=hours)
 
         def step(tx: Tx) -> WebhookEndpoint:
             old = self._found(tx, WebhookEndpoint, webhook_id)
-            changed = attrs.evolve(old, secret=secret, previous_secret=old.secret, previous_until=until)
+            same = old.key == key.fingerprint
+            changed = attrs.evolve(
+                old,
+                nonce=nonce,
+                key=key.fingerprint,
+                previous_nonce=old.nonce if same else "",
+                previous_until=until if same else None,
+            )
             tx.replace(changed)
             return changed
 
-        return NewWebhook(self._runtime.store.transact(step), secret)
+        return NewWebhook(self._runtime.store.transact(step), key.secret(webhook_id, nonce))
+
+    def _new_nonce(self) -> str:
+        return self._runtime.randomness(NONCE_BYTES).hex()
 
     def test(self, webhook_id: str) -> WebhookMessage:
         """Post a message of the type `webhook.test`. An endpoint that was disabled is enabled. Raises `NotFound`."""
@@ -128,12 +141,15 @@ class Webhooks:
         return self._messages(MessageStage.DEAD, entity)
 
     def redeliver(self, message_id: str) -> WebhookMessage:
-        """Try a message again, from now on as if it were new, under the same id. Raises `NotFound`."""
+        """Try a message again, under the same id: now if it waits, and as if it were new if it is dead. Raises
+        `NotFound`.
+        """
 
         def step(tx: Tx) -> WebhookMessage:
             old = self._found(tx, WebhookMessage, message_id)
+            attempts = 0 if old.stage is MessageStage.DEAD else old.attempts
             now = self._runtime.clock.now()
-            again = attrs.evolve(old, stage=MessageStage.WAITING, attempts=0, due_at=now)
+            again = attrs.evolve(old, stage=MessageStage.WAITING, attempts=attempts, due_at=now)
             tx.replace(again)
             return again
 

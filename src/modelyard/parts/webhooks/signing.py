@@ -5,14 +5,11 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 
-from modelyard.protocols import Randomness
-
 PREFIX = "whsec_"
-SECRET_BYTES = 32
 
 
-def new_secret(randomness: Randomness) -> str:
-    return PREFIX + b64encode(randomness(SECRET_BYTES)).decode()
+def secret_of(key: bytes) -> str:
+    return PREFIX + b64encode(key).decode()
 
 
 def signature(secret: str, id: str, timestamp: int, body: bytes) -> str:

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from urllib.parse import SplitResult, urlsplit
 
@@ -69,10 +70,10 @@ def _split(url: str) -> SplitResult:
 
 
 def _port(split: SplitResult) -> int | None:
-    try:
-        return split.port
-    except ValueError:
-        raise InvalidInput.at("url", msg="must have a port from 0 to 65535") from None
+    with suppress(ValueError):
+        if split.port != 0:
+            return split.port
+    raise InvalidInput.at("url", msg="must have a port from 1 to 65535")
 
 
 def resolve(host: str, port: int) -> Sequence[Address]:
