@@ -14,8 +14,10 @@ from modelyard.errors import BackendError, InvalidInput
 from modelyard.parts.upstream.fake_vllm.adapters import FakeAdapter
 from modelyard.parts.upstream.fake_vllm.misbehaviour import Refuse
 from modelyard.parts.upstream.fake_vllm.server import MODELS, FakeVllm
+from upstream_asking import http
 
 KEY = "sk-very-secret"
+
 PRICE = Pricing(Decimal("0.0000002"), Decimal("0.0000006"))
 
 
@@ -78,10 +80,25 @@ def test_adapters_are_not_listed_as_models() -> None:
         assert [model.entry.id for model in discover(f"{url}/v1", pricing={"base": PRICE})] == ["base"]
 
 
-@pytest.mark.parametrize("cards", [(None,), ({"id": 5},), ({"id": "m", "max_model_len": "long"},)])
-def test_a_list_that_is_none_is_refused(canned: Any, cards: Any) -> None:
+@pytest.mark.parametrize("listed", [None, 5, {}, {"data": None}, {"data": 5}, {"object": "list"}])
+def test_a_list_that_is_none_is_refused(canned: Any, listed: Any) -> None:
     with pytest.raises(BackendError, match="list of models is not in the usual shape"):
-        discover(canned(listing(*cards)), pricing={})
+        discover(canned(http(json.dumps(listed).encode())), pricing={})
+
+
+@pytest.mark.parametrize("odd", [None, 5, {}, {"id": 5}, {"id": None}, []])
+def test_an_odd_card_costs_itself(canned: Any, odd: Any) -> None:
+    card = {"id": "m", "created": "soon", "max_model_len": "8192.0", "meta": [1]}
+    (model,) = discover(canned(listing(odd, card)), pricing={"m": PRICE})
+    assert (model.entry.id, model.entry.context_length, model.entry.created) == ("m", 8192, 0)
+
+
+@pytest.mark.parametrize(
+    "listed", [[{"id": "m"}], {"models": [{"name": "m"}]}, {"data": [{"id": "m"}], "models": None}], ids=repr
+)
+def test_lists_of_other_shapes_are_read(canned: Any, listed: Any) -> None:
+    (model,) = discover(canned(http(json.dumps(listed).encode())), pricing={"m": PRICE}, context_length=50)
+    assert model.served_as == "m"
 
 
 def test_a_server_that_refuses_says_why() -> None:

@@ -305,11 +305,10 @@ class TestUsage:
     @pytest.mark.parametrize(
         "shown",
         [
-            events(chunk("a"), chunk("b"), chunk("c", "stop"), {"usage": {"prompt_tokens": 3, "completion_tokens": 1}}),
             whole("abc", usage=1, logprobs=logprobs("a", "b", "c")),
             whole("abc", usage=1, token_ids=[1, 2, 3]),
         ],
-        ids=["chunks", "logprobs", "token ids"],
+        ids=["logprobs", "token ids"],
     )
     def test_tokens_that_were_shown_are_booked_and_marked_as_estimated(self, canned: Any, shown: bytes) -> None:
         with backend_at(canned(shown)) as backend:

@@ -32,12 +32,15 @@ class EventReader:
         self._data: list[bytes] = []
         self._size = 0
         self._returned = False
+        self._begun = False
 
     def take(self, raw: bytes) -> list[bytes]:
         """Return the events that are complete now. Raises `InvalidInput` for one that is too long.
 
         Most servers send whole events of one line each, which are found without looking at every line.
         """
+        if not self._begun and raw:
+            self._begun, raw = True, raw.removeprefix(b"\xef\xbb\xbf")
         if not self._size and not self._returned and len(raw) <= self._most and raw.endswith(b"\n\n"):
             parts = raw[:-2].split(b"\n\n")
             events = [part[6:] for part in parts if part[:6] == b"data: "]
@@ -57,6 +60,10 @@ class EventReader:
                 self._end_line(bytes(self._line), events)
                 self._line.clear()
         return events
+
+    def end(self) -> list[bytes]:
+        """Return the event that the end of the stream completes: one that no blank line follows."""
+        return self.take(b"\n\n") if self._size else []
 
     def _grow(self, size: int) -> None:
         self._size += size

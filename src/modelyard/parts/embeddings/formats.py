@@ -183,18 +183,28 @@ def embeddings_request(request: EmbeddingRequest, name: str, dimensions: int | N
 
 
 def read_answer(value: Any, count: int) -> EmbeddedBatch:
+    """Read the embeddings of so many inputs. Without indexes they are in the order of the inputs."""
     answer = fields.mapping(value)
     found = fields.required(lambda data: fields.each(_numbered_vector, data), answer, "data")
-    if sorted(at for at, _ in found) != list(range(count)):
+    if all(at is None for at, _ in found):
+        found = tuple((at, vector) for at, (_, vector) in enumerate(found))
+    if sorted(-1 if at is None else at for at, _ in found) != list(range(count)):
         raise InvalidInput.at("data", msg=f"must have one embedding for each of the {count} inputs")
-    usage: Mapping[str, Any] = fields.optional(fields.mapping, answer, "usage", {})
-    tokens = fields.optional(fields.natural, usage, "prompt_tokens", None)
-    return EmbeddedBatch(tuple(vector for _, vector in sorted(found, key=lambda one: one[0])), tokens)
+    return EmbeddedBatch(tuple(vector for _, vector in sorted(found, key=lambda one: one[0] or 0)), _counted(answer))
 
 
-def _numbered_vector(value: Any) -> tuple[int, Sequence[float]]:
+def _counted(answer: Mapping[str, Any]) -> int | None:
+    """Return the tokens that the server has counted; None if it has counted none."""
+    usage = answer.get("usage")
+    named = [usage.get(name) for name in ("prompt_tokens", "input_tokens", "total_tokens")] if usage else []
+    counts = [round(one) for one in named if type(one) in (int, float) and 0 < one < 2**40]
+    return max(counts, default=None)
+
+
+def _numbered_vector(value: Any) -> tuple[int | None, Sequence[float]]:
     one = fields.mapping(value)
-    return fields.required(fields.natural, one, "index"), fields.required(_vector, one, "embedding")
+    at = fields.optional(fields.number, one, "index", None)
+    return None if at is None else int(at), fields.required(_vector, one, "embedding")
 
 
 def _vector(value: Any) -> Sequence[float]:

@@ -13,8 +13,8 @@ from modelyard.domain.completion import CompletionRequest
 from modelyard.domain.record import EMPTY
 from modelyard.errors import BackendError, InvalidInput, ModelNotFound
 from modelyard.flow import aiterate, iterate
-from modelyard.formats.json import loads
 from modelyard.parts.upstream import address, embedding_exchange, prompt_exchange, tokenizing, transport
+from modelyard.parts.upstream.answers.values import read_json
 from modelyard.parts.upstream.concurrency import ConcurrencyLimiter
 from modelyard.parts.upstream.errors import RetryableError, refusal
 from modelyard.parts.upstream.exchange import MAX_ANSWER, Adapters, Exchange, Transport, Upstream
@@ -64,7 +64,7 @@ class UpstreamBackend:
         self._state = self._new_state()
 
     def __repr__(self) -> str:
-        return f"<UpstreamBackend of {self._address.url}, {len(self._models)} models>"
+        return f"<UpstreamBackend of {self._address.shown}, {len(self._models)} models>"
 
     @property
     def retries(self) -> int:
@@ -202,7 +202,7 @@ def discover(
     clients = transport.Clients(address.Address(url, api_key), 1, upstream.clock)
     state = transport.ProcessState(clients, ConcurrencyLimiter(1, 0))
     try:
-        body = loads(_listed(transport.BlockingTransport(state, upstream), upstream))
+        body = read_json(_listed(transport.BlockingTransport(state, upstream), upstream))
     except InvalidInput as wrong:
         raise BackendError(f"the upstream server's list of models is malformed: {wrong}") from wrong
     except TimeoutError as late:
@@ -217,7 +217,7 @@ def discover(
 def _listed(through: "transport.BlockingTransport", upstream: Upstream) -> bytes:
     seconds, raw = upstream.timeouts.between_tokens, b""
     try:
-        head = through.send("GET", "/models", b"", seconds)
+        head = through.send("GET", "/models", b"", None, seconds)
         while (piece := through.read(seconds)) and len(raw) <= MAX_ANSWER:
             raw += piece
     finally:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -11,14 +11,15 @@ import attrs
 
 from modelyard.errors import BackendError, ContextLengthExceeded, InvalidInput, ModelyardError, Overloaded, Problem
 from modelyard.formats.chat.request import PARAMETERS
-from modelyard.formats.json import loads
+from modelyard.parts.upstream.answers.values import read_json
 
 _SHOWN = 500
 _LONGEST_WAIT = 3600.0
 _CALLERS = frozenset({400, 413, 422})
 _KEYS = frozenset({401, 403})
-_BUSY = frozenset({429, 503})
-_AGAIN = frozenset({408, 409, 425, 500, 502, 504})
+_BUSY = frozenset({429, 503, 529})
+_AGAIN = frozenset({408, 409, 425, *range(500, 600)}) - {501, 505, 511}
+"""Faults of a server or of a proxy before it that may pass: 520 to 530 are those of one that is widely used."""
 _TOO_LONG = re.compile(
     r"maximum context length|context_?window_?exceeded|context_length_exceeded|exceed_context_size"
     r"|exceeds the available context|longer than the model's context",
@@ -31,6 +32,15 @@ _HOSTS = re.compile(
     re.IGNORECASE,
 )
 """What the host alone can mend: the model's name and the key are never the caller's."""
+_UNPAID = re.compile(
+    r"insufficient[_ ]?(balance|quota|funds|credit)|(balance|credits?) (is |are )?(insufficient|too low|not enough)"
+    r"|exceeded your current quota|billing|\barrears?\b|payment required",
+    re.IGNORECASE,
+)
+"""What the host alone can mend, and no further attempt: its account has run out."""
+_CROWDED = re.compile(
+    r"rate.?limit|too many requests|overloaded|server is busy|concurrency|try again later|\bthrottl", re.IGNORECASE
+)
 _NAMED = re.compile(r"\(parameter=(\w+)")
 _LEADING = re.compile(r"[`']?(\w+)[`']?(?::| (?:must|should|is|needs)\b)")
 
@@ -53,6 +63,17 @@ class Head:
     content_type: str = ""
     content_encoding: str = ""
     retry_after: str = ""
+    location: str = ""
+
+    @property
+    def is_success(self) -> bool:
+        """Whether an answer follows: some servers answer a request that makes something with 201 or 202."""
+        return 200 <= self.status < 300
+
+    @property
+    def is_redirect(self) -> bool:
+        """Whether the same request is to be sent to another place (RFC 9110, 15.4.8 and 15.4.9)."""
+        return self.status in (307, 308) and bool(self.location)
 
 
 @attrs.frozen
@@ -77,22 +98,46 @@ def refusal(head: Head, raw: bytes, secret: str | None, now: datetime) -> Retrya
 
 def failed_inside(answer: Mapping[str, Any], secret: str | None) -> RetryableError | None:
     """Return the error of an answer, or of a chunk, that reports one under a status of success."""
-    if not answer.get("error") and answer.get("object") != "error":
-        return None
+    marked = answer.get("error") or "error" in (answer.get("object"), answer.get("type"))
+    return reported(answer, secret) if marked or _refuses(answer) else None
+
+
+def reported(answer: Any, secret: str | None) -> RetryableError | None:
+    """Return the error that an answer without a result reports; None if it says nothing."""
     report = _parse_report(answer, b"", secret)
-    code = str(report.code)
-    return _retryable(int(code) if re.fullmatch("[45][0-9]{2}", code) else 500, report, None)
+    if not report.message:
+        return None
+    code = re.fullmatch("[45][0-9]{2}", str(report.code))
+    return _retryable(int(code[0]) if code else 500, report, None)
+
+
+_WELL = frozenset({"0", "200", "ok", "success", "none", ""})
+
+
+def _refuses(answer: Mapping[str, Any]) -> bool:
+    """Return whether an answer without choices or data says that it failed, in an envelope of a gateway or a host."""
+    if answer.get("choices") or answer.get("data") or answer.get("usage"):
+        return False
+    inner = answer.get("base_resp")
+    code = inner.get("status_code") if isinstance(inner, Mapping) else answer.get("code", answer.get("error_code"))
+    failed = answer.get("success") is False or str(code).lower() not in _WELL
+    named = any(answer.get(name) for name in ("errors", "fault", "error_msg", "error_message", "detail"))
+    return named or (failed and bool(_parse_report(answer, b"", None).message))
 
 
 def _retryable(status: int, report: _Report, wait: float | None) -> RetryableError:
     detail = f": {report.message}" if report.message else ""
     if status in _CALLERS or _TOO_LONG.search(report.words):
         return RetryableError(_caused_by_caller(report))
+    if status == 402 or _UNPAID.search(report.words):
+        return RetryableError(
+            BackendError(f"the upstream server's account of this host has run out{detail}; the host must top it up")
+        )
     if status in _KEYS:
         return RetryableError(
             BackendError(f"the upstream server refuses this host's key ({status}); the host must give a valid api_key")
         )
-    if status in _BUSY:
+    if status in _BUSY or (status >= 500 and _CROWDED.search(report.words)):
         busy = Overloaded(f"the upstream server has no room now ({status}){detail}", 1.0 if wait is None else wait)
         return RetryableError(busy, True, wait)
     if status == 404:
@@ -125,19 +170,46 @@ def _place(report: _Report) -> str | None:
 
 def _json(raw: bytes) -> Any:
     try:
-        return loads(raw)
+        return read_json(raw)
     except InvalidInput:
         return None
 
 
+_INNER = ("error", "errors", "fault", "base_resp", "detail")
+_MESSAGES = (
+    *("message", "msg", "detail", "error", "error_msg", "error_message", "errorMessage", "faultstring", "status_msg"),
+    *("error_description", "title", "reason", "description"),
+)
+_CODES = ("code", "status_code", "error_code", "statusCode", "status")
+_TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
+
+
 def _parse_report(body: Any, raw: bytes, secret: str | None) -> _Report:
-    inner = body.get("error", body) if isinstance(body, Mapping) else None
+    """Read what a server says of a failure: in the format's envelope, in another one, as text, or as a page."""
+    inner: Any = body
+    above: Mapping[str, Any] = {}
+    while isinstance(inner, list | Mapping):
+        if isinstance(inner, list):
+            inner = inner[0] if inner else None
+            continue
+        nested = next((inner[name] for name in _INNER if inner.get(name) and not isinstance(inner[name], str)), None)
+        if nested is None or inner is nested:
+            break
+        above, inner = inner, nested
     if not isinstance(inner, Mapping):
-        return _Report(_shown(inner if isinstance(inner, str) else raw.decode(errors="replace"), secret))
-    message = next((inner[name] for name in ("message", "detail", "error") if inner.get(name)), "")
-    param, code = inner.get("param"), inner.get("code")
+        text = inner if isinstance(inner, str) else raw.decode(errors="replace")
+        page = _TITLE.search(text) if text.lstrip().startswith("<") else None
+        return _Report(_shown(page[1] if page else text, secret), code=_first(above, _CODES))
+    message = _first(inner, _MESSAGES) or _first(above, _MESSAGES)
+    place = inner.get("loc") if isinstance(inner.get("loc"), list) else None
+    param = place[-1] if place else inner.get("param")
     shown = _shown(param, secret) if isinstance(param, str) else None
-    return _Report(_shown(str(message), secret), shown, code, str(inner.get("type")))
+    code = _first(inner, _CODES) or _first(above, _CODES)
+    return _Report(_shown(str(message or ""), secret), shown, code, str(inner.get("type")))
+
+
+def _first(owner: Mapping[str, Any], names: Iterable[str]) -> Any:
+    return next((owner[name] for name in names if owner.get(name) and isinstance(owner[name], str | int)), None)
 
 
 def _shown(text: str, secret: str | None) -> str:

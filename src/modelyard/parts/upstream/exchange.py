@@ -12,11 +12,13 @@ import attrs
 from modelyard.domain.completion import CompletionRequest, Delta, ToolMode
 from modelyard.errors import BackendError, InvalidInput
 from modelyard.flow import Await, Emit, Flow
-from modelyard.formats.chat.answer_reader import AnswerBrokenOff, AnswerReader
 from modelyard.formats.chat.request import request_object
 from modelyard.formats.chat.sse import EventReader
-from modelyard.formats.json import dumps, loads
-from modelyard.parts.upstream.errors import Head, RetryableError, failed_inside, refusal
+from modelyard.formats.json import dumps
+from modelyard.parts.upstream.answers.reader import AnswerBrokenOff, AnswerReader
+from modelyard.parts.upstream.answers.values import read_json, read_values
+from modelyard.parts.upstream.decoding import Decompressor, encoding_of
+from modelyard.parts.upstream.errors import Head, RetryableError, failed_inside, refusal, reported
 from modelyard.parts.upstream.models import UpstreamModel
 from modelyard.parts.upstream.timeouts import Timeouts
 from modelyard.protocols import Clock, ServedModel
@@ -26,9 +28,13 @@ log.addHandler(logging.NullHandler())
 
 MAX_ANSWER = 2**26
 MAX_REFUSAL = 2**16
-_DONE = b"[DONE]"
+_DONE = frozenset({b"[DONE]", b"DONE", b"[done]"})
 _GREEDY = 1e-5
 """The temperature below which vLLM takes the likeliest token."""
+_EVENTS = (b"data:", b"event:", b"id:", b"retry:", b":")
+_TELLING = 2
+"""Bytes of a body that tell whether it is compressed."""
+_MOST_REDIRECTS = 4
 _LAST_READ = 1.0
 """Seconds that a connection has to end once the answer is complete."""
 
@@ -60,8 +66,15 @@ class Transport(Protocol):
         """Return the name of an adapter that stays loaded until the transport is closed."""
         ...
 
-    def send(self, method: str, path: str, body: bytes, seconds: float) -> Any:
-        """Send the request and return the `Head` of the answer. Raises `RetryableError`, `TimeoutError`."""
+    def send(self, method: str, path: str, body: bytes, target: str | None, seconds: float) -> Any:
+        """Send the request and return the `Head` of the answer. Raises `RetryableError`, `TimeoutError`.
+
+        It goes to a path below the server's URL, or to the `target` that the server has named instead.
+        """
+        ...
+
+    def redirected(self, path: str, location: str) -> str | None:
+        """Return the target that a `location` names; None if it is on another server, which never gets the key."""
         ...
 
     def read(self, seconds: float) -> Any:
@@ -111,6 +124,8 @@ class Attempts:
         self._limit = self._waited = 0.0
         self._begun = False
         self._adapter: str | None = None
+        self._decompressor: Decompressor | None = None
+        self._ahead = b""
 
     def _body(self, name: str) -> bytes:
         """Return the request to the model that the server calls by this name."""
@@ -145,12 +160,9 @@ class Attempts:
         self._limit, self._waited = self._timeouts.first_token, 0.0
         try:
             head = yield from self._begin()
-            if head.status != 200:
+            yield from self._open(head)
+            if not head.is_success:
                 raise refusal(head, (yield from self._whole(MAX_REFUSAL)), upstream.api_key, self._clock.now())
-            if head.content_encoding not in ("", "identity"):
-                raise RetryableError(
-                    BackendError("the upstream server's answer is compressed, which was not requested")
-                )
             yield from self._answer(head)
         except InvalidInput as wrong:
             raise RetryableError(BackendError(f"the upstream server's answer is malformed: {wrong}")) from wrong
@@ -181,13 +193,49 @@ class Attempts:
         return (yield from self._send(self._adapter))
 
     def _send(self, name: str) -> Flow[Head]:
-        return (yield from self._timed(self._transport.send, "POST", self.path, self._body(name)))  # type: ignore[no-any-return]
+        """Send the request, to another place of the same server if it says so. Raises `RetryableError`."""
+        body, target = self._body(name), None
+        for _ in range(_MOST_REDIRECTS):
+            head: Head = yield from self._timed(self._transport.send, "POST", self.path, body, target)
+            if not head.is_redirect:
+                break
+            target = self._transport.redirected(self.path, head.location)
+            if target is None:
+                raise RetryableError(
+                    BackendError("the upstream server redirects to another server; give that one's address as the url")
+                )
+        return head
 
     # ---- the answer
 
+    def _open(self, head: Head) -> Flow[None]:
+        """Read the beginning of the body, which tells whether it is compressed, and what it is."""
+        begin = b""
+        while len(begin) < _TELLING and (raw := (yield from self._timed(self._transport.read))):
+            begin += raw
+        encoding = encoding_of(head.content_encoding, begin) if begin else ""
+        self._decompressor = Decompressor(encoding, begin) if encoding else None
+        self._ahead = b"" if encoding else begin
+        if encoding:
+            self._ahead = yield from self._read()
+
+    def _read(self) -> Generator[Await, Any, bytes]:
+        """Return the next bytes of the body as they were before compression; none at its end."""
+        if self._ahead:
+            found, self._ahead = self._ahead, b""
+            return found
+        if self._decompressor is None:
+            return (yield from self._timed(self._transport.read))  # type: ignore[no-any-return]
+        while not (found := self._decompressor.take()):
+            raw = yield from self._timed(self._transport.read)
+            if not raw:
+                return b""
+            self._decompressor.feed(raw)
+        return found
+
     def _whole(self, most: int) -> Flow[bytes]:
         pieces, size = [], 0
-        while raw := (yield from self._timed(self._transport.read)):
+        while raw := (yield from self._read()):
             pieces.append(raw)
             size += len(raw)
             if size > most:
@@ -196,11 +244,15 @@ class Attempts:
 
     def _json(self, raw: bytes) -> Any:
         """Parse JSON. Raises the error that the value reports, if it is one."""
-        value = loads(raw, at=("answer",), max_structure=MAX_ANSWER)
+        value = read_json(raw)
+        self._failed(value)
+        return value
+
+    def _failed(self, value: Any) -> None:
+        """Raise the error that a value reports, if it is one."""
         failed = failed_inside(value, self._upstream.api_key) if isinstance(value, dict) else None
         if failed is not None:
             raise failed
-        return value
 
     def _timed(self, method: Callable[..., Any], *arguments: Any) -> Generator[Await, Any, Any]:
         """Call a method of the transport within what is left of the time limit. Our own work does not count."""
@@ -242,56 +294,111 @@ class Exchange(Attempts):
         can = self._upstream_model.capabilities
         return dumps(request_object(request, name, limit, can.parameters, can.reasoning))
 
-    def _reader(self, whole: bool) -> AnswerReader:
-        return AnswerReader(self._request)
+    def _reader(self) -> AnswerReader:
+        return AnswerReader(self._request, note)
 
     def _answer(self, head: Head) -> Flow[None]:
-        return self._events() if head.content_type.startswith("text/event-stream") else self._document()
+        """Read the answer. What it says of its usage is emitted also before an error, as it is paid for."""
+        reader = self._reader()
+        try:
+            yield from self._events(reader) if self._is_stream(head) else self._document(reader)
+        except (InvalidInput, BackendError, RetryableError, AnswerBrokenOff, TimeoutError):
+            if reader.reported:
+                self._begun = True
+                yield Emit(self._choices_of(Delta(usage=reader.usage())))
+            raise
 
-    def _events(self) -> Flow[None]:
+    def _is_stream(self, head: Head) -> bool:
+        """Return whether events follow. The first bytes of the body tell more than its label."""
+        begin = self._ahead.removeprefix(b"\xef\xbb\xbf").lstrip()
+        if begin.startswith((b"{", b"[")):
+            return False
+        return begin.startswith(_EVENTS) or head.content_type.lower().startswith("text/event-stream")
+
+    def _events(self, reader: AnswerReader) -> Flow[None]:
         """Read a stream of chunks up to its end, so that its connection can be used again.
 
-        Deltas that have come at once are emitted at once, also before an error that came with them.
+        A stream that breaks off once every choice has ended is complete.
         """
-        events, reader = EventReader(), self._reader(whole=False)
+        events = EventReader()
         self._done = False
         try:
-            while raw := (yield from self._timed(self._transport.read)):
-                ready: list[Delta] = []
-                found, at = events.take(raw), 0
-                try:
-                    while at < len(found):
-                        texts = reader.take_texts(found, at)
-                        ready += self._shown(texts) if texts else self._deltas(found[at], reader)
-                        at += len(texts) or 1
-                finally:
-                    if ready:
-                        yield Emit(ready)
+            while raw := (yield from self._read()):
+                yield from self._take(events.take(raw), reader)
+            yield from self._take(events.end(), reader)
         except (RetryableError, TimeoutError):
-            if not self._done:
+            if not self._done and not reader.complete:
                 raise
-        yield Emit(self._choices_of(reader.end()))
+        yield Emit([shown for delta in reader.end(self._done) for shown in self._choices_of(delta)])
+
+    def _take(self, found: Sequence[bytes], reader: AnswerReader) -> Flow[None]:
+        """Read events, and emit their deltas at once, also before an error that one of them is."""
+        ready: list[Delta] = []
+        at = 0
+        try:
+            while at < len(found):
+                texts = reader.take_texts(found, at)
+                ready += self._shown(texts) if texts else self._deltas(found[at], reader)
+                at += len(texts) or 1
+        finally:
+            if ready:
+                yield Emit(ready)
 
     def _deltas(self, event: bytes, reader: AnswerReader) -> Sequence[Delta]:
         """Return the deltas of an event, and note what the next one may take."""
-        if event == _DONE:
-            self._done, self._limit, self._waited = True, _LAST_READ, 0.0
+        event = event.strip()
+        if event in _DONE:
+            self._end()
             return ()
-        deltas = reader.take(self._json(event), event)
-        return self._shown(deltas) if deltas else ()
+        if not event.startswith(b"{"):
+            if event:
+                note("has an event that is not a chunk, which is left out")
+            return ()
+        value = read_json(event)
+        try:
+            deltas = reader.take(value, event)
+        finally:
+            self._failed(value)
+        shown = self._shown(deltas) if deltas else ()
+        if reader.complete and reader.counted:
+            self._end()
+        return shown
+
+    def _end(self) -> None:
+        """Note that nothing more is needed. The rest is read for a moment, so that the connection can be used again."""
+        self._done, self._limit, self._waited = True, _LAST_READ, 0.0
 
     def _shown(self, deltas: Sequence[Delta]) -> Sequence[Delta]:
         """Return the deltas without those that the caller does not get, and note that the answer has begun."""
         self._begun, self._limit, self._waited = True, self._timeouts.between_tokens, 0.0
         return [shown for delta in deltas for shown in self._choices_of(delta)] if self._greedy else deltas
 
-    def _document(self) -> Flow[None]:
+    def _document(self, reader: AnswerReader) -> Flow[None]:
         """Read an answer in one piece, as servers that do not stream give it to a streamed request too."""
-        reader = self._reader(whole=True)
-        value = self._json((yield from self._whole(MAX_ANSWER)))
-        deltas = [*reader.take(value), reader.end()]
+        raw = yield from self._whole(MAX_ANSWER)
+        values: list[Any] = []
+        try:
+            values = read_values(raw)
+            deltas = reader.whole(values)
+        except InvalidInput as wrong:
+            raise self._said(values, raw) or wrong from None
+        finally:
+            for value in values:
+                self._failed(value)
         self._begun = True
         yield Emit([shown for delta in deltas for shown in self._choices_of(delta)])
+
+    def _said(self, values: Sequence[Any], raw: bytes) -> RetryableError | None:
+        """Return the error that the server has in the place of an answer: in an envelope of its own, or on a page."""
+        if values:
+            return reported(values[0], self._upstream.api_key)
+        if not raw.lstrip().startswith(b"<"):
+            return None
+        return RetryableError(
+            BackendError(
+                "the upstream server answered with a web page; the url must be the base of its chat completions"
+            )
+        )
 
     def _choices_of(self, delta: Delta) -> Sequence[Delta]:
         """Return the delta, and of greedy sampling a copy for each choice: vLLM refuses to make equal choices."""
@@ -303,6 +410,10 @@ class Exchange(Attempts):
             total = attrs.evolve(usage, completion_tokens=usage.completion_tokens * count)
             copies[-1] = attrs.evolve(copies[-1], usage=total)
         return copies
+
+
+def note(what: str) -> None:
+    log.warning("the upstream server's answer %s", what)
 
 
 def _strict(request: CompletionRequest) -> CompletionRequest:

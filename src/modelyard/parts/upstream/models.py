@@ -9,7 +9,8 @@ from modelyard.backends.entries import features, output_modalities, sampling_par
 from modelyard.domain.catalogue import CatalogueEntry, Pricing, Quantization, check_entry
 from modelyard.domain.completion import ANSWER_EXTRAS, SAMPLING_PARAMETERS
 from modelyard.errors import BackendError, InvalidInput, Problem
-from modelyard.formats.fields import each, mapping, natural, optional, required, text
+from modelyard.lazy import log
+from modelyard.parts.upstream.answers.values import count_of, object_of, objects_of, string_of
 from modelyard.protocols import Capabilities
 
 COMMON = Capabilities(
@@ -104,24 +105,32 @@ class Listed:
 
 
 def read_list(body: Any) -> list[Listed]:
-    """Read the models of a server's list, without LoRA adapters, which have a parent. Raises `BackendError`."""
-    try:
-        cards = required(lambda data: each(mapping, data), mapping(body), "data")
-        return [_listed(card) for card in cards if not card.get("parent")]
-    except InvalidInput as wrong:
-        raise BackendError(f"the upstream server's list of models is not in the usual shape: {wrong}") from wrong
+    """Read the models of a server's list, without LoRA adapters, which have a parent. A card without an id is left out.
+
+    Raises `BackendError`.
+    """
+    data = object_of(body)
+    found = body if isinstance(body, list) else data.get("data", data.get("models"))
+    if not isinstance(found, list):
+        raise BackendError("the upstream server's list of models is not in the usual shape: data: must be a list")
+    listed = [_listed(card) for card in objects_of(found) if not card.get("parent")]
+    known = [model for model in listed if model.id]
+    if len(known) < len(listed) or len(objects_of(found)) < len(found):
+        log.warning("the upstream server lists models without an id, which are left out")
+    return known
 
 
 def _listed(card: Mapping[str, Any]) -> Listed:
-    created = card.get("created")
-    return Listed(required(text, card, "id"), created if type(created) is int and created > 0 else 0, _context(card))
+    name = next((text for name in ("id", "name", "model") if (text := string_of(card.get(name)))), "")
+    return Listed(name, count_of(card.get("created")) or 0, _context(card))
 
 
 def _context(card: Mapping[str, Any]) -> int | None:
     """Read the context length where vLLM and SGLang, hosted servers, LiteLLM, and llama.cpp report it."""
-    meta = optional(mapping, card, "meta", {})
+    meta = object_of(card.get("meta"))
     own = (card.get("max_model_len"), card.get("context_length"), card.get("max_input_tokens"))
-    return next((natural(length) for length in (*own, meta.get("n_ctx"), meta.get("n_ctx_train")) if length), None)
+    lengths = map(count_of, (*own, card.get("context_window"), meta.get("n_ctx"), meta.get("n_ctx_train")))
+    return next((length for length in lengths if length), None)
 
 
 def priced(

@@ -5,11 +5,11 @@ from typing import ClassVar
 import attrs
 
 from modelyard.domain.completion import CompletionRequest
-from modelyard.formats.chat.answer_reader import AnswerReader
 from modelyard.formats.json import dumps
 from modelyard.parts.completions.formats.request import prompt_object
-from modelyard.parts.completions.formats.upstream_answer import PromptAnswerReader
-from modelyard.parts.upstream.exchange import Exchange, Transport, Upstream
+from modelyard.parts.upstream.answers.prompts import PromptAnswerReader
+from modelyard.parts.upstream.answers.reader import AnswerReader
+from modelyard.parts.upstream.exchange import Exchange, Transport, Upstream, note
 from modelyard.parts.upstream.models import UpstreamModel
 from modelyard.protocols import ServedModel
 
@@ -40,5 +40,5 @@ class PromptExchange(Exchange):
         room = self._model.entry.context_length - (len(given) if isinstance(given, tuple) else 1)
         return max(1, room if wanted is None else min(wanted, room))
 
-    def _reader(self, whole: bool) -> AnswerReader:
-        return PromptAnswerReader(self._request, whole)
+    def _reader(self) -> AnswerReader:
+        return PromptAnswerReader(self._request, note)

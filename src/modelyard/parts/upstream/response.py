@@ -81,7 +81,7 @@ class UpstreamResponse:
         if status < 200:
             self._headers.clear()
             return
-        named = map(self._headers.get, (b"content-type", b"content-encoding", b"retry-after"))
+        named = map(self._headers.get, (b"content-type", b"content-encoding", b"retry-after", b"location"))
         self.head = Head(status, *["" if value is None else value.decode("latin-1") for value in named])
 
     def on_body(self, piece: bytes) -> None:

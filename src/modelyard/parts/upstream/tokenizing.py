@@ -60,10 +60,10 @@ class TokenizerRoutes:
 
     @property
     def _root(self) -> Address:
-        url = self.address.url
+        url, mark, query = self.address.url.partition("?")
         for base in BASES:
             if url.endswith(base):
-                return Address(url.removesuffix(base), self.address.api_key)
+                return Address(url.removesuffix(base) + mark + query, self.address.api_key)
         return self.address
 
 

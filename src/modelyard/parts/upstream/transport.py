@@ -112,10 +112,10 @@ class BlockingTransport:
     def borrow(self, adapters: Adapters, model: ServedModel) -> str:
         return self._stack.enter_context(adapters.serving(model))
 
-    def send(self, method: str, path: str, body: bytes, seconds: float) -> Head:
+    def send(self, method: str, path: str, body: bytes, target: str | None, seconds: float) -> Head:
         """Send the request and return the head of the answer; the connection keeps the time."""
         self._hang_up()
-        request = self._state.clients.address.request(method, path, body, self._headers)
+        request = self._state.clients.address.request(method, path, body, self._headers, target)
         head: Head | None = None
         while head is None:
             head = self._send(request, seconds)
@@ -154,6 +154,9 @@ class BlockingTransport:
         except (ConnectionBroken, OSError) as error:
             raise _broken_off() from error
         return connection.response.take()
+
+    def redirected(self, path: str, location: str) -> str | None:
+        return self._state.clients.address.redirected(path, location)
 
     def pause(self, seconds: float) -> None:
         """Wait before the next attempt, or until the backend is closed."""
@@ -194,10 +197,10 @@ class AsyncTransport:
             self._borrowed = AsyncExitStack()
         return await self._borrowed.enter_async_context(adapters.aserving(model))
 
-    async def send(self, method: str, path: str, body: bytes, seconds: float) -> Head:
+    async def send(self, method: str, path: str, body: bytes, target: str | None, seconds: float) -> Head:
         self._hang_up()
         self._pool = await self._state.clients.on_loop()
-        request = self._state.clients.address.request(method, path, body, self._headers)
+        request = self._state.clients.address.request(method, path, body, self._headers, target)
         head: Head | None = None
         while head is None:
             head = await self._send(self._pool, request, self._upstream.clock.monotonic() + seconds)
@@ -242,6 +245,9 @@ class AsyncTransport:
             return connection.take()
         except ConnectionBroken as error:
             raise _broken_off() from error
+
+    def redirected(self, path: str, location: str) -> str | None:
+        return self._state.clients.address.redirected(path, location)
 
     async def pause(self, seconds: float) -> None:
         await self._upstream.clock.asleep(seconds)

@@ -136,11 +136,16 @@ class ResponseAssembler:
         return sum([choice.reasoning_tokens for choice in self.choices])
 
     def completion_tokens(self) -> int:
-        """Return the tokens of all choices, never more than were requested."""
+        """Return the tokens of all choices, never more than were requested.
+
+        Reasoning that a server counts beside them comes on top: it is paid for, and servers that do so do not bound it.
+        """
         if self.report is None:
             return self.choices[0].tokens if len(self.choices) == 1 else sum([one.tokens for one in self.choices])
         assert self.request.max_tokens is not None
-        return min(self.report.completion_tokens, self.request.max_tokens * len(self.choices))
+        reasoning = self.report.reasoning_tokens
+        most = self.request.max_tokens * len(self.choices)
+        return min(self.report.completion_tokens - reasoning, most) + reasoning
 
 
 class ChoiceAssembler:

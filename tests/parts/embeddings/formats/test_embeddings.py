@@ -101,12 +101,21 @@ def test_unknown_parameters_and_bounds_are_named() -> None:
         {"data": [{"index": 0, "embedding": "é"}]},
         {"data": [{"index": 0, "embedding": [None]}]},
         {"data": [{"index": 0}]},
-        {"data": [{"index": 0, "embedding": [1.0]}], "usage": {"prompt_tokens": -1}},
     ],
 )
 def test_a_malformed_answer_of_a_server_is_refused(answer: Any) -> None:
     with pytest.raises(InvalidInput):
         read_answer(answer, 1)
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": -1}, {"prompt_tokens": None}, {"prompt_tokens": 0}])
+def test_a_usage_without_counts_is_none(usage: Any) -> None:
+    assert read_answer({"data": [{"index": 0, "embedding": [1.0]}], "usage": usage}, 1).tokens is None
+
+
+def test_embeddings_without_an_index_are_in_the_order_of_the_inputs() -> None:
+    batch = read_answer({"data": [{"embedding": [1.0]}, {"embedding": [2.0]}], "usage": {"total_tokens": 4.0}}, 2)
+    assert ([list(vector) for vector in batch.vectors], batch.tokens) == ([[1.0], [2.0]], 4)
 
 
 def test_an_answer_may_leave_its_usage_out() -> None:

@@ -1,6 +1,6 @@
 """Read chunks that bring text alone: without it, a token that another server streams takes 113 % more instructions.
 
-The parsers of `answer_reader` would come to the same. A chunk that differs from one before in its text alone is not
+The parsers of `reader` would come to the same. A chunk that differs from one before in its text alone is not
 even parsed.
 """
 
@@ -8,28 +8,42 @@ import re
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from modelyard.domain.completion import Delta, FinishReason
+from modelyard.domain.completion import Delta
 from modelyard.domain.frozen_fast import maker
-from modelyard.formats.chat.answer_parts import REASONING_NAMES, reasoning_of
+from modelyard.parts.upstream.answers.values import reasoning_of
 
 _delta = maker(Delta)
-_MORE = ("finish_reason", "logprobs", "token_ids", "provider_specific_fields", "prompt_token_ids")
+_REASONING_NAMES = ("reasoning_content", "reasoning")
+_MORE = (
+    "finish_reason",
+    "logprobs",
+    "token_ids",
+    "provider_specific_fields",
+    "prompt_token_ids",
+    "usage",
+    "message",
+    "text",
+)
 """Members of a choice next to its text."""
+_NESTED = frozenset({dict, list})
 _CONTENT = re.compile(rb'"content": ?(?="([^"\\\x00-\x1f]+)")')
 _REASONED = re.compile(rb'"reasoning(?:_content)?": ?(?="([^"\\\x00-\x1f]+)")')
 _STRING = re.compile(rb'"([^"\\\x00-\x1f]+)"')
 
 
 class TextReader(Protocol):
-    """The reader of one choice. `tokens` and `shown` count its tokens."""
+    """The reader of one choice. It `waits` if the next text may not be passed on as it comes."""
 
     index: int
-    tokens: int
-    shown: int
-    reason: FinishReason | None
+
+    @property
+    def waits(self) -> bool: ...
+
+    def count(self, size: int) -> int:
+        """Return the tokens of the next piece of text, by its bytes."""
 
     def take_text(self, content: str, reasoning: str) -> Delta | None:
-        """Return the delta of a chunk that has only one of these; None after the finish reason."""
+        """Return the delta of a chunk that has only one of these; None if it is to be read in the general way."""
 
 
 class ChunkTexts:
@@ -54,7 +68,7 @@ class ChunkTexts:
 
         All that stands around it was parsed and checked then, byte by byte. The first other event ends them.
         """
-        if self._around is None or self._around[2].reason is not None:
+        if self._around is None or self._around[2].waits:
             return []
         before, after, choice, is_reasoning = self._around
         size, index, deltas = len(before), choice.index, []
@@ -69,14 +83,13 @@ class ChunkTexts:
                 text = found[1].decode()
             except UnicodeDecodeError:
                 break
-            deltas.append(_delta("", 1, index, reasoning=text) if is_reasoning else _delta(text, 1, index))
-        choice.tokens += len(deltas)
-        choice.shown += len(deltas)
+            tokens = choice.count(len(found[1]))
+            deltas.append(_delta("", tokens, index, reasoning=text) if is_reasoning else _delta(text, tokens, index))
         return deltas
 
     def _remember(self, event: bytes, delta: Delta) -> None:
         """Note what stands around the text or the reasoning of an event, where that is certain: its only, unescaped."""
-        pattern, names = (_REASONED, REASONING_NAMES) if delta.reasoning else (_CONTENT, ("content",))
+        pattern, names = (_REASONED, _REASONING_NAMES) if delta.reasoning else (_CONTENT, ("content",))
         found = pattern.search(event)
         if found is None or b"\\" in event or found[1].decode() != (delta.reasoning or delta.text):
             return
@@ -94,11 +107,12 @@ class ChunkTexts:
                 return None
             if bool(content) is bool(reasoning) or type(index) is not int or index < 0 or self._wants_details:
                 return None
-            if "message" in choice or chunk.get("usage") is not None or chunk.get("prompt_token_ids") is not None:
+            if any(choice.get(name) is not None for name in _MORE) or (reasoning and delta.get("refusal") is not None):
                 return None
-            if delta.get("tool_calls") is not None or any(choice.get(name) is not None for name in _MORE):
-                return None
-            if reasoning and delta.get("refusal") is not None:
+            if (
+                _NESTED.intersection(map(type, delta.values()))
+                or sum(type(one) in _NESTED for one in chunk.values()) > 1
+            ):
                 return None
             return self._choices[index].take_text(content or "", reasoning)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError):

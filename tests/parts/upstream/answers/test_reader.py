@@ -24,11 +24,11 @@ from modelyard.domain.completion import (
     Usage,
 )
 from modelyard.errors import InvalidInput
-from modelyard.formats.chat.answer_reader import AnswerReader
 from modelyard.formats.chat.response import completion_json
 from modelyard.formats.chat.sse import DONE, EventReader
 from modelyard.formats.chat.stream import Chunks
 from modelyard.formats.json import loads
+from modelyard.parts.upstream.answers.reader import AnswerReader
 from modelyard.platform.chat.assembly import fold_choice
 
 ASKED = CompletionRequest("m", (Message(Role.USER, "twelve chars"),), max_tokens=100)
@@ -46,13 +46,17 @@ def whole(text: str | None, reason: str = "stop", usage: Any = None, **more: Any
 
 def read(request: CompletionRequest, *answers: Any) -> list[Delta]:
     reader = AnswerReader(request)
-    return [*(delta for answer in answers for delta in reader.take(answer)), reader.end()]
+    if not request.streamed:
+        return reader.whole(answers)
+    return [*(delta for answer in answers for delta in reader.take(answer)), *reader.end(finished=False)]
 
 
 # ---- what our own server says --------------------------------------------------------------------------------------
 
 texts = st.text(st.characters(codec="utf-8"), max_size=60)
-calls = st.lists(st.builds(ToolCall, st.just("call_1"), st.just("look_up"), texts), max_size=2)
+calls = st.lists(texts, max_size=2).map(
+    lambda each: [ToolCall(f"call_{at}", "look_up", arguments) for at, arguments in enumerate(each)]
+)
 contents = st.tuples(texts, calls, st.none() | texts.filter(bool)).filter(any)
 Said = tuple[str, list[ToolCall], str | None]
 USAGE = Usage(7, 11, 3)
@@ -81,7 +85,7 @@ def test_a_stream_however_it_is_cut_reads_as_it_was_said(content: Said, cuts: li
     for begin, end in pairwise(places):
         for event in events.take(raw[begin:end]):
             found += [] if event == b"[DONE]" else reader.take(loads(event))
-    found.append(reader.end())
+    found += reader.end(finished=True)
     assert fold_choice(0, found, True) == fold_choice(0, _without_alternatives(reply), True)
     assert sum(delta.tokens for delta in found) == sum(delta.tokens for delta in reply)
     assert [delta.usage for delta in found if delta.usage] == [usage_of(reply)]
@@ -111,7 +115,7 @@ def _without_alternatives(deltas: Iterable[Delta]) -> list[Delta]:
 def test_text_does_not_wait_for_the_end_that_comes_with_it() -> None:
     reader = AnswerReader(STREAMED)
     assert reader.take(chunk({"content": "bye"}, "stop")) == [Delta("bye", 1)]
-    assert reader.end() == Delta(finish_reason=FinishReason.STOP, usage=Usage(4, 1, estimated=True))
+    assert reader.end(False) == [Delta(finish_reason=FinishReason.STOP, usage=Usage(4, 1, estimated=True))]
 
 
 def test_usage_after_the_end_belongs_to_the_last_delta() -> None:
@@ -128,7 +132,7 @@ def test_a_whole_answer_is_one_delta_with_the_tokens_that_were_counted() -> None
 
 def test_uncounted_tokens_are_estimated_and_marked() -> None:
     (delta,) = read(ASKED, whole("x" * 40))
-    assert (delta.tokens, delta.usage) == (11, Usage(4, 11, estimated=True))
+    assert (delta.tokens, delta.usage) == (10, Usage(4, 10, estimated=True))
 
 
 def test_an_estimate_never_passes_the_limit() -> None:
@@ -142,15 +146,15 @@ def test_reasoning_counts_and_is_not_content() -> None:
     found = read(STREAMED, *names, chunk(both), chunk({"content": "!"}, "stop"))
     assert "".join(delta.text for delta in found) == "8!"
     assert "".join(delta.reasoning for delta in found) == "hmhm!"
-    assert found[-1].usage == Usage(4, 4, estimated=True)
+    assert found[-1].usage == Usage(4, 2, estimated=True)  # of seven letters
 
 
 def test_a_server_tells_how_many_tokens_are_reasoning() -> None:
     counted = {"prompt_tokens": 4, "completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 7}}
     (delta,) = read(ASKED, whole("8", usage=counted, reasoning="hm"))
     assert (delta.text, delta.reasoning, delta.usage) == ("8", "hm", Usage(4, 9, reasoning_tokens=7))
-    counted["completion_tokens_details"] = {"reasoning_tokens": 70}
-    assert read(ASKED, whole("8", usage=counted))[0].usage == Usage(4, 9, reasoning_tokens=9)
+    counted["completion_tokens_details"] = {"reasoning_tokens": 70}  # more than there are: they are beside
+    assert read(ASKED, whole("8", usage=counted))[0].usage == Usage(4, 79, reasoning_tokens=70)
 
 
 def test_a_refusal_is_what_the_model_said() -> None:
@@ -228,7 +232,7 @@ def test_a_logprob_above_0_is_a_rounding_error() -> None:
     assert delta.logprobs[0].logprob == 0
 
 
-def test_choices_end_one_by_one_and_the_last_waits_for_the_usage() -> None:
+def test_the_ends_of_choices_wait_for_the_usage() -> None:
     requested = attrs.evolve(STREAMED, n=2)
 
     def of(index: int, text: str, reason: str | None = None) -> dict[str, Any]:
@@ -238,9 +242,9 @@ def test_choices_end_one_by_one_and_the_last_waits_for_the_usage() -> None:
     assert [(delta.index, delta.text, delta.finish_reason) for delta in found] == [
         (0, "a", None),
         (1, "b", None),
-        (1, "", FinishReason.STOP),
         (0, "c", None),
         (0, "", FinishReason.LENGTH),
+        (1, "", FinishReason.STOP),
     ]
     assert [delta.usage is not None for delta in found] == [False] * 4 + [True]
 
@@ -250,37 +254,69 @@ def test_nothing_after_the_end_is_ignored() -> None:
     assert [delta.finish_reason for delta in found] == [None, FinishReason.STOP]
 
 
-# ---- nonsense ------------------------------------------------------------------------------------------------------
+# ---- what is not in the format's shape ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("answer", "says"),
+    "odd",
     [
-        (None, "must be an object"),
-        ({"choices": 1}, "choices: must be a list"),
-        ({"choices": [None]}, "choices.0: must be an object"),
-        ({"choices": [{"index": 0}]}, "choices.0.delta: is required"),
-        (chunk({"content": 1}), "choices.0.content: must be a string"),
-        (chunk({}, "because"), "finish_reason: must be one of stop"),
-        ({"choices": [{"index": 5, "delta": {}}]}, "is choice 5, where 1 were requested"),
-        (chunk({"tool_calls": "call"}), "tool_calls: must be a list"),
-        (chunk({"tool_calls": 1}), "tool_calls: must be a list"),
-        (chunk({"tool_calls": [{"index": -1}]}), "index: must be 0 or more"),
-        (chunk({"tool_calls": [{"index": 0, "function": {}}]}), "name: is required"),
-        (chunk({"content": "a"}, logprobs={"content": [{"token": "a", "logprob": "b"}]}), "must be a number"),
-        (chunk({"content": "a"}, logprobs={"content": [{**entry("a"), "bytes": [256]}]}), "must be bytes"),
-        (chunk({"content": "a"}, token_ids=[True]), "must be a whole number"),
-        ({"choices": [], "usage": {"prompt_tokens": -1}}, "usage.prompt_tokens: must be 0 or more"),
+        None,
+        [],
+        {"choices": 1},
+        {"choices": [None, 3, "x", []]},
+        {"choices": [{"index": 0}]},
+        {"choices": [{"index": 0, "delta": None}]},
+        {"choices": [{"index": 0, "delta": []}]},
+        {"choices": [{"index": 5, "delta": {"content": "of another choice"}}]},
+        chunk({"content": 1}),
+        chunk({"content": {}}),
+        chunk({}, ""),
+        chunk({"tool_calls": "call"}),
+        chunk({"tool_calls": 1}),
+        chunk({"tool_calls": []}),
+        chunk({}, logprobs=[1]),
+        chunk({}, token_ids=[True]),
+        {"choices": [], "usage": {"prompt_tokens": -1}},
+        {"choices": [], "usage": [3]},
+        {"choices": [], "usage": "none"},
     ],
+    ids=repr,
 )
-def test_what_is_not_in_the_formats_shape_is_named_at_its_place(answer: Any, says: str) -> None:
-    with pytest.raises(InvalidInput, match=says):
-        AnswerReader(STREAMED).take(answer)
+@pytest.mark.parametrize("at", [1, 2])
+def test_an_odd_chunk_costs_itself_alone(odd: Any, at: int) -> None:
+    chunks = [chunk({"content": "hi"}), chunk({"content": " there"}), chunk({}, "stop")]
+    found = read(STREAMED, *chunks[:at], odd, *chunks[at:])
+    assert "".join(delta.text for delta in found) == "hi there"
+    assert found[-1].finish_reason is FinishReason.STOP
+    assert found[-1].usage == read(STREAMED, *chunks)[-1].usage
 
 
-def test_an_answer_that_continues_after_its_end_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="continues after its finish reason"):
-        read(STREAMED, chunk({}, "stop"), chunk({"content": "more"}))
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [(None, -9999.0), ("b", -9999.0), (float("-inf"), -9999.0), (float("nan"), -9999.0), ("-0.5", -0.5), (1e-7, 0.0)],
+)
+def test_a_log_probability_is_finite(given: Any, kept: float) -> None:
+    odd = {"token": "a", "logprob": given, "bytes": [256]}
+    (entry,) = read(STREAMED, chunk({"content": "a"}, "stop", logprobs={"content": [{**odd, "top_logprobs": [odd]}]}))[
+        0
+    ].logprobs
+    assert (entry.token, entry.logprob, entry.bytes) == ("a", kept, None)
+    assert entry.top[0].logprob == kept
+
+
+def test_an_unknown_finish_reason_is_a_stop_and_noted_once() -> None:
+    noted: list[str] = []
+    reader = AnswerReader(STREAMED, noted.append)
+    for reason in ("because", "because", 7):
+        reader.take(chunk({"content": "a"}, reason))  # type: ignore[arg-type]
+    assert reader.end(False)[-1].finish_reason is FinishReason.STOP
+    assert noted == ["has an unknown finish reason, which is read as 'stop'"]
+
+
+def test_text_after_the_finish_reason_is_not_lost() -> None:
+    found = read(STREAMED, chunk({"content": "a"}, "stop"), chunk({"content": "more"}), chunk({}, "length"))
+    assert "".join(delta.text for delta in found) == "amore"
+    assert [delta.finish_reason for delta in found if delta.finish_reason] == [FinishReason.LENGTH]
 
 
 @pytest.mark.parametrize("answers", [[], [{"choices": []}], [chunk({"content": "a"})]])
@@ -307,5 +343,5 @@ json_values = st.recursive(
 
 @given(json_values, st.booleans())
 def test_nonsense_of_any_kind_is_refused_or_understood_and_nothing_else(value: Any, streamed: bool) -> None:
-    with suppress(InvalidInput):
+    with suppress(InvalidInput):  # alone that it is not complete
         read(attrs.evolve(ASKED, streamed=streamed), json.loads(json.dumps(value)))

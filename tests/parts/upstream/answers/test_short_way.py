@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from modelyard.domain.completion import CompletionRequest, Message, Role
 from modelyard.errors import BackendError, InvalidInput
-from modelyard.formats.chat import answer_reader
-from modelyard.formats.chat.answer_reader import AnswerBrokenOff, AnswerReader
 from modelyard.formats.json import loads
+from modelyard.parts.upstream.answers import reader as answer_reader
+from modelyard.parts.upstream.answers.reader import AnswerBrokenOff, AnswerReader
 
 odd = st.sampled_from([None, "", 0, 1, True, [], {}, [1], "x"])
 logprobs = st.just({"content": [{"token": "a", "logprob": -1.0}]})
@@ -89,7 +89,7 @@ def read(reader: AnswerReader, given: list[Any]) -> list[Any]:
     try:
         for chunk in given:
             found.append(reader.take(chunk))
-        found.append(reader.end())
+        found += reader.end(finished=True)
     except (InvalidInput, BackendError, AnswerBrokenOff) as fault:
         found.append((type(fault), str(fault)))
     return found
@@ -119,7 +119,7 @@ def test_a_chunk_with_more_than_text_or_reasoning_is_read_in_the_general_way(del
 
 
 def test_text_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("modelyard.formats.chat.answer_reader._ChoiceReader.take", None)
+    monkeypatch.setattr("modelyard.parts.upstream.answers.reader._ChoiceReader.take", None)
     reader = AnswerReader(CompletionRequest("m", (Message(Role.USER, "hello"),), streamed=True))
     (delta,) = reader.take({"choices": [{"index": 0, "delta": {"content": "text"}, "finish_reason": None}]})
     assert delta.text == "text"
@@ -162,7 +162,7 @@ def read_events(reader: AnswerReader, events: list[bytes]) -> list[Any]:
             texts = reader.take_texts(events, at)
             found += texts or reader.take(loads(events[at]), events[at])
             at += len(texts) or 1
-        found.append(reader.end())
+        found += reader.end(finished=True)
     except (InvalidInput, BackendError, AnswerBrokenOff) as fault:
         found.append((type(fault), str(fault)))
     return found

@@ -1,0 +1,334 @@
+"""An answer of another server in the chat-completion format, whole or in chunks, read as deltas.
+
+What is read is read leniently, and the rest is ignored: the answer is paid for. Whether it makes sense is checked when
+it is assembled. Chunks are read by hand because there are many: structuring them takes thrice as long. Those that
+differ from one before in their text alone are not even parsed.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, TokenLogprob, Usage
+from modelyard.domain.frozen_fast import maker
+from modelyard.errors import BackendError
+from modelyard.formats.fields import refused
+from modelyard.formats.json import dumps
+from modelyard.parts.upstream.answers.calls import CallReader, pieces_of
+from modelyard.parts.upstream.answers.chunk_texts_fast import ChunkTexts
+from modelyard.parts.upstream.answers.logprobs import fitting, read_ids, read_logprobs, read_token_ids
+from modelyard.parts.upstream.answers.usage import UsageReader
+from modelyard.parts.upstream.answers.values import (
+    Halves,
+    content_of,
+    index_of,
+    object_of,
+    objects_of,
+    reasoning_of,
+    size_of,
+    tokens_of,
+)
+
+_delta = maker(Delta)
+_NAMES = {
+    FinishReason.STOP: (
+        "stop eos eos_token eos_token_id end end_turn end_of_turn stop_sequence stop_token complete completed done "
+        "finish finished normal pause_turn"
+    ),
+    FinishReason.LENGTH: (
+        "length max_tokens max_token max_output_tokens max_new_tokens max_completion_tokens max_length model_length "
+        "token_limit context_length context_length_exceeded model_context_window_exceeded incomplete"
+    ),
+    FinishReason.TOOL_CALLS: "tool_calls tool_call tool_use function_call function_calls tool",
+    FinishReason.CONTENT_FILTER: (
+        "content_filter content_filtered filtered safety image_safety refusal recitation blocklist "
+        "prohibited_content spii sensitive moderation guardrail_intervened guardrails"
+    ),
+}
+_REASONS: Mapping[str, FinishReason] = {name: reason for reason, names in _NAMES.items() for name in names.split()}
+"""What servers and families of models call the reasons for the end of a choice, in lower case."""
+_NOT_ENDED = frozenset({"", "null", "none", "not_finished", "finish_reason_unspecified"})
+_BROKEN_OFF = frozenset(
+    {"abort", "aborted", "error", "cancelled", "canceled", "network_error", "insufficient_system_resource"}
+)
+"""Reasons of servers that stop before the answer is complete."""
+
+
+def _reason_name(value: Any) -> str | None:
+    """Return the name of a reason, also of an object with a type, or as a library prints it; None for neither."""
+    name = value.get("type") if isinstance(value, Mapping) else value
+    return re.sub(r"[-\s]+", "_", name.strip().rpartition(".")[2]).lower() if isinstance(name, str) else None
+
+
+class AnswerBrokenOff(Exception):
+    """The server ended a choice before it was complete."""
+
+
+class AnswerReader:
+    """Takes the JSON of an answer, chunk by chunk or all at once, and returns its deltas.
+
+    The finish reasons are held back until `end`, because text may follow them, and the usage belongs to the last delta.
+    Where the server counts no tokens they are estimated by the bytes of the text, and the usage is marked so, as it is
+    where the server counts fewer tokens than it shows. `note` is called once for each kind of what is not understood.
+    """
+
+    def __init__(self, request: CompletionRequest, note: Callable[[str], None] = lambda what: None) -> None:
+        self._request, self._note = request, note
+        self._noted: set[str] = set()
+        self._choices = [_ChoiceReader(index, request, self._once) for index in range(request.n)]
+        self._usage = UsageReader()
+        self._only: int | None = None
+        self._texts = ChunkTexts(self._choices, request.logprobs or request.return_token_ids)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every choice has its finish reason."""
+        return all(choice.reason for choice in self._choices)
+
+    @property
+    def counted(self) -> bool:
+        """Whether the server has reported the tokens of its answer."""
+        return bool(self._usage.completion)
+
+    def take_texts(self, events: Sequence[bytes], start: int) -> list[Delta]:
+        """Return the deltas of the events from `start` on that need not be parsed; the first other event ends them."""
+        return self._texts.take_unparsed(events, start)
+
+    def take(self, chunk: Any, event: bytes = b"") -> list[Delta]:
+        """Return the deltas of a chunk, or of a whole answer. `event` is what the chunk was parsed from.
+
+        Raises `AnswerBrokenOff`, and `BackendError` where token ids or log-probabilities were requested and do not
+        come.
+        """
+        if (text_only := self._texts.take(chunk, event)) is not None:
+            return [text_only]
+        data = object_of(chunk)
+        self._usage.take(data)
+        choices = [(self._index(choice, at), choice) for at, choice in enumerate(objects_of(data.get("choices")))]
+        for index, choice in choices:
+            self._usage.take_choice(index, choice)
+        deltas: list[Delta] = []
+        for index, choice in choices:
+            if index < len(self._choices):
+                deltas += self._choices[index].take(
+                    choice, data, self._usage.completion if len(self._choices) == 1 else 0
+                )
+            else:
+                self._once("has more choices than were requested, which are left out")
+        return deltas
+
+    def end(self, finished: bool) -> list[Delta]:
+        """Return the last deltas, with the finish reasons and the usage.
+
+        `finished` means that the server has said that this is all: a choice without a reason has stopped. Raises
+        `InvalidInput` when the answer is not complete.
+        """
+        deltas = [delta for choice in self._choices for delta in choice.rest()]
+        if not all(choice.reason or (finished and choice.stopped) for choice in self._choices):
+            raise refused("is not complete: not every choice has a finish reason", "incomplete")
+        deltas += [choice.ended() for choice in self._choices]
+        deltas[-1] = attrs.evolve(deltas[-1], usage=self.usage())
+        return deltas
+
+    def whole(self, answers: Sequence[Any]) -> list[Delta]:
+        """Return the deltas of a whole answer, perhaps of several values. Raises what `take` and `end` raise.
+
+        The last delta of a choice ends it, if the choice has any.
+        """
+        deltas = [delta for answer in answers for delta in self.take(answer)]
+        for ended in self.end(finished=True):
+            last = next((at for at in reversed(range(len(deltas))) if deltas[at].index == ended.index), None)
+            if last is None or deltas[last].finish_reason or ended.tool_call or ended.text or ended.reasoning:
+                deltas.append(ended)
+            else:
+                deltas[last] = attrs.evolve(
+                    deltas[last],
+                    finish_reason=ended.finish_reason,
+                    stop_string=ended.stop_string,
+                    usage=ended.usage,
+                )
+        return deltas
+
+    def usage(self) -> Usage:
+        """Return the usage so far, estimated where it was not reported."""
+        produced = sum(choice.estimate for choice in self._choices)
+        return self._usage.usage(_prompt_tokens(self._request), produced, sum(choice.shown for choice in self._choices))
+
+    @property
+    def reported(self) -> bool:
+        """Whether the server has reported any usage."""
+        return self._usage.reported
+
+    def _index(self, choice: Mapping[str, Any], at: int) -> int:
+        """Return the number of a choice, or its place if it has none. Of one choice any number is right."""
+        index = index_of(choice.get("index"))
+        found = at if index is None else index
+        if len(self._choices) > 1:
+            return found
+        if self._only is None:
+            self._only = 0 if self._choices[0].has_output else found
+        return 0 if found == self._only else found + 1
+
+    def _once(self, what: str) -> None:
+        if what not in self._noted:
+            self._noted.add(what)
+            self._note(what)
+
+
+def _prompt_tokens(request: CompletionRequest) -> int:
+    """Estimate the tokens of the prompt, with its tools."""
+    if request.prompt is not None:
+        given = request.prompt
+        return len(given) if isinstance(given, tuple) else tokens_of(size_of(given))
+    size = sum(size_of(message.text) for message in request.messages)
+    size += sum(size_of(call.name + call.arguments) for message in request.messages for call in message.tool_calls)
+    size += sum(size_of(tool.name + (tool.description or "")) + len(dumps(tool.parameters)) for tool in request.tools)
+    return tokens_of(size) + 1 if size else 0
+
+
+class _ChoiceReader:
+    """Reads one choice, and keeps what is known of it so far.
+
+    `shown` is how many of its tokens the server has shown one by one, by their ids or their log-probabilities, and
+    `size` is the bytes of what it has written besides. No more tokens are estimated for them than were requested.
+    """
+
+    def __init__(self, index: int, request: CompletionRequest, note: Callable[[str], None]) -> None:
+        self.index, self.request, self._note = index, request, note
+        self.shown = self.size = self._estimated = 0
+        self.reason: FinishReason | None = None
+        self._limit = request.max_tokens
+        self._stop_string: str | None = None
+        self._calls = CallReader(index, [tool.name for tool in request.tools])
+        self._content, self._reasoning = Halves(), Halves()
+        self._prompted = self._said_stop = False
+
+    @property
+    def has_output(self) -> bool:
+        """Whether the choice has anything."""
+        return bool(self.size or self.shown or self._calls)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it has ended without saying why: it was whole, or has named an empty reason."""
+        return self._said_stop and self.has_output
+
+    @property
+    def waits(self) -> bool:
+        """Whether the next text may not be passed on as it comes."""
+        return self.reason is not None or bool(self._content.held or self._reasoning.held)
+
+    @property
+    def estimate(self) -> int:
+        """The tokens of the choice: those that were shown, and the others by the bytes of their text."""
+        return self.shown + self._estimated
+
+    def count(self, size: int) -> int:
+        """Return the tokens of the next piece of text, by its bytes: so many that all together make the estimate."""
+        self.size += size
+        before, found = self._estimated, tokens_of(self.size)
+        self._estimated = found if self._limit is None else max(before, min(found, self._limit - self.shown))
+        return self._estimated - before
+
+    def take_text(self, content: str, reasoning: str) -> Delta | None:
+        """Return the delta of a chunk that has only one of these; None if it is to be read in the general way."""
+        if self.waits:
+            return None
+        return _delta(content, self.count(size_of(content or reasoning)), self.index, reasoning=reasoning)
+
+    def take(self, choice: Mapping[str, Any], chunk: Mapping[str, Any], counted: int) -> list[Delta]:
+        """Return its deltas. A whole answer has a `message` where a chunk has a `delta`, and its tokens are `counted`,
+        or 0."""
+        whole = isinstance(choice.get("message"), Mapping)
+        message = object_of(choice.get("message" if whole else "delta"))
+        thought, content = content_of(message.get("content") or message.get("refusal") or choice.get("text"))
+        reasoning = self._reasoning.take(reasoning_of(message) or thought)
+        content = self._content.take(content)
+        calls = self._calls.take(pieces_of(message), whole)
+        entries, ids = read_logprobs(choice.get("logprobs")), read_token_ids(choice)
+        self._end(choice)
+        prompt = self._prompt(choice, chunk)
+        has_output = bool(content or calls or reasoning)
+        if has_output:
+            self._check_details(entries, ids)
+        if self.reason is FinishReason.STOP and entries and not reasoning:
+            entries = fitting(entries, content)
+        if len(ids) == len(entries):
+            entries = tuple(attrs.evolve(entry, id=token) for entry, token in zip(entries, ids, strict=True))
+        elif entries and ids:
+            entries = ()
+        written = size_of(content) + size_of(reasoning)
+        written += sum(size_of((call.name or "") + call.arguments) for call in calls)
+        tokens = self._tokens(len(ids) or len(entries), written, counted if whole else 0)
+        call = calls[0] if calls else None
+        first = Delta(content, tokens, self.index, call, entries, ids, prompt, reasoning=reasoning)
+        deltas = [first] if has_output or tokens or prompt else []
+        return deltas + [Delta(index=self.index, tool_call=call) for call in calls[1:]]
+
+    def rest(self) -> list[Delta]:
+        """Return what still waits for its other half, or for its name."""
+        reasoning, content, calls = self._reasoning.end(), self._content.end(), self._calls.end()
+        deltas = (
+            [Delta(content, self.count(size_of(content + reasoning)), self.index, reasoning=reasoning)]
+            if content or reasoning
+            else []
+        )
+        return deltas + [Delta(index=self.index, tool_call=call) for call in calls]
+
+    def ended(self) -> Delta:
+        """Return its last delta. Of a choice with calls, servers say `stop`, too."""
+        if self.reason is None:
+            self._note("has no finish reason, which is read as 'stop'")
+        reason = self.reason or FinishReason.STOP
+        if reason is FinishReason.STOP and self._calls:
+            reason = FinishReason.TOOL_CALLS
+        return Delta(index=self.index, finish_reason=reason, stop_string=self._stop_string)
+
+    def _tokens(self, shown: int, written: int, counted: int) -> int:
+        """Return the tokens of the next deltas: those that are shown one by one, else as counted, or by their bytes."""
+        self.shown += shown
+        if shown or not counted or not written:
+            return shown or self.count(written)
+        self.size += written
+        self._estimated = counted if self._limit is None else min(counted, self._limit)
+        return self._estimated
+
+    def _check_details(self, entries: tuple[TokenLogprob, ...], ids: tuple[int, ...]) -> None:
+        """Raise `BackendError` when the first output of the choice lacks what was requested."""
+        if self.has_output:
+            return
+        wanted = ((self.request.logprobs, entries, "logprobs"), (self.request.return_token_ids, ids, "token_ids"))
+        missing = [name for requested, found, name in wanted if requested and not found]
+        if missing:
+            raise BackendError(
+                f"the upstream server did not send the {' and '.join(missing)} that were requested; offer the model "
+                f"without the capability {' and '.join(missing)}, or use a server that has it"
+            )
+
+    def _end(self, choice: Mapping[str, Any]) -> None:
+        """Note why the choice ends, and with which stop string."""
+        given = choice.get("finish_reason")
+        self._said_stop = self._said_stop or given is not None or "message" in choice
+        if given is None:
+            return
+        name = _reason_name(given)
+        if name in _BROKEN_OFF:
+            raise AnswerBrokenOff
+        if name in _NOT_ENDED or given is False:
+            return
+        reason = _REASONS.get(name or "")
+        if reason is None:
+            self._note("has an unknown finish reason, which is read as 'stop'")
+        self.reason = reason or FinishReason.STOP
+        stopped = choice.get("stop_reason")  # of vLLM; servers may also name a token here
+        self._stop_string = stopped if isinstance(stopped, str) and stopped in self.request.stop else None
+
+    def _prompt(self, choice: Mapping[str, Any], chunk: Mapping[str, Any]) -> tuple[int, ...]:
+        """Return the token ids of the prompt, once. Servers put them into the choice or next to all choices."""
+        if self._prompted:
+            return ()
+        ids = read_ids(choice.get("prompt_token_ids")) or read_ids(chunk.get("prompt_token_ids"))
+        self._prompted = bool(ids)
+        return ids

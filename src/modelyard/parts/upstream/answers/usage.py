@@ -1,0 +1,171 @@
+"""What a server says that its answer has used, wherever it says so and under whichever names.
+
+Each count is kept by its greatest value, as some servers send a part first and the rest later, or a last report without
+counts. The docs list the servers (docs/reference/upstream-servers.md).
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from modelyard.domain.completion import Usage
+from modelyard.parts.upstream.answers.values import count_of, object_of, objects_of
+
+_NAMES = {
+    "prompt": "prompttokens prompttokencount promptevalcount tokensevaluated nativetokensprompt numprompttokens",
+    "input": "inputtokens inputtokencount",
+    "completion": (
+        "completiontokens completiontokencount outputtokens outputtokencount candidatestokencount responsetokencount "
+        "evalcount tokenspredicted nativetokenscompletion generatedtokens numcompletiontokens"
+    ),
+    "total": "totaltokens totaltokencount",
+    "cached": (
+        "cachedtokens numcachedtokens promptcachehittokens cachedcontenttokencount nativetokenscached "
+        "cachedprompttokens cachedprompttexttokens cachedinputtokens"
+    ),
+    "read": "cachereadinputtokens cachereadinputtokencount",
+    "written": "cachecreationinputtokens cachewriteinputtokens cachewriteinputtokencount",
+    "missed": "promptcachemisstokens",
+    "reasoning": "reasoningtokens reasoningtokencount nativetokensreasoning thinkingtokens",
+    "thoughts": "thoughtstokencount",
+    "tool_prompt": "tooluseprompttokencount",
+}
+"""Names by what they count, in lower case and without underscores: those of OpenAI, vLLM, SGLang, Mistral, Together
+and Azure; of Gemini; of Ollama and llama.cpp; of OpenRouter, Anthropic, Bedrock, DeepSeek, Kimi and xAI.
+"""
+_COUNTS: Mapping[str, str] = {name: count for count, names in _NAMES.items() for name in names.split()}
+_BESIDE_CHOICES = frozenset({"promptevalcount", "tokensevaluated", "evalcount", "tokenspredicted"})
+"""Names that servers put next to the choices, without an object around them."""
+_REPORTS = (
+    *("usage", "usageMetadata", "usage_metadata", "token_usage", "tokenUsage", "meta_info", "billed_units"),
+    "amazon-bedrock-invocationMetrics",
+)
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def reports_of(owner: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the reports on usage that an object has as its members."""
+    for name in _REPORTS:
+        yield from objects_of(owner.get(name))
+    if timings := object_of(owner.get("timings")):  # of llama.cpp, which counts the cached part of a prompt apart
+        cached = count_of(timings.get("cache_n")) or 0
+        yield {
+            "prompt_tokens": (count_of(timings.get("prompt_n")) or 0) + cached,
+            "completion_tokens": timings.get("predicted_n"),
+            "cached_tokens": cached,
+        }
+
+
+class Counts:
+    """Counts of tokens, each the greatest that was reported."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def __getitem__(self, count: str) -> int:
+        return self._found.get(count, 0)
+
+    def take(self, report: Mapping[str, Any], names: frozenset[str] | None = None) -> None:
+        """Take the counts of a report: those of these names, or all, with the details that it breaks them down to."""
+        for name, value in report.items():
+            plain = _plain(name)
+            if names is None and isinstance(value, Mapping) and "details" in plain:
+                self._take_details(value)
+            elif plain in _COUNTS and (names is None or plain in names):
+                self._keep(_COUNTS[plain], value)
+
+    def _take_details(self, details: Mapping[str, Any]) -> None:
+        for name, value in details.items():
+            count = _COUNTS.get(_plain(name))
+            if count in ("cached", "read", "reasoning", "thoughts"):
+                self._keep("cached" if count == "read" else count, value)
+
+    def _keep(self, count: str, value: Any) -> None:
+        found = count_of(value)
+        if found is not None:
+            self._found[count] = max(found, self[count])
+
+
+class UsageReader:
+    """Gathers what an answer says of its usage: next to its choices, in one of them, or in an object of the server's.
+
+    `counts` of a choice are its own, so that those of several add up.
+    """
+
+    def __init__(self) -> None:
+        self._whole = Counts()
+        self._choices: dict[int, Counts] = {}
+
+    def take(self, chunk: Mapping[str, Any]) -> None:
+        """Take what stands next to the choices."""
+        self._whole.take(chunk, _BESIDE_CHOICES)
+        for owner in (chunk, *(value for value in chunk.values() if isinstance(value, Mapping))):
+            for report in reports_of(owner):
+                self._whole.take(report)
+
+    def take_choice(self, index: int, choice: Mapping[str, Any]) -> None:
+        """Take what stands within a choice, or within its message."""
+        for owner in (choice, object_of(choice.get("delta")), object_of(choice.get("message"))):
+            for report in reports_of(owner):
+                self._choices.setdefault(index, Counts()).take(report)
+
+    @property
+    def completion(self) -> int:
+        """The tokens of the answer as they have been reported; 0 if they have not."""
+        return self._added("completion")
+
+    @property
+    def reported(self) -> bool:
+        """Whether anything has been reported."""
+        return bool(self._whole) or any(self._choices.values())
+
+    def usage(self, prompt: int, produced: int, shown: int) -> Usage:
+        """Return the usage. `prompt` and `produced` are estimates of the tokens of the prompt and of the answer, for
+        what was not counted, and `shown` is how many tokens of the answer have been seen one by one.
+        """
+        counted_prompt, counted, reasoning = self._resolved(produced)
+        tokens = counted or produced
+        estimated = not self.reported or (not counted_prompt and prompt > 0) or (not counted and produced > 0)
+        if shown > tokens:
+            tokens, estimated = shown, True
+        of_prompt = counted_prompt or prompt
+        cached = min(max(self._most("cached"), self._most("read")), of_prompt)
+        return Usage(of_prompt, tokens, cached, estimated=estimated, reasoning_tokens=min(reasoning, tokens))
+
+    def _resolved(self, produced: int) -> tuple[int, int, int]:
+        """Return the tokens of the prompt, of the answer with its reasoning, and of the reasoning; 0 is unknown.
+
+        Some servers count reasoning within the answer and some beside it: the total tells, or that it is more.
+        """
+        prompt, total, counted = self._prompt(), self._most("total"), self.completion
+        reasoning, thoughts = self._added("reasoning"), self._added("thoughts")
+        beside = max(reasoning, thoughts)
+        if total and prompt:
+            counted += beside if total >= prompt + counted + beside else 0
+        elif thoughts or reasoning > counted:
+            counted += beside
+        if not prompt:
+            return max(0, total - (counted or produced)), counted, beside
+        if total > prompt + counted:  # what is missing was produced, as thoughts that are not shown
+            beside += total - prompt - counted if counted else 0
+            counted = total - prompt
+        return prompt, counted, beside
+
+    def _prompt(self) -> int:
+        """Return the tokens of the prompt, with the cached ones that Anthropic's names leave out."""
+        outside = self._most("read") + self._most("written")
+        given, missed = self._most("input"), self._most("missed")
+        counted = max(self._most("prompt"), given + outside if given else 0)
+        return max(counted, missed + self._most("cached") if missed else 0) + self._most("tool_prompt")
+
+    def _most(self, count: str) -> int:
+        return max(self._whole[count], *(one[count] for one in self._choices.values()), 0)
+
+    def _added(self, count: str) -> int:
+        """Return a count of the answer: as it was reported for all choices, or for each of them."""
+        return max(self._whole[count], sum(one[count] for one in self._choices.values()))

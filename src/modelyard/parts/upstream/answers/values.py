@@ -1,0 +1,220 @@
+"""Values in an answer of another server: what is usable is read, in whichever form it comes, and nothing is refused.
+
+The guards of requests do not apply here, as the answer is paid for: a member that nobody reads may hold anything.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from modelyard.domain.record import EMPTY
+from modelyard.errors import InvalidInput
+from modelyard.formats.json import dumps
+
+MOST_TOKENS = 2**40
+"""A count above this is not one."""
+LEAST_LOGPROB = -9999.0
+"""The log-probability of a token whose own is minus infinity, or cannot be read."""
+BYTES_PER_TOKEN = 4
+"""The estimate of tokens, where a server counts none, by the bytes of the text in UTF-8."""
+
+
+def read_json(raw: bytes) -> Any:
+    """Parse an answer. Raises `InvalidInput` for what is not JSON; what follows a JSON value is ignored.
+
+    NaN, infinities, integers of any length, doubled members, control characters in strings, a byte order mark, half
+    characters and bytes that are not UTF-8 are read; see `joined` for the last two.
+    """
+    text = raw.decode("utf-8", "surrogateescape").removeprefix("\ufeff").lstrip()
+    try:
+        return _PLAIN.raw_decode(text)[0]
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise InvalidInput.at("answer", msg=f"is not valid JSON: {error.msg} at {place}", type="json_invalid") from None
+    except ValueError:  # an integer of thousands of digits
+        return _CAREFUL.raw_decode(text)[0]
+    except RecursionError:
+        raise InvalidInput.at("answer", msg="is nested too deeply", type="json_invalid") from None
+
+
+def read_values(raw: bytes) -> list[Any]:
+    """Parse an answer of one JSON value, or of several that follow each other or stand in a list.
+
+    What follows them and is not JSON is ignored. Raises `InvalidInput` if there is none.
+    """
+    text = raw.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+    found: list[Any] = []
+    while rest := text.lstrip(" \t\r\n,"):
+        try:
+            value, end = _PLAIN.raw_decode(rest)
+        except (ValueError, RecursionError):
+            break
+        found += value if isinstance(value, list) else [value]
+        text = rest[end:]
+    return found or [read_json(raw)]
+
+
+_PLAIN = json.JSONDecoder(strict=False)
+_CAREFUL = json.JSONDecoder(strict=False, parse_int=float)
+
+
+def object_of(value: Any) -> Mapping[str, Any]:
+    """Return an object, or an empty one in the place of anything else."""
+    return value if isinstance(value, Mapping) else EMPTY
+
+
+def objects_of(value: Any) -> list[Mapping[str, Any]]:
+    """Return the objects of a list; one alone counts as a list of one."""
+    if isinstance(value, Mapping):
+        return [value]
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list | tuple) else []
+
+
+def count_of(value: Any) -> int | None:
+    """Return a number of tokens, also from `12.0` or `"12"`; None for what is none."""
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_TOKENS:
+        return None
+    return round(value)
+
+
+def index_of(value: Any) -> int | None:
+    """Return a place in a list; None for what is none."""
+    return count_of(value)
+
+
+def logprob_of(value: Any) -> float:
+    """Return a log-probability, which is at most 0 and finite."""
+    try:
+        found = math.nan if value is None or isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
+    return min(0.0, max(found, LEAST_LOGPROB)) if not math.isnan(found) else LEAST_LOGPROB
+
+
+def string_of(value: Any) -> str:
+    """Return a string without half characters; an empty one in the place of anything else."""
+    return joined(value) if isinstance(value, str) else ""
+
+
+def content_of(value: Any) -> tuple[str, str]:
+    """Return the reasoning and the text of a content, which is a string or a list of parts."""
+    if isinstance(value, str):
+        return "", value
+    parts = value if isinstance(value, list | tuple) else [value]
+    reasoning, text = "", ""
+    for part in parts:
+        of_part = _part(part)
+        reasoning, text = reasoning + of_part[0], text + of_part[1]
+    return reasoning, text
+
+
+_THOUGHTS = ("thinking", "reasoning", "reasoning_content", "summary")
+_TEXTS = ("text", "content", "refusal", "output_text")
+
+
+def _part(part: Any) -> tuple[str, str]:
+    if isinstance(part, str):
+        return "", part
+    members = object_of(part)
+    thoughts = "".join(_flat(members.get(name)) for name in _THOUGHTS)
+    texts = next((text for name in _TEXTS if (text := _flat(members.get(name)))), "")
+    kind = members.get("type")
+    is_thought = members.get("thought") is True or (isinstance(kind, str) and ("reason" in kind or "think" in kind))
+    return (thoughts or texts, "") if is_thought else (thoughts, texts)
+
+
+def _flat(value: Any) -> str:
+    """Return the text of a string, or of a list of parts."""
+    return value if isinstance(value, str) else "".join(content_of(value)) if isinstance(value, list) else ""
+
+
+_REASONING = ("reasoning_content", "reasoning", "thinking", "reasoning_text")
+"""Names under which servers put reasoning next to the content. One of them is enough."""
+
+
+def reasoning_of(message: Mapping[str, Any]) -> str:
+    """Return reasoning under the name that the server has for it."""
+    for name in _REASONING:
+        given = message.get(name)
+        if given and isinstance(given, str):
+            return given
+        if given and (found := "".join(content_of(given))):
+            return found
+    details = message.get("reasoning_details")
+    return "".join(map("".join, map(_part, details))) if isinstance(details, list) else ""
+
+
+def arguments_of(value: Any) -> str:
+    """Return the arguments of a call as text: an object becomes its JSON."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    try:
+        return dumps(value).decode()
+    except ValueError:  # NaN
+        return json.dumps(value)
+
+
+def size_of(text: str) -> int:
+    """Return how many bytes a string has in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def tokens_of(size: int) -> int:
+    """Estimate the tokens of so many bytes of text."""
+    return -(-size // BYTES_PER_TOKEN)
+
+
+# ---- characters that come in halves
+
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+_BYTES = re.compile("[\udc80-\udcff]+")
+_HALF = re.compile("[\ud800-\udfff]")
+_OPEN = re.compile("(?:[\ud800-\udbff]|[\udcc2-\udcf4][\udc80-\udcbf]{0,2})\\Z")
+
+
+def joined(text: str) -> str:
+    """Return the text with characters for pairs of surrogates, and for the bytes that `read_json` let through.
+
+    What remains of a character is U+FFFD.
+
+    >>> joined("\\ud83d\\ude00"), joined("\\udcc3\\udca9 \\ud83d")
+    ('😀', 'é �')
+    """
+    if text.isascii() or not _HALF.search(text):
+        return text
+    text = _PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
+    text = _BYTES.sub(lambda run: run[0].encode("utf-8", "surrogateescape").decode("utf-8", "replace"), text)
+    return _HALF.sub("\ufffd", text)
+
+
+class Halves:
+    """Text that comes in pieces which may be cut within a character: its first half waits for the second."""
+
+    def __init__(self) -> None:
+        self.held: str = ""
+
+    def take(self, piece: str) -> str:
+        """Return what is certain with this piece."""
+        if not self.held and (piece.isascii() or not _HALF.search(piece)):
+            return piece
+        text = self.held + piece
+        cut = _OPEN.search(text)
+        self.held = cut[0] if cut else ""
+        return joined(text[: len(text) - len(self.held)])
+
+    def end(self) -> str:
+        """Return what still waits, as U+FFFD."""
+        held, self.held = self.held, ""
+        return joined(held)
+
+
+def pieces_of(value: Any) -> Sequence[Any]:
+    """Return the members of a list; none of anything else."""
+    return value if isinstance(value, list | tuple) else ()

@@ -1,0 +1,336 @@
+"""What servers and proxies put around an answer: statuses, compression, labels, redirects, envelopes."""
+
+import gzip
+import json
+import socket
+import threading
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelyard.backends import Timeouts
+from modelyard.backends.deltas import one_by_one
+from modelyard.errors import BackendError, ContextLengthExceeded, InvalidInput, ModelyardError, Overloaded
+from modelyard.parts.upstream.address import Address
+from modelyard.parts.upstream.decoding import MOST_AT_ONCE, Decompressor, encoding_of
+from modelyard.parts.upstream.errors import Head, RetryableError, refusal
+from modelyard.testing.clock import ManualClock
+from upstream_asking import SECRET, TIMEOUTS, Hurried, ask, backend_at, http, request_of, served, text_of
+
+WHOLE = {
+    "choices": [{"index": 0, "message": {"content": "hi there"}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 10, "completion_tokens": 2},
+}
+CHUNKS = [
+    {"choices": [{"index": 0, "delta": {"content": "hi"}}]},
+    {"choices": [{"index": 0, "delta": {"content": " there"}, "finish_reason": "stop"}]},
+    {"choices": [], "usage": WHOLE["usage"]},
+]
+DOCUMENT = json.dumps(WHOLE).encode()
+STREAM = b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in CHUNKS) + b"data: [DONE]\n\n"
+BODIES = pytest.mark.parametrize("body", [DOCUMENT, STREAM], ids=["whole", "streamed"])
+ONCE = Timeouts(retries=0)
+
+
+def deflated(body: bytes) -> bytes:
+    """Deflate without a header, as some servers send it."""
+    stream = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return stream.compress(body) + stream.flush()
+
+
+def in_members(body: bytes) -> bytes:
+    """A body as two files of gzip that follow each other."""
+    return gzip.compress(body[:20]) + gzip.compress(body[20:])
+
+
+PACKINGS = {"gzip": gzip.compress, "x-gzip": in_members, "deflate": zlib.compress, "Deflate": deflated}
+
+
+class TestCompression:
+    @BODIES
+    @pytest.mark.parametrize("name", PACKINGS)
+    def test_an_answer_is_read_however_it_is_compressed(self, canned: Any, either: Any, body: bytes, name: str) -> None:
+        packed = PACKINGS[name](body)
+        with backend_at(canned(http(packed, "text/x", more=f"content-encoding: {name}\r\n"))) as backend:
+            deltas = either(backend, streamed=body is STREAM)
+        assert text_of(deltas) == "hi there"
+        assert deltas[-1].usage.prompt_tokens == 10
+
+    @BODIES
+    def test_its_first_bytes_tell_more_than_its_label(self, canned: Any, body: bytes) -> None:
+        plain_as_gzip = http(body, more="content-encoding: gzip\r\n")
+        gzip_as_plain = http(gzip.compress(body))
+        for answer in (plain_as_gzip, gzip_as_plain):
+            with backend_at(canned(answer)) as backend:
+                assert text_of(ask(backend)) == "hi there"
+
+    def test_the_report_of_a_refusal_is_read(self, canned: Any, either: Any) -> None:
+        report = gzip.compress(b'{"error": {"message": "maximum context length is 9 tokens"}}')
+        refused = http(report, status="400 Bad Request", more="content-encoding: gzip\r\n")
+        with backend_at(canned(refused)) as backend, pytest.raises(ContextLengthExceeded, match="is 9 tokens"):
+            either(backend)
+
+    @pytest.mark.parametrize("name", ["br", "zstd", "gzip, br", "x-unknown"])
+    def test_what_is_not_read_is_refused_by_name(self, canned: Any, either: Any, name: str) -> None:
+        answer = http(b"\x00\x01", more=f"content-encoding: {name}\r\n")
+        with (
+            backend_at(canned(answer)) as backend,
+            pytest.raises(BackendError, match="is compressed with"),
+        ):
+            either(backend)
+
+    def test_a_wrong_compression_is_an_error(self, canned: Any, either: Any) -> None:
+        answer = http(b"\x1f\x8b nonsense", more="content-encoding: gzip\r\n")
+        with backend_at(canned(answer)) as backend, pytest.raises(BackendError, match="compressed wrongly"):
+            either(backend)
+
+    def test_a_small_answer_does_not_become_a_large_one_in_memory(self) -> None:
+        bomb = gzip.compress(b"\0" * 2**26)
+        reader = Decompressor("gzip", bomb)
+        sizes = [len(reader.take()) for _ in range(2**26 // MOST_AT_ONCE)]
+        assert set(sizes) == {MOST_AT_ONCE}
+        assert reader.take() == b""
+
+    @given(st.binary(max_size=2000), st.lists(st.integers(0, 2000), max_size=6), st.sampled_from(sorted(PACKINGS)))
+    def test_a_body_is_the_same_however_it_is_cut(self, body: bytes, cuts: list[int], name: str) -> None:
+        packed = PACKINGS[name](body)
+        begin, rest = packed[:2], packed[2:]
+        places = sorted({0, len(rest), *(min(cut, len(rest)) for cut in cuts)})
+        encoding = encoding_of(name.lower(), begin)
+        if encoding != "deflate" and name.lower() == "deflate":
+            return  # its first byte is one that begins JSON
+        reader, found = Decompressor(encoding, begin), b""
+        for start, end in pairwise(places):
+            reader.feed(rest[start:end])
+            while piece := reader.take():
+                found += piece
+        assert found == body
+
+
+class TestLabels:
+    @BODIES
+    @pytest.mark.parametrize(
+        "label", ["", "text/plain; charset=utf-8", "application/octet-stream", "Text/Event-Stream", "application/json"]
+    )
+    @pytest.mark.parametrize("before", [b"", b"\xef\xbb\xbf", b"\n\n"])
+    def test_an_answer_is_read_whatever_it_is_called(
+        self, canned: Any, either: Any, body: bytes, label: str, before: bytes
+    ) -> None:
+        with backend_at(canned(http(before + body, label))) as backend:
+            assert text_of(either(backend, streamed=body is STREAM)) == "hi there"
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"\n".join(json.dumps(chunk).encode() for chunk in CHUNKS),
+            json.dumps(CHUNKS).encode(),
+            DOCUMENT + b"\n\ndata: [DONE]\n\n",
+        ],
+        ids=["lines of JSON", "a list", "a whole answer, and the end of a stream"],
+    )
+    def test_values_that_follow_each_other_are_one_answer(self, canned: Any, body: bytes) -> None:
+        with backend_at(canned(http(body, "text/event-stream"))) as backend:
+            assert text_of(ask(backend)) == "hi there"
+
+
+class TestStatuses:
+    @BODIES
+    @pytest.mark.parametrize("status", ["200 OK", "201 Created", "202 Accepted", "203 x", "206 x", "299 x"])
+    def test_an_answer_comes_with_any_success(self, canned: Any, either: Any, status: str, body: bytes) -> None:
+        with backend_at(canned(http(body, status=status))) as backend:
+            assert text_of(either(backend)) == "hi there"
+
+    @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 508, *range(520, 531), 599])
+    def test_faults_that_may_pass_are_tried_again(self, canned: Any, status: int) -> None:
+        fault = http(b'{"error": {"message": "busy"}}', status=f"{status} x")
+        with backend_at(canned(fault, http(DOCUMENT)), clock=Hurried(), timeouts=TIMEOUTS) as backend:
+            assert text_of(ask(backend)) == "hi there"
+
+    @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 405, 410, 413, 422, 451, 501, 505, 511, 304])
+    def test_others_are_not(self, canned: Any, status: int) -> None:
+        refused = http(b'{"error": {"message": "no"}}', status=f"{status} x")
+        with backend_at(canned(refused), clock=Hurried(), timeouts=TIMEOUTS) as backend:
+            with pytest.raises(ModelyardError):
+                ask(backend)
+
+    def test_one_that_says_wait_is_busy(self, canned: Any) -> None:
+        with backend_at(canned(http(b"", status="529 Overloaded")), timeouts=ONCE) as backend:
+            with pytest.raises(Overloaded, match="no room now"):
+                ask(backend)
+
+
+# ---- redirects -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def recorded(*answers: bytes) -> Iterator[tuple[str, list[bytes]]]:
+    """A server that gives these answers, each on a connection of its own; and the requests that came."""
+    listener, requests = socket.create_server(("127.0.0.1", 0)), []
+
+    def serve() -> None:
+        for answer in answers:
+            with suppress(OSError):
+                connection, _ = listener.accept()
+                with connection:
+                    requests.append(_request(connection))
+                    connection.sendall(answer)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", requests
+    finally:
+        with suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(60)
+
+
+def _request(connection: socket.socket) -> bytes:
+    raw = b""
+    while b"\r\n\r\n" not in raw:
+        raw += connection.recv(65536)
+    head, _, body = raw.partition(b"\r\n\r\n")
+    length = int(next(line[15:] for line in head.split(b"\r\n") if line.startswith(b"content-length:")))
+    while len(body) < length:
+        body += connection.recv(65536)
+    return head + b"\r\n\r\n" + body
+
+
+class TestRedirects:
+    @pytest.mark.parametrize("status", ["307 Temporary Redirect", "308 Permanent Redirect"])
+    def test_one_within_the_server_is_followed_with_the_same_body(self, either: Any, status: str) -> None:
+        elsewhere = http(b"", status=status, more="location: /other/chat?x=1\r\nconnection: close\r\n")
+        with recorded(elsewhere, http(DOCUMENT)) as (url, requests), backend_at(f"{url}/v1") as backend:
+            assert text_of(either(backend)) == "hi there"
+        moved = [request.split(b" ")[1] for request in requests]
+        assert moved == [b"/v1/chat/completions", b"/other/chat?x=1"]
+        assert requests[0].partition(b"\r\n\r\n")[2] == requests[1].partition(b"\r\n\r\n")[2] != b""
+
+    def test_the_key_never_goes_to_another_server(self, either: Any) -> None:
+        with recorded(http(DOCUMENT)) as (other, stolen):
+            to = f"location: {other}/v1/chat/completions\r\nconnection: close\r\n"
+            redirect = http(b"", status="307 x", more=to)
+            with recorded(redirect) as (url, _), backend_at(f"{url}/v1") as backend:
+                with pytest.raises(BackendError, match="redirects to another server"):
+                    either(backend)
+        assert stolen == []
+
+    def test_a_circle_ends(self) -> None:
+        again = http(b"", status="307 x", more="location: /v1/chat/completions\r\nconnection: close\r\n")
+        with recorded(*[again] * 8) as (url, requests), backend_at(f"{url}/v1") as backend:
+            with pytest.raises(BackendError, match="status 307"):
+                ask(backend)
+            assert len(requests) == 4
+
+    @pytest.mark.parametrize(
+        ("location", "target"),
+        [
+            ("/a", "/a"),
+            ("b", "/v1/chat/b"),
+            ("?q=1", "/v1/chat/completions?q=1"),
+            ("http://host:8000/c d", "/c%20d"),
+            ("http://host/c", None),
+            ("https://host:8000/c", None),
+            ("//evil/c", None),
+            ("http://[x", None),
+            ("ftp://host:8000/c", None),
+        ],
+    )
+    def test_what_a_location_names(self, location: str, target: str | None) -> None:
+        assert Address("http://host:8000/v1", None).redirected("/chat/completions", location) == target
+
+
+def test_azure_gets_its_version_and_its_header(canned: Any) -> None:
+    address = Address("https://x.example/openai/deployments/m/?api-version=2026-01-01", "key")
+    head = address.request("POST", "/chat/completions", b"").decode()
+    assert head.startswith("POST /openai/deployments/m/chat/completions?api-version=2026-01-01 HTTP/1.1\r\n")
+    assert "\r\napi-key: key\r\n" in head
+    assert "uthorization" not in head
+
+
+# ---- envelopes -------------------------------------------------------------------------------------------------------
+
+ENVELOPES: dict[str, Any] = {
+    "the format's": {"error": {"message": "SAID", "code": 1}},
+    "a string": {"error": "SAID"},
+    "a list": [{"error": {"code": 400, "message": "SAID"}}],
+    "code and msg": {"code": 1113, "msg": "SAID"},
+    "success": {"success": False, "message": "SAID"},
+    "detail": {"detail": "SAID"},
+    "detail of FastAPI": {"detail": [{"loc": ["body", "x"], "msg": "SAID", "type": "t"}]},
+    "errors": {"errors": [{"message": "SAID"}]},
+    "errors as strings": {"errors": ["SAID"]},
+    "fault": {"fault": {"faultstring": "SAID", "detail": {"errorcode": "x"}}},
+    "base_resp": {"base_resp": {"status_code": 1004, "status_msg": "SAID"}},
+    "error_msg": {"error_code": 17, "error_msg": "SAID"},
+    "object": {"object": "error", "message": "SAID", "code": 40001},
+    "type": {"type": "error", "error": {"type": "overloaded", "message": "SAID"}},
+}
+
+
+class TestEnvelopes:
+    @pytest.mark.parametrize("name", ENVELOPES)
+    @pytest.mark.parametrize("status", ["200 OK", "400 Bad Request", "500 x"])
+    @pytest.mark.parametrize("streamed", [False, True])
+    def test_what_a_server_says_of_a_failure_is_shown(
+        self, canned: Any, name: str, status: str, streamed: bool
+    ) -> None:
+        said = f"no such thing with key {SECRET}"
+        body = json.dumps(ENVELOPES[name]).replace("SAID", said).encode()
+        raw = b"data: " + body + b"\n\n" if streamed and not isinstance(ENVELOPES[name], list) else body
+        with backend_at(canned(http(raw, status=status)), timeouts=ONCE) as backend:
+            with pytest.raises(ModelyardError, match="no such thing") as failed:
+                ask(backend, streamed=streamed)
+        assert SECRET not in str(failed.value)
+
+    @pytest.mark.parametrize("status", ["200 OK", "429 x", "402 x", "500 x"])
+    @pytest.mark.parametrize("said", ["Insufficient balance", "You exceeded your current quota", "insufficient_quota"])
+    def test_an_account_that_has_run_out_is_the_hosts_to_mend(self, canned: Any, status: str, said: str) -> None:
+        body = json.dumps({"error": {"message": said}}).encode()
+        with backend_at(canned(http(body, status=status)), clock=Hurried(), timeouts=TIMEOUTS) as backend:
+            with pytest.raises(BackendError, match="must top it up"):
+                ask(backend)
+
+    def test_a_page_says_that_the_url_is_wrong(self, canned: Any, either: Any) -> None:
+        page = b"<!doctype html><html><head><title>Welcome to nginx!</title></head></html>"
+        with backend_at(canned(http(page, "text/html"))) as backend, pytest.raises(BackendError, match="a web page"):
+            either(backend)
+        with backend_at(canned(http(page, "text/html", status="502 x")), timeouts=ONCE) as backend:
+            with pytest.raises(BackendError, match="502: Welcome to nginx!"):
+                ask(backend)
+
+    def test_the_usage_that_an_error_reports_is_booked(self, canned: Any) -> None:
+        body = {"error": {"message": "filtered", "code": 500}, "usage": {"prompt_tokens": 7, "completion_tokens": 3}}
+        deltas: list[Any] = []
+        with backend_at(canned(http(json.dumps(body).encode())), timeouts=ONCE) as backend:
+            with pytest.raises(BackendError, match="filtered"):
+                deltas.extend(one_by_one(backend.stream(request_of(), served(backend))))
+        assert [(delta.usage.prompt_tokens, delta.usage.completion_tokens) for delta in deltas] == [(7, 3)]
+
+    @given(
+        st.integers(300, 599),
+        st.recursive(
+            st.none() | st.booleans() | st.integers(-3, 600) | st.text(max_size=5),
+            lambda inner: (
+                st.lists(inner, max_size=2)
+                | st.dictionaries(
+                    st.sampled_from(["error", "errors", "message", "code", "detail", "loc", "type", "param", "fault"]),
+                    inner,
+                    max_size=3,
+                )
+            ),
+            max_leaves=8,
+        ),
+    )
+    def test_any_refusal_is_a_documented_error(self, status: int, body: Any) -> None:
+        failed = refusal(Head(status), json.dumps(body).encode(), SECRET, ManualClock().now())
+        assert isinstance(failed, RetryableError)
+        assert isinstance(failed.error, BackendError | InvalidInput | Overloaded)
+        assert SECRET not in str(failed.error)
