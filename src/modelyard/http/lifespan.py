@@ -1,16 +1,13 @@
-"""The work while the platform is served: a sync of the store and the upkeep of parts each second, and a worker if one
-is requested.
-"""
+"""The work while the platform is served: a sync and the upkeep of parts each second, and a worker on request."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
-from modelyard.errors import StoreError
 from modelyard.lazy import log
 from modelyard.platform.platform import Platform
-from modelyard.protocols import Executor
-from modelyard.threads import in_new_thread
+from modelyard.protocols import Clock, Executor
+from modelyard.threads import TenantThreads, in_new_thread
 
 SYNC_SECONDS = 1.0
 
@@ -25,8 +22,10 @@ async def served(
     working = platform.worker(executor=executor) if worker else None
     if working is not None:
         await in_new_thread(working.__enter__)
-    repeated = [_sync_each_second(platform), *(_keep_up_each_second(platform, do) for do in platform.upkeep)]
-    tasks = [asyncio.create_task(one) for one in repeated]
+    sync = _each_second(platform.clock, platform.threads.store.of(""), platform.sync, "the store could not be synced")
+    threads, failed = platform.threads.backends.of(UPKEEP), "the upkeep of a part failed"
+    upkeep = [_each_second(platform.clock, threads, do, failed) for do in platform.upkeep]
+    tasks = [asyncio.create_task(one) for one in (sync, *upkeep)]
     loading = None if load is None else asyncio.create_task(in_new_thread(load))
     try:
         yield
@@ -42,19 +41,10 @@ async def served(
         await in_new_thread(platform.sync)
 
 
-async def _keep_up_each_second(platform: Platform, do: Callable[[], None]) -> None:
+async def _each_second(clock: Clock, threads: TenantThreads, do: Callable[[], None], failed: str) -> None:
     while True:
-        await platform.clock.asleep(SYNC_SECONDS)
+        await clock.asleep(SYNC_SECONDS)
         try:
-            await platform.threads.backends.of(UPKEEP).run(do)
+            await threads.run(do)
         except Exception:  # noqa: BLE001 - it is logged, and the next turn tries again
-            log.exception("the upkeep of a part failed; it is tried again")
-
-
-async def _sync_each_second(platform: Platform) -> None:
-    while True:
-        await platform.clock.asleep(SYNC_SECONDS)
-        try:
-            await platform.threads.store.of("").run(platform.sync)
-        except StoreError:
-            log.exception("the store could not be synced; it is tried again")
+            log.exception("%s; it is tried again", failed)

@@ -37,7 +37,7 @@ def _unknown(kind: str) -> JobType:
 class KindsOfJobs(JobTypes):
     """The kinds of jobs by their names. A job of another kind is of a part that is not open."""
 
-    def __init__(self, known: Mapping[str, Callable[[], JobType]], tell: "Tell | None" = None) -> None:
+    def __init__(self, known: Mapping[str, Callable[[], JobType]], tell: Callable[..., None] | None = None) -> None:
         self._known, self._tell, self._loaded = known, tell, dict[str, JobType]()
 
     def __getitem__(self, kind: str) -> JobType:
@@ -57,19 +57,15 @@ class KindsOfJobs(JobTypes):
         return len(self._known)
 
 
-Tell = Callable[..., None]
-"""Is told, in a transaction, what has happened (`Runtime.tell`)."""
-
-
-def job_types_of(parts: Iterable[Part], tell: Tell | None = None) -> JobTypes:
-    """Return the kinds of jobs of the core and of these parts. `tell` is told of each job that ends."""
+def job_types_of(parts: Iterable[Part], tell: Callable[..., None] | None = None) -> JobTypes:
+    """Return the kinds of jobs of the core and of these parts. `Runtime.tell` is told of each that ends."""
     known = {**_CORE, **{kind: load for part in parts for kind, load in part.job_types.items()}}
     types = KindsOfJobs(known, tell)
     known[JobKind.LOOP] = partial(_loop, types)
     return types
 
 
-def _told(job_type: JobType, tell: Tell) -> JobType:
+def _told(job_type: JobType, tell: Callable[..., None]) -> JobType:
     """Return the kind of job with an end that is told, as is what ends with the job."""
 
     def on_end(tx: Tx, job: Job) -> None:

@@ -127,9 +127,7 @@ ANOTHER = "the failure of another shard"
 
 def end_run(tx: Tx, job: Job) -> Iterable[EvaluationRun]:
     """End the run of a job in the transaction that ends the job, if this was its last shard and not all succeeded.
-
-    Returns the run that has ended.
-    """
+    Returns the run that has ended."""
     jobs = [*others_of(tx, job), job]
     if job.ended_at is None or not all(one.ended for one in jobs):
         return ()
