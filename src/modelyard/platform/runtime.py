@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import attrs
@@ -184,7 +185,8 @@ class Runtime:
 
     `job_types` are the kinds of jobs: the `JobTypes` of `platform.jobs.job_type`, which are above this.
 
-    `parts` are the optional parts, and `records` the declarations of all records, theirs too.
+    `parts` are the optional parts, and `records` the declarations of all records, theirs too. `listeners` are those of
+    their functions that are called in the transactions in which something happens.
 
     `project` is meant where none is named.
 
@@ -202,6 +204,7 @@ class Runtime:
     project: str = "default"
     parts: Sequence[Part] = attrs.field(factory=standard_parts, eq=False, repr=False)
     records: Sequence[Record] = attrs.field(init=False, eq=False, repr=False)
+    listeners: "Sequence[Callable[[Runtime, Tx, object], None]]" = attrs.field(init=False, eq=False, repr=False)
     job_types: "Mapping[str, Any]" = attrs.field(factory=dict, eq=False, repr=False)
     engines: Sequence[DefaultEngine] = attrs.field(default=(), eq=False, repr=False)
     liveness: LivenessMonitor = attrs.field(factory=LivenessMonitor, eq=False, repr=False)
@@ -211,6 +214,21 @@ class Runtime:
     @records.default
     def _records_of_parts(self) -> Sequence[Record]:
         return records_of(self.parts)
+
+    @listeners.default
+    def _listeners_of_parts(self) -> "Sequence[Callable[[Runtime, Tx, object], None]]":
+        return tuple(part.on_event for part in self.parts if part.on_event is not None)
+
+    def tell(self, tx: Tx, *events: object) -> None:
+        """Let the parts that listen record what happens, in its transaction (`Part.on_event`)."""
+        for listen in self.listeners:
+            for event in events:
+                listen(self, tx, event)
+
+    @property
+    def upkeep(self) -> "Sequence[Callable[[], None]]":
+        """What parts do now and then."""
+        return [partial(part.upkeep, self) for part in self.parts if part.upkeep is not None]
 
     def store_threads(self, entity: str) -> TenantThreads | None:
         """Return where an event loop calls the store for an entity; None for a store that never blocks."""

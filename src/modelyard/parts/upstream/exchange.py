@@ -13,12 +13,12 @@ from modelyard.domain.completion import CompletionRequest, Delta, ToolMode
 from modelyard.errors import BackendError, InvalidInput, ModelyardError
 from modelyard.flow import Await, Emit, Flow
 from modelyard.formats.chat.request import request_object
-from modelyard.formats.chat.sse import EventReader
 from modelyard.formats.json import dumps
 from modelyard.parts.upstream.answers.reader import AnswerBrokenOff, AnswerReader
 from modelyard.parts.upstream.answers.values import read_json, read_values
 from modelyard.parts.upstream.decoding import Decompressor, encoding_of
 from modelyard.parts.upstream.errors import Head, RetryableError, failed_inside, moved, refusal, reported
+from modelyard.parts.upstream.events import EventReader
 from modelyard.parts.upstream.models import UpstreamModel
 from modelyard.parts.upstream.timeouts import Timeouts
 from modelyard.protocols import Clock, ServedModel

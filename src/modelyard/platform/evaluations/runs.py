@@ -194,6 +194,7 @@ class Runs:
         if not close_open(tx, run_id, now):
             return None
         tx.replace(finished)
+        self._runtime.tell(tx, finished)
         return tx.get(EvaluationRun, run_id)  # as the store returns it: deeply frozen
 
     def _stop(
@@ -208,6 +209,7 @@ class Runs:
             after = before.stopped(state, reason, now)
             if after is not before:
                 tx.replace(after)
+                self._runtime.tell(tx, after)
             return after
 
         return self._runtime.store.transact(step)

@@ -25,10 +25,10 @@ from modelyard.domain.completion import (
 )
 from modelyard.errors import InvalidInput
 from modelyard.formats.chat.response import completion_json
-from modelyard.formats.chat.sse import DONE, EventReader
-from modelyard.formats.chat.stream import Chunks
+from modelyard.formats.chat.stream import DONE, Chunks
 from modelyard.formats.json import loads
 from modelyard.parts.upstream.answers.reader import AnswerReader
+from modelyard.parts.upstream.events import EventReader
 from modelyard.platform.chat.assembly import fold_choice
 
 ASKED = CompletionRequest("m", (Message(Role.USER, "twelve chars"),), max_tokens=100)

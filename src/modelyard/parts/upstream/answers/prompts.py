@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from modelyard.domain.completion import CompletionRequest, Delta, TokenLogprob
-from modelyard.formats.fields import each, mapping, optional, refused
+from modelyard.parts.embeddings.fields import each, mapping, optional, refused
 from modelyard.parts.upstream.answers.reader import AnswerReader
 from modelyard.parts.upstream.answers.values import index_of, logprob_of, object_of, objects_of, string_of
 

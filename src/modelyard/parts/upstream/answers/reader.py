@@ -14,8 +14,8 @@ import attrs
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, TokenLogprob, Usage
 from modelyard.domain.frozen_fast import maker
 from modelyard.errors import BackendError
-from modelyard.formats.fields import refused
 from modelyard.formats.json import dumps
+from modelyard.parts.embeddings.fields import refused
 from modelyard.parts.upstream.answers.calls import CallReader, pieces_of
 from modelyard.parts.upstream.answers.chunk_texts_fast import ChunkTexts
 from modelyard.parts.upstream.answers.logprobs import fitting, read_ids, read_logprobs, read_token_ids

@@ -1,18 +1,6 @@
-"""Server-sent events (HTML standard, 9.2.6), written, and read in pieces that are cut anywhere."""
-
-from collections.abc import Mapping
-from typing import Any
+"""Server-sent events (HTML standard, 9.2.6), read in pieces that are cut anywhere."""
 
 from modelyard.errors import InvalidInput, Problem
-from modelyard.formats.json import dumps
-
-DONE = b"data: [DONE]\n\n"
-
-
-def event(data: Mapping[str, Any]) -> bytes:
-    """Write an event."""
-    return b"data: " + dumps(data) + b"\n\n"
-
 
 MAX_EVENT = 2**24
 """The most bytes that an event may have."""
