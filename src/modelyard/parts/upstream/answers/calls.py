@@ -13,6 +13,7 @@ from modelyard.parts.upstream.answers.values import (
     index_of,
     object_of,
     objects_of,
+    size_of,
     string_of,
 )
 
@@ -87,6 +88,11 @@ class CallReader:
 
     def __bool__(self) -> bool:
         return bool(self._calls)
+
+    @property
+    def size(self) -> int:
+        """How many bytes of names and arguments have been passed on, or wait."""
+        return sum([size_of(call.name) + sum(map(size_of, call.pieces)) for call in self._calls])
 
     def take(self, pieces: Sequence[_Piece], whole: bool) -> list[ToolCallDelta]:
         """Return what can be passed on with these pieces. Each piece of a `whole` answer is a call."""

@@ -114,6 +114,7 @@ class ChunkTexts:
                 or sum(type(one) in _NESTED for one in chunk.values()) > 1
             ):
                 return None
+            (content or reasoning).encode()  # half of a character waits for the other one
             return self._choices[index].take_text(content or "", reasoning)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError):
             return None

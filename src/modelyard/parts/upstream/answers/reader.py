@@ -197,7 +197,7 @@ class _ChoiceReader:
 
     def __init__(self, index: int, request: CompletionRequest, note: Callable[[str], None]) -> None:
         self.index, self.request, self._note = index, request, note
-        self.shown = self.size = self._estimated = 0
+        self.shown = self.size = self._estimated = self._detailed = 0
         self.reason: FinishReason | None = None
         self._limit = request.max_tokens
         self._stop_string: str | None = None
@@ -242,7 +242,7 @@ class _ChoiceReader:
         """Return its deltas. A whole answer has a `message` where a chunk has a `delta`, and its tokens are `counted`,
         or 0."""
         whole = isinstance(choice.get("message"), Mapping)
-        message = object_of(choice.get("message" if whole else "delta"))
+        message = self._unsaid(object_of(choice.get("message"))) if whole else object_of(choice.get("delta"))
         thought, content = content_of(message.get("content") or message.get("refusal") or choice.get("text"))
         reasoning = self._reasoning.take(reasoning_of(message) or thought)
         content = self._content.take(content)
@@ -267,6 +267,14 @@ class _ChoiceReader:
         deltas = [first] if has_output or tokens or prompt else []
         return deltas + [Delta(index=self.index, tool_call=call) for call in calls[1:]]
 
+    def _unsaid(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what a message adds to the pieces before it: some servers end a stream with the whole answer."""
+        if not self.has_output:
+            return message
+        thought, content = content_of(message.get("content"))
+        said = self.size + self._detailed - self._calls.size - size_of(reasoning_of(message) or thought)
+        return {"content": content.encode("utf-8", "surrogatepass")[max(said, 0) :].decode("utf-8", "replace")}
+
     def rest(self) -> list[Delta]:
         """Return what still waits for its other half, or for its name."""
         reasoning, content, calls = self._reasoning.end(), self._content.end(), self._calls.end()
@@ -289,6 +297,7 @@ class _ChoiceReader:
     def _tokens(self, shown: int, written: int, counted: int) -> int:
         """Return the tokens of the next deltas: those that are shown one by one, else as counted, or by their bytes."""
         self.shown += shown
+        self._detailed += written if shown else 0
         if shown or not counted or not written:
             return shown or self.count(written)
         self.size += written

@@ -74,8 +74,9 @@ class Counts:
         """Take the counts of a report: those of these names, or all, with the details that it breaks them down to."""
         for name, value in report.items():
             plain = _plain(name)
-            if names is None and isinstance(value, Mapping) and "details" in plain:
-                self._take_details(value)
+            if names is None and "details" in plain:
+                for details in objects_of(value):
+                    self._take_details(details)
             elif plain in _COUNTS and (names is None or plain in names):
                 self._keep(_COUNTS[plain], value)
 
@@ -157,11 +158,18 @@ class UsageReader:
         return prompt, counted, beside
 
     def _prompt(self) -> int:
-        """Return the tokens of the prompt, with the cached ones that Anthropic's names leave out."""
+        """Return the tokens of the prompt, with those that some names leave out: of the cache, and of tools' answers.
+
+        Whether cached tokens are left out, the total tells; without one, that the server has no name for the whole
+        prompt, or that they are more.
+        """
+        total, produced, missed = self._most("total"), self.completion, self._most("missed")
+        prompt = max(self._most("prompt"), self._most("input"), missed + self._most("cached") if missed else 0)
         outside = self._most("read") + self._most("written")
-        given, missed = self._most("input"), self._most("missed")
-        counted = max(self._most("prompt"), given + outside if given else 0)
-        return max(counted, missed + self._most("cached") if missed else 0) + self._most("tool_prompt")
+        apart = total >= prompt + outside + produced if total else not self._most("prompt")
+        prompt += outside if apart or outside > prompt else 0
+        tools = self._most("tool_prompt")
+        return prompt + (tools if not total or total >= prompt + tools + produced else 0)
 
     def _most(self, count: str) -> int:
         return max(self._whole[count], *(one[count] for one in self._choices.values()), 0)

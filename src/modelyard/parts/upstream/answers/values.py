@@ -179,6 +179,10 @@ _HALF = re.compile("[\ud800-\udfff]")
 _OPEN = re.compile("(?:[\ud800-\udbff]|[\udcc2-\udcf4][\udc80-\udcbf]{0,2})\\Z")
 
 
+def _paired(text: str) -> str:
+    return _PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
+
+
 def joined(text: str) -> str:
     """Return the text with characters for pairs of surrogates, and for the bytes that `read_json` let through.
 
@@ -189,7 +193,7 @@ def joined(text: str) -> str:
     """
     if text.isascii() or not _HALF.search(text):
         return text
-    text = _PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
+    text = _paired(text)
     text = _BYTES.sub(lambda run: run[0].encode("utf-8", "surrogateescape").decode("utf-8", "replace"), text)
     return _HALF.sub("\ufffd", text)
 
@@ -204,7 +208,7 @@ class Halves:
         """Return what is certain with this piece."""
         if not self.held and (piece.isascii() or not _HALF.search(piece)):
             return piece
-        text = self.held + piece
+        text = _paired(self.held + piece)
         cut = _OPEN.search(text)
         self.held = cut[0] if cut else ""
         return joined(text[: len(text) - len(self.held)])
