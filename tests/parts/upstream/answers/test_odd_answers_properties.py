@@ -84,7 +84,7 @@ def chunks_of(events: Sequence[bytes], reader: AnswerReader) -> list[Any]:
 
 
 def read_whole(answer: OddAnswer, dialect: OddDialect, wrong: frozenset[OddFault]) -> list[Any]:
-    return AnswerReader(ASKED).whole(read_json(odd_bytes(dialect, wrong, answer, False)))
+    return AnswerReader(ASKED).whole([read_json(odd_bytes(dialect, wrong, answer, False))])
 
 
 def told(usage: Usage, dialect: OddDialect, wrong: frozenset[OddFault]) -> Usage:

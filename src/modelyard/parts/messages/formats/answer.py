@@ -232,7 +232,7 @@ class MessagesEvents:
     def _piece(self, piece: ToolCallDelta) -> bytes:
         call = self._calls.get(piece.index)
         if call is None:
-            begun = {"type": "tool_use", "id": piece.id, "name": piece.name, "input": {}}
+            begun: Mapping[str, Any] = {"type": "tool_use", "id": piece.id, "name": piece.name, "input": {}}
             call = self._calls[piece.index] = _Block(piece.index, begun)
             self._open.append(call)
         if piece.arguments and (call.arguments or not _is_none(piece.arguments)):

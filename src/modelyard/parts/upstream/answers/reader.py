@@ -167,7 +167,7 @@ class AnswerReader:
         found = at if index is None else index
         if len(self._choices) > 1:
             return found
-        if self._only is None:
+        if self._only is None or found == 0:
             self._only = 0 if self._choices[0].has_output else found
         return 0 if found == self._only else found + 1
 

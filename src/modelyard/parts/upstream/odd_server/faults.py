@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 
+from modelyard.domain.completion import FinishReason
 from modelyard.parts.upstream.odd_server.rules import CallId, CallIndex, Frame, Json, Rules, UsageAt
 
 
@@ -146,5 +147,5 @@ def with_faults(rules: Rules, faults: frozenset[OddFault]) -> tuple[Rules, Frame
             rules = attrs.evolve(rules, **_RULES.get(fault, {}))
             frame = attrs.evolve(frame, **_FRAMES.get(fault, {}))
             if fault is OddFault.UNKNOWN_REASON:
-                rules = attrs.evolve(rules, finish={**rules.finish, "stop": "the_end_of_it"})
+                rules = attrs.evolve(rules, finish={**rules.finish, FinishReason.STOP: "the_end_of_it"})
     return rules, frame

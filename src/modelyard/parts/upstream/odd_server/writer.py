@@ -171,7 +171,11 @@ class AnswerText:
             yield self._numbered(at, call, False, {**again, "arguments": piece})
 
     def _numbered(self, at: int, call: ToolCall, first: bool, function: Json) -> Json:
-        index = {CallIndex.NUMBERED: {"index": at}, CallIndex.NULL: {"index": None}, CallIndex.ZERO: {"index": 0}}
+        index: dict[CallIndex, Json] = {
+            CallIndex.NUMBERED: {"index": at},
+            CallIndex.NULL: {"index": None},
+            CallIndex.ZERO: {"index": 0},
+        }
         has_id = self.rules.id is CallId.EACH or (first and self.rules.id is CallId.FIRST)
         id_ = {"id": call.id, "type": "function"} if has_id else {}
         return {**index.get(self.rules.index, {}), **id_, "function": function}
