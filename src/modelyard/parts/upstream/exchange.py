@@ -310,7 +310,7 @@ class Exchange(Attempts):
         return self._events(reader) if self._is_stream(head) else self._document(reader)
 
     def _spent(self) -> Flow[None]:
-        if self._reader is not None and self._reader.reported:
+        if self._reader is not None and self._reader.costs:
             yield Emit(self._choices_of(Delta(usage=self._reader.usage())))
 
     def _is_stream(self, head: Head) -> bool:

@@ -379,6 +379,43 @@ class TestRead:
         asked = ask(stream(odd, HI[1], odd, HI[2], odd, STOP, odd, counted(), odd))
         assert (asked.text, asked.bill) == ("hi there", (10, 2, 0, False))
 
+    @pytest.mark.parametrize(
+        "message",
+        [
+            {"tool_calls": json.dumps([piece("a", *FIRST)])},
+            {"content": [{"type": "tool_use", "id": "a", "name": FIRST[0], "input": {"city": "Paris"}}]},
+            {"tool_calls": [{"id": "a", "type": "custom", "custom": {"name": FIRST[0], "input": FIRST[1]}}]},
+        ],
+    )
+    def test_calls_at_other_places(self, ask: Any, message: Any) -> None:
+        for asked in (
+            ask(stream(chunk(message), STOP, counted()), tools=TOOLS),
+            ask(document(whole(message)), streamed=False, tools=TOOLS),
+        ):
+            assert asked.calls == [FIRST]
+
+    def test_a_delta_next_to_an_empty_message_is_read(self, ask: Any) -> None:
+        both = {"choices": [{**HI[1]["choices"][0], "message": {"role": "assistant", "content": None}}]}
+        assert ask(stream(both, HI[2], STOP, counted())).text == "hi there"
+
+    def test_log_probabilities_stay_though_ids_of_another_number_come(self, ask: Any) -> None:
+        scored = chunk(
+            {"content": "hi"}, None, logprobs={"content": [{"token": "hi", "logprob": -1}]}, token_ids=[1, 2]
+        )
+        (entry,) = ask(stream(scored, STOP, counted()), logprobs=True).completion.choices[0].logprobs
+        assert (entry.token, entry.logprob) == ("hi", -1.0)
+
+    def test_an_answer_without_the_log_probabilities_that_were_asked_for_is_booked(self, ask: Any) -> None:
+        asked = ask(stream(*HI, STOP, counted()), logprobs=True)
+        assert "did not send the logprobs" in str(asked.error)
+        assert asked.bill[3]
+        assert asked.booked[0].cost > 0
+
+    def test_choices_that_do_not_come_are_named_and_the_others_booked(self, ask: Any) -> None:
+        asked = ask(stream(*HI, STOP, counted()), n=2)
+        assert "1 of 2 choices are missing; offer the model without the capability choices" in str(asked.error)
+        assert asked.bill == (10, 2, 0, False)
+
     def test_choices_that_were_not_requested_are_left_out(self, ask: Any) -> None:
         other = {"choices": [{"index": 5, "delta": {"content": "other"}, "finish_reason": "length"}]}
         asked = ask(stream(HI[1], other, HI[2], STOP, other, counted()))
@@ -443,6 +480,9 @@ class TestRead:
                 "hm",
             ),
             ({"refusal": "hi there", "content": None}, "hi there", None),
+            ({"content": None, "audio": {"id": "a", "transcript": "hi there"}}, "hi there", None),
+            ({"content": 42}, "42", None),
+            ({"content": {"city": "Paris"}}, '{"city":"Paris"}', None),
         ],
     )
     def test_content_and_reasoning_in_any_form(self, ask: Any, message: Any, text: str, reasoning: Any) -> None:

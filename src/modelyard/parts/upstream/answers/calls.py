@@ -70,15 +70,31 @@ class _Piece:
 
 
 def pieces_of(message: Mapping[str, Any]) -> list[_Piece]:
-    """Read the pieces of calls in a message or in a delta; one `function_call` is the format's older way."""
-    pieces = [_piece(call) for call in objects_of(message.get("tool_calls"))]
+    """Read the pieces of calls in a message or in a delta: in their list, which may be JSON text, or among the parts of
+    the content. One `function_call` is the format's older way.
+    """
+    given = message.get("tool_calls")
+    pieces = [_piece(call) for call in objects_of(_parsed(given) if isinstance(given, str) else given)]
+    pieces += [_piece(part) for part in objects_of(message.get("content")) if part.get("type") in _CALLS]
     older = object_of(message.get("function_call"))
     return pieces or ([_piece({"index": 0, "function": older})] if older else [])
 
 
+_CALLS = frozenset({"tool_use", "tool_call", "function_call"})
+"""Types of parts of a content that are calls."""
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
 def _piece(call: Mapping[str, Any]) -> _Piece:
     function = object_of(call.get("function")) or object_of(call.get("custom")) or call
-    given = function.get("arguments", function.get("parameters", call.get("input")))
+    names = (name for name in ("arguments", "parameters", "input") if function.get(name) is not None)
+    given = function.get(next(names, "arguments"))
     named = call.get("id") or call.get("call_id")
     id_ = str(named) if isinstance(named, int) and not isinstance(named, bool) else string_of(named)
     return _Piece(id_, index_of(call.get("index")), string_of(function.get("name")), arguments_of(given))

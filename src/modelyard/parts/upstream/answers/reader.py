@@ -27,6 +27,7 @@ from modelyard.parts.upstream.answers.values import (
     object_of,
     objects_of,
     reasoning_of,
+    said_of,
     size_of,
     tokens_of,
 )
@@ -127,6 +128,12 @@ class AnswerReader:
         """
         deltas = [delta for choice in self._choices for delta in choice.rest()]
         if not all(choice.reason or (finished and choice.stopped) for choice in self._choices):
+            missing = sum(not choice.has_output and choice.reason is None for choice in self._choices)
+            if 0 < missing < len(self._choices):
+                instead = "offer the model without the capability choices"
+                raise refused(
+                    f"is not complete: {missing} of {len(self._choices)} choices are missing; {instead}", "incomplete"
+                )
             raise refused("is not complete: not every choice has a finish reason", "incomplete")
         deltas += [choice.ended() for choice in self._choices]
         deltas[-1] = attrs.evolve(deltas[-1], usage=self.usage())
@@ -157,9 +164,9 @@ class AnswerReader:
         return self._usage.usage(_prompt_tokens(self._request), produced, sum(choice.shown for choice in self._choices))
 
     @property
-    def reported(self) -> bool:
-        """Whether the server has reported any usage."""
-        return self._usage.reported
+    def costs(self) -> bool:
+        """Whether the server has reported any usage, or has shown some of the answer."""
+        return self._usage.reported or any(choice.has_output for choice in self._choices)
 
     def _index(self, choice: Mapping[str, Any], at: int) -> int:
         """Return the number of a choice, or its place if it has none. Of one choice any number is right."""
@@ -241,27 +248,29 @@ class _ChoiceReader:
     def take(self, choice: Mapping[str, Any], chunk: Mapping[str, Any], counted: int) -> list[Delta]:
         """Return its deltas. A whole answer has a `message` where a chunk has a `delta`, and its tokens are `counted`,
         or 0."""
-        whole = isinstance(choice.get("message"), Mapping)
-        message = self._unsaid(object_of(choice.get("message"))) if whole else object_of(choice.get("delta"))
-        thought, content = content_of(message.get("content") or message.get("refusal") or choice.get("text"))
+        message, delta = object_of(choice.get("message")), object_of(choice.get("delta"))
+        whole = bool(message) and not any(value for name, value in delta.items() if name != "role")
+        message = self._unsaid(message) if whole else delta
+        said = said_of(message)
+        thought, content = content_of(choice.get("text") if said is None else said)
         reasoning = self._reasoning.take(reasoning_of(message) or thought)
         content = self._content.take(content)
         calls = self._calls.take(pieces_of(message), whole)
         entries, ids = read_logprobs(choice.get("logprobs")), read_token_ids(choice)
         self._end(choice)
         prompt = self._prompt(choice, chunk)
-        has_output = bool(content or calls or reasoning)
-        if has_output:
-            self._check_details(entries, ids)
+        has_output, is_first = bool(content or calls or reasoning), not self.has_output
         if self.reason is FinishReason.STOP and entries and not reasoning:
             entries = fitting(entries, content)
         if len(ids) == len(entries):
             entries = tuple(attrs.evolve(entry, id=token) for entry, token in zip(entries, ids, strict=True))
         elif entries and ids:
-            entries = ()
+            entries, ids = (entries, ()) if self.request.logprobs else ((), ids)
         written = size_of(content) + size_of(reasoning)
         written += sum(size_of((call.name or "") + call.arguments) for call in calls)
         tokens = self._tokens(len(ids) or len(entries), written, counted if whole else 0)
+        if has_output and is_first:
+            self._check_details(entries, ids)
         call = calls[0] if calls else None
         first = Delta(content, tokens, self.index, call, entries, ids, prompt, reasoning=reasoning)
         deltas = [first] if has_output or tokens or prompt else []
@@ -271,7 +280,7 @@ class _ChoiceReader:
         """Return what a message adds to the pieces before it: some servers end a stream with the whole answer."""
         if not self.has_output:
             return message
-        thought, content = content_of(message.get("content"))
+        thought, content = content_of(said_of(message))
         said = self.size + self._detailed - self._calls.size - size_of(reasoning_of(message) or thought)
         return {"content": content.encode("utf-8", "surrogatepass")[max(said, 0) :].decode("utf-8", "replace")}
 
@@ -306,8 +315,6 @@ class _ChoiceReader:
 
     def _check_details(self, entries: tuple[TokenLogprob, ...], ids: tuple[int, ...]) -> None:
         """Raise `BackendError` when the first output of the choice lacks what was requested."""
-        if self.has_output:
-            return
         wanted = ((self.request.logprobs, entries, "logprobs"), (self.request.return_token_ids, ids, "token_ids"))
         missing = [name for requested, found, name in wanted if requested and not found]
         if missing:

@@ -104,9 +104,14 @@ def string_of(value: Any) -> str:
 
 
 def content_of(value: Any) -> tuple[str, str]:
-    """Return the reasoning and the text of a content, which is a string or a list of parts."""
+    """Return the reasoning and the text of a content, which is a string or a list of parts.
+
+    What a server has parsed, as some do in their JSON mode, is its JSON.
+    """
     if isinstance(value, str):
         return "", value
+    if is_number(value) or (isinstance(value, Mapping) and value and not _PART.intersection(value)):
+        return "", arguments_of(value)
     parts = value if isinstance(value, list | tuple) else [value]
     reasoning, text = "", ""
     for part in parts:
@@ -115,8 +120,22 @@ def content_of(value: Any) -> tuple[str, str]:
     return reasoning, text
 
 
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def said_of(message: Mapping[str, Any]) -> Any:
+    """Return the content of a message, or what stands in its place: a refusal, or the words of a sound."""
+    content = message.get("content")
+    if content or is_number(content):
+        return content
+    return message.get("refusal") or object_of(message.get("audio")).get("transcript")
+
+
 _THOUGHTS = ("thinking", "reasoning", "reasoning_content", "summary")
 _TEXTS = ("text", "content", "refusal", "output_text")
+_PART = frozenset({*_THOUGHTS, *_TEXTS, "type"})
+"""Names of which a part of a content has one."""
 
 
 def _part(part: Any) -> tuple[str, str]:
