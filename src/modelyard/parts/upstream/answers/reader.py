@@ -21,6 +21,7 @@ from modelyard.parts.upstream.answers.chunk_texts_fast import ChunkTexts
 from modelyard.parts.upstream.answers.logprobs import fitting, read_ids, read_logprobs, read_token_ids
 from modelyard.parts.upstream.answers.usage import UsageReader
 from modelyard.parts.upstream.answers.values import (
+    MOST_TOKENS,
     Halves,
     content_of,
     index_of,
@@ -204,7 +205,7 @@ class _ChoiceReader:
 
     def __init__(self, index: int, request: CompletionRequest, note: Callable[[str], None]) -> None:
         self.index, self.request, self._note = index, request, note
-        self.shown = self.size = self._estimated = self._detailed = 0
+        self.shown = self.size = self.estimated = self._detailed = 0
         self.reason: FinishReason | None = None
         self._limit = request.max_tokens
         self._stop_string: str | None = None
@@ -228,16 +229,21 @@ class _ChoiceReader:
         return self.reason is not None or bool(self._content.held or self._reasoning.held)
 
     @property
+    def room(self) -> int:
+        """The most tokens that may be estimated."""
+        return MOST_TOKENS if self._limit is None else self._limit - self.shown
+
+    @property
     def estimate(self) -> int:
         """The tokens of the choice: those that were shown, and the others by the bytes of their text."""
-        return self.shown + self._estimated
+        return self.shown + self.estimated
 
     def count(self, size: int) -> int:
         """Return the tokens of the next piece of text, by its bytes: so many that all together make the estimate."""
         self.size += size
-        before, found = self._estimated, tokens_of(self.size)
-        self._estimated = found if self._limit is None else max(before, min(found, self._limit - self.shown))
-        return self._estimated - before
+        before, room = self.estimated, self.room
+        self.estimated = max(before, min(tokens_of(self.size), room))
+        return self.estimated - before
 
     def take_text(self, content: str, reasoning: str) -> Delta | None:
         """Return the delta of a chunk that has only one of these; None if it is to be read in the general way."""
@@ -310,8 +316,8 @@ class _ChoiceReader:
         if shown or not counted or not written:
             return shown or self.count(written)
         self.size += written
-        self._estimated = counted if self._limit is None else min(counted, self._limit)
-        return self._estimated
+        self.estimated = counted if self._limit is None else min(counted, self._limit)
+        return self.estimated
 
     def _check_details(self, entries: tuple[TokenLogprob, ...], ids: tuple[int, ...]) -> None:
         """Raise `BackendError` when the first output of the choice lacks what was requested."""

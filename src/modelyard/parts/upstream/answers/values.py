@@ -62,12 +62,14 @@ _CAREFUL = json.JSONDecoder(strict=False, parse_int=float)
 
 def object_of(value: Any) -> Mapping[str, Any]:
     """Return an object, or an empty one in the place of anything else."""
-    return value if isinstance(value, Mapping) else EMPTY
+    return value if type(value) is dict or isinstance(value, Mapping) else EMPTY
 
 
 def objects_of(value: Any) -> list[Mapping[str, Any]]:
     """Return the objects of a list; one alone counts as a list of one."""
-    if isinstance(value, Mapping):
+    if value is None:
+        return []
+    if type(value) is dict or isinstance(value, Mapping):
         return [value]
     return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list | tuple) else []
 

@@ -14,6 +14,11 @@ from modelyard.parts.upstream.odd_server.rules import CallId, CallIndex, Frame, 
 class OddFault(StrEnum):
     """One thing that a server does otherwise than the format says."""
 
+    # around the answer
+    CREATED = "created"
+    MISLABELLED = "mislabelled"
+    UNLABELLED = "unlabelled"
+    GZIPPED = "gzipped"
     # the stream
     NO_DONE = "no_done"
     HELD_OPEN = "held_open"
@@ -127,6 +132,10 @@ _RULES: Mapping[OddFault, Mapping[str, Any]] = {
     OddFault.FUNCTION_CALL: {"one_function": True},
 }
 _FRAMES: Mapping[OddFault, Mapping[str, Any]] = {
+    OddFault.CREATED: {"status": "201 Created"},
+    OddFault.MISLABELLED: {"label": "text/plain; charset=utf-8"},
+    OddFault.UNLABELLED: {"label": ""},
+    OddFault.GZIPPED: {"gzipped": True},
     OddFault.NO_DONE: {"done": b""},
     OddFault.HELD_OPEN: {"done": b"", "held_open": True},
     OddFault.CUT_AFTER_USAGE: {"done": b"", "cut": True},

@@ -94,7 +94,9 @@ class Rules:
 
 @attrs.frozen
 class Frame:
-    """How a stream is written as bytes. `beats` come between the chunks, and `done` after the last."""
+    """How an answer is written as bytes, and what its head says. In a stream, `beats` come between the chunks, and
+    `done` after the last. `label` is the content type, "" for none; None stands for the right one.
+    """
 
     done: bytes = b"data: [DONE]\n\n"
     prefix: bytes = b"data: "
@@ -104,3 +106,6 @@ class Frame:
     held_open: bool = False
     cut: bool = False
     no_last_newline: bool = False
+    status: str = "200 OK"
+    label: str | None = None
+    gzipped: bool = False

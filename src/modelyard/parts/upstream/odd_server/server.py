@@ -7,6 +7,7 @@ The dialects are those of `OddDialect`, the faults those of `OddFault`; any numb
 is complete, and was paid for: a reader should find its text, its calls and its usage in each case.
 """
 
+import gzip
 import json
 import socket
 import threading
@@ -20,6 +21,7 @@ from modelyard.errors import InvalidInput
 from modelyard.parts.upstream.odd_server.answer import OddAnswer
 from modelyard.parts.upstream.odd_server.dialects import DIALECTS, OddDialect
 from modelyard.parts.upstream.odd_server.faults import OddFault, with_faults
+from modelyard.parts.upstream.odd_server.rules import Frame
 from modelyard.parts.upstream.odd_server.writer import AnswerText
 
 
@@ -92,7 +94,7 @@ def _attend(connection: socket.socket, server: OddServer) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         head, body = _request(connection)
         if head.startswith(b"GET "):
-            connection.sendall(_headed(b'{"object":"list","data":[{"id":"odd","object":"model"}]}', "application/json"))
+            connection.sendall(_headed(b'{"object":"list","data":[{"id":"odd","object":"model"}]}', Frame()))
             return
         asked = json.loads(body)
         server.requests.append(asked)
@@ -121,7 +123,8 @@ def _received(connection: socket.socket) -> bytes:
 def _answer(connection: socket.socket, server: OddServer, streamed: bool) -> None:
     _, frame = with_faults(DIALECTS[server.dialect].rules, server.faults)
     body = odd_bytes(server.dialect, server.faults, server.answer, streamed)
-    raw = _stream(body, frame.cut) if streamed else _headed(body, "application/json")
+    body = gzip.compress(body) if frame.gzipped else body
+    raw = _stream(body, frame) if streamed else _headed(body, frame)
     size = server.sent_at_once or len(raw)
     for at in range(0, len(raw), size):
         connection.sendall(raw[at : at + size])
@@ -129,14 +132,21 @@ def _answer(connection: socket.socket, server: OddServer, streamed: bool) -> Non
         pass  # until the reader has closed the connection
 
 
-def _headed(body: bytes, kind: str) -> bytes:
-    head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-    return head.encode() + body
+def _head(kind: str, frame: Frame) -> bytes:
+    label = kind if frame.label is None else frame.label
+    lines = [f"HTTP/1.1 {frame.status}", "connection: close"]
+    lines += [f"content-type: {label}"] if label else []
+    lines += ["content-encoding: gzip"] if frame.gzipped else []
+    return "".join([f"{line}\r\n" for line in lines]).encode()
 
 
-def _stream(body: bytes, cut: bool) -> bytes:
-    """Return a stream that ends with its connection, as one without a length may; one that is `cut` may not."""
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n"
-    if cut:
+def _headed(body: bytes, frame: Frame) -> bytes:
+    return _head("application/json", frame) + b"content-length: %d\r\n\r\n%s" % (len(body), body)
+
+
+def _stream(body: bytes, frame: Frame) -> bytes:
+    """Return a stream that ends with its connection, as one without a length may; one that is cut may not."""
+    head = _head("text/event-stream", frame)
+    if frame.cut:
         return head + b"transfer-encoding: chunked\r\n\r\n" + b"%x\r\n%s\r\n" % (len(body), body)
     return head + b"\r\n" + body
