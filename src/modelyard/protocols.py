@@ -388,7 +388,8 @@ class Capabilities:
     earlier turns. `embedding_size` is how many numbers an embedding has, 0 for a model that makes none (`Embedder`),
     and `embedding_dimensions` means that a request may ask for fewer. `completions` is False for a model that only
     embeds. `prompts` means that it continues a `prompt`, be it a string or token ids, instead of messages, and
-    `prompt_logprobs` that it has the log-probabilities of the prompt's tokens.
+    `prompt_logprobs` that it has the log-probabilities of the prompt's tokens. With `strict_conversations` the platform
+    refuses conversations that a vendor would, unless its settings say otherwise.
     """
 
     parameters: frozenset[str] = frozenset()
@@ -410,6 +411,7 @@ class Capabilities:
     completions: bool = True
     prompts: bool = False
     prompt_logprobs: bool = False
+    strict_conversations: bool = False
 
 
 @attrs.frozen

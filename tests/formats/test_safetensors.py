@@ -2,12 +2,15 @@
 
 import io
 import json
+import os
+import tracemalloc
 from array import array
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from example_counts import examples
 from modelyard.formats.safetensors import MAX_HEADER, Tensor, read, write_tensors
 
 SIZES = {"F64": 8, "F32": 4, "I64": 8, "U8": 1}
@@ -78,12 +81,12 @@ def test_a_file_is_read_from_where_it_stands_and_metadata_are_passed_over() -> N
         (io.BytesIO(b""), "cannot hold a header"),
         (io.BytesIO(b"\1\0\0"), "cannot hold a header"),
         (io.BytesIO(b"\xff" * 8 + b"{}"), "cannot hold a header"),
-        (io.BytesIO((MAX_HEADER + 1).to_bytes(8, "little") + b" " * (MAX_HEADER + 1)), "limit"),
         (io.BytesIO(b"\x10" + bytes(7) + b"{}"), "cannot hold a header"),
         (file_of(b"{"), "its header is not valid JSON"),
         (file_of(b"\x80\x04K\x01."), "its header is not UTF-8"),
-        (file_of([]), "not an object"),
-        (file_of(b'{"a": 1, "a": 2}'), "same key twice"),
+        (file_of([]), "must be an object"),
+        (file_of(b'{"a": %b, "a": %b}' % ((json.dumps(entry(0, 2)).encode(),) * 2), b"xy"), "same key twice"),
+        (file_of(b"{} {}"), "something follows"),
         (file_of({"a": 5}), "not a tensor"),
         (file_of({"a": {}}), "not a tensor"),
         (file_of({"a": entry(0, 2, dtype="F17")}, b"xy"), "not a tensor"),
@@ -106,6 +109,55 @@ def test_a_file_is_read_from_where_it_stands_and_metadata_are_passed_over() -> N
 def test_a_header_that_lies_is_refused(file: io.BytesIO, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         read(file)
+
+
+class Padded(io.RawIOBase):
+    """A file whose header is padded with spaces to a length, which are made when they are read."""
+
+    def __init__(self, header: bytes, length: int, data: bytes) -> None:
+        self._parts = [length.to_bytes(8, "little") + header, length - len(header), data]
+        self._size, self._at = 8 + length + len(data), 0
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + (self._size if whence == os.SEEK_END else 0)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        wanted = self._size - self._at if size is None or size < 0 else size
+        head, spaces, data = self._parts
+        first = head[self._at : self._at + wanted]
+        start = max(self._at - len(head), 0)
+        padding = b" " * max(min(wanted - len(first), spaces - start), 0)
+        start = max(self._at + len(first) + len(padding) - len(head) - spaces, 0)
+        found = first + padding + (data[start : start + wanted - len(first) - len(padding)])
+        self._at += len(found)
+        return found
+
+
+@pytest.mark.slow
+def test_a_header_as_long_as_the_format_allows_is_read_in_little_memory() -> None:
+    header = json.dumps({"a": entry(0, 2)}).encode()
+    tracemalloc.start()
+    try:
+        found = read(Padded(header, MAX_HEADER, b"xy"))  # type: ignore[arg-type]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found == {"a": Tensor("U8", (2,), b"xy")}
+    assert peak < 4 * 2**20
+    with pytest.raises(ValueError, match="limit 100000000"):
+        read(Padded(header, MAX_HEADER + 1, b"xy"))  # type: ignore[arg-type]
+
+
+@examples(10)
+@given(st.integers(0, 600), st.integers(0, 10**6))
+def test_a_file_of_many_tensors_is_read_whatever_its_padding(count: int, padding: int) -> None:
+    header = json.dumps({f"layer.{number}": entry(number, number + 1) for number in range(count)}).encode()
+    found = read(Padded(header, len(header) + padding, b"x" * count))  # type: ignore[arg-type]
+    assert found == {f"layer.{number}": Tensor("U8", (1,), b"x") for number in range(count)}
 
 
 def test_a_tensor_whose_bytes_do_not_fit_is_refused() -> None:

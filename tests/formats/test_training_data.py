@@ -121,8 +121,7 @@ def test_the_groups_that_a_public_client_sends_are_read(name: str) -> None:
             1 + len(one["additional_histories"]) for one in group["trajectories"]
         ]
         assert list(read_groups(io.BytesIO(dump_group(read)))) == [read]
-        plain = json.dumps({**group, "next_version": 1}).encode()
-        assert list(read_groups(io.BytesIO(plain))) == [read]
+        assert list(read_groups(io.BytesIO(json.dumps(group).encode()))) == [read]
 
 
 def test_all_parts_of_a_captured_group_arrive() -> None:
@@ -239,7 +238,19 @@ def test_a_bad_example_is_named_by_line_and_field(row: object, loc: tuple[str | 
         ({}, ("trajectories",), "is required"),
         ({"trajectories": [{}]}, ("trajectories", 0, "messages_and_choices"), "is required"),
         ({"trajectories": [trajectory(reward="1")]}, ("trajectories", 0, "reward"), "must be a number"),
-        ({"trajectories": [trajectory(reward=True)]}, ("trajectories", 0, "reward"), "must be a number"),
+        ({"trajectories": [trajectory(reward=1e200)]}, ("trajectories", 0, "reward"), "from -1e+100 to 1e+100"),
+        ({"trajectories": [trajectory(rewrad=1)]}, ("trajectories", 0, "rewrad"), "did you mean 'reward'?"),
+        ({"trajectories": [], "metdata": {}}, ("metdata",), "did you mean 'metadata'?"),
+        (
+            {"trajectories": [trajectory({"role": "user", "contnet": "x"})]},
+            ("trajectories", 0, "messages_and_choices", 0, "contnet"),
+            "did you mean 'content'?",
+        ),
+        (
+            {"trajectories": [trajectory({"role": "assistant", "weight": 0})]},
+            ("trajectories", 0, "messages_and_choices", 0, "weight"),
+            "is not known",
+        ),
         (
             {"trajectories": [trajectory(initial_policy_version=1.5)]},
             ("trajectories", 0, "initial_policy_version"),
@@ -276,6 +287,8 @@ def test_a_bad_group_is_named_by_line_and_field(row: object, loc: tuple[str | in
             ("logprobs", "content", 0, "bytes"),
             "0 to 255",
         ),
+        (answered(logprbs=None, logprobs_=[1]), ("logprobs_",), "did you mean 'logprobs'?"),
+        (answered(message={"content": "a", "tool_cals": []}), ("message", "tool_cals"), "did you mean 'tool_calls'"),
         (answered(token_ids=[-1]), ("token_ids", 0), "0 or more"),
         (answered(token_ids=[1.0]), ("token_ids", 0), "whole number"),
         (answered(logprobs={"content": []}, token_ids=[1]), ("token_ids",), "one id for each of the 0 logprobs"),
@@ -308,6 +321,131 @@ def test_what_could_not_be_read_back_is_not_written(value: object) -> None:
         dump_group(TrajectoryGroup((Trajectory((History(()),), metadata={"value": value}),)))
 
 
-def test_example_of_takes_plain_data_and_drops_what_it_does_not_know() -> None:
-    plain = {"messages": [{"role": "assistant", "content": "hi", "refusal": None, "weight": 1}], "epoch": 3}
-    assert example_of(plain) == Example((Message(Role.ASSISTANT, "hi"),))
+# ---- what members say --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("reward", "number"), [(True, 1.0), (False, 0.0), (None, 0.0), (-3, -3.0), (0.5, 0.5)])
+def test_a_reward_is_a_number_or_whether_it_is_right(reward: object, number: float) -> None:
+    (read,) = group_of({"trajectories": [trajectory(reward=reward)]}).trajectories
+    assert (read.reward, type(read.reward)) == (number, float)
+
+
+def test_what_servers_add_to_their_answers_is_dropped() -> None:
+    plain = answered(matched_stop=2, weight_version="1", native_finish_reason="end_turn", index=3)
+    plain["message"] |= {"annotations": [], "audio": {"id": "a"}, "provider_specific_fields": {}}
+    assert choice_of(plain) == SampledChoice(Message(Role.ASSISTANT, "hi"))
+
+
+def test_members_of_public_data_sets_that_mean_nothing_are_left_out() -> None:
+    row = {
+        "prompt": "hi there",
+        "prompt_id": "a1",
+        "category": "Chat",
+        "metadata": {"anything": [1]},
+        "messages": [
+            {"role": "user", "content": "hi there", "annotations": [], "weight": 0},
+            {"role": "assistant", "content": "hi", "refusal": None, "function_call": None, "weight": 1},
+        ],
+    }
+    assert example_of(row) == Example((Message(Role.USER, "hi there"), Message(Role.ASSISTANT, "hi")))
+
+
+def test_a_refusal_is_the_answer_and_reasoning_has_two_names() -> None:
+    row = {"messages": [{"role": "assistant", "content": None, "refusal": "I cannot.", "reasoning": "Hm."}]}
+    assert example_of(row) == Example((Message(Role.ASSISTANT, "I cannot.", reasoning="Hm."),))
+
+
+USER = {"role": "user", "content": "hi"}
+PAIR = {"messages": [USER], "chosen": "a", "rejected": "b"}
+
+
+@pytest.mark.parametrize(
+    ("row", "loc", "says"),
+    [
+        ({"messages": [MESSAGE], "tols": []}, ("tols",), "did you mean 'tools'?"),
+        ({"mesages": [MESSAGE]}, ("mesages",), "did you mean 'messages'?"),
+        ({"messages": [MESSAGE], "weight": 0}, ("weight",), "is not known"),
+        ({"messages": [MESSAGE], "prompt": "another"}, ("prompt",), "is not known"),
+        ({"messages": [MESSAGE | {"trainable": False}]}, ("messages", 0, "trainable"), "is not known"),
+        ({"messages": [MESSAGE | {"wieght": 0}]}, ("messages", 0, "wieght"), "did you mean 'weight'?"),
+        ({"messages": [MESSAGE | {"weight": 0.5}]}, ("messages", 0, "weight"), "must be 0 or 1"),
+        ({"messages": [MESSAGE | {"weight": True}]}, ("messages", 0, "weight"), "must be a number"),
+        ({"messages": [MESSAGE | {"weight": 0}]}, ("messages", 0, "weight"), "nothing to learn from this row"),
+        ({"messages": [USER | {"weight": 1}, MESSAGE]}, ("messages", 0, "weight"), "must be 0 or left out"),
+        ({"messages": [MESSAGE | {"refusal": "no"}]}, ("messages", 0, "refusal"), "must be null"),
+        ({"messages": [MESSAGE | {"function_call": {}}]}, ("messages", 0, "function_call"), "send tool_calls"),
+        (
+            {"messages": [MESSAGE], "tools": [{"function": {"name": "f", "x": 1}}]},
+            ("tools", 0, "function", "x"),
+            "not known",
+        ),
+        (
+            {"messages": [MESSAGE | {"tool_calls": [{"function": {"name": "f", "args": "{}"}}]}]},
+            ("messages", 0, "tool_calls", 0, "function", "args"),
+            "is not known",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "cache": 1}]}, MESSAGE]},
+            ("messages", 0, "content", 0, "cache"),
+            "is not known",
+        ),
+        (PAIR | {"chosen": MESSAGE | {"weight": 0}}, ("chosen", "weight"), "must be 1"),
+        (PAIR | {"rejected": MESSAGE | {"wieght": 1}}, ("rejected", "wieght"), "did you mean 'weight'?"),
+        (PAIR | {"messages": [MESSAGE | {"weight": 1}, USER]}, ("messages", 0, "weight"), "must be 0"),
+        (PAIR | {"choosen": "c"}, ("choosen",), "did you mean 'chosen'?"),
+    ],
+)
+def test_a_member_that_is_neither_honoured_nor_known_to_mean_nothing_is_refused_at_its_place(
+    row: object, loc: tuple[str | int, ...], says: str
+) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        list(training.read_dataset(io.BytesIO(json.dumps(row).encode())))
+    assert (caught.value.problems[0].loc, says in caught.value.problems[0].msg) == (("line", 1, *loc), True), (
+        caught.value
+    )
+
+
+OBJECT_PLACES = ["row", "user", "assistant", "call", "function", "part", "tool", "definition"]
+FOREIGN = st.text(st.characters(codec="ascii", categories=["L"]), min_size=1, max_size=9).map("x_{}".format)
+
+
+@examples(50)
+@given(
+    places=st.sets(st.sampled_from(OBJECT_PLACES)),
+    name=FOREIGN,
+    value=st.none() | st.integers() | TEXT | OBJECTS,
+    weights=st.lists(st.sampled_from([None, 0, 1, 0.0, 1.0]), min_size=2, max_size=2),
+)
+def test_a_row_with_any_members_is_read_as_it_says_or_refused_at_each_unknown_one(
+    places: set[str], name: str, value: object, weights: list[float | None]
+) -> None:
+    def at(place: str, members: dict[str, Any]) -> dict[str, Any]:
+        return members | ({name: value} if place in places else {})
+
+    function = at("function", {"name": "f", "arguments": "{}"})
+    answers = [{"role": "assistant", "content": "a", "weight": weight} for weight in weights]
+    answers[1] = at("assistant", answers[1] | {"tool_calls": [at("call", {"id": "1", "function": function})]})
+    user = at("user", {"role": "user", "content": [at("part", {"type": "text", "text": "hi"})]})
+    tool = at("tool", {"type": "function", "function": at("definition", {"name": "f"})})
+    row = at("row", {"messages": [user, *answers], "tools": [tool]})
+    found: dict[str, tuple[str | int, ...]] = {
+        "row": (),
+        "user": ("messages", 0),
+        "assistant": ("messages", 2),
+        "call": ("messages", 2, "tool_calls", 0),
+        "function": ("messages", 2, "tool_calls", 0, "function"),
+        "part": ("messages", 0, "content", 0),
+        "tool": ("tools", 0),
+        "definition": ("tools", 0, "function"),
+    }
+    expected = {(*found[place], name) for place in places} if value is not None else set()
+    if not expected and weights[0] == weights[1] == 0:
+        expected = {("messages", 2, "weight")}
+    try:
+        read = example_of(row)
+    except InvalidInput as refused:
+        assert {problem.loc for problem in refused.problems} == expected
+        return
+    assert not expected
+    assert read.untrained == tuple(at + 1 for at, weight in enumerate(weights) if weight == 0)
+    assert list(read_examples(io.BytesIO(dump_example(read)))) == [read]

@@ -123,6 +123,14 @@ JOBS = {
 }
 
 
+URL: dict[str, Any] = {"training_data_url": "x://a/b/c:v0"}
+TASKS = [{"prompt": "x"}]
+DATA: dict[str, dict[str, Any]] = {
+    "RLOptionsBody": {"trajectory_groups": []},
+    "LoopOptionsBody": {"tasks": TASKS, "reward": {"type": "exact_match"}, "held_out": TASKS},
+}
+
+
 @pytest.mark.parametrize("options", JOBS)
 def test_the_bounds_of_training_options_are_those_that_are_enforced(client: Client, model: str, options: str) -> None:
     """Each value is refused just where the document refuses it."""
@@ -134,15 +142,7 @@ def test_the_bounds_of_training_options_are_those_that_are_enforced(client: Clie
                 continue  # the model has no such step
             fits = refusals(schema, value) == []
             where = "experimental_config" if options == "RLOptionsBody" else "config"
-            body = {
-                "model_id": model,
-                where: {name: value},
-                "trajectory_groups": [],
-                "training_data_url": "x://a/b/c:v0",
-                "tasks": [{"prompt": "x"}],
-                "reward": {"type": "exact_match"},
-                "held_out": [{"prompt": "x"}],
-            }
+            body = {"model_id": model, where: {name: value}, **DATA.get(options, URL)}
             answer = client.send("POST", f"/v1/preview/{JOBS[options]}", body, check=False)
             refused = answer.status == 422 and ["body", where, name] in [
                 one["loc"][:3] for one in answer.json["detail"]

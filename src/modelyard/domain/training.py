@@ -42,11 +42,27 @@ class Dataset:
 @attrs.frozen
 class Example:
     """A conversation to imitate: the loss is on assistant tokens. `sources` name what the row was made from, for its
-    lineage; training does not read them."""
+    lineage; training does not read them. `untrained` are the indices of assistant messages that are read, and not
+    trained. Raises `InvalidInput` for the index of any other message."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
     sources: tuple[str, ...] = ()
+    untrained: tuple[int, ...] = ()
+
+    def __attrs_post_init__(self) -> None:
+        for number, place in enumerate(self.untrained):
+            if place not in self._answers:
+                raise InvalidInput.at("untrained", number, msg="must be the index of an assistant message")
+
+    @property
+    def _answers(self) -> list[int]:
+        return [place for place, message in enumerate(self.messages) if message.role is Role.ASSISTANT]
+
+    def trained(self, which: str) -> list[int]:
+        """Return the indices of the messages to train: of all assistant messages, or of the "last"."""
+        found = self._answers[-1:] if which == "last" else self._answers
+        return [place for place in found if place not in self.untrained]
 
 
 @attrs.frozen

@@ -39,6 +39,8 @@ def structure(cls: type[T], value: object, *loc: str | int) -> T:
 
 
 def structure_exactly(cls: type[T], value: object, *loc: str | int) -> T:
+    """Return what `structure` does. An unknown member is refused, unless it is null, or in the `IGNORED` of its class:
+    the names of members that change nothing, each with the reason, or `...` for any."""
     return _structured(_EXACT, cls, value, loc)
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
+import attrs
 from cattrs.errors import AttributeValidationNote, BaseValidationError, ForbiddenExtraKeysError
 
-from modelyard.errors import InvalidInput, Problem
+from modelyard.errors import InvalidInput, Problem, nearest
 
 FAULTS = (InvalidInput, ValueError, BaseValidationError, ForbiddenExtraKeysError)
 
@@ -24,8 +25,9 @@ def problems_in(error: BaseException, value: Any, loc: tuple[str | int, ...] = (
         for problem in error.problems:
             yield Problem((*loc, *problem.loc), problem.msg, problem.type)
     elif isinstance(error, ForbiddenExtraKeysError):
-        for name in sorted(error.extra_fields):
-            yield Problem((*loc, name), "is not known", "unknown")
+        known = [field.name for field in attrs.fields(error.cl)]
+        for name in (name for name in value if name in error.extra_fields):
+            yield Problem((*loc, name), f"is not known{nearest(name, known) or '; leave it out'}", "unknown")
     elif isinstance(error, ValueError):
         yield Problem(loc, str(error))
     else:
@@ -33,11 +35,16 @@ def problems_in(error: BaseException, value: Any, loc: tuple[str | int, ...] = (
 
 
 def _ordered(group: BaseValidationError, value: Any) -> list[tuple[BaseException, str | None]]:
-    """Pair the exceptions of an instance with their fields. Missing members come first, then wrong types in the order
-    in which they were sent, then broken constraints."""
+    """Pair the exceptions of an instance with their fields. Unknown members come first, as they may be misspelt ones,
+    then missing ones, wrong types in the order in which they were sent, and broken constraints."""
     sent = {name: at for at, name in enumerate(value)}
     found = [(inner, _field_of(inner)) for inner in group.exceptions]
-    return sorted(found, key=lambda one: (isinstance(one[0], ValueError), sent.get(one[1], -1)))
+
+    def order(one: tuple[BaseException, str | None]) -> tuple[bool, bool, int]:
+        unknown = isinstance(one[0], ForbiddenExtraKeysError)
+        return not unknown, isinstance(one[0], ValueError), sent.get(one[1], -1)
+
+    return sorted(found, key=order)
 
 
 def _field_of(error: BaseException) -> str | None:

@@ -10,9 +10,10 @@ from typing import Any, BinaryIO
 import attrs
 
 from modelyard.errors import InvalidInput
-from modelyard.formats.json import dumps, loads
+from modelyard.formats.json import dumps
+from modelyard.formats.json_stream import CHUNK, JsonReader
 
-MAX_HEADER = 2**20
+MAX_HEADER = 100_000_000
 _ALIGNMENT = 8
 _METADATA = "__metadata__"
 
@@ -82,31 +83,39 @@ def _listed(file: BinaryIO) -> "Mapping[str, Entry]":
     start = file.tell()
     size = file.seek(0, os.SEEK_END) - start
     file.seek(start)
-    return _entries(_header(file, size), size)
+    return _entries(file, _header_length(file, size), size)
 
 
-def _header(file: BinaryIO, size: int) -> bytes:
+def _header_length(file: BinaryIO, size: int) -> int:
     prefix = file.read(8)
     length = int.from_bytes(prefix, "little")
     if len(prefix) < 8 or length > min(MAX_HEADER, size - 8):
         raise ValueError(f"not a safetensors file: {size} bytes cannot hold a header of {length} (limit {MAX_HEADER})")
-    return file.read(length)
+    return length
 
 
 Entry = tuple[str, tuple[int, ...], int]
 
 
-def _entries(header: bytes, size: int) -> Mapping[str, Entry]:
+def _entries(file: BinaryIO, length: int, size: int) -> Mapping[str, Entry]:
+    """Read the header an entry at a time: of what is large in it, at most one chunk is in memory."""
+    reader, found = JsonReader(_chunks(file, length)), dict[str, Entry]()
     try:
-        listed = loads(header, max_depth=3)
+        for name in reader.members():
+            listed = reader.take(name)
+            if name != _METADATA:
+                found[name] = _entry(name, listed)
+        reader.end()
     except InvalidInput as wrong:
         raise ValueError(f"not a safetensors file: its header {wrong}") from None
-    if not isinstance(listed, dict):
-        raise ValueError("not a safetensors file: its header is not an object")
-    listed.pop(_METADATA, None)
-    entries = dict(sorted(((name, _entry(name, one)) for name, one in listed.items()), key=lambda item: item[1][2]))
-    _check_offsets(entries, size - 8 - len(header))
+    entries = dict(sorted(found.items(), key=lambda item: item[1][2]))
+    _check_offsets(entries, size - 8 - length)
     return entries
+
+
+def _chunks(file: BinaryIO, length: int) -> Iterator[bytes]:
+    for start in range(0, length, CHUNK):
+        yield file.read(min(CHUNK, length - start))
 
 
 def _entry(name: str, listed: Any) -> Entry:

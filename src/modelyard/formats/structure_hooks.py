@@ -1,6 +1,6 @@
 """The hooks by which cattrs structures JSON strictly: each takes the JSON types that fit, and coerces nothing."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from enum import Enum, StrEnum
@@ -268,7 +268,21 @@ def _instance(cls: Any, converter: Converter) -> Hook:
 def _fields(cls: Any, converter: Converter) -> Hook:
     fields = [field for field in attrs.fields(attrs.resolve_types(cls)) if field.init]
     hooks: dict[str, Any] = {field.name: override(struct_hook=_field(field, converter)) for field in fields}
-    return make_dict_structure_fn(cls, converter, **hooks)
+    ignored = getattr(cls, "IGNORED", ())
+    exact = converter.forbid_extra_keys and ignored is not ...
+    made = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=exact, **hooks)
+    return _without(ignored, frozenset(hooks), made) if exact else made
+
+
+def _without(ignored: Container[str], known: frozenset[str], made: Hook) -> Hook:
+    """Leave out the other members that are null, or that the class names in `IGNORED`."""
+
+    def hook(value: Any, to: Any) -> Any:
+        if value.keys() <= known:
+            return made(value, to)
+        return made({n: one for n, one in value.items() if n in known or not (one is None or n in ignored)}, to)
+
+    return hook
 
 
 def _field(field: Any, converter: Converter) -> Hook:

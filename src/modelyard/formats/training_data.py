@@ -3,10 +3,12 @@ each: `{"messages": [...], "tools": [...]}`. A trajectory group is one line too:
 [...], ...}`; so that no line need hold a large group, trajectories may stand before it on lines of their own, and are
 then not repeated in it. A preference is one line: `{"messages": [...], "chosen": ..., "rejected": ..., "tools":
 [...]}`; `messages` is the prompt, each of the answers a string or an assistant message. Examples and preferences may
-have `"sources": [...]`, strings that say what a row was made from. Blank lines mean nothing."""
+have `"sources": [...]`, strings that say what a row was made from. An assistant's message of an example may have
+`"weight": 0`, and is then not trained. Members that change nothing are in an `IGNORED`, with the reason; any other
+unknown one is refused. Blank lines mean nothing."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, ClassVar, Generic, TypeVar
 
 import attrs
 
@@ -15,9 +17,9 @@ from modelyard.domain.training import Example, Preference, Trajectory, Trajector
 from modelyard.errors import InvalidInput
 from modelyard.formats.chat.messages import RecordedMessage, RecordedTool, message_object, message_of, tool_of
 from modelyard.formats.chat.tools import tool_object
-from modelyard.formats.converter import structure
+from modelyard.formats.converter import structure_exactly
 from modelyard.formats.json import checked_dumps, loads, without_nulls
-from modelyard.formats.trajectories import dump_group, group_of, read_answer, trajectory_of
+from modelyard.formats.trajectories import check_answer, dump_group, group_of, trajectory_of
 
 T = TypeVar("T")
 
@@ -33,6 +35,16 @@ class RowFormat(Generic[T]):
     of: Callable[[Mapping[str, Any]], T]
     read: Callable[[BinaryIO], Iterator[T]]
     dump: Callable[[T], bytes]
+
+    def checked(self, check: Callable[[T], T], marks: Sequence[bytes] = ()) -> "RowFormat[T]":
+        """Return the same format with a check of each row. With `marks`, `read` reads only lines with one of them."""
+
+        def of(row: Mapping[str, Any]) -> T:
+            return check(self.of(row))
+
+        return attrs.evolve(
+            self, of=of, read=lambda file: (_at_line(place, of, row) for place, row in _rows(file, marks))
+        )
 
 
 # ---- files -------------------------------------------------------------------------------------------------------
@@ -67,11 +79,11 @@ def read_groups(file: BinaryIO) -> Iterator[TrajectoryGroup]:
         raise InvalidInput.at("line", place, msg="the file ends before the group of this trajectory; it was cut off")
 
 
-def _rows(file: BinaryIO) -> Iterator[tuple[int, Any]]:
+def _rows(file: BinaryIO, marks: Sequence[bytes] = ()) -> Iterator[tuple[int, Any]]:
     for place, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), start=1):
         if len(line) > MAX_LINE:
             raise InvalidInput.at("line", place, msg=f"must not be longer than {MAX_LINE} bytes")
-        if not line.isspace():
+        if not line.isspace() and (not marks or any(mark in line for mark in marks)):
             yield place, loads(line, at=("line", place))
 
 
@@ -84,6 +96,8 @@ def _at_line(place: int, parse: Callable[[Any], T], row: Any) -> T:
 
 def dump_example(example: Example) -> bytes:
     row: dict[str, Any] = {"messages": [message_object(message) for message in example.messages]}
+    for place in example.untrained:
+        row["messages"][place]["weight"] = 0
     if example.tools:
         row["tools"] = [tool_object(tool) for tool in example.tools]
     if example.sources:
@@ -107,18 +121,73 @@ def dump_preference(preference: Preference) -> bytes:
 # ---- examples ----------------------------------------------------------------------------------------------------
 
 
+def _check_weight(instance: object, attribute: Any, weight: float | None) -> None:
+    if weight not in (None, 0, 1):
+        raise ValueError("must be 0 or 1: a message is trained in full, or not at all")
+
+
 @attrs.frozen
-class _Example:
-    messages: tuple[RecordedMessage, ...]
-    tools: tuple[RecordedTool, ...] = ()
+class _Weighed(RecordedMessage):
+    weight: float | None = attrs.field(default=None, validator=_check_weight)
+
+
+_NAMES = "a name of the row"
+_ORIGIN = "where the row comes from"
+_TOPIC = "what the row is about"
+_QUALITY = "how the row was judged; leave out rows that should not be trained"
+
+
+@attrs.frozen
+class _Row:
+    IGNORED: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("id", "uuid", "index", "idx", "row_id", "prompt_id", "conversation_id", "session_id"), _NAMES),
+        **dict.fromkeys(("source", "dataset", "split", "url", "license", "author", "model", "generator"), _ORIGIN),
+        **dict.fromkeys(("created_at", "timestamp", "date", "version"), _ORIGIN),
+        **dict.fromkeys(("category", "subcategory", "topic", "domain", "task", "tags", "language", "lang"), _TOPIC),
+        **dict.fromkeys(("difficulty", "num_turns", "num_tokens"), _TOPIC),
+        **dict.fromkeys(
+            ("score", "score_chosen", "score_rejected", "rating", "quality", "toxic", "redacted"), _QUALITY
+        ),
+        **dict.fromkeys(("metadata", "meta"), "whatever else there is to say about the row"),
+        "sources": "kept as the lineage of the row, if they are strings",
+        "parallel_tool_calls": "calls are trained as they stand in the row",
+    }
+
+    tools: tuple[RecordedTool, ...] = attrs.field(default=(), kw_only=True)
+
+
+@attrs.frozen
+class _Example(_Row):
+    messages: tuple[_Weighed, ...]
 
 
 def example_of(value: Mapping[str, Any]) -> Example:
-    read = structure(_Example, without_nulls(value))
+    read = structure_exactly(_Example, _without_repeated_prompt(without_nulls(value)))
     messages = tuple(map(message_of, read.messages))
-    if not any(message.role is Role.ASSISTANT for message in messages):
+    answers = [place for place, message in enumerate(messages) if message.role is Role.ASSISTANT]
+    if not answers:
         raise InvalidInput.at("messages", msg="has no assistant message, so there is nothing to learn from it")
-    return Example(messages, tuple(map(tool_of, read.tools)), sources_of(value))
+    _refuse_weights(read.messages, [place for place in range(len(messages)) if place not in answers])
+    untrained = tuple(place for place in answers if read.messages[place].weight == 0)
+    if len(untrained) == len(answers):
+        msg = "is that of every assistant message, so there is nothing to learn from this row; leave it out"
+        raise InvalidInput.at("messages", answers[-1], "weight", msg=msg)
+    return Example(messages, tuple(map(tool_of, read.tools)), sources_of(value), untrained)
+
+
+def _without_repeated_prompt(row: Any) -> Any:
+    """Leave out a `prompt` that says what a message says: public data sets have it, for their search."""
+    if not isinstance(row, dict) or "prompt" not in row or not isinstance(row.get("messages"), list):
+        return row
+    said = [message.get("content") for message in row["messages"] if isinstance(message, dict)]
+    return {name: one for name, one in row.items() if name != "prompt" or one not in said}
+
+
+def _refuse_weights(messages: Sequence[_Weighed], untrained: Iterable[int]) -> None:
+    for place in untrained:
+        if messages[place].weight == 1:
+            msg = "must be 0 or left out: this message is read, and not trained"
+            raise InvalidInput.at("messages", place, "weight", msg=msg)
 
 
 def sources_of(row: Any) -> tuple[str, ...]:
@@ -133,19 +202,23 @@ def sources_of(row: Any) -> tuple[str, ...]:
 def _read_answer(value: Any) -> Message:
     if type(value) not in (str, dict):
         raise InvalidInput.at(msg="must be a string or an assistant message", type="string_type")
-    return read_answer({"content": value} if isinstance(value, str) else value)
+    plain = {"content": value} if isinstance(value, str) else without_nulls(value)
+    read = structure_exactly(_Weighed, {"role": "assistant", **plain})
+    if read.weight == 0:
+        raise InvalidInput.at("weight", msg="must be 1 or left out: both answers are trained")
+    return check_answer(message_of(read))
 
 
 @attrs.frozen
-class _Preference:
-    messages: tuple[RecordedMessage, ...]
+class _Preference(_Row):
+    messages: tuple[_Weighed, ...]
     chosen: Message = attrs.field(metadata={"parser": _read_answer})
     rejected: Message = attrs.field(metadata={"parser": _read_answer})
-    tools: tuple[RecordedTool, ...] = ()
 
 
 def preference_of(value: Mapping[str, Any]) -> Preference:
-    read = structure(_Preference, without_nulls(value))
+    read = structure_exactly(_Preference, without_nulls(value))
+    _refuse_weights(read.messages, range(len(read.messages)))
     messages, tools = tuple(map(message_of, read.messages)), tuple(map(tool_of, read.tools))
     return Preference(messages, read.chosen, read.rejected, tools, sources_of(value))
 

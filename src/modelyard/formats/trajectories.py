@@ -1,26 +1,26 @@
-"""Trajectory groups as JSON, in the shape that clients send: read strictly, and written as lines of a file. A choice
-keeps its message, finish reason, logprobs (without the alternatives), `token_ids` and `prompt_token_ids`; other extras
-are dropped."""
+"""Trajectory groups as JSON, in the shape that clients send: read strictly, and written as lines of a file. A choice is
+the recorded answer of a server. It keeps its message, finish reason, logprobs (without the alternatives), `token_ids`
+and `prompt_token_ids`; what servers add of their own is dropped."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from types import NoneType
+from typing import Any, ClassVar
 
 import attrs
 
 from modelyard.domain.completion import FinishReason, Message, Role, TokenLogprob
 from modelyard.domain.training import History, RolloutError, SampledChoice, Trajectory, TrajectoryGroup
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, nearest
 from modelyard.formats.chat.messages import (
     RecordedMessage,
     RecordedTool,
     message_object,
     message_of,
-    recorded_message,
     tool_of,
 )
 from modelyard.formats.chat.tools import tool_object
-from modelyard.formats.converter import structure
+from modelyard.formats.converter import structure_exactly
 from modelyard.formats.json import checked_dumps, without_nulls
 
 TOKEN_ID = "token_id:"  # noqa: S105 - how some servers spell a token by its id
@@ -30,9 +30,33 @@ _REASONS = {reason.value: reason for reason in FinishReason} | {"function_call":
 # ---- the shape ---------------------------------------------------------------------------------------------------
 
 
+@attrs.frozen
+class _OfServers:
+    """The members of answers that servers add as they like: any, unless it is one of ours, misspelt."""
+
+    ours: Collection[str]
+    known: Collection[str] = ()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.known or not nearest(name, self.ours)
+
+
 def _check_finite(instance: object, attribute: Any, value: float) -> None:
     if not math.isfinite(value):
         raise InvalidInput.at(msg="must be a finite number", type="finite_number")
+
+
+MAX_REWARD = 1e100
+"""Far above it, the squares of rewards are beyond a float."""
+
+
+def _read_reward(value: Any) -> float:
+    """Read a number, or true or false as 1 or 0; null is the default, 0."""
+    if type(value) not in (int, float, bool, NoneType):
+        raise InvalidInput.at(msg="must be a number, or true or false", type="float_type")
+    if not abs(value or 0) <= MAX_REWARD:
+        raise InvalidInput.at(msg=f"must be a number from {-MAX_REWARD:g} to {MAX_REWARD:g}", type="finite_number")
+    return float(value or 0)
 
 
 def _check_logprob(instance: object, attribute: Any, value: float) -> None:
@@ -62,10 +86,21 @@ def _read_reason(value: Any) -> FinishReason:
     return _REASONS[value]
 
 
-def read_answer(value: Any) -> Message:
+@attrs.frozen
+class _AnswerMessage(RecordedMessage):
+    """The message of a choice."""
+
+    IGNORED: ClassVar[Any] = _OfServers([field.name for field in attrs.fields(RecordedMessage)], ("audio",))
+
+
+def _read_answer(value: Any) -> Message:
     if value is None:
         raise InvalidInput.at(msg="is required", type="missing")
-    message = recorded_message({"role": "assistant", **value} if isinstance(value, dict) else value)
+    plain = {"role": "assistant", **value} if isinstance(value, dict) else value
+    return check_answer(message_of(structure_exactly(_AnswerMessage, plain)))
+
+
+def check_answer(message: Message) -> Message:
     if message.role is not Role.ASSISTANT:
         raise InvalidInput.at("role", msg="must be 'assistant' in a choice", type="literal_error")
     return message
@@ -73,6 +108,8 @@ def read_answer(value: Any) -> Message:
 
 @attrs.define(on_setattr=None)
 class _Token:
+    IGNORED: ClassVar[Any] = ...
+
     token: str
     logprob: float = attrs.field(validator=_check_logprob)
     bytes: tuple[int, ...] | None = attrs.field(default=None, validator=_check_bytes)
@@ -80,12 +117,19 @@ class _Token:
 
 @attrs.frozen
 class _Logprobs:
+    IGNORED: ClassVar[Any] = _OfServers(("content",), ("refusal",))
+
     content: tuple[_Token, ...] | None = None
 
 
 @attrs.frozen
 class _Choice:
-    message: Message = attrs.field(metadata={"parser": read_answer})
+    IGNORED: ClassVar[Any] = _OfServers(
+        ("message", "finish_reason", "logprobs", "token_ids", "prompt_token_ids"),
+        ("index", "stop_reason", "native_finish_reason", "prompt_logprobs"),
+    )
+
+    message: Message = attrs.field(metadata={"parser": _read_answer})
     finish_reason: FinishReason = attrs.field(default=FinishReason.STOP, metadata={"parser": _read_reason})
     logprobs: _Logprobs = _Logprobs()
     token_ids: tuple[int, ...] = attrs.field(default=(), validator=_check_ids)
@@ -104,6 +148,8 @@ class _Choice:
 
 @attrs.frozen
 class _History:
+    IGNORED: ClassVar[Mapping[str, str]] = {"start_time": "when the rollout began", "end_time": "when it ended"}
+
     messages_and_choices: tuple[_Choice | RecordedMessage, ...]
     tools: tuple[RecordedTool, ...] = ()
 
@@ -111,7 +157,7 @@ class _History:
 @attrs.frozen
 class _Trajectory(_History):
     additional_histories: tuple[_History, ...] = ()
-    reward: float = attrs.field(default=0.0, validator=_check_finite)
+    reward: float = attrs.field(default=0.0, metadata={"parser": _read_reward})
     metrics: Mapping[str, Any] = attrs.field(factory=dict)
     metadata: Mapping[str, Any] = attrs.field(factory=dict)
     logs: tuple[str, ...] = ()
@@ -143,12 +189,12 @@ class _Group(_GroupEnd):
 
 
 def group_of(value: Mapping[str, Any]) -> TrajectoryGroup:
-    read = structure(_Group, without_nulls(value))
+    read = structure_exactly(_Group, without_nulls(value))
     return _group(tuple(map(_trajectory, read.trajectories)), read)
 
 
 def group_around(trajectories: tuple[Trajectory, ...], data: Mapping[str, Any]) -> TrajectoryGroup:
-    return _group(trajectories, structure(_GroupEnd, data))
+    return _group(trajectories, structure_exactly(_GroupEnd, data))
 
 
 def _group(trajectories: tuple[Trajectory, ...], read: _GroupEnd) -> TrajectoryGroup:
@@ -157,7 +203,7 @@ def _group(trajectories: tuple[Trajectory, ...], read: _GroupEnd) -> TrajectoryG
 
 
 def trajectory_of(value: Any) -> Trajectory:
-    return _trajectory(structure(_Trajectory, without_nulls(value)))
+    return _trajectory(structure_exactly(_Trajectory, without_nulls(value)))
 
 
 def _trajectory(read: _Trajectory) -> Trajectory:
@@ -194,7 +240,13 @@ def _spelled_ids(entries: tuple[_Token, ...]) -> tuple[int, ...]:
 
 
 def dump_group(group: TrajectoryGroup) -> bytes:
-    return b"".join(map(dump_trajectory, group.trajectories)) + dump_group_end(group)
+    lines = []
+    for number, trajectory in enumerate(group.trajectories):
+        try:
+            lines.append(dump_trajectory(trajectory))
+        except InvalidInput as wrong:
+            raise wrong.below("trajectories", number) from None
+    return b"".join(lines) + dump_group_end(group)
 
 
 def dump_trajectory(trajectory: Trajectory) -> bytes:
@@ -222,13 +274,21 @@ def _plain_trajectory(trajectory: Trajectory) -> dict[str, Any]:
     return {
         **_plain_history(first),
         "additional_histories": [_plain_history(history) for history in further],
-        "reward": trajectory.reward,
+        "reward": _plain_reward(trajectory.reward),
         "initial_policy_version": trajectory.initial_policy_version,
         "final_policy_version": trajectory.final_policy_version,
         "metrics": trajectory.metrics,
         "metadata": trajectory.metadata,
         "logs": trajectory.logs,
     }
+
+
+def _plain_reward(reward: Any) -> Any:
+    """Return the number of whatever is a number to Python; anything else as it is, to be refused."""
+    try:
+        return float(reward) if hasattr(type(reward), "__float__") else reward
+    except (TypeError, ValueError, ArithmeticError):
+        return str(reward)
 
 
 def _plain_history(history: History) -> dict[str, Any]:

@@ -51,7 +51,9 @@ class Settings:
     artifacts is for what runs: a new job, or data for one, is refused before it takes any of it. `max_form` bounds the
     form that uploads a file. A response that was stored is kept for `response_days`. A training run that
     its client drives keeps its worker for `run_idle` after its last command, unless other jobs wait. A client's session
-    ends, and so do its runs, when nothing was heard of the client for `session_idle`.
+    ends, and so do its runs, when nothing was heard of the client for `session_idle`. With `strict_conversations`
+    doubles and tabular models refuse what vendors do: answers of tools without their call, calls without their answer,
+    tools of the same name, and blank texts in the messages format.
     """
 
     lease: float = 30.0
@@ -70,6 +72,7 @@ class Settings:
     run_idle: float = 10.0
     session_idle: float = 3600.0
     reference_mode: str = "syntax"
+    strict_conversations: bool = True
 
 
 class Booking(Protocol):

@@ -9,10 +9,11 @@ from typing import Protocol
 
 import attrs
 
+from modelyard.domain.completion import Message
 from modelyard.domain.training import Example, Trajectory
 from modelyard.domain.training_config import AssistantTurns
 from modelyard.domain.training_run import Objective, Rows
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, TrainingError
 from modelyard.protocols import SavedState, Started, Step, Trained, TrainItem
 
 Metrics = Mapping[str, float]
@@ -26,6 +27,11 @@ class Turn(Protocol):
     def logprobs(self) -> Sequence[float | None]:
         """As many as there are tokens to be trained: none if the turn is too long for the model. Such a turn is
         counted, and left out."""
+        ...
+
+    @property
+    def length(self) -> int:
+        """How many tokens the turn takes, its prompt included."""
         ...
 
 
@@ -45,6 +51,11 @@ class TrainableTurns:
 class Learner(Protocol):
     """A model in training, as an engine provides it."""
 
+    @property
+    def context_length(self) -> int | None:
+        """How many tokens a turn may take; None for any number."""
+        ...
+
     def sft_turns(self, example: Example, which: AssistantTurns) -> Sequence[Turn]:
         """Return the assistant turns of an example. Raises `InvalidInput`."""
         ...
@@ -62,8 +73,8 @@ class Learner(Protocol):
         ...
 
     def step(self, turns: Sequence[Turn], loss: Objective, learning_rate: float, number: int) -> Metrics:
-        """One optimizer step, which changes nothing without turns. Returns what the loss reports, `grad_norm` and
-        `entropy`. Raises `TrainingError`, naming the step, when training has diverged."""
+        """One optimizer step on some turns. Returns what the loss reports, `grad_norm` and `entropy`. Raises
+        `TrainingError`, naming the step, when training has diverged."""
         ...
 
     def files(self) -> Files:
@@ -121,8 +132,43 @@ def located_at(*place: str | int) -> Iterator[None]:
         raise InvalidInput([attrs.evolve(one, loc=(*place, *one.loc)) for one in bad.problems]) from bad
 
 
-def count_overlong(turns: Iterable[Turn]) -> int:
-    return sum(not turn.logprobs for turn in turns)
+@attrs.define
+class TurnTally:
+    """What the rows of a job hold: turns and tokens to train, and turns that are too long for the model."""
+
+    turns: int = 0
+    tokens: int = 0
+    overlong: int = 0
+    longest: int = 0
+
+    def add(self, turns: Iterable[Turn]) -> None:
+        for turn in turns:
+            self.turns += 1
+            self.tokens += len(turn.logprobs)
+            self.overlong += not turn.logprobs
+            self.longest = max(self.longest, 0 if turn.logprobs else turn.length)
+
+    def require_tokens(self, learner: Learner, unit: str) -> None:
+        """Raise `TrainingError` if there is nothing to train, and say why."""
+        if self.tokens:
+            return
+        if self.overlong:
+            raise TrainingError(
+                f"no {unit} fits: the longest has {self.longest} tokens of a context of {learner.context_length}; "
+                "shorten them, or train a model with a longer context"
+            )
+        raise TrainingError(
+            f"no {unit} has a token to train: the answers are empty, or have weight 0, or the chat template marks none"
+        )
+
+
+def check_text(messages: Sequence[Message]) -> None:
+    """Raise `InvalidInput` for a part of a message that is not text."""
+    for place, message in enumerate(messages):
+        for number, part in enumerate(message.content if isinstance(message.content, tuple) else ()):
+            if part.type != "text":
+                msg = f"is {part.type}, which this model does not read; leave out the row"
+                raise InvalidInput.at("messages", place, "content", number, msg=msg)
 
 
 def length_metrics(overlong: int) -> Metrics:

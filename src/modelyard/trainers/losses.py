@@ -20,12 +20,13 @@ MAX_LOG_RATIO = 20.0
 
 
 def supervised_loss(new: Sequence[Sequence[float]]) -> Loss:
-    """Return the mean negative log-probability over the batch's trained tokens; a batch without any has loss 0."""
+    """Return the mean negative log-probability over the batch's trained tokens. A batch without any has the value 0,
+    and no loss among its metrics, as nothing was measured."""
     tokens = sum(map(len, new))
     share = 1 / tokens if tokens else 0.0
     value = math.fsum(-share * logprob for row in new for logprob in row)
     derivatives = tuple((-share,) * len(row) for row in new)
-    return Loss(value, derivatives, {"loss": value, "num_trainable_tokens": float(tokens)})
+    return Loss(value, derivatives, {**({"loss": value} if tokens else {}), "num_trainable_tokens": float(tokens)})
 
 
 # ---- DPO ---------------------------------------------------------------------------------------------------------
@@ -36,7 +37,7 @@ def preference_loss(new: Sequence[Sequence[float]], reference: Sequence[Sequence
     beta x (its new log-probability - its reference one), the margin of a pair the difference of its rewards, and its
     loss -(1 - s) log sigmoid(margin) - s log sigmoid(-margin), where s smooths labels; the mean over pairs counts. The
     metrics add `accuracy`, the share of pairs whose margin is above 0, and the mean `margin`, `chosen_reward` and
-    `rejected_reward`. A batch without any pair has loss 0."""
+    `rejected_reward`. A batch without any pair has the value 0, and none of these metrics."""
     rewards = [config.beta * (math.fsum(row) - math.fsum(base)) for row, base in zip(new, reference, strict=True)]
     chosen, rejected = rewards[::2], rewards[1::2]
     margins = [good - bad for good, bad in zip(chosen, rejected, strict=True)]
@@ -46,15 +47,16 @@ def preference_loss(new: Sequence[Sequence[float]], reference: Sequence[Sequence
     signed = [config.beta / pairs * slope for one in slopes for slope in (one, -one)]
     derivatives = tuple((slope,) * len(row) for slope, row in zip(signed, new, strict=True))
     value = math.fsum(losses) / pairs
-    metrics = {
+    measured = {
         "loss": value,
         "accuracy": sum(margin > 0 for margin in margins) / pairs,
         "margin": math.fsum(margins) / pairs,
         "chosen_reward": math.fsum(chosen) / pairs,
         "rejected_reward": math.fsum(rejected) / pairs,
-        "num_trainable_tokens": float(sum(map(len, new))),
     }
-    return Loss(value, derivatives, metrics)
+    return Loss(
+        value, derivatives, {**(measured if margins else {}), "num_trainable_tokens": float(sum(map(len, new)))}
+    )
 
 
 def _sigmoid(value: float) -> float:
@@ -205,7 +207,8 @@ def policy_loss(sequences: Sequence[TrainedSequence], config: RLConfig) -> Loss:
     mean_gap = math.fsum(gaps) / max(tokens, 1)
     parts = [_sequence_loss(sequence, config, mean_gap, max(tokens, 1)) for sequence in sequences]
     value = math.fsum(loss for loss, _ in parts)
-    metrics = {"loss": value, "num_trainable_tokens": float(tokens), **_drift_metrics(sequences, config)}
+    measured = {"loss": value, **_drift_metrics(sequences, config)} if tokens else {}
+    metrics = {"num_trainable_tokens": float(tokens), **measured}
     return Loss(value, tuple(derivative for _, derivative in parts), metrics)
 
 

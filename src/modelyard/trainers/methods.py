@@ -16,7 +16,7 @@ from modelyard.trainers.loop import (
     Plan,
     Policies,
     Turn,
-    count_overlong,
+    TurnTally,
     length_metrics,
     located_at,
 )
@@ -50,26 +50,29 @@ def _plan_batches(
 ) -> Plan:
     """Plan one optimizer step per batch, in file order. Raises `TrainingError`, `InvalidInput`. The data are read
     twice, so that a bad row is refused before the first step."""
-    overlong = _checked(criterion, data, "data")
-    rates = config.learning_rates(len(overlong))
-    _checked(criterion, held_out, "held_out")
+    rows, tally = _tallied(criterion, data, "data")
+    rates = config.learning_rates(rows)
+    _tallied(criterion, held_out, "held_out")
+    tally.require_tokens(learner, "row")
     validation = Validation(learner, criterion, held_out, config.rows_per_batch, len(rates), config.epochs)
 
     def steps() -> Iterator[tuple[int, Metrics]]:
         for number, batch in _batches(data, config.rows_per_batch, resume_step):
             turns, rate = criterion.trainable(batch), rates[number - 1]
-            found = learner.step(turns, criterion.objective_of(turns), rate, number)
+            found: Metrics = {"num_trainable_tokens": 0.0}
+            if turns:
+                found = learner.step(turns, criterion.objective_of(turns), rate, number)
             yield number, {**found, "learning_rate": rate, **validation.after(number)}
 
-    return Plan(len(rates), steps(), length_metrics(sum(overlong)))
+    return Plan(len(rates), steps(), length_metrics(tally.overlong))
 
 
-def _checked(criterion: Criterion[Row], rows: Iterable[Row], name: str) -> list[int]:
-    found = []
-    for number, row in enumerate(rows):
-        with located_at(name, number):
-            found.append(count_overlong(criterion.turns_of(row)))
-    return found
+def _tallied(criterion: Criterion[Row], rows: Iterable[Row], name: str) -> tuple[int, TurnTally]:
+    count, tally = 0, TurnTally()
+    for count, row in enumerate(rows, 1):
+        with located_at(name, count - 1):
+            tally.add(criterion.turns_of(row))
+    return count, tally
 
 
 def _batches(data: Iterable[Row], size: int, skipped: int) -> Iterator[tuple[int, list[Row]]]:
@@ -116,7 +119,7 @@ def _plan_dpo(
     one step, so its reference log-probabilities are computed there, once, under the parent's weights."""
 
     def turns_of(pair: Preference) -> Sequence[Turn]:
-        turns = [_last_turn(learner, pair.answered(answer)) for answer in (pair.chosen, pair.rejected)]
+        turns = [_answer_turn(learner, pair, name) for name in ("chosen", "rejected")]
         return [turn for turn in turns if not turn.logprobs] or turns
 
     def objective_of(turns: Sequence[Turn]) -> Objective:
@@ -127,10 +130,15 @@ def _plan_dpo(
     return _plan_batches(learner, config, data, criterion, resume_step, held_out)
 
 
-def _last_turn(learner: Learner, example: Example) -> Turn:
-    turns = learner.sft_turns(example, "last")
+def _answer_turn(learner: Learner, pair: Preference, name: str) -> Turn:
+    try:
+        turns = learner.sft_turns(pair.answered(getattr(pair, name)), "last")
+    except InvalidInput as wrong:
+        answer = ("messages", len(pair.messages))
+        places = [(one, (name, *one.loc[2:]) if one.loc[:2] == answer else one.loc) for one in wrong.problems]
+        raise InvalidInput([attrs.evolve(one, loc=place) for one, place in places]) from None
     if not turns:
-        raise InvalidInput.at("messages", msg="have an answer without a token that could be trained")
+        raise InvalidInput.at(name, msg="is an answer without a token that could be trained")
     return turns[-1]
 
 

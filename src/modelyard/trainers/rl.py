@@ -17,7 +17,7 @@ from modelyard.trainers.loop import (
     Plan,
     Policies,
     Turn,
-    count_overlong,
+    TurnTally,
     length_metrics,
     located_at,
     mean,
@@ -76,7 +76,7 @@ class _Survey:
 def _survey(learner: Learner, data: Iterable[TrajectoryGroup], config: RLConfig) -> _Survey:
     groups: list[list[tuple[float, int]]] = []
     lengths: dict[tuple[int, int], int] = {}
-    overlong = 0
+    tally = TurnTally()
     for place, group in enumerate(data):
         groups.append([])
         for member, trajectory in enumerate(group.trajectories):
@@ -84,21 +84,22 @@ def _survey(learner: Learner, data: Iterable[TrajectoryGroup], config: RLConfig)
                 sampled = learner.sampled(trajectory, config.allow_training_without_logprobs)
             groups[-1].append((trajectory.reward, sampled.tokens))
             lengths[place, member] = sampled.length
-            overlong += count_overlong(sampled.turns)
+            tally.add(sampled.turns)
     credits_ = credit_trajectories(groups, config)
-    if not credits_ and not overlong:
-        _refuse_lack_of_logprobs(groups)
+    if not credits_ and any(any(group_advantages([reward for reward, _ in group])) for group in groups):
+        _refuse_lack_of_tokens(learner, tally)
     runs = packed([lengths[credit.group, credit.member] for credit in credits_], config.packed_sequence_length)
-    metrics = {**_reward_metrics(groups), **length_metrics(overlong)}
+    metrics = {**_reward_metrics(groups), **length_metrics(tally.overlong)}
     return _Survey(credits_, runs, metrics, config.allow_training_without_logprobs)
 
 
-def _refuse_lack_of_logprobs(groups: Sequence[Sequence[tuple[float, int]]]) -> None:
-    if any(any(group_advantages([reward for reward, _ in group])) for group in groups):
-        raise TrainingError(
-            "nothing can be trained: no trajectory whose reward differs within its group has a choice with logprobs; "
-            "send assistant turns as the choices that the completion returned, with their logprobs"
-        )
+def _refuse_lack_of_tokens(learner: Learner, tally: TurnTally) -> None:
+    if tally.overlong:
+        attrs.evolve(tally, tokens=0).require_tokens(learner, "trajectory whose reward differs within its group")
+    raise TrainingError(
+        "nothing can be trained: no trajectory whose reward differs within its group has a choice with logprobs; "
+        "send assistant turns as the choices that the completion returned, with their logprobs"
+    )
 
 
 def _reward_metrics(groups: Sequence[Sequence[tuple[float, int]]]) -> Metrics:

@@ -167,7 +167,7 @@ def test_a_rule_is_made_again_from_its_data(rule: Any) -> None:
         ({"type": "contains", "function": "x"}, "function"),
         ({"type": "contains", "ignore_case": "yes"}, "ignore_case"),
         ({"type": "regular_expression"}, "pattern"),
-        ({"type": "regular_expression", "pattern": "(?=x)"}, "pattern"),
+        ({"type": "regular_expression", "pattern": r"(x)\1"}, "pattern"),
         ({"type": "regular_expression", "pattern": 5}, "pattern"),
         ({"type": "numeric", "absolute": -1}, "absolute"),
         ({"type": "numeric", "absolute": math.nan}, "absolute"),

@@ -472,11 +472,11 @@ def test_equal_rewards_train_nothing_but_the_step_advances(worked: Trainee) -> N
     assert worked.ok("GET", f"{JOBS}/{job['id']}")["step"] == 1
 
 
-def test_null_counts_as_absent_and_unknown_members_are_ignored_at_every_level(worked: Trainee) -> None:
-    new = {"novel": {"a": [1]}}
+def test_null_counts_as_absent_and_what_servers_add_to_answers_is_dropped(worked: Trainee) -> None:
+    new: dict[str, Any] = {"novel": None}
     model = worked.model(entity=None, return_existing=None, **new)
     bare = trajectory("hello", 1.0)
-    choice = bare["messages_and_choices"][1] | {"stop_reason": None, "token_ids": None, **new}
+    choice = bare["messages_and_choices"][1] | {"stop_reason": None, "token_ids": None, "served_by": {"a": [1]}}
     items = [ROW["messages"][0] | {"name": None, **new}, choice]
     nulls = dict.fromkeys(("tools", "additional_histories", "metrics", "metadata", "logs", "initial_policy_version"))
     group = {"trajectories": [{"messages_and_choices": items, "reward": 1.0, **nulls, **new}, trajectory("bye", 0.0)]}
@@ -486,6 +486,49 @@ def test_null_counts_as_absent_and_unknown_members_are_ignored_at_every_level(wo
     worked.run_jobs()
     assert [event["type"] for event in poll(worked, job["id"])].count("gradient_step") == 1
     assert worked.ok("POST", f"{MODELS}/{model['id']}/log", {"trajectory_groups": [group], "split": None, **new}) == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "members", "loc", "hint"),
+    [
+        (JOBS, {"epochs": 9}, ["epochs"], ""),
+        (JOBS, {"experimental_confg": {}}, ["experimental_confg"], "'experimental_config'"),
+        (JOBS, {"needs": {"acelerators": 1}}, ["needs", "acelerators"], "'accelerators'"),
+        (JOBS, {"trajectory_groups": [{**GROUP, "metric": {}}]}, ["trajectory_groups", "0", "metric"], "'metrics'"),
+        (
+            JOBS,
+            {"trajectory_groups": [{"trajectories": [{**trajectory("a", 1.0), "rewrad": 1}]}]},
+            ["trajectory_groups", "0", "trajectories", "0", "rewrad"],
+            "'reward'",
+        ),
+        (SFT_JOBS, {"epochs": 9}, ["epochs"], ""),
+        (SFT_JOBS, {"training_data_ulr": "x"}, ["training_data_ulr"], "'training_data_url'"),
+        (DPO_JOBS, {"beta": 0.5}, ["beta"], ""),
+        ("/v1/preview/training-loops", {"heldout": []}, ["heldout"], "'held_out'"),
+        (MODELS, {"retrun_existing": True}, ["retrun_existing"], "'return_existing'"),
+        (f"{MODELS}/{{}}/log", {"splt": "val"}, ["splt"], "'split'"),
+    ],
+)
+def test_an_unknown_member_is_refused_at_its_place_with_the_nearest_name(
+    worked: Trainee, path: str, members: dict[str, Any], loc: list[str], hint: str
+) -> None:
+    model = worked.model("another")["id"]
+    bodies: dict[str, Any] = {
+        JOBS: {"model_id": model, "trajectory_groups": [GROUP]},
+        SFT_JOBS: {"model_id": model, "training_data_url": "modelyard:///a/b/c"},
+        DPO_JOBS: {"model_id": model, "training_data_url": "modelyard:///a/b/c"},
+        "/v1/preview/training-loops": {
+            "model_id": model,
+            "tasks": [{"prompt": "x"}],
+            "reward": {"type": "exact_match"},
+        },
+        MODELS: {"project": "p", "name": "n", "base_model": "tabular-mini"},
+    }
+    body = bodies.get(path, {"trajectory_groups": [GROUP]}) | members
+    answer = worked.send("POST", path.format(model), body, check=False)
+    assert (answer.status, answer.locs[:1]) == (422, [["body", *loc]]), answer.raw
+    assert hint in answer.json["detail"][0]["msg"]
+    assert worked.ok("GET", JOBS, model_id=model)["data"] == []
 
 
 def test_a_job_of_no_groups_at_all_advances_the_step(worked: Trainee) -> None:
@@ -705,11 +748,11 @@ def test_a_dpo_job_that_cannot_be_made_is_refused_where_it_is_wrong(worked: Trai
 
 def test_datasets_of_the_other_format_are_refused_by_line_and_field(worked: Trainee) -> None:
     model, examples, pairs = worked.model(), worked.dataset(), worked.dataset(PAIR)
-    for path, url, fields in ((DPO_JOBS, examples, ["chosen", "rejected"]), (SFT_JOBS, pairs, ["messages"])):
+    for path, url in ((DPO_JOBS, examples), (SFT_JOBS, pairs)):
         answer = worked.send("POST", path, {"model_id": model["id"], "training_data_url": url})
         assert (answer.status, answer.locs) == (
             422,
-            [["body", "training_data_url", "line", "1", one] for one in fields],
+            [["body", "training_data_url", "line", "1", one] for one in ("chosen", "rejected")],
         )
 
 

@@ -39,6 +39,14 @@ def test_a_run_learns_and_saves(driven: Driven, undisturbed: str) -> None:
     assert (run.applied, run.steps, run.ended) == (7, 3, "")
 
 
+def test_a_step_without_gradients_has_no_loss(driven: Driven) -> None:
+    futures = [driven.step(1), driven.learn(2, "one"), driven.step(3), driven.step(4)]
+    driven.work()
+    metrics = [driven.answers(future)[0].result["metrics"] for future in futures[:1] + futures[2:]]
+    assert ["loss" in one for one in metrics] == [False, True, False]
+    assert [one["num_trainable_tokens"] > 0 for one in metrics] == [False, True, False]
+
+
 @pytest.mark.parametrize("order", [*permutations(range(1, 4))])
 def test_commands_that_come_in_another_order_wait_for_their_turn(
     driven: Driven, undisturbed: str, order: tuple[int, ...]

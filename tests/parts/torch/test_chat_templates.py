@@ -122,7 +122,9 @@ def test_special_tokens_come_from_the_template_alone_served_or_trained(generated
         Message(Role.ASSISTANT, generated[8]),
     )
     tools = (Tool(generated[1], generated[4], {"properties": {generated[2]: {"description": generated[7]}}}),)
-    ids, marks = chat.render_marked(messages, tools)
+    written = chat.rendered(messages, tools)
+    ids, spans = chat.encoded(written.text)
+    marks = written.generated(spans)
     assert ids == chat.render(messages, tools, add_generation_prompt=False)
     assert [token for token in ids if token < 3] == [1, 2] * 6
     assert chat.prompt(messages, tools) == [*ids, *chat.prompt(())]

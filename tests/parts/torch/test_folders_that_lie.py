@@ -1,6 +1,7 @@
 """A folder whose files do not hold what they say, or no longer what they held, is never answered from or trained on."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -49,6 +50,24 @@ def test_weights_that_are_not_those_of_the_configuration_are_never_made_up(
 ) -> None:
     lie(copy)
     with pytest.raises(BackendError, match=f"'kept' cannot be loaded: .*{reported}"):
+        Network(copy)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("model.layers.1.mlp.up_proj.weight", (3, 5)),
+        ("model.norm.weight", (2,)),
+        ("model.embed_tokens.weight", (258, 1)),  # of a token that the check does not read
+    ],
+)
+def test_weights_that_are_not_numbers_are_named(copy: Path, name: str, place: tuple[int, ...], value: float) -> None:
+    weights = load_file(copy / WEIGHTS)
+    weights[name][place] = value
+    save_file(weights, copy / WEIGHTS, {"format": "pt"})
+    at = ", ".join(map(str, place))
+    with pytest.raises(BackendError, match=rf"not all numbers: {re.escape(name)}\[{at}\] is {value}, one of 1"):
         Network(copy)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -21,6 +22,7 @@ from modelyard.errors import BackendError, ContextLengthExceeded, InvalidInput, 
 from modelyard.parts.contracts.backend import deltas_of, request_for, served
 from modelyard.parts.doubles.network_guard import LoopbackGuard
 from modelyard.parts.torch.lora import CONFIG_FILE, WEIGHTS_FILE
+from modelyard.parts.torch.records import Tuning
 from modelyard.parts.torch.serving import model_pool as served_networks
 from modelyard.parts.torch.serving.adapter_slots import AdapterSlots
 from modelyard.parts.torch.serving.backend import LocalBackend
@@ -82,6 +84,28 @@ def test_a_conversation_too_long_for_the_model_is_refused(yard: Platform) -> Non
 def test_a_token_that_is_none_is_refused(yard: Platform) -> None:
     with pytest.raises(InvalidInput, match="259 is not a token id"):
         yard.chat.complete(model="tiny", messages="x", logit_bias={259: 1.0}, max_tokens=2)
+
+
+# ---- where a tuned model stops ------------------------------------------------------------------------------------
+
+
+def test_a_tuned_model_stops_where_its_template_ends_a_turn_whatever_its_folder_declares(
+    folders: Callable[..., Path], tmp_path: Path
+) -> None:
+    copy = shutil.copytree(folders("nano"), tmp_path / "base")
+    for name, end in (("config.json", 0), ("generation_config.json", 0), ("tokenizer_config.json", "<|endoftext|>")):
+        fields = json.loads((copy / name).read_text())
+        member = "eos_token" if name.startswith("tokenizer") else "eos_token_id"
+        (copy / name).write_text(json.dumps({**fields, member: end}))
+    asked = [Message(Role.USER, "hi")]
+    rows = [{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ab"}]}] * 120
+    with open_platform() as platform:
+        platform.add_base_model(copy, id="base", tuning=Tuning.FULL)
+        platform.models.create("m", project="p", base_model="base")
+        checkpoint = platform.training.sft("p/m", rows, batch_size=2, learning_rate=1e-2).result()
+        assert checkpoint.metrics["num_trainable_tokens"] == 2 * 3
+        answer = platform.chat.complete(model="local/p/m", messages=asked, temperature=0, max_tokens=20)
+    assert (answer.text, answer.choices[0].finish_reason) == ("ab", FinishReason.STOP)
 
 
 # ---- a closed loop -----------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -11,8 +12,9 @@ from local_models import SHAPE, base_model
 from training_kit import TINY, learner_of, micro, trainer_of
 
 from modelyard.domain.completion import Message, Role, TokenLogprob
-from modelyard.domain.training import Example, History, SampledChoice, Trajectory, TrajectoryGroup
-from modelyard.domain.training_config import RLConfig, SFTConfig
+from modelyard.domain.training import Example, History, Preference, SampledChoice, Trajectory, TrajectoryGroup
+from modelyard.domain.training_config import DPOConfig, RLConfig, SFTConfig
+from modelyard.engines import LoraShape
 from modelyard.errors import InvalidInput, TrainingError
 from modelyard.parts.contracts.trainer import (
     WORDS,
@@ -22,7 +24,6 @@ from modelyard.parts.contracts.trainer import (
     followed,
     rewarded,
 )
-from modelyard.parts.torch.lora import LoraShape
 from modelyard.parts.torch.network import FULL_FILE
 from modelyard.parts.torch.records import Tuning
 from modelyard.parts.torch.tiny_model import build_tiny_model
@@ -113,22 +114,46 @@ def test_text_after_the_last_trained_token_does_not_exclude_a_row() -> None:
     assert run.metrics["num_trainable_tokens"] > 0
 
 
-@pytest.mark.parametrize("data", [[long_example()], [Example((Message(Role.USER, "hello"),))]], ids=["long", "silent"])
-def test_a_job_in_which_nothing_is_trained_ends_with_its_parents_weights(data: list[Example]) -> None:
-    parent = followed(trainer_of().train("sft", SFTConfig(), EXAMPLES[:2], context_of(TINY))).files
-    run = followed(trainer_of().train("sft", SFTConfig(), data, context_of(TINY, parent=parent)))
-    assert len(run.steps) == 1
-    assert run.steps[0].metrics["num_trainable_tokens"] == 0
-    assert run.files == parent
+OVERLONG = r"no row fits: the longest has \d{4} tokens of a context of 256"
 
 
-def test_a_job_without_any_row_ends_with_its_parents_weights() -> None:
-    run = followed(trainer_of().train("sft", SFTConfig(), [], context_of(TINY)))
-    assert run.started[0].steps == 0
-    assert run.files
+@pytest.mark.parametrize(
+    ("method", "config", "data", "why"),
+    [
+        (
+            "sft",
+            SFTConfig(),
+            [long_example(), long_example(600)],
+            OVERLONG,
+        ),
+        ("sft", SFTConfig(), [Example((Message(Role.USER, "hello"),))], "no row has a token to train"),
+        ("sft", SFTConfig(), [], "no row has a token to train"),
+        (
+            "dpo",
+            DPOConfig(),
+            [Preference(long_example().messages[:1], *(long_example(400 + more).messages[1] for more in (0, 1)))],
+            OVERLONG,
+        ),
+    ],
+    ids=["long", "silent", "none", "pairs"],
+)
+def test_a_job_in_which_no_token_is_trained_fails_and_says_why(method: str, config: Any, data: Any, why: str) -> None:
+    with pytest.raises(TrainingError, match=why):
+        followed(trainer_of().train(method, config, data, context_of(TINY)))
 
 
-def test_trajectories_that_are_all_too_long_make_no_step_and_no_fault() -> None:
+def test_a_step_without_a_token_measures_nothing() -> None:
+    config = SFTConfig(batch_size=1, learning_rate=1e-3)
+    run = followed(trainer_of().train("sft", config, [EXAMPLES[0], long_example()], context_of(TINY)))
+    first, second = run.steps
+    assert first.metrics["loss"] > 0
+    assert second.metrics.keys() == {"num_trainable_tokens", "learning_rate", "num_overlong"}
+    assert second.metrics["num_trainable_tokens"] == 0
+    alone = followed(trainer_of().train("sft", config, EXAMPLES[:1], context_of(TINY)))
+    assert run.files == alone.files
+
+
+def test_trajectories_that_are_all_too_long_fail_and_say_so() -> None:
     prompt = tuple(range(3, 250)) * 2
     group = TrajectoryGroup(
         tuple(
@@ -136,7 +161,10 @@ def test_trajectories_that_are_all_too_long_make_no_step_and_no_fault() -> None:
             for one in rewarded("sea", [1.0, 0.0]).trajectories
         )
     )
-    run = followed(trainer_of().train("rl", RLConfig(), [group], context_of(TINY)))
+    with pytest.raises(TrainingError, match=r"no trajectory .* fits: the longest has \d+ tokens of a context of 256"):
+        followed(trainer_of().train("rl", RLConfig(), [group], context_of(TINY)))
+    equal = attrs.evolve(group, trajectories=tuple(attrs.evolve(one, reward=1.0) for one in group.trajectories))
+    run = followed(trainer_of().train("rl", RLConfig(), [equal], context_of(TINY)))
     assert run.started[0].steps == 0
     assert run.metrics["num_overlong"] == 2
 
@@ -180,7 +208,7 @@ def test_an_ambiguous_row_is_refused_before_the_first_step() -> None:
         "<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant {% endif %}"
     )
     two_turns = Example((*EXAMPLES[0].messages, *EXAMPLES[1].messages))
-    with pytest.raises(InvalidInput, match=r"cannot be located.*assistant_turns='last'"):
+    with pytest.raises(InvalidInput, match=r"messages\.1: cannot be trained: this model's chat template"):
         learner.sft_turns(two_turns, "all")
 
 

@@ -102,7 +102,7 @@ def test_only_answers_and_their_ends_are_trained_and_nothing_follows_them(
     assert sum(row.ids[place] == END for place in last.places) == 1
 
 
-def test_a_template_that_writes_longer_conversations_otherwise_is_refused_unless_it_marks_its_answers() -> None:
+def test_a_template_that_writes_longer_conversations_otherwise_has_a_row_for_each_turn() -> None:
     shortening = (
         "{%- for message in messages -%}{%- if message.role == 'assistant' -%}A:MARK"
         "{{ message.content if loop.last else message.content[:1] }}<|im_end|>ENDMARK{%- else -%}"
@@ -110,12 +110,15 @@ def test_a_template_that_writes_longer_conversations_otherwise_is_refused_unless
     )
     turns = tuple(Message(role, text) for text in ("one", "two") for role in (Role.USER, Role.ASSISTANT))
     plain = chat_of(shortening.replace("ENDMARK", "").replace("MARK", ""))
-    with pytest.raises(InvalidInput, match=r"messages\.1: cannot be located"):
-        example_rows(plain, Example(turns), "all")
-    assert example_rows(plain, Example(turns), "last")
-    marked = shortening.replace("ENDMARK", "{%- endgeneration -%}").replace("MARK", "{%- generation -%}")
-    (row,) = example_rows(chat_of(marked), Example(turns), "all")
-    assert len(row.places) == len("o") + len("two") + 2
+    marked = chat_of(shortening.replace("ENDMARK", "{%- endgeneration -%}").replace("MARK", "{%- generation -%}"))
+    for chat in (plain, marked):
+        first, second = example_rows(chat, Example(turns), "all")
+        assert [trained(row) for row in (first, second)] == [b"one\0", b"two\0"]
+        for row, prompt in ((first, turns[:1]), (second, turns[:3])):
+            assert [*row.ids[: row.places[0]]] == chat.prompt(prompt)
+        assert example_rows(chat, Example(turns), "last") == [second]
+        assert example_rows(chat, Example(turns, untrained=(1,)), "all") == [second]
+        assert example_rows(chat, Example(turns, untrained=(3,)), "all") == [first]
 
 
 # ---- stitching -------------------------------------------------------------------------------------------------------
@@ -254,7 +257,7 @@ def test_the_first_token_of_a_row_is_never_trained_as_nothing_stands_before_it()
     template = (
         "{% for one in messages if one.role == 'assistant' %}{% generation %}{{ one.content }}{% endgeneration %}"
     )
-    messages = (Message(Role.USER, "hi"), Message(Role.ASSISTANT, "abc"))
+    messages = (Message(Role.ASSISTANT, "abc"),)
     (row,) = example_rows(chat_of(template + "{% endfor %}"), Example(messages), "all")
     assert row.places == (1, 2)
 

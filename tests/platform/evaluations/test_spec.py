@@ -1,17 +1,25 @@
 """What the engine is given and says of it: evaluations by any of their names, errors that tell what to do."""
 
+import csv
+import io
 import json
+import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from example_counts import examples
 from modelyard import Platform, open_platform
 from modelyard.domain.evaluation.objects import ObjectVersion
 from modelyard.domain.evaluation.run import RunState
 from modelyard.domain.identity import Principal, Scope
 from modelyard.errors import InvalidInput, JobFailed, NotFound
+from modelyard.platform.evaluations.input_rows import _csv_rows
 
 ROWS = [{"prompt": "yes", "expected": "yes"}]
 
@@ -95,12 +103,54 @@ def test_rows_may_be_a_table_in_a_file_that_ends_in_csv(platform: Platform, tmp_
         (b"a,b\n1,2\n1,2,3\n", r"rows\.csv\.line\.3: has 3 cells, and the first line has 2"),
         (b"a,a\n1,2\n", r"line\.1: must name each column once"),
         (b'a,b\n1,"2\n', r"is not valid CSV: unexpected end of data"),
-        (b"a,b\n1,\xff\n", r"is not valid CSV: 'utf-8' codec"),
+        (b"a,b\n" + b"1,2\n" * 5000 + b"1,caf\xe9\n1,2\n", r"line\.5002: is not UTF-8"),
+        (b'a,b\n1,2\n1,"2"3\n1,2\n', r"line\.3: is not valid CSV"),
+        (b"a\n" + b"x" * (2**24 + 1), r"line\.2: is not valid CSV: field larger than field limit \(16777216\)"),
         (b"", "rows: there are none"),
     ):
         path.write_bytes(wrong)
         with pytest.raises(InvalidInput, match=reply):
             platform.evaluations.run("e", "echo", str(path), project="p")
+
+
+def test_a_cell_of_a_table_may_be_a_document_and_the_limit_of_the_process_stays(
+    platform: Platform, tmp_path: Path
+) -> None:
+    path = tmp_path / "ROWS.CSV"
+    path.write_text(f"prompt,expected\n{'x' * 200_000},b\n")
+    (row,) = platform.evaluations.run("e", "echo", path, project="p").rows
+    assert row.row == {"prompt": "x" * 200_000, "expected": "b"}
+    assert csv.field_size_limit() == 131_072
+
+
+def test_a_table_of_another_name_is_told_what_it_was_read_as(platform: Platform, tmp_path: Path) -> None:
+    path = tmp_path / "rows.tsv"
+    path.write_text("prompt\texpected\na\tb\n")
+    with pytest.raises(InvalidInput, match=r"read as JSON Lines, as its name does not end in \.csv"):
+        platform.evaluations.run("e", "echo", path, project="p")
+
+
+@examples(30)
+@given(
+    st.lists(st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=2, max_size=2), max_size=5),
+    st.sampled_from(["\n", "\r\n"]),
+    st.data(),
+)
+def test_a_table_is_read_cell_by_cell_and_a_wrong_byte_is_in_its_line(
+    cells: list[list[str]], ending: str, data: st.DataObject
+) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator=ending, quoting=csv.QUOTE_ALL).writerows([["a", "b"], *cells])
+    raw = text.getvalue().encode()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.csv"
+        path.write_bytes(raw)
+        assert [[*row.values()] for row in _csv_rows(path)] == cells
+        at = data.draw(st.integers(0, len(raw)))
+        path.write_bytes(raw[:at] + b"\xff" + raw[at:])
+        with pytest.raises(InvalidInput) as wrong:
+            list(_csv_rows(path))
+    assert wrong.value.problems[0].loc == ("line", 1 + len(re.findall(rb"\r\n|\r|\n", raw[:at])))
 
 
 def test_only_the_host_may_name_a_file(platform: Platform, tmp_path: Path) -> None:

@@ -142,7 +142,10 @@ def test_a_dataset_of_the_other_format_is_refused_by_line_and_field(platform: Pl
     assert {problem.msg for problem in wrong.value.problems} == {"is required"}
     with pytest.raises(InvalidInput) as wrong:
         platform.training.sft("p/m", pairs.url)
-    assert wrong.value.problems[0].loc == ("training_data_url", "line", 1, "messages")
+    assert [problem.loc for problem in wrong.value.problems] == [
+        ("training_data_url", "line", 1, name) for name in ("chosen", "rejected")
+    ]
+    assert {problem.msg for problem in wrong.value.problems} == {"is not known; leave it out"}
 
 
 def test_the_plot_shows_loss_accuracy_and_margin(platform: Platform) -> None:

@@ -91,6 +91,10 @@ class TabularLearner:
     def __init__(self, model: TabularModel) -> None:
         self._learner: _WorkingCopy = column_learning.ColumnCopy(model) if WITH_NUMPY else WorkingCopy(model)
 
+    @property
+    def context_length(self) -> None:
+        """None: the model reads a prompt of any length."""
+
     def sft_turns(self, example: Example, which: AssistantTurns) -> Sequence[TabularTurn]:
         """Return the assistant turns of an example."""
         return example_turns(example, which)

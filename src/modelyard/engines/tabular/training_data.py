@@ -12,6 +12,8 @@ from modelyard.engines.tabular.base import conversation
 from modelyard.engines.tabular.learning import TargetAnswer
 from modelyard.engines.tabular.model import prompt_features, prompt_ids
 from modelyard.engines.tabular.tokenizer import END_OF_TURN, VOCABULARY_SIZE, encode, token_id
+from modelyard.errors import InvalidInput
+from modelyard.trainers.loop import check_text
 
 
 @attrs.frozen
@@ -41,10 +43,12 @@ class TabularTurn:
 def example_turns(example: Example, which: AssistantTurns) -> list[TabularTurn]:
     """Return all assistant turns of an example, or the last."""
     messages = example.messages
-    places = [place for place, message in enumerate(messages) if message.role is Role.ASSISTANT]
-    if which == "last":
-        places = places[-1:]
-    return [_imitated(messages[:place], example.tools, messages[place]) for place in places]
+    check_text(messages)
+    for place in example.trained(which):
+        if messages[place].reasoning:
+            msg = "is not read or written by this model; leave it out"
+            raise InvalidInput.at("messages", place, "reasoning_content", msg=msg)
+    return [_imitated(messages[:place], example.tools, messages[place]) for place in example.trained(which)]
 
 
 def _imitated(before: Sequence[Message], tools: Sequence[Tool], message: Message) -> TabularTurn:
@@ -68,9 +72,12 @@ def _turns(history: History, without_logprobs: bool) -> Iterator[TabularTurn]:
     before: list[Message] = []
     for item in history.items:
         choice = item if isinstance(item, SampledChoice) else SampledChoice(item)
+        trained = choice.logprobs is not None or (without_logprobs and choice.message.role is Role.ASSISTANT)
+        if trained and not choice.prompt_token_ids:
+            check_text([*before, choice.message])
         if choice.logprobs is not None:
             yield TabularTurn(conversation(before, history.tools), *_sampled(choice, choice.logprobs))
-        elif without_logprobs and choice.message.role is Role.ASSISTANT:
+        elif trained:
             yield _without_logprobs(before, history.tools, choice)
         before.append(choice.message)
 

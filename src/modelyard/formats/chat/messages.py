@@ -1,14 +1,14 @@
 """The messages of a conversation in the chat-completion format: read and written."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import attrs
 
 from modelyard.domain.completion import ContentPart, Message, Role, Tool, ToolCall
 from modelyard.errors import InvalidInput
 from modelyard.formats.chat.plain_fast import plain_messages
-from modelyard.formats.constraints import Length
+from modelyard.formats.constraints import Length, Unsupported
 from modelyard.formats.converter import structure
 
 _NAME = Length(0, 1024)
@@ -213,7 +213,8 @@ def tool_call_object(call: ToolCall) -> dict[str, Any]:
 # ---- in training data ------------------------------------------------------------------------------------------------
 #
 # Public data sets lack ids of calls, contents of turns and types of tools, and name functions as they like. A row is
-# read for what it has; the bounds of a request hold when the model answers.
+# read for what it has; the bounds of a request hold when the model answers. `IGNORED` has the members that change
+# nothing, each with the reason.
 
 
 @attrs.frozen
@@ -228,13 +229,21 @@ class RecordedFunction:
 class RecordedCall:
     """A call that an assistant made."""
 
+    IGNORED: ClassVar[Mapping[str, str]] = {"type": "all are functions", "index": "its place in a stream"}
+
     function: RecordedFunction
     id: str = ""
 
 
 @attrs.frozen
 class RecordedMessage:
-    """A message of any role."""
+    """A message of any role. A `refusal` is the text of an assistant that has no other."""
+
+    IGNORED: ClassVar[Mapping[str, str]] = {
+        "annotations": "notes on the text, such as where it was found",
+        "id": "a name of the message",
+        "timestamp": "when it was written",
+    }
 
     role: Role
     content: str | tuple[InputPart | RefusalPart, ...] | None = None
@@ -242,6 +251,13 @@ class RecordedMessage:
     tool_calls: tuple[RecordedCall, ...] = ()
     tool_call_id: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    function_call: object = attrs.field(default=None, validator=Unsupported("is the old form; send tool_calls"))
+
+    def __attrs_post_init__(self) -> None:
+        if self.refusal and self.content:
+            raise InvalidInput.at("refusal", msg="must be null where there is content: one of them is the answer")
 
 
 @attrs.frozen
@@ -256,21 +272,17 @@ class RecordedDefinition:
 
 @attrs.frozen
 class RecordedTool:
-    """A tool."""
+    """A tool that could be called."""
 
     function: RecordedDefinition
     type: Literal["function"] = "function"
 
 
-def recorded_message(value: Any) -> Message:
-    """Read a message. Raises `InvalidInput`."""
-    return message_of(structure(RecordedMessage, value))
-
-
 def message_of(read: RecordedMessage) -> Message:
     """Return the message that was recorded."""
     calls = [ToolCall(call.id, call.function.name, call.function.arguments) for call in read.tool_calls]
-    content, reasoning = read_content(read.content), read.reasoning_content or None
+    content = read_content(read.content or read.refusal or read.content)
+    reasoning = read.reasoning_content or read.reasoning or None
     return Message(read.role, content, read.name, tuple(calls), read.tool_call_id, reasoning)
 
 

@@ -7,7 +7,7 @@ from modelyard.domain.models import Model, TrajectoryLog
 from modelyard.domain.promotion import Promotion, check_alias
 from modelyard.domain.record import Page
 from modelyard.errors import InvalidInput, NotFound
-from modelyard.formats.converter import structure
+from modelyard.formats.converter import structure_exactly
 from modelyard.http.idempotency import IDEMPOTENCY_KEY, creating
 from modelyard.http.interface import Auth
 from modelyard.http.interfaces import TRAINING
@@ -32,7 +32,6 @@ from modelyard.http.models.schemas import (
     model_deleted,
     model_object,
     promotion_object,
-    promotion_request,
 )
 from modelyard.http.response_bodies import download
 from modelyard.http.route import Body, Route, RouteCall, documented_route
@@ -53,7 +52,7 @@ _STEP = re.compile(r"0|[1-9][0-9]{0,17}")
 
 def create_trainable_model(call: RouteCall) -> Model:
     """Create a model, or return the one of that name."""
-    body = structure(ModelCreate, call.body, "body")
+    body = structure_exactly(ModelCreate, call.body, "body")
     with problems_at("body"):
         return call.platform.models.create(
             body.name,
@@ -100,7 +99,7 @@ def list_checkpoints(call: RouteCall) -> Response:
 
 def delete_checkpoints(call: RouteCall) -> Response:
     """Delete checkpoints of a model: all of the named ones, or none."""
-    body = structure(CheckpointsDelete, call.body, "body")
+    body = structure_exactly(CheckpointsDelete, call.body, "body")
     with problems_at("body"):
         deleted = call.platform.models.delete_checkpoints(call.params["model_id"], body.steps)
     return json_response(checkpoints_deleted(deleted))
@@ -132,7 +131,7 @@ def log_trajectories(call: RouteCall) -> TrajectoryLog:
     """Store trajectory groups of a split, such as "val", with their rewards and metrics."""
     model = call.platform.models.get(call.params["model_id"])
     with groups_body(call) as (rest, stored):
-        request = structure(LogCreate, rest, "body")
+        request = structure_exactly(LogCreate, rest, "body")
         _check_same_model(request, model)
         with problems_at("body"):
             return call.platform.models.log_trajectories(model.id, stored, request.split)
@@ -154,7 +153,7 @@ def list_aliases(call: RouteCall) -> Response:
 
 def set_alias(call: RouteCall) -> Response:
     """Point an alias to a checkpoint, if that meets the requirement. Idempotent."""
-    body = promotion_request(call.body)
+    body = structure_exactly(PromotionCreate, call.body, "body")
     with problems_at("path"):
         alias = check_alias(call.params["alias"])
     with problems_at("body", "require"):

@@ -9,9 +9,7 @@ import attrs
 from modelyard.domain.evaluation.statistics import CONFIDENCE
 from modelyard.domain.models import Checkpoint
 from modelyard.domain.promotion import Change, NotWorse, PromotionRuns
-from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.constraints import ID, NAME, Length, Within
-from modelyard.formats.converter import structure
 from modelyard.http.listing import PageObject, page_class
 from modelyard.http.message import answering, constant
 
@@ -77,24 +75,6 @@ class PromotionCreate:
 
     step: int = attrs.field(validator=Within(0))
     require: Requirement | None = None
-
-
-def promotion_request(value: object) -> PromotionCreate:
-    """Read the body of a promotion. Raises `InvalidInput`, also for an unknown member: a misspelt requirement must not
-    promote without one."""
-    request = structure(PromotionCreate, value, "body")
-    problems = _unknown(PromotionCreate, value, "body")
-    if request.require is not None and isinstance(value, Mapping):
-        problems += _unknown(Requirement, value["require"], "body", "require")
-    if problems:
-        raise InvalidInput(problems)
-    return request
-
-
-def _unknown(cls: type[attrs.AttrsInstance], value: object, *loc: str) -> list[Problem]:
-    known = {field.name for field in attrs.fields(cls)}
-    names = [name for name in value if name not in known] if isinstance(value, Mapping) else []
-    return [Problem((*loc, name), f"is not known; there is {', '.join(sorted(known))}", "unknown") for name in names]
 
 
 # ---- responses

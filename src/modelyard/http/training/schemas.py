@@ -10,7 +10,7 @@ from modelyard.domain.job import JobStatus
 from modelyard.domain.training_config import DPOOptions, LoopOptions, RLOptions, SFTOptions
 from modelyard.errors import InvalidInput, Problem, nearest
 from modelyard.formats.constraints import ID, Length, Within
-from modelyard.formats.converter import structure
+from modelyard.formats.converter import structure_exactly
 from modelyard.http.body_schemas import NeedsBody
 from modelyard.http.listing import PageObject, page_class
 from modelyard.http.message import answering, constant
@@ -50,6 +50,8 @@ _BOUNDS: Mapping[str, Mapping[str, Any]] = {
 _WITHOUT_EFFECT = frozenset({"plot_tensors", "metric_logging", "logprob_calculation_chunk_size"})
 _NEUTRAL_VALUES = {"kl_penalty_source": "current_learner"}
 _NOTHING = [{"type": "null"}, {"type": "integer", "enum": [0]}, {"type": "boolean", "enum": [False]}]
+
+
 OTHER_OPTIONS: Mapping[str, Any] = {
     "additionalProperties": {"anyOf": _NOTHING},
     "patternProperties": {
@@ -74,6 +76,7 @@ class RLOptionsBody:
     """How an RL job trains; every option may be null. Other options are accepted where they change nothing."""
 
     SCHEMA: ClassVar[Mapping[str, Any]] = OTHER_OPTIONS
+    IGNORED: ClassVar[Any] = ...  # `_unsupported` judges them
 
 
 @attrs.frozen
@@ -91,6 +94,7 @@ class SFTOptionsBody:
     """How an SFT job trains: one learning rate for all batches, or one for each."""
 
     SCHEMA: ClassVar[Mapping[str, Any]] = OTHER_OPTIONS
+    IGNORED: ClassVar[Any] = ...  # `_unsupported` judges them
 
 
 @attrs.frozen
@@ -109,6 +113,7 @@ class DPOOptionsBody:
     """How a DPO job trains: `beta` keeps it near its first checkpoint, `label_smoothing` allows for wrong labels."""
 
     SCHEMA: ClassVar[Mapping[str, Any]] = OTHER_OPTIONS
+    IGNORED: ClassVar[Any] = ...  # `_unsupported` judges them
 
 
 @attrs.frozen
@@ -136,6 +141,7 @@ class LoopOptionsBody:
     """How a loop works, and how each of its rounds trains: the options of an RL job."""
 
     SCHEMA: ClassVar[Mapping[str, Any]] = OTHER_OPTIONS
+    IGNORED: ClassVar[Any] = ...  # `_unsupported` judges them
 
 
 @attrs.frozen
@@ -181,7 +187,7 @@ def options_of(options: OptionsBody | None) -> dict[str, Any]:
 
 def _structured(cls: type[T], body: Any, problems: list[Problem]) -> T:
     try:
-        request = structure(cls, body, "body")
+        request = structure_exactly(cls, body, "body")
     except InvalidInput as wrong:
         raise InvalidInput([*wrong.problems, *problems]) from None
     if problems:

@@ -259,6 +259,24 @@ class TrainerContract:
         run = followed(trainer.train("sft", config, examples, context_of(base_model)))
         assert tuple(step.metrics["learning_rate"] for step in run.steps) == rates
 
+    def test_sft_leaves_out_messages_of_weight_0_and_fails_if_none_is_left(
+        self, trainer: Trainer, base_model: str, examples: Sequence[Example]
+    ) -> None:
+        require_method(trainer, base_model, "sft")
+
+        def tokens(data: Sequence[Example]) -> float:
+            return followed(trainer.train("sft", SFTConfig(), data, context_of(base_model))).metrics[
+                "num_trainable_tokens"
+            ]
+
+        first, second = examples[:2]
+        both = Example((*first.messages, *second.messages))
+        untrained = tuple(place for place in both.trained("all") if place < len(first.messages))
+        assert tokens([attrs.evolve(both, untrained=untrained)]) == tokens([second])
+        silent = attrs.evolve(first, untrained=tuple(first.trained("all")))
+        with pytest.raises(TrainingError, match="has a token to train"):
+            tokens([silent, silent])
+
     def test_rl_learns_from_rewards(self, trainer: Trainer, base_model: str, groups: Sequence[TrajectoryGroup]) -> None:
         require_method(trainer, base_model, "rl")
         config, where = RLConfig(learning_rate=1e-6), context_of(base_model)

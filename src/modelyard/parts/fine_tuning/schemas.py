@@ -11,7 +11,7 @@ from modelyard.domain.models import Checkpoint
 from modelyard.domain.training import TRAINING_ENDED, TRAINING_FAILED, TRAINING_STARTED
 from modelyard.errors import InvalidInput
 from modelyard.formats.chat.request import check_metadata
-from modelyard.formats.constraints import Length, Unsupported
+from modelyard.formats.constraints import Length
 from modelyard.http.listing import PageObject, page_class
 from modelyard.parts.fine_tuning.records import METHOD_KINDS, FineTuningJob, FineTuningRequest
 
@@ -42,6 +42,11 @@ class FineTuningMethod:
         return chosen
 
 
+def _no_integrations(instance: object, attribute: Any, value: tuple[object, ...] | None) -> None:
+    if value:
+        raise ValueError("must be empty, as it is in the record of a job: jobs report to this platform only")
+
+
 @attrs.frozen
 class FineTuningCreate:
     """The body that creates a fine-tuning job on an uploaded file, by `hyperparameters` or the newer `method`."""
@@ -54,9 +59,7 @@ class FineTuningCreate:
     suffix: str | None = attrs.field(default=None, validator=Length(1, 64))
     seed: int | None = None
     metadata: Mapping[str, str] | None = attrs.field(default=None, validator=check_metadata)
-    integrations: object = attrs.field(
-        default=None, validator=Unsupported("is not supported: jobs report to this platform only")
-    )
+    integrations: tuple[object, ...] | None = attrs.field(default=None, validator=_no_integrations)
 
 
 def requested(body: FineTuningCreate) -> FineTuningRequest:

@@ -151,13 +151,15 @@ class FineTuning:
         method, artifacts = METHODS[METHOD_KINDS[request.method]], self._runtime.artifacts
         config = method.config.resolve(hyperparameters.options_of(request.method, given))
         with ExitStack() as undone:
-            stored, count = self._files.copied(method.kind, request.training_file, "training_file")
+            stored, count = self._files.copied(method.kind, model.base_model, request.training_file, "training_file")
             undone.enter_context(remove_unless_recorded(artifacts, stored))
             with located("training_file"):
                 check_rows(config, count)
             data: dict[str, Any] = {**own(stored), "rows": count}
             if request.validation_file is not None:
-                held_out, rows = self._files.copied(method.kind, request.validation_file, "validation_file")
+                held_out, rows = self._files.copied(
+                    method.kind, model.base_model, request.validation_file, "validation_file"
+                )
                 undone.enter_context(remove_unless_recorded(artifacts, held_out))
                 with located("validation_file"):
                     check_not_empty(rows)

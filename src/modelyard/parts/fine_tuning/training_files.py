@@ -12,7 +12,7 @@ from modelyard.formats.training_data import EXAMPLES, PREFERENCES
 from modelyard.parts.batches.files.service import Files
 from modelyard.parts.fine_tuning.formats import read_pairs, read_supervised
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.training.data import store_rows
+from modelyard.platform.training.data import BaseModelCheck, store_rows
 from modelyard.protocols import StoredArtifact
 
 PURPOSE = "fine-tune"
@@ -29,12 +29,13 @@ class TrainingFiles:
         with self._open(file_id, at) as file, located(at):
             yield from read_rows(file)
 
-    def copied(self, kind: str, file_id: str, at: str) -> tuple[StoredArtifact, int]:
+    def copied(self, kind: str, base_model: str, file_id: str, at: str) -> tuple[StoredArtifact, int]:
         """Keep the rows of a file for a supervised or a DPO job, and count them. Raises as `rows`."""
+        check = BaseModelCheck.of(self._runtime, base_model)
         with self._open(file_id, at) as file, located(at):
             if kind == JobKind.SFT:
-                return store_rows(self._runtime.artifacts, EXAMPLES, read_supervised(file))
-            return store_rows(self._runtime.artifacts, PREFERENCES, read_pairs(file))
+                return store_rows(self._runtime.artifacts, EXAMPLES, read_supervised(file, check))
+            return store_rows(self._runtime.artifacts, PREFERENCES, read_pairs(file, check))
 
     def _open(self, file_id: str, at: str) -> BinaryIO:
         files = Files(self._runtime, self._principal)

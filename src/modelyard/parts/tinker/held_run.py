@@ -34,18 +34,23 @@ class HeldRun:
     unsaved: int = 0
     loss: float = 0.0
     tokens: int = 0
+    trained: bool = False
     left_at: float = 0.0
 
     def accumulate(self, request: ScoredRows) -> tuple[Any, Mapping[str, float]]:
         scores, loss = self.state.accumulate(request.rows, objective_of(request))
         self.loss += loss.value
         self.tokens += request.tokens
+        self.trained = self.trained or any(slope for row in loss.derivatives for slope in row)
         return scores, loss.metrics
 
     def optim_step(self, params: AdamParams) -> Mapping[str, float]:
-        """Make an optimizer step. Returns its metrics, with the loss and the tokens of its gradients."""
-        metrics = {"loss": self.loss, "num_trainable_tokens": float(self.tokens), **self.state.optim_step(params)}
-        self.loss, self.tokens = 0.0, 0
+        """Make an optimizer step. Returns its metrics, with the loss and the tokens of its gradients; without a loss if
+        no token had a gradient, as nothing was measured.
+        """
+        measured = {"loss": self.loss} if self.trained else {}
+        metrics = {**measured, "num_trainable_tokens": float(self.tokens), **self.state.optim_step(params)}
+        self.loss, self.tokens, self.trained = 0.0, 0, False
         self.unsaved += 1
         return metrics
 

@@ -9,14 +9,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import BinaryIO
 
 import attrs
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
-from torch import Tensor, nn
-from torch.nn import functional
-from transformers.pytorch_utils import Conv1D
 
-from modelyard.errors import BackendError
+from modelyard.errors import BackendError, MissingExtra
+
+try:
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load, save
+    from torch import Tensor, nn
+    from torch.nn import functional
+    from transformers.pytorch_utils import Conv1D
+except ImportError as error:
+    raise MissingExtra("torch", "torch") from error
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 TARGETS = ("down_proj", "gate_proj", "gate_up_proj", "k_proj", "o_proj", "q_proj", "qkv_proj", "up_proj", "v_proj")

@@ -28,6 +28,7 @@ from modelyard.parts.torch.records import BaseModel, Tuning
 
 TOKENIZER, TEMPLATE = "tokenizer.json", "chat_template.jinja"
 TOKENIZER_CONFIG, GENERATION_CONFIG = "tokenizer_config.json", "generation_config.json"
+MORE_TEMPLATES = "additional_chat_templates"
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 
 _FORMATS = {"BF16": Quantization.BF16, "F16": Quantization.FP16, "F32": Quantization.FP32}
@@ -100,11 +101,12 @@ def read_base_folder(path: str | os.PathLike[str], progress: Progress | None = N
     config = _json(folder, CONFIG)
     check_config(config)
     _json(folder, TOKENIZER)
-    form = format_of(_template(folder))
+    form = format_of(_templates(folder)[-1])
     weights = _weight_files(folder)
     shapes = [shape for name in weights for shape in _shapes(folder / name)]
     optional = (GENERATION_CONFIG, TOKENIZER_CONFIG, TEMPLATE, WEIGHTS_INDEX, POOLING)
-    names = [CONFIG, TOKENIZER, *(name for name in optional if (folder / name).is_file()), *weights]
+    more = sorted(str(path.relative_to(folder)) for path in (folder / MORE_TEMPLATES).glob("*.jinja"))
+    names = [CONFIG, TOKENIZER, *(name for name in optional if (folder / name).is_file()), *more, *weights]
     return BaseFolder(
         path=str(folder.resolve()),
         architecture=config["architectures"][0],
@@ -182,23 +184,37 @@ def _json(folder: Path, name: str) -> Mapping[str, Any]:
 
 
 def _template_if_any(path: str) -> str:
-    """Return the chat template, or "" if it cannot be read."""
+    """Return the chat templates, or "" if they cannot be read."""
     try:
-        return _template(Path(path))
+        return "\n".join(_templates(Path(path)))
     except (InvalidInput, OSError):
         return ""
 
 
-def _template(folder: Path) -> str:
+def _templates(folder: Path) -> list[str]:
+    """Return the chat template, and the one for conversations with tools if the folder has another for them."""
     known = _json(folder, TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).is_file() else {}
-    own = folder / TEMPLATE
-    template = own.read_text(errors="replace") if own.is_file() else known.get("chat_template")
-    if not isinstance(template, str) or not template.strip():
+    own, more = folder / TEMPLATE, folder / MORE_TEMPLATES
+    named = _named(known.get("chat_template"))
+    if own.is_file():
+        named = {"default": own.read_text(errors="replace")}
+    named |= {path.stem: path.read_text(errors="replace") for path in sorted(more.glob("*.jinja"))}
+    found = [named[name] for name in ("default", "tool_use") if named.get(name, "").strip()]
+    if not named.get("default", "").strip():
         raise _refused(
             TEMPLATE,
-            "is missing or empty, and tokenizer_config.json has no chat_template: put there the template of this model",
+            "is missing or empty, and tokenizer_config.json has no chat_template, or several without a 'default': put "
+            "there the template of this model",
         )
-    return template
+    return found
+
+
+def _named(templates: Any) -> dict[str, str]:
+    """Return the chat templates of a tokenizer's configuration by name: it has one, or a list of named ones."""
+    if not isinstance(templates, list):
+        return {"default": templates} if isinstance(templates, str) else {}
+    pairs = [(one.get("name"), one.get("template")) for one in templates if isinstance(one, dict)]
+    return {name: text for name, text in pairs if isinstance(name, str) and isinstance(text, str)}
 
 
 def _weight_files(folder: Path) -> list[str]:

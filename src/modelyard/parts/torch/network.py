@@ -202,6 +202,7 @@ class Network:
         try:
             with torch.inference_mode(), narrowed(self.config, ids.shape[1] // 3):
                 whole = self.model(ids, use_cache=False).logits[0].float()
+                self._require_numbers(whole)
                 ways = WayChecks(self, ids, whole)
                 self._choose_head(ways, self.body(input_ids=ids, use_cache=False).last_hidden_state[0], whole)
                 self.in_rows = suits(self.config) and ways.in_rows()
@@ -211,6 +212,21 @@ class Network:
         except Exception as fault:
             kind = Overloaded if out_of_memory(fault) else BackendError
             raise kind(f"{type(self.model).__name__} cannot be run here: {first_line(fault)}") from fault
+
+    def _require_numbers(self, logits: Tensor) -> None:
+        """Raise `BackendError` for weights that are NaN or infinite: of those that a short text needs, and of the
+        embeddings, of which it needs few.
+        """
+        embeddings = self.model.get_input_embeddings().weight
+        if bool(logits.isfinite().all()) and bool(embeddings.isfinite().all()):
+            return
+        for name, weights in self.model.named_parameters():
+            odd = (~weights.isfinite()).nonzero()
+            if len(odd):
+                place = ", ".join(map(str, odd[0].tolist()))
+                value = float(weights[tuple(odd[0])])
+                raise BackendError(f"its weights are not all numbers: {name}[{place}] is {value}, one of {len(odd)}")
+        raise BackendError("its logits are not all finite: the weights are too large for their number format")
 
     def _choose_head(self, ways: WayChecks, states: Tensor, whole: Tensor) -> None:
         """Use the head alone or, if the model does more after its body, all of the model after its body."""

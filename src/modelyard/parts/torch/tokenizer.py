@@ -15,11 +15,13 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from modelyard.domain.completion import Message, Tool
+from modelyard.domain.completion import Message, Role, Tool, ToolCall
 from modelyard.errors import BackendError, InvalidInput
 from modelyard.formats.chat import reasoning
-from modelyard.formats.chat.tool_calls import FORMATS
+from modelyard.formats.chat.tool_calls import FORMATS, format_of
 from modelyard.parts.torch.network import first_line
+from modelyard.parts.torch.rendered import Rendered, Span
+from modelyard.trainers.loop import check_text
 
 # Noncharacters: no text uses them, and every tokenizer accepts them.
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"
@@ -74,6 +76,11 @@ class SpecialTokenEscaper:
         return self._tokenizer(text, add_special_tokens=False).encodings[0]
 
 
+_ANSWER = "\ufdd3"
+_CALL = Message(
+    Role.ASSISTANT, tool_calls=(ToolCall("c4ll00000", "f", json.dumps({"x": _ANSWER}, ensure_ascii=False)),)
+)
+
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _SPACE = "\u2581"
 _MARK = re.compile(r"\{%-?\s*generation\s*-?%\}")
@@ -89,12 +96,34 @@ class ChatTokenizer:
             )
         except Exception as fault:
             raise BackendError(f"the tokenizer in {folder.name!r} cannot be loaded: {first_line(fault)}") from fault
-        self._end = _end_tokens(folder, self.tokenizer)
         self._escaper = SpecialTokenEscaper(self.tokenizer)
+        self._end = _end_tokens(folder, self.tokenizer) | self._turn_ends()
 
     @property
     def end_tokens(self) -> frozenset[int]:
+        """The tokens with which an answer ends: those that the folder declares, and those that the template writes."""
         return self._end
+
+    def _turn_ends(self) -> set[int]:
+        """Return the first token of a name of its own that the template writes after an answer: base models to which a
+        template was added often declare another one.
+        """
+        if not self.tokenizer.chat_template:
+            return set()
+        answers = [Message(Role.ASSISTANT, _ANSWER), *([_CALL] if format_of(self._template(())) else [])]
+        return {token for answer in answers for token in self._behind(answer)[:1]}
+
+    def _behind(self, answer: Message) -> list[int]:
+        """Return the tokens of names of their own behind an answer; none if the template refuses it."""
+        try:
+            text, _ = self._written([Message(Role.USER, "hi"), answer], ())
+        except InvalidInput:
+            return []
+        added = self.tokenizer.added_tokens_decoder
+        marks = {mark for form in FORMATS for mark in (form.opening, form.closing)} | {reasoning.CLOSING}
+        _, written, behind = text.rpartition(_ANSWER)
+        ids = self._escaper.encode(behind) if written else []
+        return [token for token in ids if token in added and added[token].content not in marks]
 
     def prompt(
         self, messages: Sequence[Message], tools: Sequence[Tool] = (), reasoning_effort: str | None = None
@@ -133,32 +162,42 @@ class ChatTokenizer:
             raise InvalidInput.at("messages", msg="are rendered as nothing by this model's chat template")
         return ids
 
-    def render_marked(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[list[int], list[bool]]:
-        """Return the tokens of a conversation as `render` does, and which of them belong to answers.
-
-        The template marks answers with `{% generation %}`; without such marks no token belongs to one. Raises
-        `InvalidInput`.
+    def rendered(self, messages: Sequence[Message], tools: Sequence[Tool] = (), **options: Any) -> Rendered:
+        """Return a conversation as the template writes it, and what of it the template marks as answers with
+        `{% generation %}`. Raises `InvalidInput`.
         """
-        with_marks = bool(_MARK.search(str(self.tokenizer.chat_template)))
-        text, answers = self._written(messages, tools, return_assistant_tokens_mask=with_marks)
-        ids, spans = self._escaper.encode_with_spans(_sound(text))
-        return ids, _within(spans, answers)
+        asked = bool(options.get("add_generation_prompt"))
+        if not asked and _MARK.search(self._template(tools)):
+            options["return_assistant_tokens_mask"] = True
+        text, marks = self._written(messages, tools, **options)
+        return Rendered(_sound(text), marks, bool(marks))
 
-    def _written(
-        self, messages: Sequence[Message], tools: Sequence[Tool], **options: Any
-    ) -> tuple[str, list[tuple[int, int]]]:
+    def escaped(self, text: str) -> str:
+        """Return a text of a message as it stands in what is rendered."""
+        found: str = self._escaper.escape(text)
+        return found
+
+    def encoded(self, text: str) -> tuple[list[int], list[Span]]:
+        """Return the tokens of a rendered text, and the characters that each stands for."""
+        return self._escaper.encode_with_spans(text)
+
+    def _template(self, tools: Sequence[Tool]) -> str:
+        return str(self.tokenizer.get_chat_template(tools=tools or None))
+
+    def _written(self, messages: Sequence[Message], tools: Sequence[Tool], **options: Any) -> tuple[str, list[Span]]:
         """Render the template with escaped special tokens; also return the spans that it marks as answers."""
+        check_text(messages)
         try:
             (text,), marks = render_jinja_template(
                 [[self._escaper.escape(plain_message(message)) for message in messages]],
                 tools=[self._escaper.escape(_plain_tool(tool)) for tool in tools] or None,
-                chat_template=self.tokenizer.get_chat_template(tools=tools or None),
+                chat_template=self._template(tools),
                 **self.tokenizer.special_tokens_map,
                 **options,
             )
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as fault:
             raise InvalidInput.at("messages", msg=f"do not fit this model's chat template: {fault}") from None
-        return text, marks[0] if marks else []
+        return text, [(first, last) for first, last in marks[0]] if marks else []
 
     @cached_property
     def token_bytes(self) -> Sequence[bytes]:
@@ -194,14 +233,6 @@ def _sound(text: str) -> str:
     except UnicodeEncodeError:
         raise InvalidInput.at("messages", msg="hold a lone surrogate; send valid Unicode") from None
     return text
-
-
-def _within(spans: Sequence[tuple[int, int]], answers: Sequence[tuple[int, int]]) -> list[bool]:
-    """Return which tokens overlap an answer. A token of white space alone may have an empty span at its end."""
-    return [
-        any(first < stop and (last > start if first < last else start < last <= stop) for start, stop in answers)
-        for first, last in spans
-    ]
 
 
 def plain_message(message: Message) -> dict[str, Any]:

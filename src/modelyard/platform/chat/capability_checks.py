@@ -13,7 +13,9 @@ from modelyard.domain.completion import (
     ContentPart,
     Message,
     ResponseType,
+    Role,
     Sampling,
+    Tool,
     ToolMode,
     tool_choice_problems,
 )
@@ -107,21 +109,21 @@ def _structure(request: CompletionRequest, capabilities: Capabilities) -> list[s
 def _modalities(messages: Sequence[Message], entry: CatalogueEntry) -> Iterator[Problem]:
     for at, message in enumerate(messages):
         for place, part in enumerate(_parts(message)):
-            if modality_of(part) not in entry.input_modalities:
+            if modality_of(part.type) not in entry.input_modalities:
                 yield Problem(("messages", at, "content", place), f"{entry.id} does not take {part.type}")
 
 
 def _images(messages: Sequence[Message]) -> int:
-    return sum(modality_of(part) == "image" for message in messages for part in _parts(message))
+    return sum(modality_of(part.type) == "image" for message in messages for part in _parts(message))
 
 
 def _parts(message: Message) -> Sequence[ContentPart]:
     return message.content if type(message.content) is tuple else ()
 
 
-def modality_of(part: ContentPart) -> str:
-    """Return the modality of a part: "image" for `image_url`, "audio" for `input_audio`, and so on."""
-    return part.type.removeprefix("input_").removesuffix("_url")
+def modality_of(part: str) -> str:
+    """Return the modality of a part of this type: "image" for `image_url`, "audio" for `input_audio`, and so on."""
+    return part.removeprefix("input_").removesuffix("_url")
 
 
 def check_tool_choice(request: CompletionRequest) -> None:
@@ -189,3 +191,46 @@ def with_details(request: CompletionRequest, capabilities: Capabilities) -> Comp
 
 def _is_constrained(request: CompletionRequest) -> bool:
     return request.tool_choice.mode is ToolMode.REQUIRED or request.response_format.type is not ResponseType.TEXT
+
+
+# ---- the shape of a conversation ------------------------------------------------------------------------------------
+
+_OPT_OUT = "; vendors refuse this, and Settings(strict_conversations=False) does not"
+
+
+def check_conversation(request: CompletionRequest) -> None:
+    """Raise `InvalidInput` for answers of tools without their call, calls without their answer, and doubled tools: what
+    vendors refuse, so that a test on a double does not pass with it."""
+    problems = [*_doubled(request.tools), *_unpaired(request.messages)]
+    if problems:
+        raise InvalidInput(problems[:100])
+
+
+def _doubled(tools: Sequence[Tool]) -> Iterator[Problem]:
+    names = set[str]()
+    for at, tool in enumerate(tools):
+        if tool.name in names:
+            yield Problem(("tools", at, "function", "name"), f"{tool.name!r} names a tool before, too{_OPT_OUT}")
+        names.add(tool.name)
+
+
+def _unpaired(messages: Sequence[Message]) -> Iterator[Problem]:
+    called, pending, calls_at = set[str](), dict[str, None](), 0
+    for at, message in enumerate(messages):
+        if message.role is Role.TOOL:
+            pending.pop(message.tool_call_id or "", None)
+            if message.tool_call_id not in called:
+                says = f"answers {message.tool_call_id!r}, which the message of the assistant before it did not call"
+                yield Problem(("messages", at, "tool_call_id"), says + _OPT_OUT)
+            continue
+        if pending:
+            yield _unanswered(pending, calls_at)
+        called, calls_at = {call.id for call in message.tool_calls}, at
+        pending = dict.fromkeys([call.id for call in message.tool_calls])
+    if pending:
+        yield _unanswered(pending, calls_at)
+
+
+def _unanswered(pending: dict[str, None], at: int) -> Problem:
+    ids = ", ".join(map(repr, pending))
+    return Problem(("messages", at, "tool_calls"), f"calls {ids} without an answer right after it{_OPT_OUT}")

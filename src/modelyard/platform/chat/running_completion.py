@@ -51,6 +51,9 @@ class RunningCompletion(BookedRequest):
             request = checks.with_details(request, capabilities)
         if request.tool_choice.mode is _REQUIRED:
             checks.check_tool_choice(request)
+        has_shape = request.tools or len(request.messages) > 1
+        if has_shape and capabilities.strict_conversations and self.runtime.settings.strict_conversations:
+            checks.check_conversation(request)
         self.images = checks.check_supported(request, entry, capabilities)
         self.prompt_tokens = backend.prompt_tokens(request, self.served)
         self.max_tokens = checks.resolve_max_tokens(entry, self.prompt_tokens, request)

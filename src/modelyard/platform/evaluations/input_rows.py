@@ -3,8 +3,10 @@ memory."""
 
 import csv
 import os
+import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from threading import Lock
 from typing import Any
 
 import attrs
@@ -12,7 +14,7 @@ import attrs
 from modelyard.domain.evaluation.objects import ObjectKind, ObjectRef, ObjectVersion, OneObject
 from modelyard.domain.identity import Principal
 from modelyard.errors import InvalidInput, NotFound, ObjectDeleted
-from modelyard.formats.jsonl import dump_row, in_chunks, read_rows
+from modelyard.formats.jsonl import MAX_ROW, dump_row, in_chunks, read_rows
 from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.scorers import Scorers, name_scorers
 from modelyard.platform.evaluations.spec import (
@@ -133,30 +135,62 @@ def _rows_of_file(principal: Principal, path: str | os.PathLike[str]) -> Iterato
     if not os.path.isfile(path):
         raise InvalidInput.at("rows", msg=f"{os.fspath(path)!r} is not a file; rows must be {_ROWS}")
     try:
-        if os.fspath(path).endswith(".csv"):
+        if os.fspath(path).lower().endswith(".csv"):
             yield from _csv_rows(path)
         else:
             with open(path, "rb") as file:
                 yield from read_rows(file)
     except InvalidInput as wrong:
-        raise wrong.below(os.fspath(path)) from None
+        raise _as_what_it_was_read(os.fspath(path), wrong) from None
+
+
+def _as_what_it_was_read(path: str, wrong: InvalidInput) -> InvalidInput:
+    """Locate a problem in a file, which may be a table of another name."""
+    first = wrong.problems[0]
+    if first.type == "json_invalid" and not path.lower().endswith(("jsonl", "ndjson", "json")):
+        msg = f"{first.msg}; the file is read as JSON Lines, as its name does not end in .csv"
+        wrong = InvalidInput([attrs.evolve(first, msg=msg)])
+    return wrong.below(path)
+
+
+_ESCAPED = re.compile("[\udc80-\udcff]")
+_CSV = Lock()
+"""Held while the limit of the module csv is another one, which holds for the whole process."""
 
 
 def _csv_rows(path: str | os.PathLike[str]) -> Iterator[Mapping[str, str]]:
     """Yield the rows of a table in UTF-8; its first line has the names of the columns. All values are strings."""
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        lines = csv.reader(file, strict=True)
+    with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+        lines = csv.reader(_sound_lines(file), strict=True)
         try:
-            names = next(lines, [])
+            names = _next_cells(lines) or []
             if len(set(names)) < len(names):
                 raise InvalidInput.at("line", 1, msg="must name each column once")
-            for cells in filter(None, lines):
-                if len(cells) != len(names):
+            while (cells := _next_cells(lines)) is not None:
+                if cells and len(cells) != len(names):
                     msg = f"has {len(cells)} cells, and the first line has {len(names)}"
                     raise InvalidInput.at("line", lines.line_num, msg=msg)
-                yield dict(zip(names, cells, strict=True))
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise InvalidInput.at("line", lines.line_num + 1, msg=f"is not valid CSV: {error}") from None
+                if cells:
+                    yield dict(zip(names, cells, strict=True))
+        except csv.Error as error:
+            raise InvalidInput.at("line", lines.line_num, msg=f"is not valid CSV: {error}") from None
+
+
+def _sound_lines(file: Iterable[str]) -> Iterator[str]:
+    for number, line in enumerate(file, 1):
+        if not line.isascii() and _ESCAPED.search(line):
+            raise InvalidInput.at("line", number, msg="is not UTF-8; save the table in UTF-8")
+        yield line
+
+
+def _next_cells(lines: Iterator[list[str]]) -> list[str] | None:
+    """Return the next cells, each of up to `MAX_ROW` characters."""
+    with _CSV:
+        usual = csv.field_size_limit(MAX_ROW)
+        try:
+            return next(lines, None)
+        finally:
+            csv.field_size_limit(usual)
 
 
 def _spooled(runtime: Runtime, specs: Sequence[RunSpec], rows: Iterable[Mapping[str, Any]]) -> RunSpecs:

@@ -2,22 +2,28 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from io import BytesIO
 from itertools import islice
 from typing import Any, TypeVar
 
 import attrs
 
+from modelyard.domain.catalogue import CatalogueEntry
+from modelyard.domain.completion import Message
 from modelyard.domain.training import Dataset, DatasetName, Example, Preference, Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import TrainingConfig
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, Problem
 from modelyard.formats.converter import unstructure
 from modelyard.formats.training_data import RowFormat
 from modelyard.platform.artifacts import remove_unless_recorded
+from modelyard.platform.catalogue.service import offered
+from modelyard.platform.chat.capability_checks import modality_of
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import ArtifactStore, Snapshot, StoredArtifact, Tx
 
 T = TypeVar("T")
+Row = TypeVar("Row", bound=Example | Preference)
 
 ExampleData = Iterable[Example | Mapping[str, Any]]
 PreferenceData = Iterable[Preference | Mapping[str, Any]]
@@ -30,12 +36,26 @@ def rows_of(rows: RowFormat[T], data: Iterable[T | Mapping[str, Any]]) -> Iterat
 
 
 def _value(rows: RowFormat[T], number: int, row: T | Mapping[str, Any]) -> T:
-    if isinstance(row, rows.value):
-        return row
     try:
+        if isinstance(row, rows.value):
+            return _read_back(rows, row)
         return rows.of(unstructure(row))  # callers may use tuples and any mapping
     except InvalidInput as error:
-        raise InvalidInput([attrs.evolve(one, loc=("data", number, *one.loc)) for one in error.problems]) from None
+        raise error.below("data", number) from None
+
+
+def _read_back(rows: RowFormat[T], row: T) -> T:
+    """Return a value of the host's as the trainer will read it. The last line is the row; what a group has before it
+    are its trajectories."""
+    written = rows.dump(row)
+    last = written.count(b"\n")
+    try:
+        (found,) = rows.read(BytesIO(written))
+    except InvalidInput as error:
+        lines = [(one, int(one.loc[1])) for one in error.problems]
+        places = [(one, ("trajectories", line - 1) if line < last else ()) for one, line in lines]
+        raise InvalidInput([attrs.evolve(one, loc=(*place, *one.loc[2:])) for one, place in places]) from None
+    return found
 
 
 def store_rows(artifacts: ArtifactStore, rows: RowFormat[T], data: Iterable[T]) -> tuple[StoredArtifact, int]:
@@ -82,6 +102,55 @@ class Means:
             if isinstance(value, int | float) and math.isfinite(value):
                 self._sums[name] += value
                 self._counts[name] += 1
+
+
+# ---- what a base model reads -------------------------------------------------------------------------------------
+
+_PARTS = ("image_url", "input_audio", "video_url", "file")
+
+
+@attrs.frozen
+class BaseModelCheck:
+    """Checks that a base model can read what rows hold, as a chat with it does: the modalities of its entry, and tools
+    if it takes them."""
+
+    entry: CatalogueEntry
+    tools: bool
+
+    @classmethod
+    def of(cls, runtime: Runtime, base_model: str) -> "BaseModelCheck | None":
+        """Return the check of a base model; None for one that is not served here, so that only its trainer knows."""
+        entry = offered(runtime).get(base_model)
+        return None if entry is None else cls(entry, runtime.backend.capabilities(base_model).tools)
+
+    @property
+    def marks(self) -> Sequence[bytes]:
+        """One of these is in every line that may be refused."""
+        names = [name for name in _PARTS if self._refuses(name)] + ([] if self.tools else ["tools", "tool_calls"])
+        return [b'"%b"' % name.encode() for name in names]
+
+    def __call__(self, row: Row) -> Row:
+        """Return the row. Raises `InvalidInput`."""
+        messages: list[tuple[tuple[str | int, ...], Message]]
+        messages = [(("messages", number), message) for number, message in enumerate(row.messages)]
+        if isinstance(row, Preference):
+            messages += [(("chosen",), row.chosen), (("rejected",), row.rejected)]
+        problems = [problem for place, message in messages for problem in self._problems(place, message)]
+        if row.tools and not self.tools:
+            problems.append(Problem(("tools",), f"{self.entry.id} takes no tools; leave them out"))
+        if problems:
+            raise InvalidInput(problems)
+        return row
+
+    def _problems(self, place: tuple[str | int, ...], message: Message) -> Iterator[Problem]:
+        for number, part in enumerate(message.content if isinstance(message.content, tuple) else ()):
+            if part.type != "text" and self._refuses(part.type):
+                yield Problem((*place, "content", number), f"{self.entry.id} does not take {part.type}")
+        if message.tool_calls and not self.tools:
+            yield Problem((*place, "tool_calls"), f"{self.entry.id} calls no tools; leave out the row")
+
+    def _refuses(self, part: str) -> bool:
+        return modality_of(part) not in self.entry.input_modalities
 
 
 # ---- versions of datasets ----------------------------------------------------------------------------------------
@@ -135,12 +204,19 @@ def check_rows(config: TrainingConfig, rows: int) -> None:
     config.check_rows(rows)
 
 
-def readable_rows(artifacts: ArtifactStore, dataset: Dataset, rows: RowFormat[Any]) -> int:
-    """Count the rows of a dataset. Raises `InvalidInput` naming the line at which it is not of this format. The rows of
-    a checked dataset are of one format: that of the first."""
-    with artifacts.open(dataset.artifact) as file:
-        try:
-            found = sum(1 for _ in islice(rows.read(file), 1 if dataset.rows else None))
-        except InvalidInput as wrong:
-            raise wrong.below("training_data_url") from None
+def readable_rows(
+    artifacts: ArtifactStore, dataset: Dataset, rows: RowFormat[Any], check: BaseModelCheck | None
+) -> int:
+    """Count the rows of a dataset. Raises `InvalidInput` naming the line at which it is not of this format, or which
+    the base model cannot read. The rows of a checked dataset are of one format: that of the first."""
+    whole = rows if check is None else rows.checked(check)
+    try:
+        with artifacts.open(dataset.artifact) as file:
+            found = sum(1 for _ in islice(whole.read(file), 1 if dataset.rows else None))
+        if dataset.rows and check is not None and check.marks:
+            with artifacts.open(dataset.artifact) as file:
+                for _ in rows.checked(check, check.marks).read(file):
+                    pass
+    except InvalidInput as wrong:
+        raise wrong.below("training_data_url") from None
     return dataset.rows or found

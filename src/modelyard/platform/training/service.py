@@ -27,6 +27,7 @@ from modelyard.platform.paging import cursor_at, index_listing, listed_entity, n
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training import loop as loops
 from modelyard.platform.training.data import (
+    BaseModelCheck,
     DatasetRows,
     ExampleData,
     GroupData,
@@ -174,7 +175,7 @@ class Training:
             return self._submit(request, own(data))
         if isinstance(data, str) and "://" in data:
             return self._submit(request, *self._dataset_named(request, data))
-        stored, rows = self._keep(method.rows, data)
+        stored, rows = self._keep(self._rows(request), data)
         with remove_unless_recorded(self._runtime.artifacts, stored):
             check_rows(request.config, rows)
             return self._submit(request, {**own(stored), "rows": rows})
@@ -281,9 +282,17 @@ class Training:
         with open(data, "rb") as file:
             return store_rows(self._runtime.artifacts, rows, rows.read(file))
 
+    def _check(self, request: JobRequest) -> BaseModelCheck | None:
+        of_ids = request.method.kind == JobKind.RL  # what was sampled is trained by its ids, whatever it was asked
+        return None if of_ids else BaseModelCheck.of(self._runtime, request.model.base_model)
+
+    def _rows(self, request: JobRequest) -> RowFormat[Any]:
+        check = self._check(request)
+        return request.method.rows if check is None else request.method.rows.checked(check)
+
     def _dataset_named(self, request: JobRequest, url: str) -> tuple[Mapping[str, Any], str]:
         dataset = self._runtime.store.read(lambda snapshot: self._dataset(snapshot, url))
-        rows = readable_rows(self._runtime.artifacts, dataset, request.method.rows)
+        rows = readable_rows(self._runtime.artifacts, dataset, request.method.rows, self._check(request))
         check_rows(request.config, rows)
         data = {"dataset_id": dataset.id, "url": dataset.url, "rows": rows, "digest": dataset.digest}
         return data, digest([request.model.id, dataset.url, attrs.asdict(request.config)])

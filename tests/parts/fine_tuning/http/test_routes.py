@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from modelyard import open_platform
+from modelyard.engines.tabular.tokenizer import encode
 
 PATH = "/v1/fine_tuning/jobs"
 USER = {"role": "user", "content": "hi"}
 EXAMPLE = {"messages": [USER, {"role": "assistant", "content": "ho"}]}
+IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:x"}}]}
 PAIR = {
     "input": {"messages": [USER]},
     "preferred_output": [{"role": "assistant", "content": "ho"}],
@@ -245,6 +247,10 @@ def test_what_is_not_supported_is_refused_by_name(client: Any, members: dict[str
     [
         ({"messages": [USER, {"role": "assistant", "content": "ho", "weight": 0}]}, "row[1].messages[1].weight"),
         ({"messages": [USER]}, "row[1].messages"),
+        ({"messages": [USER, {"role": "assistant", "content": "ho", "wieght": 0}]}, "row[1].messages[1].wieght"),
+        ({"messages": [USER, {"role": "assistant", "content": "ho", "weight": 2}]}, "row[1].messages[1].weight"),
+        ({**EXAMPLE, "wieght": 0}, "row[1].wieght"),
+        ({"messages": [IMAGE, EXAMPLE["messages"][1]]}, "row[1].messages[0].content[0]"),
         ({"messages": [USER], "functions": []}, "row[1].functions"),
         ({"prompt": "a", "completion": "b"}, "row[1].prompt"),
         (5, "line[2]"),
@@ -253,6 +259,35 @@ def test_what_is_not_supported_is_refused_by_name(client: Any, members: dict[str
 def test_a_row_at_fault_is_named(client: Any, row: Any, param: str) -> None:
     answer = create(client, {**EXAMPLE, "parallel_tool_calls": True}, row)
     assert (answer.status, answer.json["error"]["param"]) == (400, f"training_file.{param}")
+
+
+@pytest.mark.parametrize(
+    ("row", "param"),
+    [
+        ({**PAIR, "input": {"messages": [IMAGE]}}, "row[1].input.messages[0].content[0]"),
+        ({**PAIR, "input": {"messages": [USER], "tols": []}}, "row[1].input.tols"),
+        ({**PAIR, "input": {"messages": [{**USER, "x": 1}]}}, "row[1].input.messages[0].x"),
+        ({**PAIR, "input": {"messages": [{**USER, "weight": 1}]}}, "row[1].input.messages[0].weight"),
+        (
+            {**PAIR, "preferred_output": [{"role": "assistant", "content": "a", "weight": 0}]},
+            "row[1].preferred_output[0].weight",
+        ),
+        ({**PAIR, "non_preferred_output": [{"role": "user", "content": "a"}]}, "row[1].non_preferred_output[0].role"),
+        ({**PAIR, "margin": 1}, "row[1].margin"),
+    ],
+)
+def test_a_pair_at_fault_is_named_where_it_stands(client: Any, row: Any, param: str) -> None:
+    answer = create(client, PAIR, row, **by("dpo"))
+    assert (answer.status, answer.json["error"]["param"]) == (400, f"training_file.{param}")
+
+
+def test_an_answer_of_weight_0_is_read_and_not_trained(client: Any) -> None:
+    twice: list[dict[str, Any]] = [*EXAMPLE["messages"], USER, {"role": "assistant", "content": "hum"}]
+    weighed = [twice[0], {**twice[1], "weight": 0}, twice[2], {**twice[3], "weight": 1}]
+    trained = [
+        ended(client, create(client, {"messages": one}, integrations=[]))["trained_tokens"] for one in (twice, weighed)
+    ]
+    assert trained[0] - trained[1] == 3 * (len(encode("ho")) + 1)  # in three epochs
 
 
 def test_a_file_of_another_purpose_is_refused(client: Any) -> None:

@@ -176,6 +176,48 @@ def test_a_template_that_says_nothing_is_none(base_folder: Path) -> None:
         read_base_folder(base_folder)
 
 
+TAGS = "{% if tools %}<tool_call>{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("templates", "form"),
+    [
+        ([{"name": "default", "template": "x"}, {"name": "tool_use", "template": TAGS}], "tags"),
+        ([{"name": "tool_use", "template": "x"}, {"name": "default", "template": TAGS}], ""),
+        ([{"name": "default", "template": TAGS}, {"name": "rag", "template": "x"}], "tags"),
+        (TAGS, "tags"),
+    ],
+)
+def test_named_templates_are_read_and_that_for_tools_says_how_tools_are_called(
+    base_folder: Path, templates: Any, form: str
+) -> None:
+    (base_folder / "chat_template.jinja").unlink()
+    (base_folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates}))
+    assert read_base_folder(base_folder).tool_format == form
+
+
+def test_templates_in_files_of_their_own_are_read_and_watched(base_folder: Path) -> None:
+    (base_folder / "chat_template.jinja").write_text("x")
+    more = base_folder / "additional_chat_templates"
+    more.mkdir()
+    (more / "tool_use.jinja").write_text(TAGS)
+    base = added(base_folder, datetime.now(UTC))
+    assert base.tool_format == "tags"
+    (more / "tool_use.jinja").write_text("other")
+    with pytest.raises(BackendError, match=r"additional_chat_templates.tool_use\.jinja"):
+        check_unchanged(base)
+
+
+@pytest.mark.parametrize(
+    "templates", [[], [{"name": "tool_use", "template": TAGS}], [{"name": "default", "template": 5}], ["x"], {"a": "b"}]
+)
+def test_templates_without_a_default_one_are_refused(base_folder: Path, templates: Any) -> None:
+    (base_folder / "chat_template.jinja").unlink()
+    (base_folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates}))
+    with pytest.raises(InvalidInput, match="several without a 'default'"):
+        read_base_folder(base_folder)
+
+
 def test_a_tokenizer_that_wants_code_to_be_run_is_refused(base_folder: Path) -> None:
     (base_folder / "tokenizer_config.json").write_text(
         json.dumps({"auto_map": {"AutoTokenizer": ["code.Words", None]}})

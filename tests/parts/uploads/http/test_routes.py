@@ -48,6 +48,15 @@ def rows(count: int, answer: str = "yes") -> bytes:
     return "".join(json.dumps(row) + "\n" for _ in range(count)).encode()
 
 
+IMAGE = [{"type": "image_url", "image_url": {"url": "data:x"}}]
+
+
+def row_of(asked: Any = "?", **members: Any) -> bytes:
+    """A line whose answer has further members."""
+    messages = [{"role": "user", "content": asked}, {"role": "assistant", "content": "yes", **members}]
+    return json.dumps({"messages": messages}).encode() + b"\n"
+
+
 def md5(data: bytes) -> str:
     return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
 
@@ -219,6 +228,16 @@ def pairs(recorded: Any, ours: Any) -> Iterator[tuple[str, str]]:
 # ---- versions --------------------------------------------------------------------------------------------------------
 
 
+def test_rows_with_a_weight_of_0_are_another_version(uploader: Uploader, platform: Any) -> None:
+    both = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "a"}] * 2
+    weighed = [*both[:3], {**both[3], "weight": 0}]
+    versions = [
+        uploader.by_id(uploader.upload(json.dumps({"messages": one}).encode(), name="weighed"))["versionIndex"]
+        for one in (both, weighed, both)
+    ]
+    assert versions == [0, 1, 0]
+
+
 def test_versions_count_up_and_the_same_rows_are_the_version_that_has_them(uploader: Uploader, platform: Any) -> None:
     uploads = [uploader.upload(rows(count), name="counted") for count in (1, 2, 1)]
     assert [uploader.by_id(upload)["versionIndex"] for upload in uploads] == [0, 1, 0]
@@ -262,6 +281,9 @@ def test_who_calls_is_the_entity_of_the_key(uploader: Uploader) -> None:
         (b"", [], "no rows"),
         (b"\n\n", [], "no rows"),
         (b"\xff\xfe", ["line", "1"], "UTF-8"),
+        (rows(1) + row_of(weight=0), ["line", "2", "messages", "1", "weight"], "nothing to learn"),
+        (rows(1) + row_of(wieght=0), ["line", "2", "messages", "1", "wieght"], "'weight'"),
+        (rows(1) + row_of(IMAGE), ["line", "2", "messages", "0", "content", "0"], "does not take image_url"),
     ],
 )
 def test_a_job_on_rows_that_cannot_be_read_is_refused_naming_the_line(

@@ -4,8 +4,7 @@ Sampled tokens are used as they were sampled: encoding their text again often gi
 share a row as long as each prompt begins with everything before it.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
@@ -14,18 +13,28 @@ from modelyard.domain.training import Example, History, SampledChoice, Trajector
 from modelyard.domain.training_config import AssistantTurns
 from modelyard.errors import InvalidInput
 from modelyard.parts.torch.tokenizer import ChatTokenizer
+from modelyard.parts.torch.training.answer_turns import answer_turn, check_written
 
 
 @attrs.frozen
 class TokenRow:
     """Tokens up to the last trained one, the positions of the trained ones, and for each the sampler's log-probability.
 
-    A row without positions is the rest of a row that is too long for the model.
+    A row without positions is the rest of a row that is too long for the model: how long it was.
     """
 
     ids: tuple[int, ...]
     places: tuple[int, ...]
     logprobs: tuple[float | None, ...]
+    too_long: int = 0
+
+    @classmethod
+    def left_out(cls, row: "TokenRow") -> "TokenRow":
+        return cls((), (), (), len(row.ids))
+
+    @property
+    def length(self) -> int:
+        return self.too_long or len(self.ids)
 
     @property
     def before(self) -> Sequence[int]:
@@ -36,9 +45,6 @@ class TokenRow:
     def targets(self) -> Sequence[Sequence[int]]:
         """The tokens that are scored at each of these positions: the present one."""
         return [(self.ids[place],) for place in self.places]
-
-
-LEFT_OUT = TokenRow((), (), ())
 
 
 def _row(ids: Sequence[int], places: Sequence[int], logprobs: Sequence[float | None]) -> Iterator[TokenRow]:
@@ -53,53 +59,17 @@ def _row(ids: Sequence[int], places: Sequence[int], logprobs: Sequence[float | N
 
 
 def example_rows(chat: ChatTokenizer, example: Example, which: AssistantTurns) -> list[TokenRow]:
-    """Return a conversation as a row in which all assistant turns, or the last, are trained with their end token.
+    """Return a conversation as rows in which its assistant turns, or the last, are trained with their end token.
 
-    The template marks turns with `{% generation %}`; without these marks a turn is what rendering it adds to the
-    prompt. Raises `InvalidInput` if a template without marks does not write the beginning of a conversation as the
-    beginning of the whole.
+    Each turn follows the prompt that it would be asked with. Turns share a row as long as each prompt begins with
+    everything before it; a template that shortens earlier turns, or a token that joins two of them, begins another.
+    Raises `InvalidInput` for what the template leaves out.
     """
-    turns = [place for place, message in enumerate(example.messages) if message.role is Role.ASSISTANT]
-    if not turns:
-        return []
-    messages = example.messages[: turns[-1] + 1]
-    ids, marks = chat.render_marked(messages, example.tools)
-    spans = _runs(marks) or [_span(chat, example, turn, ids) for turn in (turns[-1:] if which == "last" else turns)]
-    places = [place for span in (spans[-1:] if which == "last" else spans) for place in span]
-    return list(_row(ids, places, [None] * len(places)))
-
-
-def _runs(marks: Sequence[bool]) -> list[range]:
-    groups = groupby(range(len(marks)), key=lambda place: marks[place])
-    runs = [list(places) for marked, places in groups if marked]
-    return [range(run[0], run[-1] + 1) for run in runs]
-
-
-def _span(chat: ChatTokenizer, example: Example, turn: int, whole: Sequence[int]) -> range:
-    before = _prompt(chat, example.messages[:turn], example.tools)
-    through = chat.render(example.messages[: turn + 1], example.tools, add_generation_prompt=False)
-    if whole[: len(before)] != before or whole[: len(through)] != through:
-        raise InvalidInput.at(
-            "messages",
-            turn,
-            msg="cannot be located: this model's chat template writes a longer conversation differently from its "
-            "beginning; send one row for each assistant turn with assistant_turns='last', or choices with token_ids",
-        )
-    return range(len(before), _end_of_turn(chat, through, len(before)))
-
-
-def _prompt(chat: ChatTokenizer, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
-    if not messages:
-        raise InvalidInput.at(
-            "messages", 0, msg="is an assistant's: its beginning cannot be located; begin with a system or user message"
-        )
-    return chat.prompt(messages, tools)
-
-
-def _end_of_turn(chat: ChatTokenizer, ids: Sequence[int], start: int) -> int:
-    """Return the index after the first end token from `start` on; templates add more, such as a new line."""
-    ends = [place + 1 for place in range(start, len(ids)) if ids[place] in chat.end_tokens]
-    return ends[-1] if ends else len(ids)
+    messages, tools = example.messages, example.tools
+    turns = [(place, answer_turn(chat, messages, place, tools)) for place in example.trained(which)]
+    if turns:
+        check_written(chat, messages, tools, turns)
+    return list(_rows((turn.prompt, turn.answer, turn.trained, [None] * len(turn.trained)) for _, turn in turns))
 
 
 # ---- trajectories ------------------------------------------------------------------------------------------------
@@ -107,33 +77,36 @@ def _end_of_turn(chat: ChatTokenizer, ids: Sequence[int], start: int) -> int:
 
 def trajectory_rows(chat: ChatTokenizer, trajectory: Trajectory, without_logprobs: bool) -> list[TokenRow]:
     """Return the rows of all histories, without those in which nothing is trained. Raises `InvalidInput`."""
-    return [row for history in trajectory.histories for row in _stitched(chat, history, without_logprobs)]
+    return [row for history in trajectory.histories for row in _rows(_turns(chat, history, without_logprobs))]
 
 
-def _stitched(chat: ChatTokenizer, history: History, without_logprobs: bool) -> Iterator[TokenRow]:
+_Turn = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[float | None]]
+"""The tokens of a prompt, those of the answer, the places of the trained ones in it, and their log-probabilities."""
+
+
+def _rows(turns: Iterable[_Turn]) -> Iterator[TokenRow]:
     ids: list[int] = []
     places: list[int] = []
     logprobs: list[float | None] = []
-    for prompt, answer, sampled in _turns(chat, history, without_logprobs):
-        if prompt[: len(ids)] != ids:
+    for prompt, answer, trained, sampled in turns:
+        if [*prompt[: len(ids)]] != ids:
             yield from _row(ids, places, logprobs)
             places, logprobs = [], []
         ids = [*prompt, *answer]
-        places += range(len(prompt), len(ids))
+        places += [len(prompt) + place for place in trained]
         logprobs += sampled
     yield from _row(ids, places, logprobs)
 
 
-def _turns(
-    chat: ChatTokenizer, history: History, without_logprobs: bool
-) -> Iterator[tuple[list[int], Sequence[int], Sequence[float | None]]]:
+def _turns(chat: ChatTokenizer, history: History, without_logprobs: bool) -> Iterator[_Turn]:
     before: list[Message] = []
     for item in history.items:
         choice = item if isinstance(item, SampledChoice) else SampledChoice(item)
         trained = choice.logprobs is not None or (without_logprobs and choice.message.role is Role.ASSISTANT)
         if trained:
-            prompt = list(choice.prompt_token_ids) or _prompt(chat, before, history.tools)
-            yield prompt, *_answer(chat, choice, before, history.tools)
+            prompt = choice.prompt_token_ids or chat.prompt(_begun(before), history.tools)
+            answer, logprobs = _answer(chat, choice, before, history.tools)
+            yield prompt, answer, range(len(answer)), logprobs
         before.append(choice.message)
 
 
@@ -154,12 +127,22 @@ def _answer(
     return found, known
 
 
-def _written(chat: ChatTokenizer, choice: SampledChoice, before: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
-    messages = (*before, choice.message)
-    whole = chat.render(messages, tools, add_generation_prompt=False)
-    span = _span(chat, Example(messages, tuple(tools)), len(before), whole)
-    ids = whole[span.start : span.stop]
+def _written(
+    chat: ChatTokenizer, choice: SampledChoice, before: Sequence[Message], tools: Sequence[Tool]
+) -> Sequence[int]:
+    messages = (*_begun(before), choice.message)
+    turn = answer_turn(chat, messages, len(before), tools)
+    if choice.logprobs is None:
+        check_written(chat, messages, tools, [(len(before), turn)])
+    ids = turn.answer
     return ids[:-1] if choice.finish_reason is FinishReason.LENGTH and _ends(chat, ids) else ids
+
+
+def _begun(before: Sequence[Message]) -> Sequence[Message]:
+    if not before:
+        msg = "is an assistant's: its beginning cannot be located; begin with a system or user message"
+        raise InvalidInput.at("messages", 0, msg=msg)
+    return before
 
 
 def _found_again(chat: ChatTokenizer, logprobs: Sequence[TokenLogprob], written: Sequence[int]) -> list[int]:

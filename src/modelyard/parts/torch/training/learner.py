@@ -9,7 +9,7 @@ from modelyard.domain.training_config import AssistantTurns
 from modelyard.domain.training_run import Loss, Objective, Rows
 from modelyard.errors import TrainingError
 from modelyard.parts.torch.tokenizer import ChatTokenizer
-from modelyard.parts.torch.training.examples import LEFT_OUT, TokenRow, example_rows, trajectory_rows
+from modelyard.parts.torch.training.examples import TokenRow, example_rows, trajectory_rows
 from modelyard.parts.torch.training.memory_plan import MemoryBudget
 from modelyard.parts.torch.training.row_learner import RowLearner
 from modelyard.parts.torch.training.token_logprobs import TokenScorer
@@ -34,6 +34,10 @@ class LocalLearner(RowLearner):
         super().__init__(scorer, trained, room)
         self._chat, self._context_length = chat, context_length
 
+    @property
+    def context_length(self) -> int:
+        return self._context_length
+
     # ---- data
 
     def sft_turns(self, example: Example, which: AssistantTurns) -> Sequence[TokenRow]:
@@ -44,7 +48,7 @@ class LocalLearner(RowLearner):
         return loop.TrainableTurns(rows, sum(len(row.ids) for row in rows))
 
     def _checked(self, rows: Sequence[TokenRow]) -> list[TokenRow]:
-        return [self._known(row) if len(row.ids) <= self._context_length else LEFT_OUT for row in rows]
+        return [self._known(row) if len(row.ids) <= self._context_length else TokenRow.left_out(row) for row in rows]
 
     def _known(self, row: TokenRow) -> TokenRow:
         if max(row.ids) >= self._scorer.vocabulary:
