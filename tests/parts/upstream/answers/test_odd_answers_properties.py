@@ -117,6 +117,7 @@ def check(found: list[Any], answer: OddAnswer, dialect: OddDialect, wrong: froze
 
 
 @given(answers(), dialects, faults, st.lists(st.integers(1, 300), max_size=8))
+@example(OddAnswer(), OddDialect.OPENAI, frozenset({OddFault.BYTE_ORDER_MARK, OddFault.SPLIT_USAGE}), [1])
 @example(OddAnswer("\U000470c2", piece=1), OddDialect.OPENAI, frozenset({OddFault.HALVED_CHARACTERS}), [])
 @examples(300)
 def test_any_stream_is_read_as_it_was_meant(
