@@ -156,6 +156,10 @@ def _constant(_: str) -> Never:
     raise _RefusedNumber("has NaN or Infinity, which are not JSON; send null or a number")
 
 
+def _constant_refused(name: str) -> Never:
+    raise ValueError(f"{name} is not JSON")
+
+
 def _float(text: str) -> float:
     value = float(text)
     if math.isinf(value):
@@ -215,6 +219,18 @@ _LENIENT = json.JSONDecoder(parse_constant=str, parse_float=_any_float, parse_in
 _MARKING = json.JSONDecoder(
     object_pairs_hook=_object, parse_constant=_marked(_constant), parse_float=_marked(_float), parse_int=_marked(_int)
 )
+
+
+def is_json(text: str) -> bool:
+    """Return whether any parser of JSON reads the text: no number is too large, and a key may occur twice."""
+    try:
+        _ANY.decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+_ANY = json.JSONDecoder(parse_constant=_constant_refused, parse_float=str, parse_int=str)
 
 
 def _plain(value: object) -> dict[Any, Any]:

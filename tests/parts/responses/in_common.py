@@ -2,6 +2,8 @@
 
 from modelyard import Platform
 
+NOT_CREATING = {"/input_tokens": "nothing is kept"}
+
 
 def fill(platform: Platform) -> None:
     platform.responses.create(model="echo", input="a question of theirs")

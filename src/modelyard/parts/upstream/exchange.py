@@ -151,6 +151,7 @@ class Attempts:
                 pause = self._timeouts.pause(attempt, failure.wait, self._upstream.jitter())
                 last = self._begun or not failure.again or attempt >= self._timeouts.retries
                 if last or self._clock.monotonic() + pause > until:
+                    yield from self._spent()
                     raise failure.error from failure.__cause__
                 self._upstream.retried()
                 log.warning("attempt %d failed, the next follows in %.1f s: %s", attempt + 1, pause, failure)
@@ -170,11 +171,17 @@ class Attempts:
             yield from self._answer(head)
         except InvalidInput as wrong:
             raise RetryableError(BackendError(f"the upstream server's answer is malformed: {wrong}")) from wrong
+        except BackendError as failed:
+            raise RetryableError(failed) from failed.__cause__
         except AnswerBrokenOff as ended:
             raise RetryableError(BackendError("the upstream server broke the answer off"), again=True) from ended
         except TimeoutError as late:
             what = "sent nothing more" if self._begun else f"gave {self.awaited}"
             raise RetryableError(BackendError(f"the upstream server {what} within {self._limit:g} s")) from late
+
+    def _spent(self) -> Flow[None]:
+        """Emit what an answer that failed says of its cost."""
+        yield from ()
 
     # ---- the request
 
@@ -299,6 +306,7 @@ class Exchange(Attempts):
         self._request = _strict(sent) if upstream_model.capabilities.guided else sent
         self._choices = request.n
         self._done = False
+        self._reader: AnswerReader | None = None
 
     def _body(self, name: str) -> bytes:
         request = self._request
@@ -308,19 +316,16 @@ class Exchange(Attempts):
         can = self._upstream_model.capabilities
         return dumps(request_object(request, name, limit, can.parameters, can.reasoning))
 
-    def _reader(self) -> AnswerReader:
+    def _new_reader(self) -> AnswerReader:
         return AnswerReader(self._request, note)
 
     def _answer(self, head: Head) -> Flow[None]:
-        """Read the answer. What it says of its usage is emitted also before an error, as it is paid for."""
-        reader = self._reader()
-        try:
-            yield from self._events(reader) if self._is_stream(head) else self._document(reader)
-        except (InvalidInput, BackendError, RetryableError, AnswerBrokenOff, TimeoutError):
-            if reader.reported:
-                self._begun = True
-                yield Emit(self._choices_of(Delta(usage=reader.usage())))
-            raise
+        self._reader = reader = self._new_reader()
+        return self._events(reader) if self._is_stream(head) else self._document(reader)
+
+    def _spent(self) -> Flow[None]:
+        if self._reader is not None and self._reader.costs:
+            yield Emit(self._choices_of(Delta(usage=self._reader.usage())))
 
     def _is_stream(self, head: Head) -> bool:
         """Return whether events follow. The first bytes of the body tell more than its label."""
@@ -332,7 +337,7 @@ class Exchange(Attempts):
     def _events(self, reader: AnswerReader) -> Flow[None]:
         """Read a stream of chunks up to its end, so that its connection can be used again.
 
-        A stream that breaks off once every choice has ended is complete.
+        What comes once every choice has ended, or fails to come, loses nothing of the answer.
         """
         events = EventReader()
         self._done = False
@@ -340,7 +345,7 @@ class Exchange(Attempts):
             while raw := (yield from self._read()):
                 yield from self._take(events.take(raw), reader)
             yield from self._take(events.end(), reader)
-        except (RetryableError, TimeoutError):
+        except (RetryableError, TimeoutError, InvalidInput):
             if not self._done and not reader.complete:
                 raise
         yield Emit([shown for delta in reader.end(self._done) for shown in self._choices_of(delta)])
@@ -364,15 +369,17 @@ class Exchange(Attempts):
         if event in _DONE:
             self._end()
             return ()
-        if not event.startswith(b"{"):
+        if not event.startswith((b"{", b"[{")):
             if event:
                 note("has an event that is not a chunk, which is left out")
             return ()
         value = read_json(event)
+        chunks = value if isinstance(value, list) else [value]
         try:
-            deltas = reader.take(value, event)
+            deltas = [delta for chunk in chunks for delta in reader.take(chunk, event)]
         finally:
-            self._failed(value)
+            for chunk in chunks:
+                self._failed(chunk)
         shown = self._shown(deltas) if deltas else ()
         if reader.complete and reader.counted:
             self._end()
@@ -380,11 +387,14 @@ class Exchange(Attempts):
 
     def _end(self) -> None:
         """Note that nothing more is needed. The rest is read for a moment, so that the connection can be used again."""
-        self._done, self._limit, self._waited = True, _LAST_READ, 0.0
+        if not self._done:
+            self._done, self._limit, self._waited = True, _LAST_READ, 0.0
 
     def _shown(self, deltas: Sequence[Delta]) -> Sequence[Delta]:
         """Return the deltas without those that the caller does not get, and note that the answer has begun."""
-        self._begun, self._limit, self._waited = True, self._timeouts.between_tokens, 0.0
+        self._begun = True
+        if not self._done:
+            self._limit, self._waited = self._timeouts.between_tokens, 0.0
         return [shown for delta in deltas for shown in self._choices_of(delta)] if self._greedy else deltas
 
     def _document(self, reader: AnswerReader) -> Flow[None]:

@@ -268,7 +268,7 @@ def test_nothing_after_the_end_is_ignored() -> None:
         {"choices": [{"index": 0, "delta": None}]},
         {"choices": [{"index": 0, "delta": []}]},
         {"choices": [{"index": 5, "delta": {"content": "of another choice"}}]},
-        chunk({"content": 1}),
+        chunk({"content": True}),
         chunk({"content": {}}),
         chunk({}, ""),
         chunk({"tool_calls": "call"}),
