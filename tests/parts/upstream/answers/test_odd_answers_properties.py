@@ -9,12 +9,12 @@ from typing import Any
 import attrs
 from hypothesis import example, given
 from hypothesis import strategies as st
-from modelyard.formats.chat.sse import EventReader
 
 from example_counts import examples
 from modelyard.domain.completion import CompletionRequest, FinishReason, Message, Role, Tool, ToolCall, Usage
 from modelyard.parts.upstream.answers.reader import AnswerReader
 from modelyard.parts.upstream.answers.values import read_json
+from modelyard.parts.upstream.events import EventReader
 from modelyard.parts.upstream.odd_server.dialects import DIALECTS
 from modelyard.parts.upstream.odd_server.faults import UNCOUNTED
 from modelyard.parts.upstream.odd_server.server import odd_bytes
