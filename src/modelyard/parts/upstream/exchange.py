@@ -29,6 +29,8 @@ log.addHandler(logging.NullHandler())
 MAX_ANSWER = 2**26
 MAX_REFUSAL = 2**16
 _DONE = frozenset({b"[DONE]", b"DONE", b"[done]"})
+_LAST_LINES = tuple(b"\n" + done for done in _DONE)
+"""Ends of an event of several chunks: servers that send no blank lines."""
 _GREEDY = 1e-5
 """The temperature below which vLLM takes the likeliest token."""
 _EVENTS = (b"data:", b"event:", b"id:", b"retry:", b":")
@@ -369,19 +371,20 @@ class Exchange(Attempts):
         if event in _DONE:
             self._end()
             return ()
+        if event.startswith(b"data:"):  # a proxy has wrapped an event that was one already
+            return self._deltas(event[5:], reader)
         if not event.startswith((b"{", b"[{")):
             if event:
                 note("has an event that is not a chunk, which is left out")
             return ()
-        value = read_json(event)
-        chunks = value if isinstance(value, list) else [value]
+        chunks = read_values(event)
         try:
             deltas = [delta for chunk in chunks for delta in reader.take(chunk, event)]
         finally:
             for chunk in chunks:
                 self._failed(chunk)
         shown = self._shown(deltas) if deltas else ()
-        if reader.complete and reader.counted:
+        if (reader.complete and reader.counted) or event.endswith(_LAST_LINES):
             self._end()
         return shown
 

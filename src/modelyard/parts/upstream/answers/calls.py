@@ -13,7 +13,6 @@ from modelyard.parts.upstream.answers.values import (
     index_of,
     object_of,
     objects_of,
-    size_of,
     string_of,
 )
 
@@ -48,6 +47,11 @@ class _Call:
     @property
     def arguments(self) -> str:
         return "".join(self.pieces)
+
+    @property
+    def holds_nothing(self) -> bool:
+        """Whether all that has come is an empty object, and waits: some servers begin with one in any case."""
+        return len(self.pieces) == len(self.waiting) and self.arguments.strip() == "{}"
 
     @property
     def whole(self) -> bool:
@@ -116,9 +120,9 @@ class CallReader:
         return bool(self._calls)
 
     @property
-    def size(self) -> int:
-        """How many bytes of names and arguments have come."""
-        return sum([size_of(call.name) + size_of(call.arguments) for call in self._calls])
+    def number(self) -> int:
+        """How many calls have begun."""
+        return len(self._calls)
 
     def take(self, pieces: Sequence[_Piece], whole: bool) -> list[ToolCallDelta]:
         """Return what can be passed on with these pieces. Each named piece of a `whole` answer is a call."""
@@ -198,6 +202,9 @@ class CallReader:
         if piece.name and not call.shown:
             call.name = self._joined_name(call, piece.name)
         call.unsure = call.unsure and not piece.arguments
+        if call.holds_nothing and piece.arguments.lstrip().startswith("{"):
+            call.pieces.clear()
+            call.waiting.clear()
         call.add(call.halves.take(piece.arguments))
 
     def _joined_name(self, call: _Call, name: str) -> str:
@@ -217,8 +224,10 @@ class CallReader:
                 call.name = self._tools[0] if len(self._tools) == 1 else UNNAMED
             if not call.shown and not self._is_named(call, certain):
                 continue
-            arguments = "".join(call.waiting)
-            call.waiting.clear()
+            arguments = ""
+            if certain or not call.holds_nothing:
+                arguments = "".join(call.waiting)
+                call.waiting.clear()
             if not call.shown:
                 call.shown = True
                 yield ToolCallDelta(call.place, self._id(call), call.name, arguments)

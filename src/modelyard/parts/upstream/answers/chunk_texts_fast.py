@@ -46,6 +46,9 @@ class TextReader(Protocol):
     @property
     def waits(self) -> bool: ...
 
+    def said(self, size: int, is_reasoning: bool) -> None:
+        """Note so many bytes of text or of reasoning."""
+
     def take_text(self, content: str, reasoning: str) -> Delta | None:
         """Return the delta of a chunk that has only one of these; None if it is to be read in the general way."""
 
@@ -94,6 +97,7 @@ class ChunkTexts:
                 tokens = max(min(tokens, room - counted), 0)
             counted += tokens
             deltas.append(_delta("", tokens, index, reasoning=text) if is_reasoning else _delta(text, tokens, index))
+        choice.said(size - choice.size, is_reasoning)
         choice.size, choice.estimated = size, counted
         return deltas
 

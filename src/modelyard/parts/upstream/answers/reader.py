@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, TokenLogprob, Usage
+from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, TokenLogprob, ToolCallDelta, Usage
 from modelyard.domain.frozen_fast import maker
 from modelyard.errors import BackendError
 from modelyard.formats.json import dumps
@@ -41,17 +41,17 @@ _NAMES = {
     ),
     FinishReason.LENGTH: (
         "length max_tokens max_token max_output_tokens max_new_tokens max_completion_tokens max_length model_length "
-        "token_limit context_length context_length_exceeded model_context_window_exceeded incomplete"
+        "token_limit error_limit context_length context_length_exceeded model_context_window_exceeded incomplete"
     ),
     FinishReason.TOOL_CALLS: "tool_calls tool_call tool_use function_call function_calls tool",
     FinishReason.CONTENT_FILTER: (
         "content_filter content_filtered filtered safety image_safety refusal recitation blocklist "
-        "prohibited_content spii sensitive moderation guardrail_intervened guardrails"
+        "prohibited_content spii sensitive moderation guardrail_intervened guardrails error_toxic"
     ),
 }
 _REASONS: Mapping[str, FinishReason] = {name: reason for reason, names in _NAMES.items() for name in names.split()}
 """What servers and families of models call the reasons for the end of a choice, in lower case."""
-_NOT_ENDED = frozenset({"", "null", "none", "not_finished", "finish_reason_unspecified"})
+_NOT_ENDED = frozenset({"", "null", "none", "not_finished", "unspecified"})
 _BROKEN_OFF = frozenset(
     {"abort", "aborted", "error", "cancelled", "canceled", "network_error", "insufficient_system_resource"}
 )
@@ -59,9 +59,13 @@ _BROKEN_OFF = frozenset(
 
 
 def _reason_name(value: Any) -> str | None:
-    """Return the name of a reason, also of an object with a type, or as a library prints it; None for neither."""
+    """Return the name of a reason, also of an object with a type, as a library prints it, or before its details; None
+    for neither."""
     name = value.get("type") if isinstance(value, Mapping) else value
-    return re.sub(r"[-\s]+", "_", name.strip().rpartition(".")[2]).lower() if isinstance(name, str) else None
+    if not isinstance(name, str):
+        return None
+    plain = name.partition(":")[0].strip().rpartition(".")[2]
+    return re.sub(r"[-\s]+|(?<=[a-z])(?=[A-Z])", "_", plain).lower().removeprefix("finish_reason_")
 
 
 class AnswerBrokenOff(Exception):
@@ -109,6 +113,8 @@ class AnswerReader:
         data = object_of(chunk)
         self._usage.take(data)
         choices = [(self._index(choice, at), choice) for at, choice in enumerate(objects_of(data.get("choices")))]
+        if 1 < len(choices) == len(self._choices) > len({index for index, _ in choices}):
+            choices = [(at, choice) for at, (_, choice) in enumerate(choices)]  # the indexes tell nothing apart
         for index, choice in choices:
             self._usage.take_choice(index, choice)
         deltas: list[Delta] = []
@@ -196,6 +202,16 @@ def _prompt_tokens(request: CompletionRequest) -> int:
     return tokens_of(size) + 1 if size else 0
 
 
+def _written(calls: Sequence[ToolCallDelta]) -> int:
+    """Return how many bytes of names and arguments these pieces have."""
+    return sum([size_of((call.name or "") + call.arguments) for call in calls])
+
+
+def _after(text: str, said: int) -> str:
+    """Return a text without its first bytes."""
+    return text.encode("utf-8", "surrogatepass")[said:].decode("utf-8", "replace")
+
+
 class _ChoiceReader:
     """Reads one choice, and keeps what is known of it so far.
 
@@ -205,7 +221,7 @@ class _ChoiceReader:
 
     def __init__(self, index: int, request: CompletionRequest, note: Callable[[str], None]) -> None:
         self.index, self.request, self._note = index, request, note
-        self.shown = self.size = self.estimated = self._detailed = 0
+        self.shown = self.size = self.estimated = self._content_said = self._reasoning_said = 0
         self.reason: FinishReason | None = None
         self._limit = request.max_tokens
         self._stop_string: str | None = None
@@ -249,20 +265,33 @@ class _ChoiceReader:
         """Return the delta of a chunk that has only one of these; None if it is to be read in the general way."""
         if self.waits:
             return None
-        return _delta(content, self.count(size_of(content or reasoning)), self.index, reasoning=reasoning)
+        size = size_of(content or reasoning)
+        self.said(size, bool(reasoning))
+        return _delta(content, self.count(size), self.index, reasoning=reasoning)
+
+    def said(self, size: int, is_reasoning: bool) -> None:
+        """Note so many bytes of text or of reasoning, which the whole answer at the end of a stream may repeat."""
+        if is_reasoning:
+            self._reasoning_said += size
+        else:
+            self._content_said += size
 
     def take(self, choice: Mapping[str, Any], chunk: Mapping[str, Any], counted: int) -> list[Delta]:
         """Return its deltas. A whole answer has a `message` where a chunk has a `delta`, and its tokens are `counted`,
         or 0."""
         message, delta = object_of(choice.get("message")), object_of(choice.get("delta"))
         whole = bool(message) and not any(value for name, value in delta.items() if name != "role")
-        message = self._unsaid(message) if whole else delta
+        message, again = message if whole else delta, whole and self.has_output
         said = said_of(message)
         thought, content = content_of(choice.get("text") if said is None else said)
-        reasoning = self._reasoning.take(reasoning_of(message) or thought)
-        content = self._content.take(content)
-        calls = self._calls.take(pieces_of(message), whole)
+        reasoning, pieces = reasoning_of(message) or thought, pieces_of(message)
         entries, ids = read_logprobs(choice.get("logprobs")), read_token_ids(choice)
+        if again:  # some servers end a stream with the whole answer
+            content, reasoning = _after(content, self._content_said), _after(reasoning, self._reasoning_said)
+            pieces, entries, ids = pieces[self._calls.number :], (), ()
+            self._content.held = self._reasoning.held = ""
+        reasoning, content = self._reasoning.take(reasoning), self._content.take(content)
+        calls = self._calls.take(pieces, whole)
         self._end(choice)
         prompt = self._prompt(choice, chunk)
         has_output, is_first = bool(content or calls or reasoning), not self.has_output
@@ -272,9 +301,10 @@ class _ChoiceReader:
             entries = tuple(attrs.evolve(entry, id=token) for entry, token in zip(entries, ids, strict=True))
         elif entries and ids:
             entries, ids = (entries, ()) if self.request.logprobs else ((), ids)
-        written = size_of(content) + size_of(reasoning)
-        written += sum(size_of((call.name or "") + call.arguments) for call in calls)
-        tokens = self._tokens(len(ids) or len(entries), written, counted if whole else 0)
+        written = size_of(content) + size_of(reasoning) + _written(calls)
+        self.said(size_of(content), False)
+        self.said(size_of(reasoning), True)
+        tokens = self._tokens(len(ids) or len(entries), written, counted if whole and not again else 0)
         if has_output and is_first:
             self._check_details(entries, ids)
         call = calls[0] if calls else None
@@ -282,23 +312,16 @@ class _ChoiceReader:
         deltas = [first] if has_output or tokens or prompt else []
         return deltas + [Delta(index=self.index, tool_call=call) for call in calls[1:]]
 
-    def _unsaid(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what a message adds to the pieces before it: some servers end a stream with the whole answer."""
-        if not self.has_output:
-            return message
-        thought, content = content_of(said_of(message))
-        said = self.size + self._detailed - self._calls.size - size_of(reasoning_of(message) or thought)
-        return {"content": content.encode("utf-8", "surrogatepass")[max(said, 0) :].decode("utf-8", "replace")}
-
     def rest(self) -> list[Delta]:
         """Return what still waits for its other half, or for its name."""
         reasoning, content, calls = self._reasoning.end(), self._content.end(), self._calls.end()
-        deltas = (
-            [Delta(content, self.count(size_of(content + reasoning)), self.index, reasoning=reasoning)]
-            if content or reasoning
-            else []
-        )
-        return deltas + [Delta(index=self.index, tool_call=call) for call in calls]
+        deltas = [Delta(content, index=self.index, reasoning=reasoning)] if content or reasoning else []
+        deltas += [Delta(index=self.index, tool_call=call) for call in calls]
+        if deltas:
+            of_calls = 0 if self.shown else _written(calls)  # else they have come with their pieces
+            tokens = self.count(size_of(content + reasoning) + of_calls)
+            deltas[0] = attrs.evolve(deltas[0], tokens=tokens)
+        return deltas
 
     def ended(self) -> Delta:
         """Return its last delta. Of a choice with calls, servers say `stop`, too."""
@@ -312,7 +335,6 @@ class _ChoiceReader:
     def _tokens(self, shown: int, written: int, counted: int) -> int:
         """Return the tokens of the next deltas: those that are shown one by one, else as counted, or by their bytes."""
         self.shown += shown
-        self._detailed += written if shown else 0
         if shown or not counted or not written:
             return shown or self.count(written)
         self.size += written
