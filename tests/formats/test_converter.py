@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.errors import InvalidInput
+from modelyard.formats.chat.messages import AssistantMessage
 from modelyard.formats.constraints import Length, Matching, Unsupported, Within
 from modelyard.formats.converter import (
     MAX_PROBLEMS,
@@ -350,3 +351,8 @@ def test_any_json_is_either_an_instance_with_values_of_its_types_or_problems_at_
         assert type(drawing.visible) is bool
         assert all(type(weight) is float for weight in drawing.weights)
         assert all(type(count) is int for count in drawing.tags.values())
+
+
+def test_a_misspelt_member_that_changes_nothing_has_a_nearest_name_too() -> None:
+    with pytest.raises(InvalidInput, match="did you mean 'annotations'"):
+        structure_exactly(AssistantMessage, {"role": "assistant", "content": "x", "annotatons": []})

@@ -28,10 +28,12 @@ def problems_in(error: BaseException, value: Any, loc: tuple[str | int, ...] = (
         for problem in error.problems:
             yield Problem((*loc, *problem.loc), problem.msg, problem.type)
     elif isinstance(error, ForbiddenExtraKeysError):
-        known, called = [field.name for field in attrs.fields(error.cl)], getattr(error.cl, "CALLED", None)
+        called, ignored = getattr(error.cl, "CALLED", None), getattr(error.cl, "IGNORED", None)
+        idle = ignored if isinstance(ignored, dict) else ()
+        known = [field.name for field in attrs.fields(error.cl)]
         says, alone = ("is not known", "; leave it out") if called is None else (f"is not a parameter of {called}", "")
         for name in (name for name in value if name in error.extra_fields):
-            yield Problem((*loc, name), says + (nearest(name, known) or alone), UNKNOWN)
+            yield Problem((*loc, name), says + (nearest(name, known) or nearest(name, idle) or alone), UNKNOWN)
     elif isinstance(error, ValueError):
         yield Problem(loc, str(error))
     else:

@@ -64,6 +64,8 @@ def test_a_host_key_makes_a_host_key_and_sees_every_entity(host: Client) -> None
         ({"entity": "acme", "projects": ["x"], "host": True}, ["body", "projects"]),
         ({"entity": "acme", "expires_in_days": 0}, ["body", "expires_in_days"]),
         ({"entity": "acme", "prefix": "-x"}, ["body", "prefix"]),
+        ({"entity": "acme", "project": ["x"]}, ["body", "project"]),
+        ({"entity": "acme", "expires_in_day": 1}, ["body", "expires_in_day"]),
         ({"entity": "acme", "prefix": "longer than 8"}, ["body", "prefix"]),
     ],
 )

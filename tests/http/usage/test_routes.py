@@ -66,3 +66,11 @@ def test_what_is_wrong_is_named(host: Client, body: Any, loc: list[str]) -> None
 def test_a_tenant_is_refused_also_for_its_own(host: Client, method: str, path: str) -> None:
     tenant = host.platform.keys.create("acme").secret
     assert host.send(method, path, {"limit": "9"} if method == "PUT" else None, key=tenant).status == 403
+
+
+@pytest.mark.parametrize("misspelt", ["perod", "warn_a"])
+def test_a_budget_with_a_misspelt_member_is_refused_and_the_one_before_stays(host: Client, misspelt: str) -> None:
+    made = host.ok("PUT", f"{BUDGETS}/acme", {"limit": "1.00"})
+    answer = host.send("PUT", f"{BUDGETS}/acme", {"limit": "9", misspelt: "month"}, check=False)
+    assert (answer.status, answer.locs) == (422, [["body", misspelt]])
+    assert host.ok("GET", f"{BUDGETS}/acme") == made

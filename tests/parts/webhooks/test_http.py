@@ -38,6 +38,13 @@ def ask(platform: Platform) -> Client:
     return Client(platform, platform.keys.create("acme").secret)
 
 
+def test_a_misspelt_member_is_refused_with_the_nearest_name(ask: Client) -> None:
+    status, refused = ask("POST", "", {"url": "https://example.org/hook", "event": ["job.ended"]})
+    assert status in (400, 422)
+    assert "did you mean 'events'?" in json.dumps(refused)
+    assert ask("GET", "")[1]["data"] == []
+
+
 def test_a_tenant_looks_after_its_own(ask: Client, platform: Platform) -> None:
     status, made = ask("POST", "", {"url": "https://example.org/hook", "events": ["job.ended"]})
     assert status == 200

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from functools import partial
 
-from modelyard.formats.converter import structure
+from modelyard.formats.converter import structure_exactly
 from modelyard.http.interface import Auth
 from modelyard.http.interfaces import OPERATIONS
 from modelyard.http.keys.schemas import KeyCreate, KeyCreated, KeyObject, KeyPage, key_object
@@ -20,7 +20,7 @@ _OF_ENTITY = Parameter("entity", description="Only those of this entity.")
 def create_key(call: RouteCall) -> Response:
     """Make a key, and show its secret, this once."""
     call.require_host()
-    body = structure(KeyCreate, call.body, "body")
+    body = structure_exactly(KeyCreate, call.body, "body")
     with problems_at("body"):
         new = call.platform.keys.create(
             body.entity,

@@ -3,7 +3,7 @@
 from functools import partial
 
 from modelyard.errors import NotFound
-from modelyard.formats.converter import structure
+from modelyard.formats.converter import structure_exactly
 from modelyard.http.interface import Auth
 from modelyard.http.interfaces import OPERATIONS
 from modelyard.http.listing import PAGING, listed_page
@@ -40,7 +40,7 @@ def show_budget(call: RouteCall) -> Response:
 def set_budget(call: RouteCall) -> Response:
     """Let an entity, or one key of it, spend so much in total, or in each period. Idempotent."""
     call.require_host()
-    body = structure(BudgetCreate, call.body, "body")
+    body = structure_exactly(BudgetCreate, call.body, "body")
     with problems_at("body"):
         budget = call.platform.usage.set_budget(
             body.limit,

@@ -7,7 +7,7 @@ import attrs
 
 from modelyard.errors import InvalidInput
 from modelyard.formats.constraints import Length
-from modelyard.formats.converter import structure
+from modelyard.formats.converter import structure_exactly
 from modelyard.http.interface import Auth
 from modelyard.http.interfaces import OPERATIONS
 from modelyard.http.listing import NAMESPACE, PAGING, page_class, requested_page
@@ -76,7 +76,7 @@ def show_annotation(call: RouteCall) -> Response:
 
 def set_annotation(call: RouteCall) -> Response:
     """Replace the tags, the note, or both. Idempotent."""
-    body = structure(AnnotationChange, call.body, "body")
+    body = structure_exactly(AnnotationChange, call.body, "body")
     with problems_at("body"):
         changed = call.platform.annotations.set(call.params["subject"], tags=body.tags, note=body.note)
     return json_response(annotation_object(changed))

@@ -6,7 +6,7 @@ from functools import partial
 import attrs
 
 from modelyard.formats.constraints import NAME, Length
-from modelyard.formats.converter import structure
+from modelyard.formats.converter import structure_exactly
 from modelyard.http.interface import Auth
 from modelyard.http.interfaces import OPERATIONS
 from modelyard.http.listing import PAGING, listed_page, page_class
@@ -85,7 +85,7 @@ def _with_secret(made: NewWebhook) -> Response:
 
 def add_webhook(call: RouteCall) -> Response:
     """Post events to a URL from now on, and show the secret, this once."""
-    body = structure(WebhookCreate, call.body, "body")
+    body = structure_exactly(WebhookCreate, call.body, "body")
     with problems_at("body"):
         made = _of(call).add(body.url, events=body.events, trusted=body.trusted, entity=body.entity)
     return _with_secret(made)

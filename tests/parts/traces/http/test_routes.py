@@ -137,6 +137,9 @@ def test_objects_tables_and_files_are_read_back(client: Any) -> None:
     assert ask(client, "/refs/read_batch", refs=[ref, ref + "/key/b"]) == {"vals": [1, None]}
     refused = ask(client, "/obj/create", 409, obj={**PLACE, "object_id": "x", "val": 1, "expected_digest": "other"})
     assert "not the expected one" in refused["detail"]
+    for named in ({"digest": [made["digest"]]}, {"digests": []}):  # neither of them means all versions
+        (problem,) = ask(client, "/obj/delete", 422, object_id="Thing", **named)["detail"]
+        assert problem["loc"] == ["body", *named]
     assert ask(client, "/obj/delete", object_id="Thing") == {"num_deleted": 1}
     ask(client, "/obj/read", 404, object_id="Thing", digest="latest")
     rows = [{"n": at} for at in range(5)]

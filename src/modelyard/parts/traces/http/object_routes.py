@@ -7,7 +7,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from modelyard.domain.evaluation.objects import ObjectVersion
 from modelyard.errors import BodyTooLarge, InvalidInput, NotFound
-from modelyard.formats.converter import structure
+from modelyard.formats.converter import structure, structure_exactly
 from modelyard.http.interface import Auth
 from modelyard.http.message import Response, boundary_of, json_response, problems_at
 from modelyard.http.response_bodies import download
@@ -122,7 +122,7 @@ def _window(items: Iterator[T], limit: int | None, offset: int | None) -> Iterat
 
 def delete_object(call: RouteCall) -> Response:
     """Delete versions of an object, or all of them."""
-    body = structure(ObjectDeleteRequest, call.body, "body")
+    body = structure_exactly(ObjectDeleteRequest, call.body, "body")
     objects, place = call.platform.traces.objects, place_of(call, body.project_id)
     deleted = objects.delete(body.object_id, body.digests or (), **place)
     if not deleted:

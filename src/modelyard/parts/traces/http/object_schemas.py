@@ -111,7 +111,7 @@ class ObjectDeleteRequest:
 
     project_id: str = attrs.field(validator=PROJECT)
     object_id: str = attrs.field(validator=NAME)
-    digests: tuple[str, ...] | None = attrs.field(default=None, validator=Length(0, 1000))
+    digests: tuple[str, ...] | None = attrs.field(default=None, validator=Length(1, 1000))
 
 
 @attrs.frozen
