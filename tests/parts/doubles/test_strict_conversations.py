@@ -158,6 +158,28 @@ def test_an_empty_turn_of_the_assistant_at_the_end_and_an_empty_system_are_allow
     assert client.send("POST", "/v1/messages", body).status == 200
 
 
+BEGUN: Any = [{"type": "text", "text": "Yes,\n"}]
+
+
+@pytest.mark.parametrize(
+    ("messages", "place"),
+    [
+        (messages_body([("call", "a"), ("result", "a"), ("result", "a")])["messages"], "messages[2].content[1]"),
+        (messages_body([("call", "a"), ("result", "a"), ("user", "x"), ("result", "a")])["messages"], "[2].content[2]"),
+        ([{"role": "user", "content": "x"}, {"role": "assistant", "content": "Yes, "}], "messages[1].content"),
+        ([{"role": "user", "content": "x"}, {"role": "assistant", "content": BEGUN}], "messages[1].content"),
+    ],
+)
+def test_what_the_vendor_of_messages_alone_refuses_is_refused_at_its_place_and_may_be_allowed(
+    messages: Any, place: str, client: Client, lenient: Client
+) -> None:
+    body = {**messages_body([]), "messages": messages}
+    answer = client.send("POST", "/v1/messages", body, check=False)
+    says = answer.json["error"]["message"]
+    assert (answer.status, place in says, "strict_conversations=False" in says) == (400, True, True), says
+    assert lenient.send("POST", "/v1/messages", body, check=False).status == 200
+
+
 # ---- any history ---------------------------------------------------------------------------------------------------
 
 STEPS = st.lists(st.tuples(st.sampled_from(["user", "call", "result"]), st.sampled_from(["a", "b"])), max_size=7)

@@ -13,7 +13,8 @@ from modelyard.formats.json import dumps
 
 _ID = Length(1, 256)
 _MEDIA = Matching(r"image/[a-z0-9.+-]{1,32}", "must be a media type such as image/png")
-_BLANK = "must not be blank; the vendor refuses this, and Settings(strict_conversations=False) does not"
+_OPT_OUT = "; the vendor refuses this, and Settings(strict_conversations=False) does not"
+_BLANK = f"must not be blank{_OPT_OUT}"
 _BASE64 = Matching(r"[A-Za-z0-9+/]+={0,2}", "must be base64")
 
 
@@ -181,6 +182,23 @@ def _blanks(blocks: Sequence[object], *place: str | int) -> Iterator[Problem]:
             yield Problem((*place, at, "text"), _BLANK)
         if isinstance(block, ToolResultBlock) and isinstance(block.content, tuple):
             yield from _blanks(block.content, *place, at, "content")
+
+
+def vendors_refusals(turns: Sequence[Turn]) -> Iterator[Problem]:
+    """Yield a problem for each call that is answered twice in a turn, and for white space that ends a begun answer."""
+    for at, turn in enumerate(turns):
+        answered = set[str]()
+        for place, block in enumerate(turn.content):
+            if isinstance(block, ToolResultBlock):
+                if block.tool_use_id in answered:
+                    says = f"is answered before, too{_OPT_OUT}"
+                    yield Problem(("messages", at, "content", place, "tool_use_id"), says)
+                answered.add(block.tool_use_id)
+    if not turns or turns[-1].role != "assistant" or not (last := turns[-1].content):
+        return
+    text = last if isinstance(last, str) else last[-1].text if isinstance(last[-1], TextBlock) else ""
+    if text.strip() and text != text.rstrip():
+        yield Problem(("messages", len(turns) - 1, "content"), f"must not end in white space{_OPT_OUT}")
 
 
 def messages_of(system: str | Sequence[TextBlock] | None, turns: Sequence[Turn]) -> tuple[Message, ...]:
