@@ -100,8 +100,10 @@ _REASON = re.compile(
 )
 
 _TO = r"\s*(?:[-\u2010-\u2013\u2212~]|to|and|through|\.\.+)\s*"
+_UNIT = "(?:points?|pts?|stars?|marks?|\u2b50|\u2605)"
 _OUT_OF = re.compile(
-    rf"({NUMBER.pattern})\s*(?:points?|stars?|marks?)?\s*[(\[]?\s*(?:/|out\s+of)\s*(?:a\s+(?:possible|maximum)\s+)?\d"
+    rf"({NUMBER.pattern})\s*(?:{_UNIT}\s*,?\s*of\b|{_UNIT}?\s*[(\[]?\s*(?:\\?/|out\s+of|sur\b|von\b))\s*"
+    r"(?:a\s+(?:possible|maximum)\s+)?\d"
 )
 _RATED = re.compile(rf"\b(?:score|rating|grade)\s*[\"']?\s*[:=]\s*[\"'(\[]*\s*({NUMBER.pattern})", re.IGNORECASE)
 _ASIDE = re.compile(r"\([^()]{0,200}\)")
