@@ -1,12 +1,16 @@
 """A caller who leaves before the answer comes pays for what the server was asked, and for nothing that it was not."""
 
 import asyncio
+import json
+import socket
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from decimal import Decimal
 from typing import Any
 
+import attrs
 import httpx
 import pytest
 
@@ -199,3 +203,72 @@ def test_a_backend_that_asks_no_server_is_booked_as_before() -> None:
     with open_platform(backend=Slow()) as platform:
         asyncio.run(main(platform))
         assert booked(platform) == []
+
+
+COUNTED = {"usage": {"prompt_tokens": 900, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 300}}}
+ONE = {"token_ids": [5], "logprobs": {"content": [{"token": "hello", "logprob": -0.1}]}}
+
+
+def said(**more: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": {"content": "hello"}, **more}]}
+
+
+@contextmanager
+def stalled(*chunks: Any) -> Iterator[str]:
+    """A server that sends these chunks of an answer and no more, until the caller has left."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection, suppress(ConnectionError):
+            connection.recv(65536)
+            body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
+            connection.sendall(f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n{body}".encode())
+            while connection.recv(65536):
+                pass
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    with listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def first_three(platform: Any) -> None:
+    with platform.chat.stream(model="echo", messages=TEXT, max_tokens=50) as deltas:
+        for _ in zip(range(3), deltas, strict=False):
+            pass
+
+
+def first_three_on_a_loop(platform: Any) -> None:
+    async def main() -> None:
+        async with platform.chat.astream(model="echo", messages=TEXT, max_tokens=50) as deltas:
+            for _ in range(3):
+                await anext(deltas)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("ask", [first_three, first_three_on_a_loop])
+@pytest.mark.parametrize("details", [ONE, {}], ids=["token by token", "text alone"])
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [{"choices": [], **COUNTED}, *[said()] * 3],
+        [{"type": "message_start", "message": COUNTED}, *[said()] * 3],
+        [said() | COUNTED, said(), said()],
+        [said() | COUNTED] * 3,
+    ],
+    ids=["before", "in an object", "with the first", "with each"],
+)
+def test_whoever_leaves_amid_an_answer_pays_for_what_the_server_has_counted(
+    chunks: Any, details: Any, ask: Callable[[Any], None]
+) -> None:
+    given = [one | {"choices": [choice | details for choice in one.get("choices", [])]} for one in chunks]
+    can = VLLM if details else attrs.evolve(VLLM, token_ids=False, logprobs=False, top_logprobs=0)
+    with stalled(*given) as url, backend_at(url, can) as backend, open_platform(backend=backend) as platform:
+        ask(platform)
+        (row,) = platform.usage.list()
+    shown = 3 if details else 4  # of fifteen letters, four are estimated
+    assert (row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.estimated) == (900, shown, 300, True)

@@ -379,7 +379,7 @@ class Exchange(Attempts):
             return ()
         chunks = read_values(event)
         try:
-            deltas = [delta for chunk in chunks for delta in reader.take(chunk, event)]
+            deltas = reader.with_usage([delta for chunk in chunks for delta in reader.take(chunk, event)])
         finally:
             for chunk in chunks:
                 self._failed(chunk)

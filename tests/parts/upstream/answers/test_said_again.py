@@ -34,7 +34,7 @@ def read(either: Any, url: str, **fields: Any) -> tuple[str, str, list[tuple[str
         deltas = either(backend, streamed=True, **fields)
     choice = fold_choice(0, deltas, True)
     calls = [(call.name, call.arguments) for call in choice.message.tool_calls]
-    (usage,) = [delta.usage for delta in deltas if delta.usage is not None]
+    usage = [delta.usage for delta in deltas if delta.usage is not None][-1]
     reasoning = "".join(delta.reasoning for delta in deltas)
     return choice.message.text, reasoning, calls, choice.finish_reason, usage.completion_tokens
 

@@ -100,7 +100,7 @@ class AnswerReader:
 
     def take_texts(self, events: Sequence[bytes], start: int) -> list[Delta]:
         """Return the deltas of the events from `start` on that need not be parsed; the first other event ends them."""
-        return self._texts.take_unparsed(events, start)
+        return [] if self._usage.reported else self._texts.take_unparsed(events, start)
 
     def take(self, chunk: Any, event: bytes = b"") -> list[Delta]:
         """Return the deltas of a chunk, or of a whole answer. `event` is what the chunk was parsed from.
@@ -165,10 +165,22 @@ class AnswerReader:
                 )
         return deltas
 
+    def with_usage(self, deltas: list[Delta]) -> list[Delta]:
+        """Return the deltas with what the server has reported so far, for a caller who leaves after them."""
+        if not deltas or self.complete or not self._usage.reported:
+            return deltas
+        usage, produced = self.usage(), self._produced
+        usage = attrs.evolve(usage, completion_tokens=max(usage.completion_tokens, produced), estimated=True)
+        return [*deltas[:-1], attrs.evolve(deltas[-1], usage=usage)]
+
+    @property
+    def _produced(self) -> int:
+        return sum(choice.estimate for choice in self._choices)
+
     def usage(self) -> Usage:
         """Return the usage so far, estimated where it was not reported."""
-        produced = sum(choice.estimate for choice in self._choices)
-        return self._usage.usage(_prompt_tokens(self._request), produced, sum(choice.shown for choice in self._choices))
+        shown = sum(choice.shown for choice in self._choices)
+        return self._usage.usage(_prompt_tokens(self._request), self._produced, shown)
 
     @property
     def costs(self) -> bool:
