@@ -230,6 +230,13 @@ def _item(read: _Choice | RecordedMessage) -> Message | SampledChoice:
     return SampledChoice(read.message, read.finish_reason, logprobs, read.ids, read.prompt_token_ids)
 
 
+def choice_of(value: Any) -> SampledChoice:
+    """Read the choice of a recorded answer. Raises `InvalidInput`."""
+    read = _item(structure_exactly(_Choice, value))
+    assert isinstance(read, SampledChoice)
+    return read
+
+
 def _spelled_ids(entries: tuple[_Token, ...]) -> tuple[int, ...]:
     numbers = [entry.token.removeprefix(TOKEN_ID) for entry in entries if entry.token.startswith(TOKEN_ID)]
     known = numbers and len(numbers) == len(entries) and all(n.isascii() and n.isdigit() for n in numbers)
