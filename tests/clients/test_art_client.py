@@ -159,9 +159,7 @@ async def registered(
 ) -> AsyncIterator[Any]:
     """The client's backend, and its models of these names."""
     backend = kind(api_key=place.key, base_url=f"{place.root}/v1")
-    models = [
-        trainable(name=name, project="proj", base_model=base_model, base_path=str(folder)) for name in names
-    ]
+    models = [trainable(name=name, project="proj", base_model=base_model, base_path=str(folder)) for name in names]
     async with AsyncExitStack() as opened:
         opened.push_async_callback(backend.close)
         for model in models:

@@ -122,11 +122,15 @@ class _Logprobs:
     content: tuple[_Token, ...] | None = None
 
 
+_OF_CLIENTS = ("art_completion_tokens", "art_completion_logprobs")
+"""What the RL client keeps in a choice for itself, besides the same under their usual names."""
+
+
 @attrs.frozen
 class _Choice:
     IGNORED: ClassVar[Any] = _OfServers(
         ("message", "finish_reason", "logprobs", "token_ids", "prompt_token_ids"),
-        ("index", "stop_reason", "native_finish_reason", "prompt_logprobs"),
+        ("index", "stop_reason", "native_finish_reason", "prompt_logprobs", *_OF_CLIENTS),
     )
 
     message: Message = attrs.field(metadata={"parser": _read_answer})
