@@ -126,7 +126,7 @@ def test_the_reward_rises_step_by_step(live: Any, served: Any) -> None:
         rewards = []
         for round_ in range(3):
             groups = await rolled_out(served, model, by_chat, round_)
-            result = await backend.train(model, groups, learning_rate=1e-4)
+            await backend.train(model, groups, learning_rate=1e-4)
             rewards.append(sum(trajectory.reward for group in groups for trajectory in group.trajectories))
         await model.delete_checkpoints()
         return rewards
