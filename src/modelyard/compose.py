@@ -70,7 +70,7 @@ def open_platform(
     `CompletionBooked`. Your own `store` or `artifacts` replaces the default; you close it yourself. `artifacts` may
     also be a folder or the address of an object store, such as "s3://bucket/prefix", whose credentials come from its
     environment variables. `parts` are the optional capabilities, by default `modelyard.parts.STANDARD`: a part of
-    your own goes into `parts=[*STANDARD, MINE]`. Nothing else is read from the environment and no thread is started.
+    your own goes into `parts=[*STANDARD, MINE]`. Else only parts read the environment, and no thread is started.
 
     Raises `InvalidInput`, `StoreCorrupt`, `StoreTooNew`, `StoreBusy`, `StoreError`, `MissingExtra`.
     """
@@ -99,7 +99,7 @@ def open_platform(
         settings=settings or Settings(),
         project=project,
         parts=parts,
-        job_types=deferred(lambda: job_types.job_types_of(parts)),
+        job_types=deferred(lambda: job_types.job_types_of(parts, runtime.tell if runtime.listeners else None)),
         engines=engines,
     )
     close_store: Callable[[], None] = opened_store.close if store is None else opened_store.sync

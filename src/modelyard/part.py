@@ -160,6 +160,12 @@ class Part:
     comes with an example. `trained` prepares what is recorded at the end of a training job; the names of
     its artifacts are added to the list that it gets. `trajectories` reads trajectories that clients send in a form of
     its own, besides the usual one.
+
+    `on_event` is called in the transaction in which something happens, with what has happened: the `Job` or the
+    `EvaluationRun` that has ended, the `Promotion` that has moved an alias, the `Budget` of which it is time to warn.
+    What it raises undoes the transaction, which may run again and may have to stay with one entity: the records that
+    it writes are declared with `domain=("entity", "entity")`. `upkeep` is called each second while a platform is
+    served, and by each worker, in a thread of its own.
     """
 
     name: str
@@ -179,6 +185,8 @@ class Part:
     notes: "Callable[[Platform], Notes] | None" = None
     trained: "Callable[[Runtime, Job, list[str]], TrainedRecord | None]" = _no_trained_record
     trajectories: "Callable[[], Callable[[Any], Trajectory]] | None" = None
+    on_event: "Callable[[Runtime, Tx, object], None] | None" = None
+    upkeep: "Callable[[Runtime], None] | None" = None
 
 
 def standard_parts() -> Sequence[Part]:

@@ -388,7 +388,8 @@ class Capabilities:
     earlier turns. `embedding_size` is how many numbers an embedding has, 0 for a model that makes none (`Embedder`),
     and `embedding_dimensions` means that a request may ask for fewer. `completions` is False for a model that only
     embeds. `prompts` means that it continues a `prompt`, be it a string or token ids, instead of messages, and
-    `prompt_logprobs` that it has the log-probabilities of the prompt's tokens.
+    `prompt_logprobs` that it has the log-probabilities of the prompt's tokens. With `strict_conversations` the platform
+    refuses conversations that a vendor would, unless its settings say otherwise.
     """
 
     parameters: frozenset[str] = frozenset()
@@ -410,6 +411,7 @@ class Capabilities:
     completions: bool = True
     prompts: bool = False
     prompt_logprobs: bool = False
+    strict_conversations: bool = False
 
 
 @attrs.frozen
@@ -419,7 +421,8 @@ class ServedModel:
     `entry` is the catalogue entry that prices it; its id differs when the host listed the model under another name. A
     trained model adds one checkpoint; `open_file` opens its files for reading, and raises `ArtifactMissing`. `threads`
     are those in which a backend that is called on an event loop may block, on the caller's account. `headers` are for a
-    backend that asks another server, such as `traceparent`.
+    backend that asks another server, such as `traceparent`. Such a backend calls `on_sent(True)` once the server has
+    the request, and `on_sent(False)` if it failed: a caller who leaves meanwhile pays for the prompt, as the host does.
     """
 
     base_model: str
@@ -428,6 +431,7 @@ class ServedModel:
     open_file: Callable[[str], BinaryIO] | None = attrs.field(default=None, eq=False)
     threads: TenantThreads | None = attrs.field(default=None, eq=False, repr=False)
     headers: Mapping[str, str] = attrs.field(factory=dict, eq=False, repr=False)
+    on_sent: Callable[[bool], object] = attrs.field(default=bool, eq=False, repr=False)
 
 
 Deltas = Delta | Sequence[Delta]

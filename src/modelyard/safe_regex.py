@@ -1,7 +1,7 @@
 r"""Simple regular expressions as a syntax tree: match a string, and make a short string that matches. A client's
 pattern is never compiled: matching here tracks sets of positions, so it takes polynomial time, within a budget.
-Supported are literals, classes, `. ^ $ | ( ) (?: )`, the quantifiers, the escapes `\d \w \s` and their opposites, and
-`\b`; everything else raises `PatternError`."""
+Supported are literals, classes, `. ^ $ | ( ) (?: )`, named groups, look-arounds, the quantifiers, the escapes `\d`,
+`\w`, `\s` and their opposites, and `\b`; everything else raises `PatternError`."""
 
 import re
 from collections.abc import Callable
@@ -74,6 +74,28 @@ class Boundary:
 
 
 @attrs.frozen
+class LookAround:
+    """What must, or must not, follow or, if it looks behind, come before."""
+
+    part: "Node"
+    behind: bool
+    negated: bool
+
+    def size(self, more: int) -> int:
+        return 0
+
+    def text(self, more: int) -> str:
+        return ""
+
+    def ends(self, text: str, starts: frozenset[int], spend: Spend) -> frozenset[int]:
+        if self.behind:
+            found = starts & self.part.ends(text, frozenset(range(len(text) + 1)), spend)
+        else:
+            found = frozenset(at for at in starts if self.part.ends(text, frozenset((at,)), spend))
+        return starts - found if self.negated else found
+
+
+@attrs.frozen
 class Concatenation:
     parts: "tuple[Node, ...]"
 
@@ -136,7 +158,7 @@ class Repetition:
         return found
 
 
-Node = CharacterSet | Anchor | Boundary | Concatenation | Alternation | Repetition
+Node = CharacterSet | Anchor | Boundary | LookAround | Concatenation | Alternation | Repetition
 
 
 def matches(node: Node, text: str, spend: Spend) -> bool:
@@ -167,6 +189,7 @@ _CLASSES = {"d": _DIGITS, "w": _WORD, "s": _SPACE}
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v"}
 _BRACES = re.compile(r"\{([0-9]+)(?:(,)([0-9]+)?)?\}")
 _CODE = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})")
+_GROUP = re.compile(r"\((?:\?(?:(<?[=!])|:|P?<[A-Za-z_]\w*>)|(?!\?))")
 _QUANTIFIERS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
@@ -211,7 +234,7 @@ class _Reader:
         bounds = self.bounds()
         if bounds is None:
             return node
-        if isinstance(node, Anchor | Boundary):
+        if isinstance(node, Anchor | Boundary | LookAround):
             raise self.unknown("a repeated anchor")
         self.take("?")  # a lazy quantifier matches the same texts
         least, most = bounds
@@ -249,9 +272,10 @@ class _Reader:
         return CharacterSet(((character, character),))
 
     def group(self) -> Node:
-        if not self.take("(?:") and self.take("(?"):
+        opening = _GROUP.match(self.pattern, self.at)
+        if opening is None:
             raise self.unknown("an extension (?")
-        self.take("(")
+        self.at, look = opening.end(), opening[1]
         self.nesting += 1
         if self.nesting > MAX_NESTING:
             raise self.unknown("too many nested groups")
@@ -259,7 +283,7 @@ class _Reader:
         self.nesting -= 1
         if not self.take(")"):
             raise self.unknown("an unclosed group")
-        return node
+        return LookAround(node, "<" in look, "!" in look) if look else node
 
     def escape(self) -> Node:
         if self.take("b"):

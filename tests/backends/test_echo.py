@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modelyard import open_platform
 from modelyard.backends import echo
 from modelyard.backends.deltas import one_by_one
 from modelyard.backends.echo import EchoBackend
@@ -26,7 +27,7 @@ from modelyard.domain.completion import (
     ToolChoice,
     ToolMode,
 )
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, UnsupportedParameter
 from modelyard.platform.chat.assembly import fold_choice
 from modelyard.protocols import ServedModel
 
@@ -148,3 +149,13 @@ def test_a_word_of_megabytes_is_an_answer_of_many_tokens() -> None:
     assert said.tokens == 2**20 // echo.LONGEST
     assert len(deltas("x" * 2**20, max_tokens=10**6, streamed=True)) == said.tokens
     assert len(deltas("x" * 2**20, max_tokens=3)[0].text) == 3 * echo.LONGEST
+
+
+@pytest.mark.parametrize("option", [{"min_tokens": 3}, {"ignore_eos": True}])
+def test_what_would_make_an_echo_longer_is_refused_by_name(option: Any) -> None:
+    with open_platform(backend=EchoBackend()) as platform:
+        for more in ({}, {"response_format": {"type": "json_object"}}):
+            with pytest.raises(UnsupportedParameter, match=f"{next(iter(option))}.*does not support"):
+                platform.chat.complete(model="echo", messages="hi", **option, **more)
+        off: Any = {"min_tokens": 0, "ignore_eos": False}
+        assert platform.chat.complete(model="echo", messages="hi", **off).text == "hi"

@@ -144,6 +144,15 @@ def test_a_model_is_made_and_trained_by_each_method(tmp_path: Path) -> None:
         file.write_text(json.dumps(row) + "\n")
         words = ("--base-model", "tabular-mini", "-o", "learning_rate=0.0001", "--store", store)
         assert f"games/bot is at step {step}" in call("train", method, "games/bot", file, *words).stdout
+    marked = tmp_path / "marked.jsonl"
+    marked.write_bytes(b"\xef\xbb\xbf" + (tmp_path / "rl.jsonl").read_bytes())
+    (tmp_path / "broken.jsonl").write_text("{oops\n")
+    for file, said in (
+        (marked, "line.1: must not begin with a byte order mark"),
+        ("broken.jsonl", "line.1: is not valid JSON"),
+    ):
+        shown = call("train", "rl", "games/bot", tmp_path / file, "--store", store, status=1)
+        assert said in shown.output
     waits = call("train", "sft", "games/bot", tmp_path / "sft.jsonl", "--store", store, "--no-wait").stdout.strip()
     assert [job["id"] for job in rows("jobs", "list", "--store", store, "--status", "queued")] == [waits]
     wrong = call("train", "sft", "games/bot", tmp_path / "sft.jsonl", "--store", store, "-o", "rate=1", status=2)

@@ -110,6 +110,7 @@ def test_every_resource_is_listed_with_its_methods() -> None:
         "threads",
         "observer",
         "tracing",
+        "upkeep",
     }
     assert {path.split(".")[1] for path in resources} == resources_of - opened_with
 

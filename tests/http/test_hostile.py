@@ -195,7 +195,8 @@ def test_data_at_fault_is_refused_and_leaves_nothing(client: Any, everything: An
     def check(raw: bytes) -> None:
         before = everything()
         answer = client.send(route.method, sample(route), raw=raw, query="project=p&name=d", check=False)
-        assert 400 <= answer.status < 500
+        least = 200 if route.body is Body.EXPORT else 400  # of an export what can be read is read, here no span
+        assert least <= answer.status < 500
         assert everything() == before
         assert list(client.platform._runtime.artifacts.names()) == []
 

@@ -29,6 +29,8 @@ OBJECTS = st.one_of(st.fixed_dictionaries({"tone": st.booleans(), "facts": NUMBE
 MIXED = st.one_of(VERDICTS, NUMBERS, st.just("words"), st.just(OSError("no network")))
 SCORERS = {"verdict": VERDICTS, "number": NUMBERS, "object": OBJECTS, "mixed": MIXED}
 
+NUMBERS_OF_ANY_KIND = (MetricKind.BINARY, MetricKind.CONTINUOUS)
+
 Answers = Sequence[tuple[int, Sequence[Mapping[str, Any] | None]]]
 """For each row its question, of which several may be the same, and for each trial what the scorers say; None where the
 model fails."""
@@ -130,7 +132,7 @@ def recounted(lines: Sequence[Mapping[str, Any]], metric: str, kind: MetricKind 
                 outcomes["model_errors"] += 1
             elif reply == "scorer_errors":
                 outcomes["scorer_errors"] += 1
-            elif kind is not None and kind_of(value) is kind:
+            elif kind is not None and kind_of(value) in ([kind] if kind is MetricKind.TEXT else NUMBERS_OF_ANY_KIND):
                 outcomes["scored"] += 1
                 numbers.append(value)
             else:
@@ -203,7 +205,8 @@ def test_a_runs_summary_report_export_and_results_say_the_same(
 def check_stats(found: Mapping[str, Any], one: MetricSummary, values: Sequence[Any], alone: bool) -> None:
     """What is shown of a leaf: that of the trials, and of the report where each row is `alone`, with one trial."""
     bools = [value for value in values if kind_of(value) is MetricKind.BINARY]
-    numbers = [value for value in values if kind_of(value) is MetricKind.CONTINUOUS]
+    numbers = [value for value in values if kind_of(value) in NUMBERS_OF_ANY_KIND]
+    numbers = numbers if len(numbers) > len(bools) else []
     assert (found["pass_true_count"], found["pass_known_count"]) == (sum(bools), len(bools))
     assert found["numeric_count"] == len(numbers)
     assert found["numeric_mean"] == (pytest.approx(statistics.fmean(numbers)) if numbers else None)

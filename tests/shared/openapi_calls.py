@@ -24,6 +24,7 @@ from modelyard.http.message import PROTOBUF
 from modelyard.http.route import Body, Parameter, Route, function_of
 from modelyard.platform.platform import Platform
 from modelyard.testing import ManualClock
+from part_tests import in_common
 from tinker_messages import forward_backward
 
 SOURCE = Path(openapi.__file__).parents[1]
@@ -157,6 +158,8 @@ def record() -> dict[Path, dict[str, Any]]:
         recorder.send("POST", f"{V1}/traffic-datasets/{collection}/cancel")
         recorder.send("GET", f"{V1}/traffic-datasets")
         _commands(recorder, platform)
+        for record_part in in_common("record").values():
+            record_part(recorder, platform)
     return {file: dict(sorted(found.items())) for file, found in recorder.examples.items()}
 
 

@@ -208,7 +208,7 @@ def test_a_file_of_before_is_opened_without_a_part_and_with_it_again(tmp_path: P
         assert set(store.other_tables()) == tables
     with closing(SqliteStore(path, RECORDS)) as store:
         assert {table: len(rows) for table, rows in rows_of(store, RECORDS).items()} == {
-            table: len(rows) for table, rows in contents_of(NEWEST).items()
+            table: len(contents_of(NEWEST).get(table, ())) for table in (record.table for record in RECORDS)
         }
         assert store.other_tables() == ["notes"]
 

@@ -51,10 +51,14 @@ CERTAIN = Capabilities(
     reasoning=True,
     embedding_size=256,
     embedding_dimensions=True,
+    strict_conversations=True,
 )
 """A text of probability 1 does not depend on any sampling parameter, so all are supported."""
 
-_ECHO = attrs.evolve(CERTAIN, prompts=True, prompt_logprobs=True)
+_LENGTHS = {"min_tokens", "ignore_eos"}
+"""What is not honoured: an echo is as long as what it repeats."""
+
+_ECHO = attrs.evolve(CERTAIN, parameters=CERTAIN.parameters - _LENGTHS, prompts=True, prompt_logprobs=True)
 
 
 class EchoBackend:
@@ -85,7 +89,7 @@ class EchoBackend:
         return self._entries
 
     def capabilities(self, model: str) -> Capabilities:
-        """Return what a text of probability 1 trivially supports."""
+        """Return what a text of probability 1 trivially supports: all but what would make it longer."""
         return _ECHO
 
     def prompt_tokens(self, request: CompletionRequest, model: ServedModel) -> int:

@@ -7,6 +7,7 @@ import click
 
 from modelyard.cli.terminal import StoreName, json_option, opened_or_empty, show, store_option
 from modelyard.domain.completion import Message, Role
+from modelyard.formats.chat.bounds import is_unicode
 from modelyard.formats.converter import unstructure
 from modelyard.platform.chat.request import ChatOptions
 from modelyard.report.table import printable
@@ -32,7 +33,7 @@ def ask(
     as_json: bool,
 ) -> None:
     """Ask MODEL for one completion, shown as it is made. Without PROMPT, it is read from standard input."""
-    text = " ".join(prompt) or sys.stdin.read().rstrip("\n")
+    text = _checked(" ".join(prompt)) or _standard_input().rstrip("\n")
     messages = (
         [Message(Role.USER, text)] if system is None else [Message(Role.SYSTEM, system), Message(Role.USER, text)]
     )
@@ -51,6 +52,22 @@ def ask(
             sys.stdout.write("\n".join(map(printable, delta.text.split("\n"))))
             sys.stdout.flush()
     click.echo()
+
+
+def _checked(text: str) -> str:
+    if not is_unicode(text):
+        raise click.BadParameter("is not text: it has bytes that are not UTF-8; convert it, as `iconv` does")
+    return text
+
+
+def _standard_input() -> str:
+    """Read standard input, in its encoding. Raises an error that names the first byte that is not text."""
+    data = sys.stdin.buffer.read()
+    try:
+        return data.decode(sys.stdin.encoding)
+    except UnicodeDecodeError as wrong:
+        says = f"standard input is not {sys.stdin.encoding}: byte {wrong.start} is {data[wrong.start]:#04x}"
+        raise click.ClickException(f"{says}; convert it, as `iconv -f latin1 -t utf-8` does") from None
 
 
 @click.command()

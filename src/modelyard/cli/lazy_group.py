@@ -1,7 +1,9 @@
 """A group of commands that are loaded when they are used, so that help and completion answer at once."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Any
 
 import click
@@ -52,7 +54,13 @@ class LazyGroup(Group):
         self.sections, self.children, self._parts = sections, children, parts
 
     def make_context(self, *arguments: Any, **options: Any) -> click.Context:
-        """Make the context of the group, from which its commands know the parts."""
+        """Make the context of the group, from which its commands know the parts.
+
+        From then on a character that the terminal's encoding lacks is shown by its code, as `\\xe9`.
+        """
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
         context = super().make_context(*arguments, **options)
         context.meta[PARTS] = self._parts
         return context

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
@@ -86,9 +85,8 @@ def _train(
             platform.models.create(
                 name, project=project or None, entity=entity or None, base_model=base_model, return_existing=True
             )
-        rows = _groups(data) if kind == JobKind.RL else data
         try:
-            job = platform.training.submit(kind, model, rows, dict(options))
+            job = platform.training.submit(kind, model, data, dict(options))
         except TypeError as wrong:  # an option that the method lacks, or a value of another type
             raise click.UsageError(str(wrong)) from wrong
         if no_wait:
@@ -100,8 +98,3 @@ def _train(
             raise click.ClickException(f"{failed}; modelyard jobs show {job.id} shows all") from failed
     metrics = "  ".join(f"{name} {value:.4g}" for name, value in sorted(checkpoint.metrics.items()))
     click.echo(f"{model} is at step {checkpoint.step}  {metrics}".rstrip())
-
-
-def _groups(data: str) -> Any:
-    with Path(data).open(encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines if line.strip()]

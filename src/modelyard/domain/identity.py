@@ -18,7 +18,7 @@ def check_name(value: str, *loc: str | int) -> str:
     """Check that a value is a name: 1 to 128 of `[A-Za-z0-9._-]`, not dots only. Raises `InvalidInput` at `loc`."""
     if not isinstance(value, str) or not NAME.fullmatch(value):
         raise InvalidInput([Problem(loc, "must be 1 to 128 characters of A-Z a-z 0-9 . _ - and not dots only")])
-    return value
+    return value if type(value) is str else str.__str__(value)  # of an enum, the text itself
 
 
 @quick_init

@@ -116,6 +116,10 @@ class ModelName:
 MAX_METRIC = 128
 
 
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**63
+
+
 @attrs.frozen
 class Retention:
     """The rules by which a model's checkpoints are kept. A checkpoint that no rule keeps is removed; without any rule
@@ -144,8 +148,8 @@ class Retention:
         fits = best == (None, None) or (None not in best and 1 <= len(self.metric or "") <= MAX_METRIC)
         longest = timedelta.max.total_seconds()
         return [
-            ("keep_last", self.keep_last is None or self.keep_last >= 1, "must be 1 or more"),
-            ("keep_best", fits and (self.keep_best is None or self.keep_best >= 1), metric),
+            ("keep_last", self.keep_last is None or _is_count(self.keep_last), "must be 1 or more"),
+            ("keep_best", fits and (self.keep_best is None or _is_count(self.keep_best)), metric),
             ("ttl", self.ttl is None or 0 < self.ttl <= longest, "must be more than 0"),
         ]
 

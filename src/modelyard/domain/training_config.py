@@ -137,7 +137,8 @@ class BatchedConfig(TrainingConfig):
     epochs: int = 1
 
     def _problems(self) -> list[Problem]:
-        fits = self.batch_size == "auto" or self.batch_size >= 1
+        size: object = self.batch_size
+        fits = size == "auto" or (isinstance(size, int) and size >= 1)
         wrong_size = [] if fits else [Problem(("batch_size",), "must be 1 or more, or 'auto'")]
         repeated = 1 <= self.epochs <= MAX_EPOCHS
         wrong_epochs = [] if repeated else [Problem(("epochs",), f"must be from 1 to {MAX_EPOCHS}")]

@@ -72,7 +72,10 @@ def unstructure(value: Any) -> Any:
     `structure` restores. So an answer class declares `x: str | None` for a member that may be null, and
     `x: str | None = None` for one that is left out instead. Times are written in UTC with microseconds and a Z, dates
     as YYYY-MM-DD, Decimals as text, enums as their values, and frozensets as sorted lists."""
-    return _LENIENT[0].unstructure(value)
+    try:
+        return _LENIENT[0].unstructure(value)
+    except RecursionError:
+        raise InvalidInput.at(msg="is nested too deeply, or contains itself", type="json_invalid") from None
 
 
 def unstructure_filled(value: Any) -> Any:

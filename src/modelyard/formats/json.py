@@ -6,9 +6,10 @@ it needless, so an ordinary body pays very little for all of them."""
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import accumulate
-from typing import Any, Never
+from types import MappingProxyType, NoneType
+from typing import Any, Never, cast
 
 from modelyard.errors import InvalidInput
 
@@ -59,6 +60,24 @@ def loads(
         return value if end == len(text) else decoder.decode(text)
     except _RefusedNumber as error:
         raise InvalidInput.at(*at, *_place_of_mark(raw), msg=str(error), type="json_invalid") from None
+    except _Refused as error:
+        raise InvalidInput.at(*at, msg=str(error), type="json_invalid") from None
+    except json.JSONDecodeError as error:
+        message = f"is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        raise InvalidInput.at(*at, msg=message, type="json_invalid") from None
+    except (RecursionError, MemoryError):
+        raise InvalidInput.at(*at, msg="is too large to be parsed", type="json_invalid") from None
+
+
+def loads_leniently(raw: bytes, *, at: tuple[str | int, ...] = (), max_depth: int, max_structure: int) -> object:
+    """Parse one JSON text of which nothing should be lost. Raises `InvalidInput` for what is not JSON, too deep or too
+    wide. What is not UTF-8, and half of a surrogate pair, become U+FFFD, NaN and infinities their names, and integers
+    beyond 64 bits floats; of a key that occurs twice the last one counts."""
+    try:
+        if len(raw) > max_structure or _openings(raw) > max_depth:
+            _check_structure(raw, max_depth, max_structure)
+        whole = _ESCAPE.sub(lambda escape: b"\\ufffd" if escape[1] else escape[0], raw) if b"\\" in raw else raw
+        return _LENIENT.decode(whole.decode(errors="replace").removeprefix("\ufeff"))
     except _Refused as error:
         raise InvalidInput.at(*at, msg=str(error), type="json_invalid") from None
     except json.JSONDecodeError as error:
@@ -137,6 +156,10 @@ def _constant(_: str) -> Never:
     raise _RefusedNumber("has NaN or Infinity, which are not JSON; send null or a number")
 
 
+def _constant_refused(name: str) -> Never:
+    raise ValueError(f"{name} is not JSON")
+
+
 def _float(text: str) -> float:
     value = float(text)
     if math.isinf(value):
@@ -148,6 +171,15 @@ def _int(text: str) -> int:
     if len(text) > 20 or int(text) not in INT64:
         raise _RefusedNumber("has an integer beyond 64 bits")
     return int(text)
+
+
+def _any_float(text: str) -> float | str:
+    value = float(text)
+    return value if math.isfinite(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _any_int(text: str) -> float | str:
+    return int(text) if len(text) <= 20 and int(text) in INT64 else _any_float(text)
 
 
 _MARK = object()
@@ -183,9 +215,22 @@ def _place(value: object, wanted: Callable[[object], bool]) -> tuple[str | int, 
 
 _PLAIN = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
 _CAREFUL = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant, parse_float=_float, parse_int=_int)
+_LENIENT = json.JSONDecoder(parse_constant=str, parse_float=_any_float, parse_int=_any_int)
 _MARKING = json.JSONDecoder(
     object_pairs_hook=_object, parse_constant=_marked(_constant), parse_float=_marked(_float), parse_int=_marked(_int)
 )
+
+
+def is_json(text: str) -> bool:
+    """Return whether any parser of JSON reads the text: no number is too large, and a key may occur twice."""
+    try:
+        _ANY.decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+_ANY = json.JSONDecoder(parse_constant=_constant_refused, parse_float=str, parse_int=str)
 
 
 def _plain(value: object) -> dict[Any, Any]:
@@ -205,21 +250,54 @@ def dumps(value: object) -> bytes:
 def checked_dumps(value: object, *, at: tuple[str | int, ...] = ()) -> bytes:
     """Return what `dumps` does for a value of the host, after checking that `loads` can read it back. Raises
     `InvalidInput` at the place `at`."""
+    return written(value, at)[0]
+
+
+def as_json(value: Any, *, at: tuple[str | int, ...] = ()) -> Any:
+    """Return the JSON data that `checked_dumps` writes for a value: the value itself, unless its types or the names of
+    members are others, such as a subclass of `float` or numbers as names. Raises `InvalidInput`."""
+    return written(value, at)[1]
+
+
+def written(value: object, at: tuple[str | int, ...]) -> tuple[bytes, Any]:
+    """Return what `checked_dumps` and `as_json` return."""
     try:
         raw = dumps(value)
         if len(raw) > MAX_STRUCTURE or _openings(raw) > MAX_DEPTH:
             _check_structure(raw, MAX_DEPTH, MAX_STRUCTURE)
         _check_escapes(raw)
-    except ValueError as error:
-        circular = str(error).startswith("Circular")
-        place = None if circular else _place(value, lambda part: type(part) is float and not math.isfinite(part))
-        says = f"cannot be kept as JSON: {error}" if place is None else "must be a finite number"
+    except (_Refused, TypeError, ValueError, RecursionError) as error:
+        endless = isinstance(error, RecursionError) or str(error).startswith("Circular")
+        place = None if endless else _place(value, _is_unfit)
+        finite = place is not None and isinstance(error, ValueError)
+        says = "must be a finite number" if finite else f"cannot be kept as JSON: {error}"
         raise InvalidInput.at(*at, *(place or ()), msg=says, type="json_invalid") from None
-    except (_Refused, TypeError, RecursionError) as error:
-        raise InvalidInput.at(*at, msg=f"cannot be kept as JSON: {error}", type="json_invalid") from None
+    if not _is_plain(value):
+        return raw, loads(raw, at=at)
     if _has_suspicious_number(raw):
         loads(raw, at=at)
-    return raw
+    return raw, value
+
+
+def _is_unfit(value: object) -> bool:
+    if isinstance(value, str):
+        return any("\ud800" <= one <= "\udfff" for one in value)
+    return not (math.isfinite(value) if isinstance(value, float) else isinstance(value, int | NoneType))
+
+
+def _is_plain(value: object) -> bool:
+    kind, parts = type(value), cast("Any", value)
+    if kind in (dict, MappingProxyType):
+        return _NAMES.issuperset(map(type, parts)) and _all_plain(parts.values())
+    return kind in _SCALARS or (kind in (list, tuple) and _all_plain(parts))
+
+
+def _all_plain(values: Collection[object]) -> bool:
+    return _SCALARS.issuperset(map(type, values)) or all(map(_is_plain, values))
+
+
+_SCALARS = frozenset({str, int, float, bool, NoneType})
+_NAMES = frozenset({str})
 
 
 def without_nulls(row: Any) -> Any:

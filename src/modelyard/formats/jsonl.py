@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 from modelyard.errors import InvalidInput
-from modelyard.formats.json import checked_dumps, loads
+from modelyard.formats.json import loads, written
 from modelyard.formats.json_stream import CHUNK
 
 MAX_ROW = 16 * 2**20
@@ -35,10 +35,15 @@ def read_dumped(file: BinaryIO, wanted: Callable[[int], bool]) -> Iterator[tuple
 
 def dump_row(row: Any, number: int) -> bytes:
     """Return the line of a row. Raises `InvalidInput` at ("rows", `number`) unless it is a JSON object that fits."""
-    line = checked_dumps(_object(row, "rows", number), at=("rows", number)) + b"\n"
-    if len(line) > MAX_ROW:
+    return written_row(row, number)[0]
+
+
+def written_row(row: Any, number: int) -> tuple[bytes, Mapping[str, Any]]:
+    """Return the line that `dump_row` does, and the JSON data in it."""
+    line, data = written(_object(row, "rows", number), at=("rows", number))
+    if len(line) >= MAX_ROW:
         raise InvalidInput.at("rows", number, msg=f"must not be longer than {MAX_ROW} bytes as JSON")
-    return line
+    return line + b"\n", data
 
 
 def in_chunks(lines: Iterable[bytes]) -> Iterator[bytes]:

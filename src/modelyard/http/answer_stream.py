@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from modelyard.domain.completion import Completion, Usage
 from modelyard.flow import CallerDisconnected, Emit, Flow, OnEmit
-from modelyard.formats.chat.sse import event
+from modelyard.formats.chat.stream import event
 from modelyard.http.error_responses import ERROR, chat_body, error_status, report
 from modelyard.http.message import EVENT_STREAM, STREAMED, Response, deprecation
 from modelyard.platform.chat.backend_stream import StreamStarted

@@ -41,7 +41,7 @@ def credentials(auth: Auth, headers: Headers) -> tuple[Auth, bytes | None]:
     if auth not in OPEN:
         return auth, given
     if auth is Auth.API_KEY:
-        key = headers.get(b"x-api-key")
+        key = headers.get(b"x-api-key") or headers.get(b"api-key")
         return Auth.BEARER, given if key is None else b"Bearer " + key
     return Auth.BASIC if given is not None and given[:6].lower() == b"basic " else Auth.BEARER, given
 

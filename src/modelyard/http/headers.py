@@ -25,6 +25,7 @@ SINGULAR = frozenset(
     {
         b"authorization",
         b"x-api-key",
+        b"api-key",
         b"content-type",
         b"content-encoding",
         b"content-length",

@@ -14,7 +14,8 @@ class Auth(StrEnum):
     """How callers identify themselves. Each route accepts exactly one scheme.
 
     With ADDRESS the path is the credential: its one parameter is a secret, named after what it gives access to. With
-    API_KEY the header `x-api-key` is, or without one that of BEARER. EITHER is BEARER or BASIC, as the header says.
+    API_KEY the header `x-api-key` or `api-key` is, or without one that of BEARER. EITHER is BEARER or BASIC, as the
+    header says.
     """
 
     PUBLIC = "public"

@@ -1,16 +1,18 @@
-"""The work while the platform is served: the store is synced each second, and a worker runs if requested."""
+"""The work while the platform is served: a sync and the upkeep of parts each second, and a worker on request."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
-from modelyard.errors import StoreError
 from modelyard.lazy import log
 from modelyard.platform.platform import Platform
-from modelyard.protocols import Executor
-from modelyard.threads import in_new_thread
+from modelyard.protocols import Clock, Executor
+from modelyard.threads import TenantThreads, in_new_thread
 
 SYNC_SECONDS = 1.0
+
+UPKEEP = "upkeep of parts"
+"""On whose account parts work in the threads of backends."""
 
 
 @asynccontextmanager
@@ -20,25 +22,29 @@ async def served(
     working = platform.worker(executor=executor) if worker else None
     if working is not None:
         await in_new_thread(working.__enter__)
-    syncing = asyncio.create_task(_sync_each_second(platform))
+    sync = _each_second(platform.clock, platform.threads.store.of(""), platform.sync, "the store could not be synced")
+    threads, failed = platform.threads.backends.of(UPKEEP), "the upkeep of a part failed"
+    upkeep = [_each_second(platform.clock, threads, do, failed) for do in platform.upkeep]
+    tasks = [asyncio.create_task(one) for one in (sync, *upkeep)]
     loading = None if load is None else asyncio.create_task(in_new_thread(load))
     try:
         yield
     finally:
         if loading is not None:
             await loading
-        syncing.cancel()
-        with suppress(asyncio.CancelledError):
-            await syncing
+        for task in tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
         if working is not None:
             await in_new_thread(lambda: working.__exit__(None, None, None))
         await in_new_thread(platform.sync)
 
 
-async def _sync_each_second(platform: Platform) -> None:
+async def _each_second(clock: Clock, threads: TenantThreads, do: Callable[[], None], failed: str) -> None:
     while True:
-        await platform.clock.asleep(SYNC_SECONDS)
+        await clock.asleep(SYNC_SECONDS)
         try:
-            await platform.threads.store.of("").run(platform.sync)
-        except StoreError:
-            log.exception("the store could not be synced; it is tried again")
+            await threads.run(do)
+        except Exception:  # noqa: BLE001 - it is logged, and the next turn tries again
+            log.exception("%s; it is tried again", failed)

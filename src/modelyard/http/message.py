@@ -2,6 +2,7 @@
 Adapters (`modelyard.asgi`, `modelyard.wsgi`) carry them and nothing more."""
 
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, time
@@ -16,7 +17,6 @@ from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.errors import BodyTooLarge, InvalidInput
 from modelyard.formats.converter import unstructure
 from modelyard.formats.json import loads
-from modelyard.formats.multipart import boundary_of
 from modelyard.http.errors import BodyTimeout, UnsupportedMedia
 from modelyard.http.headers import Header, Headers, RawHeader
 from modelyard.platform.artifacts import Spool
@@ -137,6 +137,26 @@ AsyncBody = AsyncIterator[bytes]
 AnyBody = Blocking | AsyncBody
 
 _JSON = ("application/json", "application/jsonl", "application/x-ndjson", "application/octet-stream")
+
+
+_BOUNDARY = re.compile(r"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
+_PARAMETER = re.compile(r';\s*([A-Za-z0-9*_-]+)\s*=\s*("(?:[^"\\]|\\.)*"|[^\s;"]*)')
+
+
+def boundary_of(content_type: str | None) -> str | None:
+    media, _, _ = (content_type or "").partition(";")
+    if media.strip().lower() != "multipart/form-data":
+        return None
+    boundary = header_parameters(content_type or "").get("boundary", "")
+    return boundary if _BOUNDARY.fullmatch(boundary) else None
+
+
+def header_parameters(header: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in _PARAMETER.findall(header):
+        text = re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value
+        found.setdefault(name.lower(), text)
+    return found
 
 
 def check_media(headers: Headers, data: bool, form: bool = False) -> None:

@@ -8,7 +8,8 @@ from urllib.parse import quote, unquote, unquote_to_bytes
 
 import attrs
 
-from modelyard.http.error_responses import REASON
+from modelyard.formats.json import dumps, loads
+from modelyard.http.error_responses import ERROR, REASON
 from modelyard.http.errors import MethodNotAllowed, UnknownRoute
 from modelyard.http.interface import Auth, ErrorFormat, Guards, Interface
 from modelyard.http.interfaces import CORE
@@ -18,6 +19,9 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _UNFIT = re.compile(r"[\x00-\x1f\x7f/]")
 _MALFORMED = re.compile(r"%(?![0-9A-Fa-f]{2})")
 MAX_SEGMENT = 1024
+AZURE = "openai"
+"""The first segment of Azure's paths."""
+
 UNKNOWN = "no route has this path; /openapi.json lists the routes"
 
 _CHAT = "POST /inference/v1/chat/completions"
@@ -139,11 +143,26 @@ class HttpRouter:
     def _search(self, raw_path: str) -> RouteMatch:
         segments = _decoded(raw_path)
         found = _walk(self._root, segments)
+        if found is None and segments[0] == AZURE:
+            return self._of_azure(segments[1:])
         if found is None:
             return RouteMatch({}, {}, *self._guard(segments), self._why_missing(segments))
         routes, params = found
         anyone = next(iter(routes.values()))
         return RouteMatch(routes, params, anyone.auth, anyone.error_format)
+
+    def _of_azure(self, segments: Sequence[str | None]) -> RouteMatch:
+        """Match what follows `/openai/`: `deployments/<model>/...`, `v1/...` or the path itself. The key may come as
+        `api-key`, and a deployment is the model, whatever the body says.
+        """
+        deployment = segments[1] if segments[:1] == ["deployments"] and len(segments) > 2 else None
+        rest = segments[2 if deployment else segments[:1] == ["v1"] :]
+        for base in (["inference", "v1"], ["v1"]):
+            found = _walk(self._root, [*base, *rest])
+            if found is not None:
+                routes = {method: _deployed(route, deployment) for method, route in found[0].items()}
+                return RouteMatch(routes, found[1], Auth.API_KEY, next(iter(routes.values())).error_format)
+        return RouteMatch({}, {}, Auth.API_KEY, ERROR, UNKNOWN)
 
     def _guard(self, segments: Sequence[str | None]) -> tuple[Auth, ErrorFormat]:
         for prefix, guard in self._guards.items():
@@ -156,6 +175,14 @@ class HttpRouter:
             if why := interface.missing(segments):
                 return why
         return UNKNOWN
+
+
+def _deployed(route: Route, deployment: str | None) -> Route:
+    def read(raw: bytes) -> object:
+        body = loads(raw, at=("body",)) if deployment else None
+        return route.read(dumps({**body, "model": deployment}) if isinstance(body, dict) else raw)
+
+    return attrs.evolve(route, auth=Auth.API_KEY, read=read)
 
 
 def _child(node: _Node, segment: str) -> _Node:

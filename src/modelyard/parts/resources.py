@@ -13,6 +13,7 @@ from modelyard.parts.torch.service import AddBaseModel, ListBaseModels
 from modelyard.parts.traces.service import Traces
 from modelyard.parts.traffic.service import Traffic
 from modelyard.parts.uploads.service import Uploads
+from modelyard.parts.webhooks.service import Webhooks
 
 
 class StandardResources:
@@ -34,6 +35,8 @@ class StandardResources:
     """Training data from what was asked and answered."""
     uploads: Uploads
     """Training data that clients upload in several calls."""
+    webhooks: Webhooks
+    """Events that are posted to addresses of their owner."""
     files: Files
     """Files that clients keep for later."""
     batches: Batches

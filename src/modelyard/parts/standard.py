@@ -7,9 +7,12 @@ from modelyard.lazy import deferred
 from modelyard.part import Part
 
 
-def _standard(name: str, has_engine: bool = False) -> Part:
-    """Return the part of a folder, which is loaded when it is first asked for more than its name."""
-    known: dict[str, object] = {} if has_engine else {"engine": None}
+def _standard(name: str, *has: str) -> Part:
+    """Return the part of a folder, which is loaded when it is first asked for more than its name.
+
+    Every platform asks for these hooks, so a part says here which of them it `has`.
+    """
+    known: dict[str, object] = {hook: None for hook in ("engine", "on_event", "upkeep") if hook not in has}
     part: Part = deferred(lambda: import_module(f"modelyard.parts.{name}.part").PART, name=name, **known)
     return part
 
@@ -28,9 +31,10 @@ STANDARD: Sequence[Part] = (
     _standard("tinker"),
     _standard("annotations"),
     _standard("uploads"),
+    _standard("webhooks", "on_event", "upkeep"),
     _standard("dashboard"),
     _standard("metrics"),
-    _standard("torch", has_engine=True),
+    _standard("torch", "engine"),
     _standard("upstream"),
     _standard("scripted"),
     _standard("postgres"),

@@ -47,4 +47,6 @@ class Spool:
 
 
 def artifacts_folder(path: str | os.PathLike[str]) -> str:
-    return f"{os.fspath(path)}-artifacts"
+    """Return the folder next to the file that is really opened; that of a link, if only it has one."""
+    own, of_link = f"{os.path.realpath(path)}-artifacts", f"{os.fspath(path)}-artifacts"
+    return of_link if os.path.isdir(of_link) and not os.path.isdir(own) else own

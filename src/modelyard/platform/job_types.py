@@ -4,6 +4,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+import attrs
+
 from modelyard.domain.job import Job, JobKind, JobProgress
 from modelyard.domain.training import TRAINING_ENDED, TRAINING_FAILED
 from modelyard.lazy import calls
@@ -35,13 +37,14 @@ def _unknown(kind: str) -> JobType:
 class KindsOfJobs(JobTypes):
     """The kinds of jobs by their names. A job of another kind is of a part that is not open."""
 
-    def __init__(self, known: Mapping[str, Callable[[], JobType]]) -> None:
-        self._known, self._loaded = known, dict[str, JobType]()
+    def __init__(self, known: Mapping[str, Callable[[], JobType]], tell: Callable[..., None] | None = None) -> None:
+        self._known, self._tell, self._loaded = known, tell, dict[str, JobType]()
 
     def __getitem__(self, kind: str) -> JobType:
         found = self._loaded.get(kind)
         if found is None:
-            found = self._loaded[kind] = self._known[kind]() if kind in self._known else _unknown(kind)
+            found = self._known[kind]() if kind in self._known else _unknown(kind)
+            found = self._loaded[kind] = found if self._tell is None else _told(found, self._tell)
         return found
 
     def __contains__(self, kind: object) -> bool:
@@ -54,19 +57,31 @@ class KindsOfJobs(JobTypes):
         return len(self._known)
 
 
-def job_types_of(parts: Iterable[Part]) -> JobTypes:
-    """Return the kinds of jobs of the core and of these parts."""
-    return KindsOfJobs({**_CORE, **{kind: load for part in parts for kind, load in part.job_types.items()}})
+def job_types_of(parts: Iterable[Part], tell: Callable[..., None] | None = None) -> JobTypes:
+    """Return the kinds of jobs of the core and of these parts. `Runtime.tell` is told of each that ends."""
+    known = {**_CORE, **{kind: load for part in parts for kind, load in part.job_types.items()}}
+    types = KindsOfJobs(known, tell)
+    known[JobKind.LOOP] = partial(_loop, types)
+    return types
 
 
-def _end_loop(tx: Tx, job: Job) -> None:
+def _told(job_type: JobType, tell: Callable[..., None]) -> JobType:
+    """Return the kind of job with an end that is told, as is what ends with the job."""
+
+    def on_end(tx: Tx, job: Job) -> None:
+        tell(tx, job, *(job_type.on_end(tx, job) or ()))
+
+    return attrs.evolve(job_type, on_end=on_end)
+
+
+def _end_loop(types: JobTypes, tx: Tx, job: Job) -> None:
     """Cancel the job that a loop waits for, if it has been ended while it waited."""
     child = get_or_none(tx, Job, job.result[CHILD]) if CHILD in job.result else None
     run = latest_job(tx, job.result[RUN]) if RUN in job.result else None
     for waited in (child, run):
         if waited is not None and not waited.ended:
             by = tx.get(JobProgress, job.id).cancelled_by or "the end of its loop"
-            request_cancel(tx, KindsOfJobs(_CORE), waited.id, job.id, by, job.ended_at or job.created_at)
+            request_cancel(tx, types, waited.id, job.id, by, job.ended_at or job.created_at)
 
 
 def _trains(kind: str, runtime: Runtime, base_model: str) -> bool:
@@ -112,13 +127,13 @@ def _training(kind: str) -> JobType:
     )
 
 
-def _loop() -> JobType:
+def _loop(types: JobTypes) -> JobType:
     return JobType(
         JobKind.LOOP,
         calls(rounds, "run_loop"),
         TRAINING_ENDED,
         TRAINING_FAILED,
-        _end_loop,
+        partial(_end_loop, types),
         resumable=is_over_budget,
         can_run=answers,
         longest_pause=longest_row,
@@ -129,7 +144,6 @@ def _loop() -> JobType:
 
 _CORE: Mapping[str, Callable[[], JobType]] = {
     **{kind: partial(_training, kind) for kind in METHODS},
-    JobKind.LOOP: _loop,
     JobKind.EVALUATE: partial(_evaluation, JobKind.EVALUATE),
     JobKind.RESCORE: partial(_evaluation, JobKind.RESCORE),
 }

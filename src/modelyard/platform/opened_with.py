@@ -32,6 +32,11 @@ class OpenedWith:
         return self._runtime.parts
 
     @property
+    def upkeep(self) -> Sequence[Callable[[], None]]:
+        """What its parts do each second while it is served or worked for (`Part.upkeep`)."""
+        return self._runtime.upkeep
+
+    @property
     def job_types(self) -> "JobTypes":
         """The kinds of jobs that it knows."""
         types: JobTypes = self._runtime.job_types

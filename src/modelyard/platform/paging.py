@@ -117,9 +117,8 @@ def named_place(runtime: Runtime, principal: Principal, entity: str | None, proj
     entity = principal.entity if entity is None else entity
     project = runtime.project if project is None else project
     principal.require(entity, project)
-    check_name(project, "project")
-    check_name(entity, "entity")
-    return entity, project
+    project = check_name(project, "project")
+    return check_name(entity, "entity"), project
 
 
 def listed_entity(principal: Principal, entity: str | None, project: str | None) -> str | None:

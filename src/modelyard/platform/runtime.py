@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import attrs
@@ -51,8 +52,10 @@ class Settings:
     artifacts is for what runs: a new job, or data for one, is refused before it takes any of it. `max_form` bounds the
     form that uploads a file. A response that was stored is kept for `response_days`. A training run that
     its client drives keeps its worker for `run_idle` after its last command, unless other jobs wait. A client's session
-    ends, and so do its runs, when nothing was heard of the client for `session_idle`. `unknown_members` is "refuse" or
-    "ignore": what becomes of members of an inference request that are not known, unless the request says so itself.
+    ends, and so do its runs, when nothing was heard of the client for `session_idle`. With `strict_conversations`
+    doubles and tabular models refuse what vendors do: answers of tools without their call, calls without their answer,
+    tools of the same name, and blank texts in the messages format. `unknown_members` is "refuse" or "ignore": what
+    becomes of members of an inference request that are not known, unless the request says so itself.
     """
 
     lease: float = 30.0
@@ -71,6 +74,7 @@ class Settings:
     run_idle: float = 10.0
     session_idle: float = 3600.0
     reference_mode: str = "syntax"
+    strict_conversations: bool = True
     unknown_members: str = "refuse"
 
 
@@ -181,7 +185,8 @@ class Runtime:
 
     `job_types` are the kinds of jobs: the `JobTypes` of `platform.jobs.job_type`, which are above this.
 
-    `parts` are the optional parts, and `records` the declarations of all records, theirs too.
+    `parts` are the optional parts, and `records` the declarations of all records, theirs too. `listeners` are those of
+    their functions that are called in the transactions in which something happens.
 
     `project` is meant where none is named.
 
@@ -199,6 +204,7 @@ class Runtime:
     project: str = "default"
     parts: Sequence[Part] = attrs.field(factory=standard_parts, eq=False, repr=False)
     records: Sequence[Record] = attrs.field(init=False, eq=False, repr=False)
+    listeners: "Sequence[Callable[[Runtime, Tx, object], None]]" = attrs.field(init=False, eq=False, repr=False)
     job_types: "Mapping[str, Any]" = attrs.field(factory=dict, eq=False, repr=False)
     engines: Sequence[DefaultEngine] = attrs.field(default=(), eq=False, repr=False)
     liveness: LivenessMonitor = attrs.field(factory=LivenessMonitor, eq=False, repr=False)
@@ -208,6 +214,21 @@ class Runtime:
     @records.default
     def _records_of_parts(self) -> Sequence[Record]:
         return records_of(self.parts)
+
+    @listeners.default
+    def _listeners_of_parts(self) -> "Sequence[Callable[[Runtime, Tx, object], None]]":
+        return tuple(part.on_event for part in self.parts if part.on_event is not None)
+
+    def tell(self, tx: Tx, *events: object) -> None:
+        """Let the parts that listen record what happens, in its transaction (`Part.on_event`)."""
+        for listen in self.listeners:
+            for event in events:
+                listen(self, tx, event)
+
+    @property
+    def upkeep(self) -> "Sequence[Callable[[], None]]":
+        """What parts do now and then."""
+        return [partial(part.upkeep, self) for part in self.parts if part.upkeep is not None]
 
     def store_threads(self, entity: str) -> TenantThreads | None:
         """Return where an event loop calls the store for an entity; None for a store that never blocks."""

@@ -227,10 +227,10 @@ def test_one_number_has_no_spread() -> None:
     assert (found.mean, found.numbers.deviation, found.numbers.error, found.interval) == (0.5, None, None, None)
 
 
-def test_a_bool_is_never_a_number() -> None:
+def test_a_bool_beside_a_number_is_0_or_1() -> None:
     found = only(aggregate(run_with([True, True, False, 1, 0.5])))
-    assert (found.kind, found.scored, found.mean) == (MetricKind.BINARY, 3, pytest.approx(2 / 3))
-    assert found.reasons == {"continuous, where most values are binary": 2}
+    assert (found.kind, found.scored, found.mean) == (MetricKind.CONTINUOUS, 5, pytest.approx(3.5 / 5))
+    assert found.reasons == {}
 
 
 def test_texts_are_counted_the_most_frequent_first() -> None:

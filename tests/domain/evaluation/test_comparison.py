@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.aggregate import aggregate
 from modelyard.domain.evaluation.comparison import Comparison, MetricComparison, Verdict, rows_needed
-from modelyard.domain.evaluation.metrics import ScoredPrediction
+from modelyard.domain.evaluation.metrics import MetricKind, ScoredPrediction
 from modelyard.domain.evaluation.pairing import compare
 from modelyard.domain.evaluation.run import Prediction, Score
 from modelyard.errors import InvalidInput
@@ -240,7 +240,7 @@ def test_over_all_rows_a_missing_value_counts_as_the_lowest_of_both_runs() -> No
     assert compared([3.0, 1.0, 1.0], [1.0, 1.0, None]).all_rows.difference == pytest.approx(-1)
 
 
-def test_metrics_of_one_run_texts_and_other_kinds_are_not_compared_and_say_why() -> None:
+def test_metrics_of_one_run_and_texts_are_not_compared_and_say_why() -> None:
     before = sorted(
         (scored({"n": n}, {"old": 1, "text": "a", "mixed": True}) for n in range(2)), key=lambda j: j[0].row_digest
     )
@@ -248,9 +248,10 @@ def test_metrics_of_one_run_texts_and_other_kinds_are_not_compared_and_say_why()
         (scored({"n": n}, {"new": 1, "text": "b", "mixed": 0.5}) for n in range(2)), key=lambda j: j[0].row_digest
     )
     found = compare(before, after)
-    assert found.metrics == ()
+    assert [(one.name, one.kind, one.baseline, one.candidate) for one in found.metrics] == [
+        ("mixed", MetricKind.CONTINUOUS, 1.0, 0.5)
+    ]
     assert found.uncompared == {
-        "mixed": "it is binary in the baseline and continuous in the candidate",
         "new": "only the candidate has values of it",
         "old": "only the baseline has values of it",
         "text": "it is not a number",

@@ -21,7 +21,6 @@ from modelyard.domain.evaluation.scorers import (
     RegularExpression,
     Unscored,
     checked_score,
-    number_in,
     same_json,
 )
 from modelyard.errors import InvalidInput
@@ -61,6 +60,14 @@ json_values = st.recursive(
         (JsonEqual(), '{"a": 1}', '{"a": 1}', True),
         (JsonEqual(), '{"a": 1}', {"a": True}, False),
         (JsonEqual(), "not json", {"a": 1}, False),
+        (JsonEqual(), '"Paris"', "Paris", True),
+        (JsonEqual(), '"Paris"', '"Paris"', True),
+        (JsonEqual(), '"Rome"', "Paris", False),
+        (JsonEqual(), "Paris", "Paris", False),
+        (JsonEqual(), '["Paris"]', "Paris", False),
+        (JsonEqual(), '""', "", True),
+        (JsonEqual(), "5", "5", True),
+        (JsonEqual(), {"a": "x"}, {"a": "x"}, True),
     ],
 )
 def test_what_a_declarative_scorer_says(rule: Any, output: str, expected: object, reply: bool) -> None:
@@ -107,32 +114,6 @@ def test_a_judge_gets_the_strings_of_the_row_which_are_never_templates() -> None
         LlmJudge("m", "{missing}").asks("a", {})
 
 
-@pytest.mark.parametrize(
-    ("answer", "reply"),
-    [
-        ("Yes.", True),
-        ("I think NO, yes?", False),
-        ("It is correct", True),
-        ("**Not correct**, no.", False),
-        ("It isn't true.", False),
-        ("That is not incorrect.", True),
-        ("Rather not. No.", False),
-        ("Knowing this: yes", True),
-    ],
-)
-def test_a_judge_says_yes_or_no_with_its_first_verdict(answer: str, reply: bool) -> None:
-    assert LlmJudge("m", "?").read(answer) is reply
-
-
-def test_a_judge_of_numbers_says_its_last_number() -> None:
-    assert LlmJudge("m", "?", "number").read("Of 10 points: 7.5") == 7.5
-
-
-@pytest.mark.parametrize("answer", ["Rating: 7/10", "I give it 7 out of 10.", "7.0 of 10", "From 1/10 to 10/10: 7/10."])
-def test_what_a_rating_is_out_of_is_not_the_rating(answer: str) -> None:
-    assert LlmJudge("m", "?", "number").read(answer) == 7
-
-
 @pytest.mark.parametrize("scale", ["yes_no", "number"])
 def test_a_judge_that_says_neither_scores_nothing(scale: str) -> None:
     with pytest.raises(Unscored, match="the judge gave no"):
@@ -167,7 +148,7 @@ def test_a_rule_is_made_again_from_its_data(rule: Any) -> None:
         ({"type": "contains", "function": "x"}, "function"),
         ({"type": "contains", "ignore_case": "yes"}, "ignore_case"),
         ({"type": "regular_expression"}, "pattern"),
-        ({"type": "regular_expression", "pattern": "(?=x)"}, "pattern"),
+        ({"type": "regular_expression", "pattern": r"(x)\1"}, "pattern"),
         ({"type": "regular_expression", "pattern": 5}, "pattern"),
         ({"type": "numeric", "absolute": -1}, "absolute"),
         ({"type": "numeric", "absolute": math.nan}, "absolute"),
@@ -216,7 +197,7 @@ def test_a_score_is_kept_or_it_is_said_why_not(value: object, kept: object, reas
     assert checked_score(value) == (kept, reason)
 
 
-@pytest.mark.parametrize("value", [[1.0], object(), {1: 2}, b"x", {"a": [1]}])
+@pytest.mark.parametrize("value", [[1.0], object(), b"x", {"a": [1]}])
 def test_what_is_not_a_score_is_refused(value: object) -> None:
     with pytest.raises(TypeError):
         checked_score(value)
@@ -231,12 +212,6 @@ def test_a_json_value_is_the_same_as_itself_through_text(value: Any) -> None:
 @given(json_values, json_values)
 def test_sameness_of_json_does_not_depend_on_the_side(one: Any, other: Any) -> None:
     assert same_json(one, other) is same_json(other, one)
-
-
-@given(st.text())
-def test_no_text_breaks_the_search_for_a_number(text: str) -> None:
-    number = number_in(text)
-    assert number is None or math.isfinite(number)
 
 
 def test_a_misspelt_field_of_a_scorer_is_named_with_the_nearest() -> None:

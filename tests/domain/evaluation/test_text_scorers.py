@@ -1,11 +1,14 @@
 """Scorers of texts against oracles that are slow and plain, and scorers that look into JSON and calls."""
 
 import json
+import re
+import string
+import unicodedata
 from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from modelyard import ScriptedBackend, open_platform
@@ -19,7 +22,7 @@ from modelyard.domain.evaluation.scorer_rules import (
     common_subsequence,
     rule_of,
 )
-from modelyard.domain.evaluation.scorers import MAX_OUTPUT, Unscored
+from modelyard.domain.evaluation.scorers import MAX_OUTPUT, Contains, ExactMatch, Unscored
 from modelyard.errors import InvalidInput
 from modelyard.parts.scripted.backend import call, say
 
@@ -71,6 +74,103 @@ def test_nearness_is_from_0_to_1_the_same_both_ways_and_1_for_the_same_text(rule
 )
 def test_nearness_by_hand(rule: Any, output: str, expected: str, found: float) -> None:
     assert said(rule, output, expected) == pytest.approx(found)
+
+
+def squad_tokens(text: str) -> list[str]:
+    """What SQuAD's evaluation describes: lower-case, drop punctuation, then articles, then surplus white space."""
+    kept = [letter for letter in unicodedata.normalize("NFC", text).lower() if letter not in string.punctuation]
+    return re.sub(r"\b(a|an|the)\b", " ", "".join(kept)).split()
+
+
+def squad_f1(one: list[str], other: list[str]) -> float:
+    left, common = [*other], 0
+    for token in one:
+        if token in left:
+            left.remove(token)
+            common += 1
+    if not common:
+        return 0.0
+    precision, recall = common / len(one), common / len(other)
+    return 2 * precision * recall / (precision + recall)
+
+
+PARTS = [
+    "the",
+    "a",
+    "An",
+    "U.S.",
+    "US",
+    "well-known",
+    "well",
+    "known",
+    "1,234",
+    "1234",
+    "don't",
+    "dont",
+    "café",
+    "x",
+    "…",
+]
+squad_texts = st.lists(st.sampled_from(PARTS), min_size=1, max_size=6).map(" ".join)
+
+
+@given(squad_texts | st.text(max_size=12), squad_texts | st.text(max_size=12))
+@example("made in the U.S.", "made in the US")
+@example("well-known", "well known")
+def test_token_f1_is_that_of_squad(one: str, other: str) -> None:
+    assume(squad_tokens(one) or squad_tokens(other))
+    assume(not any(unicodedata.combining(letter) for letter in unicodedata.normalize("NFC", one + other)))
+    assert said(TokenF1(), one, other) == pytest.approx(squad_f1(squad_tokens(one), squad_tokens(other)))
+
+
+DAY, GIFT = "\u0926\u093f\u0928", "\u0926\u093e\u0928"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "found"),
+    [
+        (DAY, GIFT, 0),
+        (DAY, DAY, 1),
+        (f"{DAY} {GIFT}", GIFT, 2 / 3),
+        ("cafe\u0301", "caf\u00e9", 1),
+        ("\u0e01\u0e34\u0e19", "\u0e01\u0e31\u0e19", 0),
+        ("\u05e9\u05b8", "\u05e9\u05b9", 0),
+        ("!!", "??", 0),
+        ("!!", "!!", 1),
+        ("", "", 1),
+        ("", "?", 0),
+        (" ?", "? ", 1),
+        ("\u2764\ufe0f", "\U0001f44d\ufe0f", 0),
+        ("東京", "東京", 1),
+        ("東京", "京都", 0),
+        ("Straße", "STRASSE", None),
+    ],
+)
+def test_words_are_those_of_unicode(one: str, other: str, found: float | None) -> None:
+    for rule in (TokenF1(), RougeL()):
+        if found is not None:
+            assert said(rule, one, other) == pytest.approx(found)
+    assert said(RougeL(), "Straße", "STRASSE") == 1
+
+
+@given(st.text(), st.text())
+def test_the_composed_and_the_decomposed_form_score_the_same(one: str, other: str) -> None:
+    rules = (*NEAR, OneOf(), ExactMatch(), Contains(), Fuzzy(ignore_case=True), ExactMatch(ignore_case=True))
+    for rule in rules:
+        composed, decomposed = (
+            said(rule, unicodedata.normalize(form, one), unicodedata.normalize(wanted, other))
+            for form, wanted in (("NFC", "NFC"), ("NFD", "NFC"))
+        )
+        assert composed == pytest.approx(decomposed)
+        assert said(rule, unicodedata.normalize("NFD", one), unicodedata.normalize("NFC", one)) == 1
+
+
+@given(
+    st.text(st.characters(categories=["P", "S", "Z"]), max_size=6),
+    st.text(st.characters(categories=["P", "S"]), max_size=6),
+)
+def test_texts_without_words_are_as_near_as_they_are_equal(one: str, other: str) -> None:
+    assert said(RougeL(), one, other) == float(one.strip() == other.strip())
 
 
 @pytest.mark.parametrize("rule", [*NEAR, OneOf()], ids=lambda rule: rule.type)

@@ -20,8 +20,7 @@ from modelyard.domain.completion import (
     Usage,
 )
 from modelyard.formats.chat.response import completion_json
-from modelyard.formats.chat.sse import DONE
-from modelyard.formats.chat.stream import Chunks
+from modelyard.formats.chat.stream import DONE, Chunks
 
 ENTRY = TokenLogprob("hi", -0.5, (104, 105), (TokenLogprob("ho", -1.5, (104, 111)),), 7)
 END = TokenLogprob("", -0.1, ())

@@ -29,6 +29,13 @@ def test_rules_of_a_file_answer_as_those_of_a_program(tmp_path: Path) -> None:
     assert (message.text, message.tool_calls[0].arguments) == ("Let me see.", '{"order": 17}')
 
 
+def test_a_script_that_was_saved_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    path = script(tmp_path, [{"answer": "hi"}])
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    with open_platform(backend=ScriptedBackend(load_script(path))) as platform:
+        assert platform.chat.complete(model="scripted", messages="hello").text == "hi"
+
+
 def test_it_fails_as_it_says_and_then_answers(tmp_path: Path) -> None:
     failures = [{"error": "overloaded", "retry_after": 9}, {"error": "backend_error", "message": "gone"}]
     rules = [{"answers": [*failures, "at last"]}]

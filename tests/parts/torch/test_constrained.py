@@ -10,11 +10,11 @@ import pytest
 
 from modelyard.domain.completion import FinishReason, ResponseFormat, ResponseType, Sampling, Tool, ToolChoice, ToolMode
 from modelyard.errors import InvalidInput
-from modelyard.formats.chat.tool_calls import FORMATS, ToolReader
 from modelyard.parts.contracts.backend import choice_of, deltas_of, request_for, served
 from modelyard.parts.torch.serving.backend import LocalBackend
 from modelyard.parts.torch.serving.grammar import Grammars
 from modelyard.parts.torch.tokenizer import ChatTokenizer
+from modelyard.parts.torch.tool_calls import FORMATS, ToolReader
 
 NESTED = {
     "type": "object",

@@ -11,7 +11,7 @@ from training_kit import micro
 from modelyard import open_platform
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, Message, Role
 from modelyard.errors import BackendError
-from modelyard.formats.chat.reasoning import ReasoningReader
+from modelyard.parts.torch.reasoning import ReasoningReader
 from modelyard.parts.torch.serving.sequence import MAX_UNREAD, ChoiceStream, SampledToken, Sequence, SequenceState
 
 BYTES = [bytes([n]) for n in range(256)]

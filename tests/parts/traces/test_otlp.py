@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from example_counts import examples
 from modelyard.errors import InvalidInput
 from modelyard.parts.traces import otlp
-from modelyard.parts.traces.otlp import attributes_of, numbered, plain, read_json, read_protobuf, within
+from modelyard.parts.traces.http.spans import SentSpan, spans_in
+from modelyard.parts.traces.otlp import Unread, attributes_of, numbered, plain, read_json, read_protobuf, within
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 VALUES = st.recursive(
@@ -71,6 +73,7 @@ EXPORTS = st.builds(
     ATTRIBUTES,
     TEXT,
 )
+TIMES = ("startTimeUnixNano", "endTimeUnixNano")
 LEFT_OUT = ("droppedAttributesCount", "droppedEventsCount", "droppedLinksCount", "schemaUrl")
 
 
@@ -127,7 +130,6 @@ def test_bytes_that_are_no_message_are_refused_or_read_as_another(export: Any, d
         (b"\x00\x00", "whole"),
         (b"\x0b\x0c", "not a protobuf message"),
         (b"\x0a\x06\x12\x04\x0a\x02\x0a\x00"[:6], "whole"),
-        (b"\x0a\x08\x12\x06\x12\x04\x2a\x02\xff\xfe", "not UTF-8"),
     ],
 )
 def test_what_protobuf_cannot_be_is_refused_by_its_reason(raw: bytes, why: str) -> None:
@@ -147,34 +149,88 @@ def test_values_in_one_another_have_a_limit() -> None:
     for _ in range(60):
         value = within(5, within(1, value))
     span = within(9, within(2, value))
-    with pytest.raises(InvalidInput, match="deeper"):
-        read_protobuf(within(1, within(2, within(2, span))))
+    (sent,) = spans_in(read_protobuf(within(1, within(2, within(2, span)))))
+    assert isinstance(sent, Unread)
+    assert "deeper" in sent.why
 
 
-@pytest.mark.parametrize(
-    ("body", "loc"),
-    [
-        ([], ()),
-        ({"resourceSpans": {}}, ("resourceSpans",)),
-        ({"resourceSpans": [1]}, ("resourceSpans", 0)),
-        ({"resourceSpans": [{"resource": "x"}]}, ("resourceSpans", 0, "resource")),
-        (
-            {"resourceSpans": [{"scopeSpans": [{"scope": {"name": 1}}]}]},
-            ("resourceSpans", 0, "scopeSpans", 0, "scope", "name"),
-        ),
-    ],
-)
-def test_json_of_another_shape_is_refused_by_its_place(body: Any, loc: tuple[Any, ...]) -> None:
+@pytest.mark.parametrize(("body", "loc"), [([], ()), ({"resourceSpans": {}}, ("resourceSpans",))])
+def test_json_that_is_no_export_is_refused_by_its_place(body: Any, loc: tuple[Any, ...]) -> None:
     with pytest.raises(InvalidInput) as refused:
         read_json(json.dumps(body).encode())
     assert refused.value.problems[0].loc == ("body", *loc)
 
 
-@pytest.mark.parametrize("value", [{"intValue": "1.5"}, {"intValue": 1.5}, {"boolValue": 1}, {"doubleValue": "x"}])
-def test_json_values_of_another_type_are_refused(value: Any) -> None:
-    body = {"resourceSpans": [{"resource": {"attributes": [{"key": "a", "value": value}]}}]}
-    with pytest.raises(InvalidInput):
-        read_json(json.dumps(body).encode())
+AT = ("resourceSpans", 0, "scopeSpans", 0)
+
+
+@pytest.mark.parametrize(
+    ("resource", "unread"),
+    [
+        (1, Unread(AT[:2], "must be an object")),
+        ({"resource": "x", "scopeSpans": [{"spans": [{}, {}]}]}, Unread((*AT[:2], "resource"), "must be an object", 2)),
+        ({"scopeSpans": [{"scope": {"name": []}, "spans": [1]}]}, Unread((*AT, "scope", "name"), "must be one value")),
+        ({"scopeSpans": [{"spans": {}}]}, Unread((*AT, "spans"), "must be a list")),
+        ({"scopeSpans": [{"spans": [{"name": {}}]}]}, Unread((*AT, "spans", 0, "name"), "must be one value")),
+    ],
+)
+def test_what_cannot_be_read_costs_itself(resource: Any, unread: Unread) -> None:
+    good = {"scopeSpans": [{"spans": [{"name": "kept"}]}]}
+    found = read_json(json.dumps({"resourceSpans": [resource, good]}).encode())
+    assert [one for one in spans_in(found) if isinstance(one, Unread)] == [unread]
+    assert [one.span for one in spans_in(found) if isinstance(one, SentSpan)] == [{"name": "kept"}]
+
+
+@pytest.mark.parametrize(
+    ("sent", "read"),
+    [
+        ({"intValue": "1.5"}, 1.5),
+        ({"intValue": 1.5}, 1.5),
+        ({"intValue": 7.0}, 7),
+        ({"intValue": "1e3"}, 1000),
+        ({"intValue": 10**20}, 1e20),
+        ({"intValue": str(2**70)}, 2.0**70),
+        ({"intValue": "9" * 400}, "9" * 400),
+        ({"intValue": "many"}, "many"),
+        ({"boolValue": 1}, 1),
+        ({"doubleValue": "x"}, "x"),
+        ({"doubleValue": "2.5"}, 2.5),
+        ({"doubleValue": 10**400}, "Infinity"),
+        ({"doubleValue": math.nan}, "NaN"),
+        ({"doubleValue": -math.inf}, "-Infinity"),
+        ({"stringValue": 3}, 3),
+        ({"stringValue": "a\ud83d \ud83d\ude00"}, "a\ufffd \U0001f600"),
+    ],
+)
+def test_values_of_attributes_are_read_in_any_form(sent: Any, read: Any) -> None:
+    attributes = [{"key": "a", "value": sent}]
+    found = read_json(json.dumps({"resourceSpans": [{"resource": {"attributes": attributes}}]}).encode())
+    assert json.dumps(attributes_of(found["resourceSpans"][0]["resource"])) == json.dumps({"a": read})
+
+
+@pytest.mark.parametrize(
+    ("span", "read"),
+    [
+        ({"kind": "SPAN_KIND_CLIENT"}, {"kind": 3}),
+        ({"kind": "server", "status": {"code": "STATUS_CODE_ERROR"}}, {"kind": 2, "status": {"code": 2}}),
+        ({"kind": "another", "flags": "x"}, {}),
+        ({"startTimeUnixNano": 1.5e18, "endTimeUnixNano": "15e17"}, dict.fromkeys(TIMES, 15 * 10**17)),
+        ({"name": 3}, {"name": "3"}),
+    ],
+)
+def test_members_of_spans_are_read_in_any_form(span: Any, read: Any) -> None:
+    found = read_json(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}).encode())
+    assert found["resourceSpans"][0]["scopeSpans"][0]["spans"] == [read]
+
+
+def test_text_that_is_not_unicode_is_read() -> None:
+    name = within(5, b"a\xff\xed\xa0\xbd")
+    (sent,) = spans_in(read_protobuf(within(1, within(2, within(2, name)))))
+    assert isinstance(sent, SentSpan)
+    assert sent.span == {"name": "a\ufffd\ufffd\ufffd\ufffd"}
+    (other,) = spans_in(read_json(b'\xef\xbb\xbf{"resourceSpans":[{"scopeSpans":[{"spans":[{"name":"\xff"}]}]}]}'))
+    assert isinstance(other, SentSpan)
+    assert other.span == {"name": "\ufffd"}
 
 
 def test_values_are_plain_data() -> None:

@@ -338,7 +338,7 @@ class TestNonsense:
         self, canned: Any, either: Any, content_type: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("modelyard.parts.upstream.exchange.MAX_ANSWER", 2**20)
-        monkeypatch.setattr("modelyard.formats.chat.sse.EventReader.__init__.__defaults__", (2**20,))
+        monkeypatch.setattr("modelyard.parts.upstream.events.EventReader.__init__.__defaults__", (2**20,))
         with backend_at(canned(http(b"x" * 2**22, content_type))) as backend:
             with pytest.raises(BackendError, match=r"longer than|more than"):
                 either(backend, streamed=True)

@@ -112,3 +112,9 @@ def test_texts_are_taken_together(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_field_of_a_delta_is_forgotten() -> None:
     assert OTHER.keys() == {field.name for field in attrs.fields(Delta)}
+
+
+def test_a_delta_with_nothing_but_usage_is_kept_and_not_shown() -> None:
+    assembler = ResponseAssembler(PLAIN, [0])
+    assert not assembler.take(Delta(usage=Usage(3, 4)))
+    assert (assembler.report, assembler.shown, assembler.produced) == (Usage(3, 4), [], True)

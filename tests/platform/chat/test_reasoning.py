@@ -22,8 +22,8 @@ from modelyard.platform.chat.assembly import ResponseAssembler
 REASONED = say(reasoning("Two and"), reasoning(" two."), "It is", " 4")
 
 
-def asked(*answers: Any, **options: Any) -> Any:
-    with open_platform(backend=ScriptedBackend(list(answers))) as platform:
+def asked(*answers: Any, unchecked: bool = False, **options: Any) -> Any:
+    with open_platform(backend=ScriptedBackend(list(answers), unchecked=unchecked)) as platform:
         return platform.chat.complete(model="scripted", messages="2 + 2?", **options)
 
 
@@ -54,7 +54,7 @@ def test_what_a_backend_reports_counts() -> None:
     answer = asked(say(reasoning("hm"), "4", usage=Usage(3, 9, reasoning_tokens=7)))
     assert (answer.usage.completion_tokens, answer.usage.reasoning_tokens) == (9, 7)
     with pytest.raises(BackendError, match="more tokens of reasoning"):
-        asked(say(reasoning("hm"), "4", usage=Usage(3, 2, reasoning_tokens=7)))
+        asked(say(reasoning("hm"), "4", usage=Usage(3, 2, reasoning_tokens=7)), unchecked=True)
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -167,7 +167,7 @@ def test_a_fallback_and_a_call_keep_reasoning() -> None:
 def test_reasoning_that_is_no_text_is_the_backends_fault() -> None:
     for wrong in ("\ud800", 3):
         with pytest.raises(BackendError, match="reasoning"):
-            asked([Delta("x", 1, reasoning=wrong), Delta(finish_reason=FinishReason.STOP)])  # type: ignore[arg-type]
+            asked([Delta("x", 1, reasoning=wrong), Delta(finish_reason=FinishReason.STOP)], unchecked=True)  # type: ignore[arg-type]
 
 
 def test_the_capability_is_listed() -> None:

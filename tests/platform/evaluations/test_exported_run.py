@@ -68,10 +68,12 @@ def test_it_serves_an_assertion_as_a_string_too(exported: Path) -> None:
     [
         (lambda lines: [], "holds no rows"),
         (lambda lines: [lines[0], b"{}\n"], "line 2 of .* is not a prediction of an exported run"),
-        (lambda lines: [b"not JSON\n"], "line 1 of"),
+        (lambda lines: [b"not JSON\n"], "line 1 of .* is not valid JSON"),
+        (lambda lines: ["{}".encode("utf-16")], "line 1 of .* is not UTF-8"),
+        (lambda lines: [lines[0], b"\xef\xbb\xbf" + lines[1]], "line 2 of .* byte order mark"),
         (lambda lines: lines[::-1], "row_digest is out of order"),
     ],
-    ids=["empty", "no prediction", "no JSON", "reversed"],
+    ids=["empty", "no prediction", "no JSON", "UTF-16", "a mark within", "reversed"],
 )
 def test_a_file_that_cannot_be_read_is_named_with_its_line(exported: Path, change: Any, said: str) -> None:
     exported.write_bytes(b"".join(change(exported.read_bytes().splitlines(keepends=True))))
@@ -79,6 +81,14 @@ def test_a_file_that_cannot_be_read_is_named_with_its_line(exported: Path, chang
         candidate = platform.evaluations.run("quiz", whole, ROWS)
         with pytest.raises(InvalidInput, match=said):
             platform.evaluations.compare(baseline=exported, candidate=candidate)
+
+
+def test_a_file_that_was_saved_with_a_byte_order_mark_is_read(exported: Path) -> None:
+    with open_platform(project="p") as platform:
+        candidate = platform.evaluations.run("quiz", whole, ROWS)
+        wanted = platform.evaluations.compare(baseline=exported, candidate=candidate).comparison
+        exported.write_bytes(b"\xef\xbb\xbf" + exported.read_bytes())
+        assert platform.evaluations.compare(baseline=exported, candidate=candidate).comparison == wanted
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -303,7 +303,7 @@ def stats(world: World, *run_ids: str, **options: Any) -> dict[str, LeafStats]:
     return {f"{one.scorer_key}/{one.path}": one for one in summary.stats}
 
 
-def test_each_leaf_of_a_score_has_its_counts_and_bools_are_not_numbers(world: World) -> None:
+def test_each_leaf_of_a_score_has_its_counts_and_a_bool_beside_a_number_is_0_or_1(world: World) -> None:
     values: list[Any] = [
         {"ok": True, "deep": {"n": 1}, "why": "good"},
         {"ok": False, "deep": {"n": 2.5}, "why": None},
@@ -313,7 +313,7 @@ def test_each_leaf_of_a_score_has_its_counts_and_bools_are_not_numbers(world: Wo
     world.run("a", [(at, value) for at, value in enumerate({JUDGE: value} for value in values)])
     found = stats(world, "a")
     assert found == {
-        "judge/ok": LeafStats("judge", "ok", MetricKind.BINARY, 4, 1, 3.0, 2, 3, 2 / 3, 0.75),
+        "judge/ok": LeafStats("judge", "ok", MetricKind.CONTINUOUS, 4, 4, 1.25, 2, 3, 2 / 3, 0.75),
         "judge/deep.n": LeafStats("judge", "deep.n", MetricKind.CONTINUOUS, 2, 2, 1.75, 0, 0, None, 0),
         "judge/why": LeafStats("judge", "why", MetricKind.TEXT, 1, 0, None, 0, 0, None, 0),
     }

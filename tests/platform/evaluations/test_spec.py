@@ -100,6 +100,13 @@ def test_rows_may_be_a_table_in_a_file_that_ends_in_csv(platform: Platform, tmp_
     ]
     assert result.score == 0.5
     for wrong, reply in (
+        (
+            b"prompt;expected\na;b\n",
+            r"rows\.csv\.line\.1: names one column, 'prompt;expected'; separate columns by commas",
+        ),
+        (b"\xef\xbb\xbfprompt;expected\r\n1,5;2,5\r\n", r"rows\.csv\.line\.1: .* and not by ';'"),
+        (b"prompt\texpected\na\tb\n", r"rows\.csv\.line\.1: .* and not by '\\t'"),
+        (b"prompt|expected\na|b\n", r"rows\.csv\.line\.1: .* and not by '\|'"),
         (b"a,b\n1,2\n1,2,3\n", r"rows\.csv\.line\.3: has 3 cells, and the first line has 2"),
         (b"a,a\n1,2\n", r"line\.1: must name each column once"),
         (b'a,b\n1,"2\n', r"is not valid CSV: unexpected end of data"),

@@ -7,12 +7,12 @@ always gives the same instance. A schema for which no instance is found is refus
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from modelyard import safe_regex
-from modelyard.backends.json_schema.schemas import Document, Loc, Schema, is_number, listed
-from modelyard.backends.json_schema.validation import fits
+from modelyard.backends.json_schema.schemas import CHECKED, Document, Loc, Schema, is_number, listed
+from modelyard.backends.json_schema.validation import by_pattern, fits
 from modelyard.domain.completion import CompletionRequest, ResponseType, Tool, ToolCall, ToolMode
 from modelyard.errors import InvalidInput
 
@@ -75,7 +75,12 @@ class _Builder:
         self.document, self.depth, self.cut = document, depth, False
 
     def make(self, schema: Any, loc: Loc, level: int) -> Any:
-        failure = InvalidInput.at(*loc, msg="no instance was found that satisfies all of this; use a simpler schema")
+        hard = [word for word in CHECKED if isinstance(schema, Mapping) and word in schema][:1]
+        failure = InvalidInput.at(
+            *loc,
+            *hard,
+            msg=f"no instance was found that satisfies {'this' if hard else 'all of this'}; use a simpler schema",
+        )
         for flat in self.document.forms(schema, loc):
             for build in self.builders(flat):
                 try:
@@ -91,7 +96,7 @@ class _Builder:
         if "enum" in flat:
             yield from (lambda flat, loc, level, value=value: value for value in flat["enum"])
             return
-        for name in listed(flat.get("type", _implied_type(flat))):
+        for name in listed(flat.get("type", _implied_types(flat))):
             yield getattr(self, name)
 
     def null(self, flat: Schema, loc: Loc, level: int) -> None:
@@ -128,19 +133,46 @@ class _Builder:
         raise InvalidInput.at(*loc, msg="no number was found within these bounds")
 
     def array(self, flat: Schema, loc: Loc, level: int) -> list[Any]:
-        count, prefix = flat.get("minItems", 0), flat.get("prefixItems", ())
+        prefix, rest = flat.get("prefixItems", ()), flat.get("items", True)
+        wanted = flat.get("minContains", 1) if "contains" in flat else 0
+        count = max(flat.get("minItems", 0), wanted)
         if count > MAX_ITEMS:
-            raise InvalidInput.at(*loc, "minItems", msg=f"arrays of more than {MAX_ITEMS} items are not made up")
+            word = "minItems" if count > wanted else "minContains"
+            raise InvalidInput.at(*loc, word, msg=f"arrays of more than {MAX_ITEMS} items are not made up")
         self.descend(loc, level, count)
-        rest = flat.get("items", True)
         places = [(prefix[at], "prefixItems", at) if at < len(prefix) else (rest, "items") for at in range(count)]
-        return [self.make(schema, (*loc, *place), level + 1) for schema, *place in places]
+        schemas = [({"allOf": [schema, flat["contains"]]}, *place) for schema, *place in places[:wanted]]
+        return [self.make(schema, (*loc, *place), level + 1) for schema, *place in (*schemas, *places[wanted:])]
 
     def object(self, flat: Schema, loc: Loc, level: int) -> dict[str, Any]:
         names = _member_names(flat)
+        missing = flat.get("minProperties", 0) - len(names)
+        if missing > 0:
+            names += self.further_names(flat, names, missing, loc)
         self.descend(loc, level, len(names))
-        known, rest = flat.get("properties", {}), flat.get("additionalProperties", True)
-        return {name: self.make(known.get(name, rest), (*loc, "properties", name), level + 1) for name in names}
+        return {name: self.make(self.member(flat, name, loc), (*loc, "properties", name), level + 1) for name in names}
+
+    def member(self, flat: Schema, name: str, loc: Loc) -> Any:
+        known, patterns = flat.get("properties", {}), by_pattern(self.document, name, flat, loc)
+        schemas = [*([known[name]] if name in known else ()), *patterns] or [flat.get("additionalProperties", True)]
+        return schemas[0] if len(schemas) == 1 else {"allOf": schemas}
+
+    def further_names(self, flat: Schema, names: list[str], missing: int, loc: Loc) -> list[str]:
+        """Make up names of members that no schema names, where their number has a minimum."""
+        if missing > MAX_ITEMS:
+            raise InvalidInput.at(*loc, "minProperties", msg=f"more than {MAX_ITEMS} members are not made up")
+        allowed = flat.get("propertyNames", True)
+        node = self.document.node(allowed, loc)
+        known = [*node.get("enum", ()), *flat.get("properties", ()), *map(self.like, flat.get("patternProperties", ()))]
+        tried = dict.fromkeys([*known, *(f"{letter}{at}" for at in range(missing) for letter in "ax")])
+        fresh = [name for name in tried if name not in names and fits(self.document, name, allowed, loc)]
+        return fresh[:missing]
+
+    def like(self, pattern: str) -> str:
+        try:
+            return safe_regex.example(safe_regex.parse(pattern), 1, self.document.spend)
+        except safe_regex.PatternError:
+            return ""
 
     def descend(self, loc: Loc, level: int, members: int) -> None:
         if members and level >= self.depth:
@@ -148,18 +180,18 @@ class _Builder:
             raise InvalidInput.at(*loc, msg=f"needs more than {self.depth} levels")
 
 
-def _implied_type(flat: Schema) -> str:
-    """Return the type that the keywords are about, if none is named."""
-    for name, keywords in _KEYWORDS_OF_TYPE.items():
-        if keywords & flat.keys():
-            return name
-    return "null"
+def _implied_types(flat: Schema) -> Sequence[str]:
+    """Return the types that the keywords are about if none is named, or all, the simplest one first."""
+    about = [name for name, keywords in _KEYWORDS_OF_TYPE.items() if keywords & flat.keys()]
+    return about[:1] or ("null", "boolean", "integer", "string", "array", "object")
 
 
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _KEYWORDS_OF_TYPE: Mapping[str, frozenset[str]] = {
-    "object": frozenset({"properties", "required", "additionalProperties", "minProperties"}),
-    "array": frozenset({"items", "prefixItems", "minItems"}),
+    "object": frozenset(
+        {"properties", "required", "additionalProperties", "minProperties", "propertyNames", "patternProperties"}
+    ),
+    "array": frozenset({"items", "prefixItems", "minItems", "contains"}),
     "string": frozenset({"minLength", "pattern", "format"}),
     "number": frozenset({*_BOUNDS, "multipleOf"}),
 }
@@ -172,7 +204,10 @@ def _member_names(flat: Schema) -> list[str]:
     names = [name for name in properties if name in required]
     names += [name for name in dict.fromkeys(flat.get("required", ())) if name not in properties]
     optional = [name for name in properties if name not in required]
-    return names + optional[: max(0, flat.get("minProperties", 0) - len(names))]
+    names += optional[: max(0, flat.get("minProperties", 0) - len(names))]
+    for name in names:  # which grows
+        names += [other for other in flat.get("dependentRequired", {}).get(name, ()) if other not in names]
+    return names
 
 
 def _candidates(flat: Schema) -> list[float]:

@@ -6,6 +6,7 @@ stay inside the document, and the work is bounded for any schema.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 
@@ -22,14 +23,14 @@ NOTHING: Schema = {"enum": []}
 # ---- the keywords ----------------------------------------------------------------------------------------------
 
 TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
-BRANCHING = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
-UNSUPPORTED = frozenset(
-    {
-        *("not", "if", "then", "else", "contains", "minContains", "maxContains", "patternProperties", "propertyNames"),
-        *("dependentRequired", "dependentSchemas", "dependencies", "unevaluatedItems", "unevaluatedProperties"),
-        *("additionalItems", "$dynamicRef", "$recursiveRef"),
-    }
-)
+REFERENCES = ("$ref", "$dynamicRef")
+"""Both lead to the same place in a document without an `$id` inside of it."""
+
+CHECKED = ("not", "if", "then", "else", "dependentSchemas", "maxContains", "unevaluatedItems", "unevaluatedProperties")
+"""Keywords that an instance is not made up by; whether it satisfies them is checked."""
+
+BRANCHING = frozenset({*REFERENCES, *CHECKED, "allOf", "anyOf", "oneOf"})
+UNSUPPORTED = frozenset({"dependencies", "$recursiveRef"})
 
 
 def is_number(value: Any) -> bool:
@@ -66,27 +67,35 @@ _SCHEMA: Shape = (lambda value: isinstance(value, Mapping | bool), "a JSON schem
 _SCHEMAS: Shape = (lambda value: is_list(value) and len(value) > 0, "a list of JSON schemas")
 _TEXT: Shape = (lambda value: isinstance(value, str), "a string")
 
+ALONE = (
+    *("additionalProperties", "items", "contains", "propertyNames", "not", "if", "then", "else"),
+    *("unevaluatedItems", "unevaluatedProperties"),
+)
+IN_LIST = ("allOf", "anyOf", "oneOf", "prefixItems")
+BY_NAME = ("properties", "patternProperties", "dependentSchemas")
+"""Where other schemas stand in a schema, besides its definitions."""
+
 SHAPES: Mapping[str, Shape] = {
     "type": (_is_type, f"one of {', '.join(TYPES)}, or a list of them"),
     "enum": (is_list, "a list"),
-    "$ref": _TEXT,
-    "allOf": _SCHEMAS,
-    "anyOf": _SCHEMAS,
-    "oneOf": _SCHEMAS,
-    "properties": (lambda value: isinstance(value, Mapping), "an object of JSON schemas"),
+    **dict.fromkeys((*REFERENCES, "pattern", "format"), _TEXT),
+    **dict.fromkeys(IN_LIST, _SCHEMAS),
+    **dict.fromkeys(ALONE, _SCHEMA),
+    **dict.fromkeys(BY_NAME, (lambda value: isinstance(value, Mapping), "an object of JSON schemas")),
     "required": (_are_names, "a list of names"),
-    "additionalProperties": _SCHEMA,
+    "dependentRequired": (
+        lambda value: isinstance(value, Mapping) and all(map(_are_names, value.values())),
+        "an object of lists of names",
+    ),
     "minProperties": _COUNT,
     "maxProperties": _COUNT,
-    "prefixItems": _SCHEMAS,
-    "items": _SCHEMA,
     "minItems": _COUNT,
     "maxItems": _COUNT,
+    "minContains": _COUNT,
+    "maxContains": _COUNT,
     "uniqueItems": (lambda value: isinstance(value, bool), "true or false"),
     "minLength": _COUNT,
     "maxLength": _COUNT,
-    "pattern": _TEXT,
-    "format": _TEXT,
     "minimum": _NUMBER,
     "maximum": _NUMBER,
     "exclusiveMinimum": _NUMBER,
@@ -100,10 +109,10 @@ SHAPES: Mapping[str, Shape] = {
 class Document:
     """A schema, its place in a request (`loc`), and the work that may still be done for it."""
 
-    def __init__(self, root: Any, loc: Loc) -> None:
+    def __init__(self, root: Any, loc: Loc, steps: int = MAX_STEPS) -> None:
         self.root: Any = root
         self.loc: Loc = loc
-        self.steps: int = MAX_STEPS
+        self.steps: int = steps
 
     def spend(self, steps: int) -> None:
         """Subtract `steps` from the work that is left. Raises `InvalidInput` if that was too much."""
@@ -130,15 +139,32 @@ class Document:
                 raise InvalidInput.at(*loc, keyword, msg=f"must be {SHAPES[keyword][1]}")
         return schema
 
+    def targets(self, node: Schema, loc: Loc) -> list[Any]:
+        """Return the schemas that a node refers to."""
+        return [self.target(node[word], (*loc, word)) for word in REFERENCES if word in node]
+
     def target(self, ref: str, loc: Loc) -> Any:
-        if ref != "#" and not ref.startswith("#/"):
-            raise InvalidInput.at(*loc, "$ref", msg=f"{ref!r} points outside this schema; only '#/...' is followed")
-        found = self.root
+        if not ref.startswith("#"):
+            raise InvalidInput.at(*loc, msg=f"{ref!r} points outside this schema; only '#...' is followed")
+        if self._has_inner_id:
+            raise InvalidInput.at(*loc, msg="is not followed in a schema with an '$id' inside of it; leave that out")
+        if ref[1:2] not in ("", "/") and unquote(ref[1:]) in self._anchors:
+            return self._anchors[unquote(ref[1:])]
+        found = self.root if ref[1:2] in ("", "/") else None
         for part in ref.split("/")[1:]:
             found = _member(found, unquote(part).replace("~1", "/").replace("~0", "~"))
-            if found is None:
-                raise InvalidInput.at(*loc, "$ref", msg=f"{ref!r} points at nothing")
+        if found is None:
+            raise InvalidInput.at(*loc, msg=f"{ref!r} points at nothing")
         return found
+
+    @cached_property
+    def _anchors(self) -> Mapping[str, Any]:
+        words = ("$dynamicAnchor", "$anchor")
+        return {str(node[word]): node for node in _nodes(self.root, self.spend) for word in words if word in node}
+
+    @cached_property
+    def _has_inner_id(self) -> bool:
+        return any("$id" in node and node is not self.root for node in _nodes(self.root, self.spend))
 
     def pattern(self, text: str, loc: Loc) -> safe_regex.Node:
         self.spend(len(text))
@@ -155,8 +181,9 @@ class Document:
         }
         if "const" in node:
             flat = joined(flat, {"enum": [node["const"]]}, loc)
-        groups = [[self.target(node["$ref"], loc)]] if "$ref" in node else []
-        groups += [[part] for part in node.get("allOf", ())]
+        groups = [[part] for part in (*self.targets(node, loc), *node.get("allOf", ()))]
+        if "if" in node:
+            groups.append([node.get("else", True), {"allOf": [node["if"], node.get("then", True)]}])
         groups += [node[keyword] for keyword in ("anyOf", "oneOf") if keyword in node]
         yield from self._choices(flat, groups, loc, hops + 1)
 
@@ -167,6 +194,19 @@ class Document:
         for branch in groups[0]:
             for form in self.forms(branch, loc, hops):
                 yield from self._choices(joined(flat, form, loc), groups[1:], loc, hops + 1)
+
+
+def _nodes(schema: Any, spend: Callable[[int], None]) -> Iterator[Schema]:
+    """Yield a schema and all that stand in it, as far as they are objects."""
+    if not isinstance(schema, Mapping):
+        return
+    spend(1)
+    yield schema
+    parts = [schema[word] for word in ALONE if word in schema]
+    parts += [part for word in IN_LIST if is_list(schema.get(word)) for part in schema[word]]
+    named = [schema[word] for word in (*BY_NAME, "$defs", "definitions") if isinstance(schema.get(word), Mapping)]
+    for part in (*parts, *(part for group in named for part in group.values())):
+        yield from _nodes(part, spend)
 
 
 def _member(parent: Any, name: str) -> Any:
@@ -226,11 +266,13 @@ def _all_properties(one: Schema, other: Schema) -> Schema:
 _JOIN: Mapping[str, Callable[[Any, Any], Any]] = {
     "type": _common_types,
     "enum": _common_values,
-    "properties": _all_properties,
+    **dict.fromkeys(("properties", "patternProperties"), _all_properties),
     "required": lambda one, other: [*one, *other],
-    "additionalProperties": _both,
-    "items": _both,
+    "dependentRequired": lambda one, other: {
+        name: [*one.get(name, ()), *other.get(name, ())] for name in {**one, **other}
+    },
+    **dict.fromkeys(("additionalProperties", "items", "propertyNames"), _both),
     "uniqueItems": lambda one, other: one or other,
-    **dict.fromkeys(("minProperties", "minItems", "minLength", "minimum", "exclusiveMinimum"), max),
+    **dict.fromkeys(("minProperties", "minItems", "minContains", "minLength", "minimum", "exclusiveMinimum"), max),
     **dict.fromkeys(("maxProperties", "maxItems", "maxLength", "maximum", "exclusiveMaximum"), min),
 }

@@ -261,21 +261,14 @@ def aggregate_means(scored: Iterable[ScoredPrediction]) -> Aggregate:
 
 @attrs.define
 class _Leaf:
-    reduce: Reducer
-    keep: int
-    lower_is_better: bool
-    columns: dict[MetricKind, MetricColumn] = attrs.field(factory=dict)
-    worst: dict[MetricKind, NSmallest[tuple[RunRow, float]]] = attrs.field(factory=dict)
+    column: MetricColumn
+    worst: NSmallest[tuple[RunRow, float]]
     texts: Counter[str] = attrs.field(factory=Counter)
     reasons: Counter[str] = attrs.field(factory=Counter)
 
-    def take(self, number: int, row: RunRow, kind: MetricKind, values: Sequence[float]) -> None:
-        column = self.columns.get(kind)
-        if column is None:
-            column = self.columns[kind] = MetricColumn(self.reduce, self.lower_is_better)
-            self.worst[kind] = NSmallest(self.keep)
-        value = column.put(number, values, len(row.trials) - len(values))
-        self.worst[kind].offer(-value if self.lower_is_better else value, (row, value))
+    def take(self, number: int, row: RunRow, values: Sequence[float]) -> None:
+        value = self.column.put(number, values, len(row.trials) - len(values))
+        self.worst.offer(-value if self.column.lower_is_better else value, (row, value))
 
     def take_text(self, text: str) -> None:
         """Count a string; when there are many different ones, count a new one among the others."""
@@ -284,13 +277,12 @@ class _Leaf:
 
     @property
     def kinds(self) -> dict[MetricKind, int]:
-        counts = {kind: column.trials for kind, column in self.columns.items()}
-        counts[MetricKind.TEXT] = self.texts.total()
-        found = sorted((kind for kind in MetricKind if counts.get(kind)), key=lambda kind: -counts[kind])
+        counts = {self.column.kind: self.column.trials, MetricKind.TEXT: self.texts.total()}
+        found = sorted((kind for kind in counts if counts[kind]), key=lambda kind: -counts[kind])
         return {kind: counts[kind] for kind in found}
 
 
-_WithNumbers = Callable[[MetricSummary, _Leaf, MetricKind], MetricSummary]
+_WithNumbers = Callable[[MetricSummary, _Leaf], MetricSummary]
 
 
 @attrs.define
@@ -329,21 +321,21 @@ class _Aggregation:
         if leaf is None:
             self.omitted += 1
         else:
-            leaf.take(self.rows, row, found[1], found[2:])
+            leaf.take(self.rows, row, found[1:])
         return True
 
     def _take_any(self, row: RunRow) -> None:
         self.equal_rows += row.copies
         errors = [f"model: {error}" for error in row.failures]
         self.model_errors += len(errors)
-        numbers: dict[tuple[Metric, MetricKind], list[float]] = {}
+        numbers: dict[Metric, list[float]] = {}
         for reading in row.readings:
             self._take(reading, numbers, errors)
-        for (metric, kind), values in numbers.items():
-            self.leaves[metric].take(self.rows, row, kind, values)
+        for metric, values in numbers.items():
+            self.leaves[metric].take(self.rows, row, values)
         self._note_errors(row, errors)
 
-    def _take(self, reading: Reading, numbers: dict[tuple[Metric, MetricKind], list[float]], errors: list[str]) -> None:
+    def _take(self, reading: Reading, numbers: dict[Metric, list[float]], errors: list[str]) -> None:
         if reading.outcome is Outcome.SCORER_ERROR:
             self.scorer_errors[reading.metric.scorer] += 1
             errors.append(f"{metric_names([reading.metric])[reading.metric]}: {reading.reason}")
@@ -356,7 +348,7 @@ class _Aggregation:
         elif reading.kind is MetricKind.TEXT:
             leaf.take_text(reading.value)
         else:
-            numbers.setdefault((reading.metric, reading.kind), []).append(reading.value)
+            numbers.setdefault(reading.metric, []).append(reading.value)
 
     def _leaf(self, metric: Metric) -> _Leaf | None:
         found = self.leaves.get(metric)
@@ -366,7 +358,7 @@ class _Aggregation:
 
     def _new_leaf(self, metric: Metric) -> _Leaf:
         lower = is_lower_better(metric, self.options.lower_is_better)
-        found = self.leaves[metric] = _Leaf(self.options.reduce, self.keep, lower)
+        found = self.leaves[metric] = _Leaf(MetricColumn(self.options.reduce, lower), NSmallest(self.keep))
         return found
 
     def _note_errors(self, row: RunRow, errors: Sequence[str]) -> None:
@@ -423,14 +415,14 @@ class _Aggregation:
             return MetricSummary(metric, name, None, *counts, reasons=reasons)
         if kind is MetricKind.TEXT:
             return MetricSummary(metric, name, kind, *counts, texts=dict(leaf.texts.most_common()), reasons=reasons)
-        return with_numbers(MetricSummary(metric, name, kind, *counts, reasons=reasons), leaf, kind)
+        return with_numbers(MetricSummary(metric, name, kind, *counts, reasons=reasons), leaf)
 
-    def with_mean(self, summary: MetricSummary, leaf: _Leaf, kind: MetricKind) -> MetricSummary:
-        values = leaf.columns[kind].present
+    def with_mean(self, summary: MetricSummary, leaf: _Leaf) -> MetricSummary:
+        values = leaf.column.present
         return attrs.evolve(summary, numbers=Numbers(len(values), math.fsum(values) / len(values)))
 
-    def with_numbers(self, summary: MetricSummary, leaf: _Leaf, kind: MetricKind) -> MetricSummary:
-        column, confidence = leaf.columns[kind], self.options.confidence
+    def with_numbers(self, summary: MetricSummary, leaf: _Leaf) -> MetricSummary:
+        column, confidence = leaf.column, self.options.confidence
         column.fill(self.rows)
         values = column.present
         clusters = [
@@ -441,11 +433,11 @@ class _Aggregation:
         return attrs.evolve(
             summary,
             numbers=numbers,
-            interval=_interval(kind, values, numbers, column.trials, groups, confidence),
+            interval=_interval(column.kind, values, numbers, column.trials, groups, confidence),
             pessimistic=math.fsum(column.pessimistic(column.worst)) / self.rows,
             distribution=Distribution.of(values),
-            worst=tuple(RowNote.of(row, float(value)) for row, value in leaf.worst[kind].items),
-            lower_is_better=leaf.lower_is_better,
+            worst=tuple(RowNote.of(row, float(value)) for row, value in leaf.worst.items),
+            lower_is_better=column.lower_is_better,
         )
 
 

@@ -72,7 +72,7 @@ Path = tuple[str, ...]
 
 
 class MetricKind(StrEnum):
-    """What a metric's values are. A bool is never a number."""
+    """What a metric's values are: bools alone are binary; beside a number they count as 0 and 1."""
 
     BINARY = "binary"
     CONTINUOUS = "continuous"
@@ -157,11 +157,11 @@ def metric_of(scorer: str) -> Metric:
 
 
 _KINDS = {bool: MetricKind.BINARY, int: MetricKind.CONTINUOUS, float: MetricKind.CONTINUOUS, str: MetricKind.TEXT}
-_NUMBERS = {kind: of for kind, of in _KINDS.items() if of is not MetricKind.TEXT}
+NUMERIC = (MetricKind.BINARY, MetricKind.CONTINUOUS)
 
 
-def single_number(row: "RunRow") -> tuple[Metric, MetricKind, float] | None:
-    """Return the metric, kind and number of a row that has one trial with one score; None for another row. Most rows
+def single_number(row: "RunRow") -> tuple[Metric, float] | None:
+    """Return the metric and the number of a row that has one trial with one score; None for another row. Most rows
     are such, and this is faster than `readings`."""
     if len(row.trials) != 1:
         return None
@@ -170,10 +170,9 @@ def single_number(row: "RunRow") -> tuple[Metric, MetricKind, float] | None:
         return None
     score = scores[0]
     value: Any = score.value.get("value")
-    kind = _NUMBERS.get(type(value))
-    if kind is None or not -LARGEST <= value <= LARGEST:
+    if type(value) not in (bool, int, float) or not -LARGEST <= value <= LARGEST:
         return None
-    return metric_of(score.scorer), kind, value
+    return metric_of(score.scorer), value
 
 
 def trial_readings(scored: ScoredPrediction) -> list[Reading]:
@@ -276,28 +275,13 @@ def rows(scored: Iterable[ScoredPrediction]) -> Iterator[RunRow]:
 _row = maker(RunRow)
 
 
-def merged(baseline: Iterator[RunRow], candidate: Iterator[RunRow]) -> Iterator[tuple[RunRow | None, RunRow | None]]:
-    """Pair the rows of two runs, in their order; a row without a partner is paired with None."""
-    one, other = next(baseline, None), next(candidate, None)
-    while one is not None or other is not None:
-        if other is None or (one is not None and one.digest < other.digest):
-            yield one, None
-            one = next(baseline, None)
-        elif one is None or other.digest < one.digest:
-            yield None, other
-            other = next(candidate, None)
-        else:
-            yield one, other
-            one, other = next(baseline, None), next(candidate, None)
-
-
 # ---- row values --------------------------------------------------------------------------------------------------
 
 
-def row_values(row: RunRow, kinds: Mapping[Metric, MetricKind], reduce: Reducer) -> dict[Metric, float]:
+def row_values(row: RunRow, metrics: Collection[Metric], reduce: Reducer) -> dict[Metric, float]:
     found: dict[Metric, list[float]] = {}
     for reading in row.readings:
-        if reading.kind is not None and kinds.get(reading.metric) is reading.kind:
+        if reading.kind in NUMERIC and reading.metric in metrics:
             found.setdefault(reading.metric, []).append(reading.value)
     return {metric: values[0] if len(values) == 1 else reduce(values) for metric, values in found.items()}
 
@@ -307,18 +291,24 @@ NAN = math.nan
 
 @attrs.define
 class MetricColumn:
-    """One value for each row, of one metric and kind: NaN if the row has none. `trials` counts the values before they
-    were reduced. `incomplete` has the rows that lack a value in some of their trials: the values that exist, and how
-    many are missing."""
+    """One number for each row, of one metric: NaN if the row has none. `trials` counts the values before they were
+    reduced; `numbers` tells whether any of them is not a bool. `incomplete` has the rows that lack a value in some of
+    their trials: the values that exist, and how many are missing."""
 
     reduce: Reducer
     lower_is_better: bool = False
     values: "array[float]" = attrs.field(factory=lambda: array("d"))
     incomplete: dict[int, tuple[Sequence[float], int]] = attrs.field(factory=dict)
     trials: int = 0
+    numbers: bool = False
+
+    @property
+    def kind(self) -> MetricKind:
+        return MetricKind.CONTINUOUS if self.numbers else MetricKind.BINARY
 
     def put(self, row: int, values: Sequence[float], missing: int) -> float:
         self.fill(row)
+        self.numbers = self.numbers or set(map(type, values)) != {bool}
         reduced = values[0] if len(values) == 1 else self.reduce(values)
         self.values.append(reduced)
         self.trials += len(values)
@@ -326,9 +316,10 @@ class MetricColumn:
             self.incomplete[row] = (values, missing)
         return reduced
 
-    def put_singles(self, row: int, values: Sequence[float]) -> None:
+    def put_singles(self, row: int, values: Sequence[float], kind: MetricKind) -> None:
         """Take the values of rows with one trial each, from this row on."""
         self.fill(row)
+        self.numbers = self.numbers or kind is MetricKind.CONTINUOUS
         self.values.extend(values)
         self.trials += len(values)
 

@@ -65,8 +65,8 @@ def pages(scored: Iterable[ScoredPrediction]) -> Iterator[ScorePage]:
 
 @attrs.frozen
 class NumberRows:
-    """Consecutive rows of a run with one trial and one number each, of the same metric and kind. `row` makes the row at
-    a position."""
+    """Consecutive rows of a run with one trial and one number each, of the same metric. Binary ones are all bools.
+    `row` makes the row at a position."""
 
     metric: Metric
     kind: MetricKind
@@ -116,7 +116,7 @@ def _part(page: ScorePage, start: int, end: int) -> Iterator[NumberRows | Scored
 
 
 def _number_rows(page: ScorePage, start: int, end: int) -> NumberRows | None:
-    """Return these predictions as rows, if each has one trial with one number, and all are of one metric and kind. The
+    """Return these predictions as rows, if each has one trial with one number, and all are of one metric. The
     page has a prediction before and after them."""
     digests, scorers = page.digests[start - 1 : end + 1], page.scorers[start:end]
     if page.errors[start:end].count(None) < end - start or scorers.count(scorers[0]) < end - start:
@@ -142,13 +142,13 @@ _number: Callable[[Mapping[str, Any]], Any] = itemgetter("value")
 
 
 def _kind_of_all(values: Sequence[Any]) -> MetricKind | None:
-    """Return the kind of the numbers if they are of one kind and their differences exact enough to rank by."""
+    """Return the kind of the values if all are numbers and their differences exact enough to rank by."""
     types = set(map(type, values))
     if types == {bool}:
         return MetricKind.BINARY
-    if not types <= {int, float}:
+    if not types <= {int, float, bool}:
         return None
-    most = LARGEST if types == {float} else _EXACT
+    most = _EXACT if int in types else LARGEST
     fits = -most <= min(values) and max(values) <= most and not isnan(sum(values))
     return MetricKind.CONTINUOUS if fits else None
 
@@ -180,12 +180,7 @@ def paired_rows(
         elif one is None or other.digest < one.digest:
             yield None, _first(other)
             other = _after(other, 1, candidate)
-        elif (
-            isinstance(one, NumberRows)
-            and isinstance(other, NumberRows)
-            and one.metric == other.metric
-            and one.kind is other.kind
-        ):
+        elif isinstance(one, NumberRows) and isinstance(other, NumberRows) and one.metric == other.metric:
             size = _common(one.digests, other.digests)
             yield NumberPairs(one.part(0, size), other.part(0, size))
             one, other = _after(one, size, baseline), _after(other, size, candidate)

@@ -22,6 +22,7 @@ from modelyard.domain.evaluation.comparison import (
     rows_needed,
 )
 from modelyard.domain.evaluation.metrics import (
+    NUMERIC,
     Metric,
     MetricColumn,
     MetricKind,
@@ -108,8 +109,8 @@ class _Both:
 
     def take_numbers(self, number: int, found: NumberPairs) -> None:
         before, after = found.baseline.values, found.candidate.values
-        self.columns[0].put_singles(number, before)
-        self.columns[1].put_singles(number, after)
+        self.columns[0].put_singles(number, before, found.baseline.kind)
+        self.columns[1].put_singles(number, after, found.candidate.kind)
         down, up = (self.best, self.worst) if self.lower_is_better else (self.worst, self.best)
         least, most = min(down.bound, 0.0), max(-up.bound, 0.0)
         differences = list(map(sub, after, before))
@@ -138,7 +139,7 @@ class _Pairing:
     alone: list[int] = attrs.field(factory=lambda: [0, 0])
     failed: list[int] = attrs.field(factory=lambda: [0, 0])
     seen: tuple[set[Metric], set[Metric]] = attrs.field(factory=lambda: (set(), set()))
-    both: dict[tuple[Metric, MetricKind], _Both] = attrs.field(factory=dict)
+    both: dict[Metric, _Both] = attrs.field(factory=dict)
     clusters: list[str] = attrs.field(factory=list)
     failures: list[RowDifference] = attrs.field(factory=list)
 
@@ -158,34 +159,33 @@ class _Pairing:
             self.clusters += [found.baseline.row(at).cluster(cluster_by) for at in range(found.size)]
         for seen in self.seen:
             seen.add(metric)
-        key = metric, found.baseline.kind
-        if key in self.both or len(self.both) < MAX_METRICS:
-            self._both(key).take_numbers(self.rows, found)
+        if metric in self.both or len(self.both) < MAX_METRICS:
+            self._both(metric).take_numbers(self.rows, found)
         self.rows += found.size
 
     def _take(self, pair: Pair) -> None:
         self._note_failures(pair)
-        for key, values in self._numbers(pair).items():
-            if key in self.both or len(self.both) < MAX_METRICS:
-                self._both(key).take(self.rows, pair, values)
+        for metric, values in self._numbers(pair).items():
+            if metric in self.both or len(self.both) < MAX_METRICS:
+                self._both(metric).take(self.rows, pair, values)
 
-    def _numbers(self, pair: Pair) -> dict[tuple[Metric, MetricKind], tuple[list[float], list[float]]]:
-        found: dict[tuple[Metric, MetricKind], tuple[list[float], list[float]]] = {}
+    def _numbers(self, pair: Pair) -> dict[Metric, tuple[list[float], list[float]]]:
+        found: dict[Metric, tuple[list[float], list[float]]] = {}
         for side, seen in enumerate(self.seen):
             for metric, _, kind, value, _ in pair[side].readings:
                 if kind is None:
                     continue
                 seen.add(metric)
                 if kind is not MetricKind.TEXT:
-                    found.setdefault((metric, kind), ([], []))[side].append(value)
+                    found.setdefault(metric, ([], []))[side].append(value)
         return found
 
-    def _both(self, key: tuple[Metric, MetricKind]) -> _Both:
-        if key not in self.both:
-            lower, keep = is_lower_better(key[0], self.options.lower_is_better), self.keep
+    def _both(self, metric: Metric) -> _Both:
+        if metric not in self.both:
+            lower, keep = is_lower_better(metric, self.options.lower_is_better), self.keep
             columns = (MetricColumn(self.options.reduce, lower), MetricColumn(self.options.reduce, lower))
-            self.both[key] = _Both(columns, NSmallest(keep), NSmallest(keep), NSmallest(keep), lower)
-        return self.both[key]
+            self.both[metric] = _Both(columns, NSmallest(keep), NSmallest(keep), NSmallest(keep), lower)
+        return self.both[metric]
 
     def _note_failures(self, pair: Pair) -> None:
         before, after = pair[0].failures, pair[1].failures
@@ -201,34 +201,23 @@ class _Pairing:
 
     def compared(self) -> tuple[list[MetricComparison], dict[str, str]]:
         names = metric_names((*self.seen[0], *self.seen[1]))
-        kinds = self._kinds()
         found, reasons = [], {}
         for metric in sorted(names, key=lambda metric: names[metric]):
-            reason = self._why_not(metric, kinds)
+            reason = self._why_not(metric)
             if reason is None:
-                kind = kinds[0][metric]
-                found.append(self._comparison(metric, names[metric], kind))
+                found.append(self._comparison(metric, names[metric]))
             else:
                 reasons[names[metric]] = reason
         return found, reasons
 
-    def _kinds(self) -> tuple[dict[Metric, MetricKind], dict[Metric, MetricKind]]:
-        found: tuple[dict[Metric, MetricKind], dict[Metric, MetricKind]] = ({}, {})
-        for side, kinds in enumerate(found):
-            ranked = sorted(self.both.items(), key=lambda item: item[1].columns[side].trials)
-            kinds.update({metric: kind for (metric, kind), both in ranked if both.columns[side].trials})
-        return found
-
-    def _why_not(self, metric: Metric, kinds: Sequence[dict[Metric, MetricKind]]) -> str | None:
+    def _why_not(self, metric: Metric) -> str | None:
         if metric not in self.seen[0] or metric not in self.seen[1]:
             return ONLY_BASELINE if metric in self.seen[0] else ONLY_CANDIDATE
-        one, other = (kind.get(metric) for kind in kinds)
-        if one is None or other is None:
-            return "it is not a number"
-        return None if one is other else f"it is {one} in the baseline and {other} in the candidate"
+        both = self.both.get(metric)
+        return None if both and all(column.trials for column in both.columns) else "it is not a number"
 
-    def _comparison(self, metric: Metric, name: str, kind: MetricKind) -> MetricComparison:
-        both = self.both[metric, kind]
+    def _comparison(self, metric: Metric, name: str) -> MetricComparison:
+        both = self.both[metric]
         for column in both.columns:
             column.fill(self.rows)
         one, other = (column.values for column in both.columns)
@@ -242,7 +231,7 @@ class _Pairing:
         return MetricComparison(
             metric,
             name,
-            kind,
+            max((column.kind for column in both.columns), key=NUMERIC.index),
             found,
             found if complete else self._everywhere(both),
             _mean(before),

@@ -14,6 +14,7 @@ import attrs
 
 from modelyard.domain.evaluation.filters import Expression, Field, scorer_keys, truth
 from modelyard.domain.evaluation.metrics import (
+    NUMERIC,
     Metric,
     MetricKind,
     Path,
@@ -209,9 +210,7 @@ def _sort_value(sort: Sort, row: ResultRow[ScoredPrediction]) -> float | str | N
 
 
 def _mean(field: Field, trials: Iterable[ScoredPrediction]) -> float | None:
-    values = [
-        value for trial in trials if kind_of(value := field.of(trial)) in (MetricKind.BINARY, MetricKind.CONTINUOUS)
-    ]
+    values = [value for trial in trials if kind_of(value := field.of(trial)) in NUMERIC]
     return math.fsum(values) / len(values) if values else None
 
 
@@ -219,8 +218,8 @@ def _mean(field: Field, trials: Iterable[ScoredPrediction]) -> float | None:
 class LeafStats:
     """One leaf of the values of a scorer, over the trials of a run that have it.
 
-    A bool is not a number: `numeric_mean` is over numbers, `pass_rate`, the share of those that are true, over bools;
-    each is None without any. `pass_signal_coverage` is the share of bools among the values.
+    `numeric_mean` is over numbers, beside which a bool counts as 0 or 1; `pass_rate`, the share of those that are true,
+    over bools. Each is None without any. `pass_signal_coverage` is the share of bools among the values.
     """
 
     scorer_key: str
@@ -250,19 +249,20 @@ class RunSummary:
 class _Leaf:
     kinds: Counter[MetricKind] = attrs.field(factory=Counter)
     passed: int = 0
-    numbers: "array[float]" = attrs.field(factory=lambda: array("d"))
+    values: "array[float]" = attrs.field(factory=lambda: array("d"))
 
     def add(self, kind: MetricKind, value: Any) -> None:
         self.kinds[kind] += 1
-        if kind is MetricKind.CONTINUOUS:
-            self.numbers.append(value)
-        elif kind is MetricKind.BINARY:
+        if kind in NUMERIC:
+            self.values.append(value)
+        if kind is MetricKind.BINARY:
             self.passed += value
 
     def stats(self, key: str, path: Path) -> LeafStats:
-        count = len(self.numbers)
-        most = max(MetricKind, key=lambda kind: self.kinds[kind])
-        mean = math.fsum(self.numbers) / count if count else None
+        numbers = MetricKind.CONTINUOUS if self.kinds[MetricKind.CONTINUOUS] else MetricKind.BINARY
+        most = MetricKind.TEXT if self.kinds[MetricKind.TEXT] > len(self.values) else numbers
+        count = len(self.values) if numbers is MetricKind.CONTINUOUS else 0
+        mean = math.fsum(self.values) / count if count else None
         known, total = self.kinds[MetricKind.BINARY], self.kinds.total()
         passed = (self.passed, known, self.passed / known if known else None, known / total)
         return LeafStats(key, ".".join(path) or None, most, total, count, mean, *passed)

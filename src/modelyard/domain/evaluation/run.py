@@ -100,15 +100,6 @@ def check_reason(reason: str) -> str:
     return reason
 
 
-def check_summary(summary: Mapping[str, Any] | None) -> None:
-    if summary is None:
-        return
-    try:
-        canonical_json(summary)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput.at("summary", msg=f"must be a JSON object: {error}") from None
-
-
 @attrs.frozen
 class RunStatus:
     """A run, and how many of its trials are done; 0 of 0 before it has begun."""

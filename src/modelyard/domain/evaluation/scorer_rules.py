@@ -3,6 +3,8 @@
 import json
 import math
 import re
+import string
+import unicodedata
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -23,6 +25,7 @@ from modelyard.domain.evaluation.scorers import (
     OwnRule,
     RegularExpression,
     Unscored,
+    composed,
     read_formula,
     same_json,
     text_of,
@@ -125,7 +128,9 @@ def _arguments(value: Any) -> Any:
 
 
 _WORD = re.compile(r"\w+")
-_ARTICLE = frozenset({"a", "an", "the"})
+_JOINERS = "\u200c\u200d"
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLE = re.compile(r"(?<![\u0300-\u036f])\b(?:a|an|the)\b(?![\u0300-\u036f])")
 
 
 @attrs.frozen
@@ -138,7 +143,7 @@ class OneOf(OwnRule):
 
     def score(self, output: Any, row: Mapping[str, Any]) -> bool:
         given, *wanted = (text.strip() for text in (text_of(output), *_texts(row[self.expected], self.expected)))
-        return _folded(given, self.ignore_case) in {_folded(text, self.ignore_case) for text in wanted}
+        return composed(given, self.ignore_case) in {composed(text, self.ignore_case) for text in wanted}
 
 
 @attrs.frozen
@@ -164,19 +169,22 @@ class Fuzzy(Nearness):
 
     def nearness(self, given: str, wanted: str) -> float:
         """Return twice the longest common subsequence over the length of both."""
-        one, other = _folded(given, self.ignore_case), _folded(wanted, self.ignore_case)
+        one, other = composed(given, self.ignore_case), composed(wanted, self.ignore_case)
         return _overlap(common_subsequence(one, other), len(one), len(other))
 
 
 @attrs.frozen
 class TokenF1(Nearness):
-    """The F1 of the words of both texts in any order, without case, punctuation and English articles (as in SQuAD)."""
+    """The F1 of the words of both texts in any order, as SQuAD's evaluation normalises them: without case, English
+    articles and ASCII punctuation, which splits no word ("U.S." is "US"); what white space separates is a word."""
 
     type = "token_f1"
 
     def nearness(self, given: str, wanted: str) -> float:
         """Return the harmonic mean of precision and recall of the tokens."""
-        one, other = (Counter(word for word in _words(text) if word not in _ARTICLE) for text in (given, wanted))
+        one, other = Counter(_squad_words(given)), Counter(_squad_words(wanted))
+        if not one and not other:
+            return _are_equal(given, wanted)
         return _overlap((one & other).total(), one.total(), other.total())
 
 
@@ -188,6 +196,8 @@ class RougeL(Nearness):
 
     def nearness(self, given: str, wanted: str) -> float:
         one, other = _words(given), _words(wanted)
+        if not one and not other:
+            return _are_equal(given, wanted)
         return _overlap(common_subsequence(one, other), len(one), len(other))
 
 
@@ -211,12 +221,26 @@ def _overlap(common: int, one: int, other: int) -> float:
     return 2 * common / (one + other) if one + other else 1.0
 
 
+def _are_equal(given: str, wanted: str) -> float:
+    """Compare texts without words, which are as near as they are equal."""
+    return float(composed(given.strip(), ignore_case=True) == composed(wanted.strip(), ignore_case=True))
+
+
+def _squad_words(text: str) -> list[str]:
+    return _ARTICLE.sub(" ", composed(text).lower().translate(_PUNCTUATION)).split()
+
+
 def _words(text: str) -> list[str]:
-    return _WORD.findall(text.casefold())
+    """Return the words of a text: letters, digits and low lines, with the marks that combine with them."""
+    text = composed(text, ignore_case=True)
+    if text.isascii():
+        return _WORD.findall(text)
+    spaced = "".join(one if _is_of_word(one) else " " for one in text)
+    return [word for word in spaced.split() if _WORD.search(word)]
 
 
-def _folded(text: str, ignore_case: bool) -> str:
-    return text.casefold() if ignore_case else text
+def _is_of_word(letter: str) -> bool:
+    return letter.isalnum() or letter == "_" or letter in _JOINERS or unicodedata.category(letter).startswith("M")
 
 
 def _texts(expected: Any, field: str) -> list[str]:

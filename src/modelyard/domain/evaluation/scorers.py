@@ -5,10 +5,12 @@ import json
 import math
 import operator
 import re
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -18,6 +20,7 @@ import attrs
 from modelyard import safe_regex as patterns
 from modelyard.domain.record import EMPTY, frozen_mapping
 from modelyard.errors import InvalidInput
+from modelyard.stated import exact, label_text, number_in, rating_in, verdict_in
 
 MAX_OUTPUT = 20_000
 """Characters of an output in which a pattern is searched; a longer output is not scored."""
@@ -25,14 +28,7 @@ MAX_OUTPUT = 20_000
 MAX_WORK = 500_000
 """Steps that the search for a pattern may take: about a second at most."""
 
-_NUMBER = re.compile(r"[-+]?(?:[0-9][0-9,]{0,40}(?:\.[0-9]{1,40})?|\.[0-9]{1,40})(?:[eE][-+]?[0-9]{1,4})?")
 _SLOT = re.compile(r"\{(\w{1,128})\}")
-_OUT_OF = re.compile(r"(?<=[0-9])\s{0,10}(?:/|(?:out )?of)\s{0,10}[0-9.]{1,20}")
-_VERDICT = re.compile(
-    r"(?:\b(not|\w{1,10}n['’]t)\s{1,10})?\b(?:(yes|true|pass|correct)|no|false|fail|incorrect)\b", re.IGNORECASE
-)
-
-
 _AMOUNT = {"schema": {"minimum": 0}}
 
 
@@ -112,8 +108,8 @@ class RegularExpression(OwnRule):
 class Numeric(OwnRule):
     """Whether the last number in the output is the row's field `expected`, within the larger of two tolerances.
 
-    `relative` is a share of the expected number. Commas between digits are left out. An output
-    without a number scores False.
+    `relative` is a share of the expected number. Numbers are compared exactly, as they are written. "1,234" is a
+    thousand, "1,5" two numbers, and the hyphen of "3-4" no sign. An output without a number scores False.
     """
 
     type = "numeric"
@@ -122,17 +118,19 @@ class Numeric(OwnRule):
     relative: float = attrs.field(default=0.0, metadata=_AMOUNT)
 
     def score(self, output: Any, row: Mapping[str, Any]) -> bool:
-        wanted, given = number_in(row[self.expected]), number_in(output)
+        wanted, given = number_in(_number_or_text(row[self.expected])), number_in(_number_or_text(output))
         if wanted is None:
             raise Unscored(f"the row's {self.expected!r} holds no number")
-        return given is not None and abs(given - wanted) <= max(self.absolute, self.relative * abs(wanted))
+        tolerance = max(exact(self.absolute), exact(self.relative) * abs(wanted))
+        return given is not None and abs(given - wanted) <= tolerance
 
 
 @attrs.frozen
 class JsonEqual(OwnRule):
     """Whether the output is the same JSON as the row's field `expected`, which may be a value or its text.
 
-    The order of members does not matter; 1 equals 1.0 and differs from true. An output that is not JSON scores False.
+    A string that is not the text of JSON stands for itself. The order of members does not matter; 1 equals 1.0 and
+    differs from true. An output that is not JSON scores False.
     """
 
     type = "json_equal"
@@ -140,8 +138,10 @@ class JsonEqual(OwnRule):
 
     def score(self, output: Any, row: Mapping[str, Any]) -> bool:
         wanted = row[self.expected]
+        with suppress(ValueError, RecursionError):
+            wanted = _parsed(wanted)
         try:
-            return same_json(_parsed(output), _parsed(wanted))
+            return same_json(_parsed(output), wanted)
         except (ValueError, RecursionError):
             return False
 
@@ -177,20 +177,18 @@ class LlmJudge(DeclarativeScorer):
         return _SLOT.sub(lambda slot: text_of(values[slot[1]]), self.prompt)
 
     def read(self, answer: str) -> bool | float:
-        """Read the score from a judge's answer. Raises `Unscored`. It is the last number (7 of "7/10"), or the first
-        word that is a verdict, negated by a "not" before it, or the value of the last label."""
+        """Read the score from a judge's answer. Raises `Unscored`. It is the last number that is not of a scale (7 of
+        "7/10"), the last verdict, or the value of the last label; see `modelyard.stated`."""
         if self.scale == "labels":
             return self._labelled(answer)
-        if self.scale == "number":
-            number = number_in(_OUT_OF.sub("", answer))
-            if number is not None:
-                return number
-        elif verdict := _VERDICT.search(answer[:MAX_OUTPUT]):
-            return (verdict[1] is None) is (verdict[2] is not None)
-        raise Unscored(f"the judge gave no {'number' if self.scale == 'number' else 'yes or no'}: {answer[:100]!r}")
+        found = rating_in(answer) if self.scale == "number" else verdict_in(answer)
+        if found is None:
+            what = "number" if self.scale == "number" else "yes or no"
+            raise Unscored(f"the judge gave no {what}: {answer[-100:]!r}")
+        return found
 
     def _labelled(self, answer: str) -> bool | float:
-        words = answer[-MAX_OUTPUT:].casefold()
+        words = label_text(answer).casefold()
         ends = {label: _end_of(label.casefold(), words) for label in self.labels}
         last = max(ends, key=lambda label: (ends[label], len(label)))
         if ends[last] < 0:
@@ -219,7 +217,7 @@ def checked_score(value: Any) -> tuple[Any, str]:
     if value is None:
         return None, "the scorer gave no score"
     if isinstance(value, Mapping):
-        parts = {_name(name): checked_score(part) for name, part in value.items()}
+        parts = {name: checked_score(part) for name, part in value.items()}
         reasons = [f"{name}: {reason}" for name, (part, reason) in parts.items() if reason and value[name] is not None]
         return MappingProxyType({name: part for name, (part, _) in parts.items()}), "; ".join(reasons)
     if isinstance(value, bool | str):
@@ -233,25 +231,8 @@ def checked_score(value: Any) -> tuple[Any, str]:
     raise TypeError(f"the scorer returned {type(value).__name__}; a score is a bool, a number, a string or a mapping")
 
 
-def _name(name: object) -> str:
-    if not isinstance(name, str):
-        raise TypeError(f"the scorer returned a mapping with the name {name!r}, which is not a string")
-    return name
-
-
 def text_of(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=dict)
-
-
-def number_in(value: Any) -> float | None:
-    """Return a number, or the last one in a string; None without one, and for one that is not finite."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int | float):
-        return float(value)
-    texts: list[str] = _NUMBER.findall(text_of(value))
-    number = float(texts[-1].replace(",", "")) if texts else math.inf
-    return number if math.isfinite(number) else None
 
 
 def same_json(one: Any, other: Any) -> bool:
@@ -263,13 +244,24 @@ def same_json(one: Any, other: Any) -> bool:
     return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)
 
 
+def _number_or_text(value: Any) -> Any:
+    return value if isinstance(value, int | float) else text_of(value)
+
+
 def _parsed(value: Any) -> Any:
     return json.loads(value) if isinstance(value, str) else value
 
 
+def composed(text: str, ignore_case: bool = False) -> str:
+    """Return a text in Unicode's composed form (NFC), in which letters with accents have one spelling."""
+    return text if text.isascii() and not ignore_case else _composed(text.casefold() if ignore_case else text)
+
+
+_composed = partial(unicodedata.normalize, "NFC")
+
+
 def _texts(output: Any, expected: Any, ignore_case: bool) -> tuple[str, str]:
-    given, wanted = text_of(output), text_of(expected)
-    return (given.casefold(), wanted.casefold()) if ignore_case else (given, wanted)
+    return composed(text_of(output), ignore_case), composed(text_of(expected), ignore_case)
 
 
 _read_pattern = lru_cache(maxsize=256)(patterns.parse)

@@ -46,6 +46,7 @@ CAPABILITIES = Capabilities(
     trainable=True,
     prompts=True,
     prompt_logprobs=True,
+    strict_conversations=True,
 )
 PRICING = Pricing(prompt=Decimal("0.0000001"), completion=Decimal("0.0000002"))
 CONTEXT_LENGTH = 16_384

@@ -8,7 +8,15 @@ import attrs
 
 from modelyard.domain.completion import Delta, ToolCallDelta, Usage
 from modelyard.formats.chat.response import AnsweredUsage, Logprobs, json_text, logprobs_object, usage_text
-from modelyard.formats.chat.sse import DONE, event
+from modelyard.formats.json import dumps
+
+DONE = b"data: [DONE]\n\n"
+
+
+def event(data: Mapping[str, Any]) -> bytes:
+    """Write a server-sent event (HTML standard, 9.2.6)."""
+    return b"data: " + dumps(data) + b"\n\n"
+
 
 # ---- the shape ---------------------------------------------------------------------------------------------------
 

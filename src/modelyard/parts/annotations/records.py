@@ -70,7 +70,7 @@ def checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
     ]
     if wrong:
         raise InvalidInput(wrong)
-    if len(found := sorted(set(given))) > MAX_TAGS:
+    if len(found := sorted({str.__str__(one) for one in given})) > MAX_TAGS:
         raise InvalidInput.at("tags", msg=f"may be {MAX_TAGS} at most")
     return tuple(found)
 
@@ -79,7 +79,7 @@ def checked_note(note: str) -> str:
     """Return the note. Raises `InvalidInput` if it is too long, or if no store can keep it."""
     if not isinstance(note, str) or len(note) > MAX_NOTE or "\0" in note or _is_lone(note):
         raise InvalidInput.at("note", msg=f"must be a text of at most {MAX_NOTE} characters, without NUL")
-    return note
+    return str.__str__(note)  # of a subclass, such as an enum, the text itself
 
 
 def _is_lone(text: str) -> bool:

@@ -74,7 +74,7 @@ def kubernetes(address: str) -> NamedCluster:
     """Open the cluster of this machine, with the manifest of `kubernetes:FILE`. Raises `click.BadParameter`."""
     file = Path(address.partition(":")[2])
     try:
-        template: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        template: Mapping[str, Any] = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:
         raise click.BadParameter(f"{file} is not a manifest in JSON: {error}") from None
     return NamedCluster(KubernetesJobs.here(lambda _: template))

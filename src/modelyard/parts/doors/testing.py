@@ -38,6 +38,10 @@ if TYPE_CHECKING:
         Refuse,
     )
     from modelyard.parts.upstream.fake_vllm.server import LOAD_ADAPTER, FakeVllm
+    from modelyard.parts.upstream.odd_server.answer import OddAnswer
+    from modelyard.parts.upstream.odd_server.dialects import OddDialect
+    from modelyard.parts.upstream.odd_server.faults import OddFault
+    from modelyard.parts.upstream.odd_server.server import OddServer, odd_server
     from modelyard.parts.upstream.recording import record
 
 HOMES = {
@@ -77,6 +81,10 @@ HOMES = {
         "Refuse",
     ),
     "parts.upstream.fake_vllm.server": ("LOAD_ADAPTER", "FakeVllm"),
+    "parts.upstream.odd_server.answer": ("OddAnswer",),
+    "parts.upstream.odd_server.dialects": ("OddDialect",),
+    "parts.upstream.odd_server.faults": ("OddFault",),
+    "parts.upstream.odd_server.server": ("OddServer", "odd_server"),
     "parts.torch.tiny_model": ("build_tiny_model",),
 }
 
@@ -107,6 +115,10 @@ __all__: list[str] = [
     "LeftLoopback",
     "LoopbackGuard",
     "Malformed",
+    "OddAnswer",
+    "OddDialect",
+    "OddFault",
+    "OddServer",
     "PartContract",
     "Refuse",
     "Slow",
@@ -124,6 +136,7 @@ __all__: list[str] = [
     "build_tiny_model",
     "intercept",
     "machine_over",
+    "odd_server",
     "openai_client",
     "record",
     "served",

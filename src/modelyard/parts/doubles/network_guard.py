@@ -1,6 +1,7 @@
 """A guard that keeps a process from reaching other hosts: it replaces Python's sockets and name look-ups."""
 
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -9,6 +10,8 @@ from functools import wraps
 from ipaddress import ip_address
 from typing import Any, Self
 
+from modelyard.parts.doubles.proxy_requests import asked_of_proxy
+
 
 class LeftLoopback(BaseException):
     """Something tried to reach another host. It is not an `Exception`, so that a client's retry or an application's
@@ -16,7 +19,8 @@ class LeftLoopback(BaseException):
 
 
 class LoopbackGuard:
-    """While it is entered, any attempt of this process to reach or look up another host raises `LeftLoopback`.
+    """While it is entered, any attempt of this process to reach or look up another host raises `LeftLoopback`, and so
+    does one to have a proxy on loopback reach it.
 
     `attempts` names the hosts. Leaving raises it once more if it was swallowed, or raised in another thread. Unix
     sockets are allowed. Several guards may be entered at a time, in any order.
@@ -101,8 +105,17 @@ def _of_sendto(sock: socket.socket, data: object, *flags_and_address: Any) -> ob
     return _of_socket(sock, flags_and_address[-1]) if flags_and_address else None
 
 
-def _of_sendmsg(sock: socket.socket, *buffers_ancdata_flags_and_address: Any) -> object:
-    return _of_socket(sock, buffers_ancdata_flags_and_address[3]) if buffers_ancdata_flags_and_address[3:] else None
+def _of_sendmsg(sock: socket.socket, buffers: Any, *ancdata_flags_and_address: Any) -> object:
+    address = ancdata_flags_and_address[2:]
+    return _of_socket(sock, address[0]) if address else asked_of_proxy(b"".join(buffers))
+
+
+def _of_sent(sock: object, data: Any, *_: object) -> object:
+    return asked_of_proxy(data)
+
+
+def _of_loop_sent(loop: object, sock: object, data: Any) -> object:
+    return asked_of_proxy(data)
 
 
 def _of_look_up(host: object, *_: object, **__: object) -> object:
@@ -132,7 +145,12 @@ _METHODS: dict[str, HostOf] = {
     "connect_ex": _of_socket,
     "sendto": _of_sendto,
     "sendmsg": _of_sendmsg,
+    "send": _of_sent,
+    "sendall": _of_sent,
 }
+_TLS: dict[str, HostOf] = {"write": _of_sent, "send": _of_sent}
+"""Calls that encrypt what a proxy is asked for."""
+
 _LOOK_UPS: dict[str, HostOf] = {
     "getaddrinfo": _of_look_up,
     "gethostbyname": _of_look_up,
@@ -144,6 +162,7 @@ _UVLOOP: dict[str, HostOf] = {
     "getaddrinfo": _of_loop_look_up,
     "create_connection": _of_loop_connection,
     "create_datagram_endpoint": _of_loop_datagrams,
+    "sock_sendall": _of_loop_sent,
 }
 """Calls of an event loop that bypasses Python's sockets; asyncio's own loops use them."""
 
@@ -152,6 +171,7 @@ _UVLOOP: dict[str, HostOf] = {
 def _guarded_sockets() -> Iterator[None]:
     loop = getattr(sys.modules.get("uvloop"), "Loop", None)  # another thread may be in the middle of importing it
     owners: list[tuple[object, dict[str, HostOf]]] = [(socket.socket, _METHODS), (socket, _LOOK_UPS)]
+    owners += [(ssl.SSLSocket, _TLS), (ssl.SSLObject, _TLS)]
     owners += [(loop, _UVLOOP)] if loop is not None else []
     with ExitStack() as stack:
         for owner, judged in owners:
@@ -165,7 +185,8 @@ def _guarded_sockets() -> Iterator[None]:
 
 def _guarded(original: Callable[..., Any], host_of: HostOf) -> Callable[..., Any]:
     @wraps(original)
-    def guarded(*args: Any, **kwargs: Any) -> Any:
+    def guarded(*given: Any, **kwargs: Any) -> Any:
+        args = [list(one) if isinstance(one, Iterator) else one for one in given]  # buffers, which are read twice
         _require_local(host_of(*args, **kwargs))
         return original(*args, **kwargs)
 

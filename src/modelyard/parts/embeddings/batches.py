@@ -22,6 +22,11 @@ def most_tokens(given: EmbeddingInput, longest: int) -> int:
     return min(longest, SPECIAL_TOKENS + (len(given.encode()) if isinstance(given, str) else len(given)))
 
 
+def estimated_tokens(most: int) -> int:
+    """Return about how many tokens inputs have that can have so many: four bytes each."""
+    return min(most, most // 4 + 1)
+
+
 def as_streaming(backend: Any, size: int) -> Backend | AsyncBackend:
     """Return what streams the embeddings of so many bytes as the backend streams answers."""
     found: dict[str, Any] = {}
@@ -61,7 +66,7 @@ class BatchCollector:
         """Add the tokens of some inputs, at most as many as were reserved for them."""
         if tokens is None:
             self.estimated = True
-            tokens = most // 4 + 1  # bytes a token
+            tokens = estimated_tokens(most)
         elif type(tokens) is not int or tokens < 0:
             raise BackendError(f"the backend gave {tokens!r} as its number of tokens")
         self.tokens += min(tokens, most)

@@ -19,11 +19,11 @@ from modelyard.domain.embedding import (
     EmbeddingResult,
 )
 from modelyard.errors import InvalidInput
-from modelyard.formats import fields
 from modelyard.formats.chat.bounds import LONGEST_MODEL_NAME, is_unicode
 from modelyard.formats.constraints import Length, Within
 from modelyard.formats.converter import structure_exactly
 from modelyard.formats.json import dumps
+from modelyard.parts.embeddings import fields
 
 MOST_DIMENSIONS = 2**16
 _TOKEN_IDS = range(2**31)

@@ -11,7 +11,7 @@ from modelyard.domain.identity import Attribution, Principal
 from modelyard.domain.usage import Admission
 from modelyard.errors import BackendError, InvalidInput, ModelyardError, Problem, UnsupportedParameter
 from modelyard.flow import Call, CallerDisconnected, Flow
-from modelyard.parts.embeddings.batches import BatchCollector, as_streaming, most_tokens
+from modelyard.parts.embeddings.batches import BatchCollector, as_streaming, estimated_tokens, most_tokens
 from modelyard.platform.catalogue.offered_models import registered
 from modelyard.platform.catalogue.service import offered
 from modelyard.platform.chat.backend_stream import Close, GiveWay, Open, Pull, backend_failed
@@ -81,6 +81,7 @@ class EmbeddingPipeline(BookedRequest):
         runtime.cache.begin(self.id, self)
         if plan.limited:
             self.reserved = yield from self._reserve(plan)
+        self.follow()
         try:
             yield from self._embed(plan, collected)
         except Exception as failure:
@@ -141,6 +142,8 @@ class EmbeddingPipeline(BookedRequest):
         usage = None
         if self.collected is not None and self.collected.vectors:
             usage = Usage(self.collected.tokens, estimated=self.collected.estimated)
+        elif self.sent:
+            usage = Usage(estimated_tokens(self.most), estimated=True)
         return None if usage is None and self.reserved is None else self._booking(usage)
 
 

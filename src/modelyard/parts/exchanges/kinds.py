@@ -9,12 +9,12 @@ import attrs
 from modelyard.domain.completion import FinishReason, Message, Role, TokenLogprob
 from modelyard.domain.training import SampledChoice
 from modelyard.errors import InvalidInput
-from modelyard.formats import fields
 from modelyard.formats.chat.messages import read_messages
 from modelyard.formats.chat.tools import FunctionTool, read_tool
+from modelyard.formats.constraints import Only, Within
 from modelyard.formats.converter import structure_exactly
 from modelyard.formats.trajectories import choice_of
-from modelyard.parts.completions.formats.request import read_prompts
+from modelyard.parts.completions.formats.request import Prompt, read_prompts
 from modelyard.parts.exchanges.branches import RecordedTurn
 from modelyard.parts.messages.formats.blocks import AssistantTurn
 from modelyard.parts.messages.formats.blocks import messages_of as messages_of_turns
@@ -37,20 +37,40 @@ def _below(place: str, read: Callable[[], T]) -> T:
 # ---- chats -------------------------------------------------------------------------------------------------------
 
 
+@attrs.frozen
+class _Choices:
+    """The choices of an answer, whatever else it has."""
+
+    IGNORED = ...
+
+    choices: tuple[Mapping[str, Any], ...]
+    prompt_token_ids: Sequence[int] | None = None
+
+
+@attrs.frozen
+class _ChatAsked:
+    IGNORED = ...
+
+    messages: tuple[Message, ...] = attrs.field(metadata={"parser": read_messages})
+    tools: tuple[FunctionTool, ...] = ()
+
+
 def chat_completion(request: Json, response: Json) -> RecordedTurn:
-    messages = _below("request", lambda: fields.required(read_messages, request, "messages"))
-    tools = _below("request", lambda: fields.optional(_tools, request, "tools", ()))
-    shared = {"prompt_token_ids": response.get("prompt_token_ids")}
-    answers = _below("response", lambda: fields.required(lambda found: _choices(found, shared), response, "choices"))
-    return RecordedTurn(messages, tools, answers)
+    asked = structure_exactly(_ChatAsked, request, "request")
+    answered = structure_exactly(_Choices, response, "response")
+    shared = {"prompt_token_ids": answered.prompt_token_ids}
+    answers = _numbered(lambda _, choice: choice_of({**shared, **choice}), answered.choices)
+    return RecordedTurn(asked.messages, tuple(map(read_tool, asked.tools)), tuple(answers))
 
 
-def _choices(found: Any, shared: Json) -> tuple[SampledChoice, ...]:
-    return fields.each(lambda one: choice_of({**shared, **fields.mapping(one)}), found)
-
-
-def _tools(raw: Any) -> Any:
-    return tuple([read_tool(tool) for tool in structure_exactly(tuple[FunctionTool, ...], raw)])
+def _numbered(read: Callable[[int, Json], T], choices: Sequence[Json]) -> list[T]:
+    found: list[T] = []
+    for at, choice in enumerate(choices):
+        try:
+            found.append(read(at, choice))
+        except InvalidInput as wrong:
+            raise wrong.below("response", "choices", at) from None
+    return found
 
 
 # ---- prompts -----------------------------------------------------------------------------------------------------
@@ -64,52 +84,52 @@ class _TextLogprobs:
     token_logprobs: tuple[float | None, ...]
 
 
+@attrs.frozen
+class _TextChoice:
+    IGNORED = ...
+
+    text: str
+    index: int | None = None
+    finish_reason: str | None = None
+    logprobs: _TextLogprobs | None = None
+    token_ids: Sequence[int] | None = None
+    prompt_token_ids: Sequence[int] | None = None
+
+
+@attrs.frozen
+class _PromptAsked:
+    IGNORED = ...
+
+    prompt: Sequence[Prompt] = attrs.field(metadata={"parser": read_prompts})
+    n: int = attrs.field(default=1, validator=Within(1))
+    echo: object = attrs.field(
+        default=None, validator=Only((False,), "must be false: the text of the prompt was not sampled")
+    )
+
+
 def completion(request: Json, response: Json) -> Sequence[SampledChoice]:
     """Return the continuations of prompts. Each needs the ids of its prompt: without a template, its text may have been
     read in more than one manner.
     """
-    if request.get("echo"):
-        raise InvalidInput.at("request", "echo", msg="must be false: the text of the prompt was not sampled")
-    prompts = _below("request", lambda: fields.required(read_prompts, request, "prompt"))
-    count = request.get("n") or 1
+    asked = structure_exactly(_PromptAsked, request, "request")
 
-    def read(at: int, choice: Any) -> SampledChoice:
-        data = fields.mapping(choice)
-        prompt = prompts[min(int(data.get("index", at)) // count, len(prompts) - 1)]
-        known = {"prompt_token_ids": list(prompt)} if isinstance(prompt, tuple) else {}
-        logprobs = fields.optional(_logprobs, data, "logprobs", None)
-        sampled = choice_of(
-            {
-                **known,
-                "message": {"role": "assistant", "content": data.get("text")},
-                "finish_reason": data.get("finish_reason"),
-                "token_ids": data.get("token_ids"),
-                **({} if data.get("prompt_token_ids") is None else {"prompt_token_ids": data["prompt_token_ids"]}),
-                "logprobs": logprobs,
-            }
-        )
-        if not sampled.prompt_token_ids:
-            raise InvalidInput.at(
-                "prompt_token_ids", msg="is required: ask with return_token_ids: true", type="missing"
-            )
-        return sampled
+    def read(at: int, raw: Json) -> SampledChoice:
+        choice = structure_exactly(_TextChoice, raw)
+        prompt = asked.prompt[min((at if choice.index is None else choice.index) // asked.n, len(asked.prompt) - 1)]
+        ids = choice.prompt_token_ids or (prompt if isinstance(prompt, tuple) else ())
+        if not ids:
+            raise InvalidInput.at("prompt_token_ids", msg="is required: ask with return_token_ids", type="missing")
+        members = {name: raw.get(name) for name in ("finish_reason", "token_ids")}
+        spoken = {"role": "assistant", "content": choice.text}
+        return choice_of({**members, "message": spoken, "prompt_token_ids": list(ids), "logprobs": _logprobs(choice)})
 
-    return _below("response", lambda: fields.required(lambda choices: _numbered(read, choices), response, "choices"))
+    return _numbered(read, structure_exactly(_Choices, response, "response").choices)
 
 
-def _numbered(read: Callable[[int, Any], T], values: Any) -> list[T]:
-    found: list[T] = []
-    for at, one in enumerate(values if isinstance(values, list) else ()):
-        try:
-            found.append(read(at, one))
-        except InvalidInput as wrong:
-            raise wrong.below(at) from None
-    return found
-
-
-def _logprobs(raw: Any) -> Json:
-    read = structure_exactly(_TextLogprobs, raw)
-    pairs = zip(read.tokens, read.token_logprobs, strict=False)
+def _logprobs(choice: _TextChoice) -> Json | None:
+    if choice.logprobs is None:
+        return None
+    pairs = zip(choice.logprobs.tokens, choice.logprobs.token_logprobs, strict=False)
     return {"content": [{"token": token, "logprob": logprob} for token, logprob in pairs if logprob is not None]}
 
 
@@ -140,7 +160,7 @@ def _with_tokens(sampled: SampledChoice, response: Json) -> SampledChoice:
     ids, logprobs = response.get("token_ids"), response.get("logprobs")
     if not ids or not logprobs:
         return sampled
-    tokens = [{"token": "", "logprob": one} for one in fields.each(fields.number, logprobs)]
+    tokens = [{"token": "", "logprob": one} for one in structure_exactly(tuple[float, ...], logprobs, "logprobs")]
     plain = {"token_ids": ids, "prompt_token_ids": response.get("prompt_token_ids"), "logprobs": {"content": tokens}}
     read = choice_of({"message": {"content": ""}, **plain})
     return attrs.evolve(read, message=sampled.message, finish_reason=sampled.finish_reason)
@@ -149,6 +169,13 @@ def _with_tokens(sampled: SampledChoice, response: Json) -> SampledChoice:
 # ---- responses ---------------------------------------------------------------------------------------------------
 
 _ASKED = ("model", "input", "instructions", "tools")
+
+
+@attrs.frozen
+class _Output:
+    IGNORED = ...
+
+    output: tuple[ResponseItem, ...] = attrs.field(metadata={"parser": read_items})
 
 
 class ResponseChain:
@@ -160,7 +187,7 @@ class ResponseChain:
 
     def turn(self, request: Json, response: Json) -> RecordedTurn:
         parsed, items = _below("request", lambda: self._asked(request))
-        output = _below("response", lambda: fields.required(read_items, response, "output"))
+        output = structure_exactly(_Output, response, "response").output
         self._items |= {item.id: item for item in output if item.id is not None}
         if isinstance(response.get("id"), str):
             self._known[response["id"]] = (*items, *output)

@@ -51,7 +51,7 @@ def import_jobs(
 
 
 def _records(path: Path) -> Iterator[Mapping[str, Any]]:
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8-sig")
     try:
         found = json.loads(text)
     except ValueError:

@@ -29,7 +29,7 @@ from modelyard.platform.chat.backend_stream import CompletionResult, StreamStart
 def create_message(call: RouteCall) -> Flow[Response | None]:
     """Answer a conversation."""
     booked_on, clock = attribution(call.headers, call.principal), call.platform.clock
-    request = read_messages_request(call.body, "body")
+    request = read_messages_request(call.body, "body", strict=call.platform.settings.strict_conversations)
     completion = _placed(call.platform.chat._pipeline(request, booked_on, client=call.client), call.body)
     if request.streamed:
         yield from stream_answer(completion, AnswerEvents(_begin, clock, _failure))

@@ -26,6 +26,7 @@ from modelyard.domain.completion import (
     Usage,
 )
 from modelyard.domain.record import EMPTY
+from modelyard.errors import ModelyardError
 from modelyard.parts.scripted.parts import Called, Item, Part, Parts, Pause, Reasoning, Token, stream_parts, unusable
 
 
@@ -115,12 +116,25 @@ def items(answer: Answer, request: CompletionRequest) -> Iterable[Item]:
 
 def _other_items(answer: Any, request: CompletionRequest) -> Iterable[Item]:
     if _is_function(answer):
-        return items(answer(request), request)
+        return items(_returned(answer, request), request)
     if _is_structured(answer):
         return _structured(answer, request)
     if isinstance(answer, Iterable) and not isinstance(answer, type | bytes):
         return _deltas(answer)
     raise unusable(f"a script cannot answer with {answer!r}; give a string, say(...), call(...) or an exception")
+
+
+_BUGS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
+"""What a function raises by mistake; a network or a server fails otherwise."""
+
+
+def _returned(function: Callable[[CompletionRequest], Any], request: CompletionRequest) -> Any:
+    try:
+        return function(request)
+    except _BUGS as error:
+        if isinstance(error, ModelyardError):
+            raise
+        raise unusable(f"the script's function failed: {type(error).__name__}: {error}") from error
 
 
 def _is_function(answer: Any) -> bool:

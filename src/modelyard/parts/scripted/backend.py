@@ -19,7 +19,7 @@ from modelyard.parts.scripted.answers import (
     usage_of,
     with_usage,
 )
-from modelyard.parts.scripted.demands import checked
+from modelyard.parts.scripted.demands import checked, writable
 from modelyard.parts.scripted.parts import Item, Pause
 from modelyard.parts.scripted.rules import Rule, RuleBook, Script, on, rules_of
 from modelyard.protocols import Capabilities, Clock, ServedModel
@@ -32,9 +32,10 @@ class ScriptedBackend:
 
     Each choice takes one answer. The first rule that matches a request answers it: `on(...)` states the conditions,
     `.answer(...)` the answers. Pauses sleep on `clock`; without a clock they take no time. `requests` are the requests
-    so far, oldest first. Raises `NoAnswerPrepared` if no rule matches, if the list is used up, and for an answer that
-    the request rules out: not valid under its schema, or without the call that its tool choice demands. `unchecked`
-    gives such an answer nevertheless. Embeddings are made by `EchoBackend`.
+    so far, oldest first. Raises `NoAnswerPrepared` if no rule matches, if the list is used up, for a fault of the
+    script itself (a text that is not Unicode, a bug of a function), and for an answer that the request rules out: not
+    valid under its schema or that of a strict tool, or without the call that its tool choice demands. `unchecked` gives
+    such an answer nevertheless. Embeddings are made by `EchoBackend`.
 
     >>> backend = ScriptedBackend([on("refund").answer(call("look_up", order=17)), on(tool="look_up").answer("Paid.")])
     >>> backend.requests, backend.texts, backend.unused
@@ -116,5 +117,5 @@ class ScriptedBackend:
         answer = self._rules.next(request)
         deltas = items(answer, request)
         if not self._unchecked:
-            deltas = checked(deltas, request)
+            deltas = checked(writable(deltas, request), request)
         yield from with_usage(deltas, request) if may_report(answer) else deltas

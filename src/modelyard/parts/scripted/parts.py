@@ -142,7 +142,7 @@ def _pieces(answer: Parts, request: CompletionRequest) -> Iterator[_Piece | Paus
 def _call_id(request: CompletionRequest, at: int, name: str) -> str:
     """Return an id that depends on the place in the conversation alone, and is unique there."""
     key = f"{len(request.messages)}:{at}:{name}"
-    return f"call_{hashlib.sha256(key.encode()).hexdigest()[:24]}"
+    return f"call_{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
 
 
 def _logprobs(token: Token, request: CompletionRequest) -> tuple[TokenLogprob, ...]:

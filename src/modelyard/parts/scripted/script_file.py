@@ -1,6 +1,7 @@
 """Scripts in JSON, for people and programs that do not write Python."""
 
 import os
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def load_script(path: str | os.PathLike[str]) -> list[Rule]:
 
     Raises `InvalidInput` at the place in the file, and OSError.
     """
-    rules = loads(Path(path).read_bytes(), at=(os.fspath(path),))
+    rules = loads(Path(path).read_bytes().removeprefix(BOM_UTF8), at=(os.fspath(path),))
     if not isinstance(rules, list):
         raise InvalidInput.at(os.fspath(path), msg="must be a list of rules")
     return [_rule(rule, (os.fspath(path), at)) for at, rule in enumerate(rules)]

@@ -178,6 +178,7 @@ class _Holder:
             gone.clear()
             job = require_claim(tx, claim)
             book_tokens(tx, job, outcome.tokens, entry_id, now, warnings)
+            runtime.tell(tx, *warnings)
             gone.extend(outcome.record(tx, job, now))
             answered = {"status": FutureStatus.DONE, "result": outcome.result, "answer": outcome.answer}
             close_command(tx, command, **answered, ended_at=now)

@@ -19,12 +19,12 @@ import attrs
 
 from modelyard.domain.catalogue import Quantization
 from modelyard.errors import BackendError, InvalidInput
-from modelyard.formats.chat.reasoning import CLOSING
-from modelyard.formats.chat.tool_calls import format_of
 from modelyard.formats.safetensors import read_shapes
 from modelyard.parts.torch.model_config import CONFIG, check_config, context_length, vocabulary_size
 from modelyard.parts.torch.pooling import POOLING
+from modelyard.parts.torch.reasoning import CLOSING
 from modelyard.parts.torch.records import BaseModel, Tuning
+from modelyard.parts.torch.tool_calls import format_of
 
 TOKENIZER, TEMPLATE = "tokenizer.json", "chat_template.jinja"
 TOKENIZER_CONFIG, GENERATION_CONFIG = "tokenizer_config.json", "generation_config.json"

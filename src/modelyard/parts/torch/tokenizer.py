@@ -19,11 +19,11 @@ from transformers.utils.chat_template_utils import render_jinja_template
 from modelyard.domain.completion import TEMPLATE, TEMPLATE_WITHOUT_EFFECT, Message, Role, Tool, ToolCall
 from modelyard.domain.record import EMPTY
 from modelyard.errors import BackendError, InvalidInput, Problem, nearest
-from modelyard.formats.chat import reasoning
-from modelyard.formats.chat.tool_calls import FORMATS, format_of
 from modelyard.formats.converter import UNKNOWN
+from modelyard.parts.torch import reasoning
 from modelyard.parts.torch.network import first_line
 from modelyard.parts.torch.rendered import Rendered, Span
+from modelyard.parts.torch.tool_calls import FORMATS, format_of
 from modelyard.trainers.loop import check_text
 
 # Noncharacters: no text uses them, and every tokenizer accepts them.

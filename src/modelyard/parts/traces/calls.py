@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import attrs
 
@@ -10,7 +10,7 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.promotion import CompletionLineage
 from modelyard.domain.record import EMPTY, Order
 from modelyard.errors import InvalidInput, NotFound
-from modelyard.formats.json import checked_dumps
+from modelyard.formats.json import as_json
 from modelyard.parts.traces.call_query import EVERY_CALL, CallQuery, CallSearch, Places
 from modelyard.parts.traces.records import CallEnd, Feedback, TracedCall, completion_of, op_of
 from modelyard.platform.lineage import answered_lineage
@@ -85,6 +85,7 @@ class Calls:
             inputs=inputs,
             attributes=attributes,
         )
+        call = cast("TracedCall", _checked(call, 0))
         self.record([call], entity=place[0], project=place[1])
         return call
 
@@ -261,8 +262,8 @@ def _checked(item: TracedCall | CallEnd, at: int) -> TracedCall | CallEnd:
         value = getattr(item, name, None)
         if value is not None and not (0 < len(value) <= LONGEST_ID and value.isprintable()):
             raise InvalidInput.at(at, name, msg=f"must be 1 to {LONGEST_ID} printable characters")
-    parts = ("inputs", "attributes", "output", "summary", "more")
-    checked_dumps({name: getattr(item, name, None) for name in parts}, at=(at,))
+    parts = [name for name in ("inputs", "attributes", "output", "summary", "more") if hasattr(item, name)]
+    item = attrs.evolve(item, **as_json({name: getattr(item, name) for name in parts}, at=(at,)))
     if isinstance(item, CallEnd):
         return item
     output = item.output.get("value")

@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+import attrs
+
 from modelyard.domain.evaluation.objects import ObjectRef
 from modelyard.domain.identity import Principal
 from modelyard.domain.record import EMPTY, Order
 from modelyard.errors import InvalidInput, NotFound
-from modelyard.formats.json import checked_dumps
+from modelyard.formats.json import as_json
 from modelyard.parts.traces.records import Feedback
 from modelyard.platform.listing import Cursor, Listing, accept_all
 from modelyard.platform.paging import cursor_at, get_or_none, index_listing, named_place
@@ -54,9 +56,7 @@ class Feedbacks:
     ) -> list[Feedback]:
         """Store feedback. If its id is stored already, the stored feedback is returned. Raises as `add`."""
         place = named_place(self._runtime, self._principal, entity, project)
-        given = [*batch]
-        for at, one in enumerate(given):
-            _check(one, at)
+        given = [_checked(one, at) for at, one in enumerate(batch)]
 
         def step(tx: Tx) -> list[Feedback]:
             return [_kept(tx, one) for one in given if (one.entity, one.project) == place]
@@ -93,12 +93,13 @@ class Feedbacks:
         return sum(self._runtime.store.transact(partial(_remove, place, one)) for one in ids)
 
 
-def _check(said: Feedback, at: int) -> None:
+def _checked(said: Feedback, at: int) -> Feedback:
     for name, longest in (("id", LONGEST), ("ref", LONGEST_REF), ("type", LONGEST)):
         value = getattr(said, name)
         if not (isinstance(value, str) and 0 < len(value.encode()) <= longest and value.isprintable()):
             raise InvalidInput.at(at, name, msg=f"must be 1 to {longest} bytes of printable characters")
-    checked_dumps([said.payload, said.links], at=(at, "payload"))
+    payload, links = as_json(said.payload, at=(at, "payload")), as_json(said.links, at=(at, "links"))
+    return attrs.evolve(said, payload=payload, links=links)
 
 
 def _kept(tx: Tx, said: Feedback) -> Feedback:

@@ -16,7 +16,7 @@ from modelyard.domain.canonical import digest
 from modelyard.domain.evaluation.objects import LATEST, ObjectKind, ObjectRef, ObjectVersion, RefKind
 from modelyard.domain.identity import Principal
 from modelyard.errors import Conflict, InvalidInput, NotFound, ObjectDeleted
-from modelyard.formats.json import checked_dumps
+from modelyard.formats.json import as_json
 from modelyard.parts.traces.calls import Calls
 from modelyard.parts.traces.tables import TracedTables
 from modelyard.platform.evaluations.objects import publish_version
@@ -56,7 +56,7 @@ class PublishedObjects:
         place = named_place(self._runtime, self._principal, entity, project)
         if not _NAME.fullmatch(object_id):
             raise InvalidInput.at("object_id", msg="must be 1 to 128 word characters, '.' and '-'")
-        checked_dumps(value, at=("value",))
+        value = as_json(value, at=("value",))
         named, now = digest(value), self._runtime.clock.now()
         if expected not in (None, named):
             raise Conflict(f"the digest of the object is {named}, and not the expected one")

@@ -3,17 +3,21 @@
 A message becomes a mapping with the names of OTLP/JSON: ids are hexadecimal text, bytes base64, numbers of 64 bits
 integers. Fields that the protocol does not know are left out, as it demands. The messages and their numbers are from
 opentelemetry-proto 1.10, the encoding is protobuf (https://protobuf.dev/programming-guides/encoding).
+
+What was sent is not sent again, so what can be read is read: text that is not Unicode with U+FFFD in its place, numbers
+in any form, kinds and codes by their names. A span that cannot be read costs itself: it becomes an `Unread`.
 """
 
 import base64
 import math
-import re
 import struct
 from collections.abc import Mapping
 from typing import Any, Never
 
+import attrs
+
 from modelyard.errors import InvalidInput
-from modelyard.formats.json import INT64, MAX_DEPTH, loads
+from modelyard.formats.json import INT64, MAX_DEPTH, loads_leniently
 
 MAX_FIELDS = 2**20
 """How many fields a message may have, with those of the messages in it."""
@@ -21,14 +25,40 @@ MAX_FIELDS = 2**20
 MAX_STRUCTURE = 2**22
 """Structural characters of a message in JSON."""
 
+MAX_JSON_DEPTH = 300
+"""Levels of brackets of an export in JSON; a span that is nested deeper than `MAX_DEPTH` messages costs itself."""
+
 Message = dict[str, Any]
+Place = tuple[str | int, ...]
+
+
+@attrs.frozen
+class Unread:
+    """A span that could not be read, or what holds so many spans: where, and why."""
+
+    place: Place
+    why: str
+    spans: int = 1
+
+
+class _UnreadableError(Exception):
+    """What is wrong with a message, and where."""
+
+    def __init__(self, why: str, place: Place) -> None:
+        self.why, self.place = why, place
+
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-_WIRE = {"bool": 0, "int": 0, "fixed64": 1, "double": 1, "fixed32": 5}
+_WIRE = {"bool": 0, "int": 0, "kind": 0, "code": 0, "fixed64": 1, "double": 1, "fixed32": 5}
 _FIXED = {_FIXED64: 8, _FIXED32: 4}
 _UNPACK = {"fixed64": struct.Struct("<Q"), "double": struct.Struct("<d"), "fixed32": struct.Struct("<I")}
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
-_INTEGER = re.compile(r"-?[0-9]{1,20}")
+_NAMES = {
+    "kind": ("SPAN_KIND_", ("UNSPECIFIED", "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER")),
+    "code": ("STATUS_CODE_", ("UNSET", "OK", "ERROR")),
+}
+_APART = frozenset({"ResourceSpans*", "ScopeSpans*", "Span*"})
+"""What is read one by one, so that one that cannot be read costs itself."""
 
 _MESSAGES: Mapping[str, Mapping[int, tuple[str, str]]] = {
     "Request": {1: ("resourceSpans", "ResourceSpans*")},
@@ -42,7 +72,7 @@ _MESSAGES: Mapping[str, Mapping[int, tuple[str, str]]] = {
         3: ("traceState", "string"),
         4: ("parentSpanId", "hex"),
         5: ("name", "string"),
-        6: ("kind", "int"),
+        6: ("kind", "kind"),
         7: ("startTimeUnixNano", "fixed64"),
         8: ("endTimeUnixNano", "fixed64"),
         9: ("attributes", "KeyValue*"),
@@ -59,7 +89,7 @@ _MESSAGES: Mapping[str, Mapping[int, tuple[str, str]]] = {
         4: ("attributes", "KeyValue*"),
         6: ("flags", "fixed32"),
     },
-    "Status": {2: ("message", "string"), 3: ("code", "int")},
+    "Status": {2: ("message", "string"), 3: ("code", "code")},
     "KeyValue": {1: ("key", "string"), 2: ("value", "AnyValue")},
     "AnyValue": {
         1: ("stringValue", "string"),
@@ -76,62 +106,80 @@ _MESSAGES: Mapping[str, Mapping[int, tuple[str, str]]] = {
 """The fields of each message by number: the name, and the type, with `*` where it may come several times."""
 
 
-def _refuse(why: str, *loc: str | int) -> Never:
-    raise InvalidInput.at("body", *loc, msg=why)
+def _refuse(why: str, place: Place) -> Never:
+    raise _UnreadableError(why, place)
+
+
+def _whole(read: Any) -> Message:
+    """Return the export that `read` reads. Raises `InvalidInput` if it is not one."""
+    try:
+        found: Message = read()
+    except _UnreadableError as wrong:
+        raise InvalidInput.at("body", *wrong.place, msg=wrong.why) from None
+    return found
 
 
 # ---- protobuf ------------------------------------------------------------------------------------------------------
 
 
 def read_protobuf(raw: bytes) -> Message:
-    return _ProtobufReader(raw).message("Request", 0, len(raw), {}, MAX_DEPTH)
+    return _whole(lambda: _ProtobufReader(raw).message("Request", 0, len(raw), {}, MAX_DEPTH, ()))
 
 
 class _ProtobufReader:
     def __init__(self, raw: bytes) -> None:
         self._raw, self._left = raw, MAX_FIELDS
 
-    def message(self, kind: str, at: int, end: int, into: Message, depth: int) -> Message:
+    def message(self, kind: str, at: int, end: int, into: Message, depth: int, place: Place) -> Message:
         """Read the fields from `at` to `end` into a message, which has the earlier fields already."""
         if not depth:
-            _refuse(f"is nested deeper than {MAX_DEPTH} levels")
+            _refuse(f"is nested deeper than {MAX_DEPTH} levels", place)
         fields = _MESSAGES[kind]
         while at < end:
             self._left -= 1
             if self._left < 0:
-                _refuse(f"has more than {MAX_FIELDS} fields; export fewer spans at once")
-            tag, at = self._varint(at, end)
+                raise InvalidInput.at("body", msg=f"has more than {MAX_FIELDS} fields; export fewer spans at once")
+            tag, at = self._varint(at, end, place)
             number, wire = tag >> 3, tag & 7
             if wire == _VARINT:
-                value, begin = self._varint(at, end)
+                value, begin = self._varint(at, end, place)
                 after = begin
             elif wire == _LENGTH:
-                size, begin = self._varint(at, end)
+                size, begin = self._varint(at, end, place)
                 value, after = 0, begin + size
             elif wire in _FIXED:
                 value, begin, after = 0, at, at + _FIXED[wire]
             else:
-                _refuse("is not a protobuf message of this protocol")
+                _refuse("is not a protobuf message of this protocol", place)
             if after > end or not 0 < number < 2**29:
-                _refuse("is not a whole protobuf message")
+                _refuse("is not a whole protobuf message", place)
             name, type_ = fields.get(number, ("", ""))
             if name and wire == _WIRE.get(type_, _LENGTH):
-                self._put(into, kind, name, type_, value, begin, after, depth)
+                self._put(into, kind, name, type_, value, begin, after, depth, place)
             at = after
         return into
 
     def _put(
-        self, into: Message, kind: str, name: str, type_: str, value: int, begin: int, end: int, depth: int
+        self,
+        into: Message,
+        kind: str,
+        name: str,
+        type_: str,
+        value: int,
+        begin: int,
+        end: int,
+        depth: int,
+        place: Place,
     ) -> None:
         if kind == "AnyValue" and name not in into:
             into.clear()
         if type_.endswith("*"):
-            into.setdefault(name, []).append(self.message(type_[:-1], begin, end, {}, depth - 1))
+            into.setdefault(name, []).append(self._item(into, name, type_, begin, end, depth - 1, place))
         elif type_ in _MESSAGES:
-            self.message(type_, begin, end, into.setdefault(name, {}), depth - 1)
+            self.message(type_, begin, end, into.setdefault(name, {}), depth - 1, place)
         elif type_ == "bool":
             into[name] = value != 0
-        elif type_ == "int":
+        elif _WIRE.get(type_) == _VARINT:
             into[name] = value - 2**64 if value >= 2**63 else value
         elif type_ in _UNPACK:
             (number,) = _UNPACK[type_].unpack_from(self._raw, begin)
@@ -139,7 +187,18 @@ class _ProtobufReader:
         else:
             into[name] = _text(self._raw[begin:end], type_)
 
-    def _varint(self, at: int, end: int) -> tuple[int, int]:
+    def _item(
+        self, into: Message, name: str, type_: str, begin: int, end: int, depth: int, place: Place
+    ) -> Message | Unread:
+        if type_ not in _APART:
+            return self.message(type_[:-1], begin, end, {}, depth, place)
+        here = (*place, name, len(into[name]))
+        try:
+            return self.message(type_[:-1], begin, end, {}, depth, here)
+        except _UnreadableError as wrong:
+            return Unread(wrong.place, wrong.why)
+
+    def _varint(self, at: int, end: int, place: Place) -> tuple[int, int]:
         value = shift = 0
         while at < end and shift < 70:
             byte = self._raw[at]
@@ -147,18 +206,13 @@ class _ProtobufReader:
             at, shift = at + 1, shift + 7
             if byte < 128:
                 return value & (2**64 - 1), at
-        _refuse("is not a whole protobuf message")
+        _refuse("is not a whole protobuf message", place)
 
 
 def _text(data: bytes, type_: str) -> str:
     if type_ == "hex":
         return data.hex()
-    if type_ == "bytes":
-        return base64.b64encode(data).decode()
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        _refuse("has a text that is not UTF-8")
+    return base64.b64encode(data).decode() if type_ == "bytes" else data.decode(errors="replace")
 
 
 def _named(number: float) -> str:
@@ -169,40 +223,99 @@ def _named(number: float) -> str:
 
 
 def read_json(raw: bytes) -> Message:
-    return _message("Request", loads(raw, at=("body",), max_structure=MAX_STRUCTURE), ())
+    value = loads_leniently(raw, at=("body",), max_depth=MAX_JSON_DEPTH, max_structure=MAX_STRUCTURE)
+    return _whole(lambda: _message("Request", value, MAX_DEPTH, ()))
 
 
-def _message(kind: str, value: object, loc: tuple[str | int, ...]) -> Message:
+def _message(kind: str, value: object, depth: int, place: Place) -> Message:
     if not isinstance(value, dict):
-        _refuse("must be an object", *loc)
+        _refuse("must be an object", place)
+    if not depth:
+        _refuse(f"is nested deeper than {MAX_DEPTH} levels", place)
     found: Message = {}
     for name, type_ in _MESSAGES[kind].values():
-        given, place = value.get(name), (*loc, name)
+        given, here = value.get(name), (*place, name)
         if given is None:
             continue
         if type_.endswith("*"):
             if not isinstance(given, list):
-                _refuse("must be a list", *place)
-            found[name] = [_message(type_[:-1], item, (*place, at)) for at, item in enumerate(given)]
+                _refuse("must be a list", here)
+            read = _apart if type_ in _APART else _message
+            found[name] = [read(type_[:-1], item, depth - 1, (*here, at)) for at, item in enumerate(given)]
         elif type_ in _MESSAGES:
-            found[name] = _message(type_, given, place)
-        else:
-            found[name] = _scalar(type_, given, place)
+            found[name] = _message(type_, given, depth - 1, here)
+        elif kind == "AnyValue":
+            found[name] = _value(type_, given, here)
+        elif (scalar := _scalar(type_, given, here)) is not None:
+            found[name] = scalar
     return found
 
 
-def _scalar(type_: str, given: object, loc: tuple[str | int, ...]) -> object:
-    if type_ in ("int", "fixed64", "fixed32"):
-        if isinstance(given, str) and _INTEGER.fullmatch(given):
-            given = int(given)
-        if type(given) is not int or given not in INT64:
-            _refuse("must be an integer of 64 bits", *loc)
-    elif type_ == "double":
-        if given not in _NOT_FINITE and (isinstance(given, bool) or not isinstance(given, int | float)):
-            _refuse("must be a number", *loc)
-    elif not isinstance(given, bool if type_ == "bool" else str):
-        _refuse(f"must be {'true or false' if type_ == 'bool' else 'a text'}", *loc)
-    return given.lower() if type_ == "hex" and isinstance(given, str) else given
+def _apart(kind: str, value: object, depth: int, place: Place) -> Message | Unread:
+    try:
+        return _message(kind, value, depth, place)
+    except _UnreadableError as wrong:
+        return Unread(wrong.place, wrong.why, max(1, _spans_of(value)))
+
+
+def _spans_of(value: object) -> int:
+    """Count the spans of what cannot be read."""
+    if not isinstance(value, dict):
+        return 0
+    spans, scopes = value.get("spans"), value.get("scopeSpans")
+    if isinstance(scopes, list):
+        return sum(map(_spans_of, scopes))
+    return len(spans) if isinstance(spans, list) else 0
+
+
+def _scalar(type_: str, given: object, place: Place) -> object:
+    """Return a member of a message; None for one that is not needed and cannot be read."""
+    if isinstance(given, dict | list):
+        _refuse("must be one value", place)
+    if type_ in _NAMES:
+        prefix, names = _NAMES[type_]
+        short = str(given).upper().removeprefix(prefix)
+        return names.index(short) if short in names else _integer(given)
+    if type_ in ("hex", "string"):
+        return str(given).lower() if type_ == "hex" else str(given)
+    number = _integer(given)
+    if number is None and type_ == "fixed64":
+        _refuse("must be an integer of 64 bits", place)
+    return number
+
+
+def _integer(given: object) -> int | None:
+    """Return an integer of 64 bits in any form: 1, "1", 1.0, 1e3 and "1e3"; None for anything else."""
+    if isinstance(given, str):
+        try:
+            given = int(given) if len(given) <= 20 else float(given)
+        except ValueError:
+            try:
+                given = float(given)
+            except ValueError:
+                return None
+    if type(given) is float and given.is_integer():
+        given = int(given)
+    return given if type(given) is int and given in INT64 else None
+
+
+def _value(type_: str, given: object, place: Place) -> object:
+    """Return the value of an attribute, as it was sent if that is not of the type that it was sent as."""
+    if isinstance(given, dict | list):
+        _refuse("must be one value", place)
+    whole = _integer(given) if type_ == "int" else None
+    if whole is not None:
+        return whole
+    return _number(given) if type_ in ("int", "double") else given
+
+
+def _number(given: object) -> object:
+    """Return a number beyond 64 bits as a float, and anything else as it is."""
+    try:
+        number = float(given) if isinstance(given, str) else given
+    except ValueError:
+        return given
+    return number if not isinstance(number, float) or math.isfinite(number) else given
 
 
 # ---- values and answers --------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from modelyard.domain.canonical import TableDigest, bytes_digest, digest
 from modelyard.domain.evaluation.objects import ObjectVersion
 from modelyard.domain.identity import Principal
 from modelyard.errors import Conflict, InvalidInput, NotFound
-from modelyard.formats.json import checked_dumps
+from modelyard.formats.json import as_json
 from modelyard.formats.jsonl import in_chunks, read_rows
 from modelyard.parts.traces.records import TracedFile, TracedRow, TracedTable
 from modelyard.platform.artifacts import remove_unless_recorded
@@ -122,7 +122,7 @@ class TracedTables:
         some = dict[str, Any]()
         waiting = list[str]()
         for at, row in enumerate(rows):
-            checked_dumps(row, at=("rows", at))
+            row = as_json(row, at=("rows", at))
             one = digest(row)
             some[one] = row
             waiting.append(one)

@@ -13,7 +13,7 @@ from modelyard.domain.completion import CompletionRequest
 from modelyard.domain.record import EMPTY
 from modelyard.errors import BackendError, InvalidInput, ModelNotFound
 from modelyard.flow import aiterate, iterate
-from modelyard.parts.upstream import address, embedding_exchange, prompt_exchange, tokenizing, transport
+from modelyard.parts.upstream import address, decoding, embedding_exchange, prompt_exchange, tokenizing, transport
 from modelyard.parts.upstream.answers.values import read_json
 from modelyard.parts.upstream.concurrency import ConcurrencyLimiter
 from modelyard.parts.upstream.errors import RetryableError, refusal
@@ -98,12 +98,12 @@ class UpstreamBackend:
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Deltas]:
         """Answer over the threads' connections. Closing the iterator closes the request's connection."""
-        through = transport.BlockingTransport(self._process_state(), self._upstream, model.headers)
+        through = transport.BlockingTransport(self._process_state(), self._upstream, model)
         return iterate(self._exchange(through, request, model).flow(), [through])
 
     def astream(self, request: CompletionRequest, model: ServedModel) -> AsyncIterator[Deltas]:
         """Answer over the running event loop's connections. Cancelling the task closes the request's connection."""
-        through = transport.AsyncTransport(self._process_state(), self._upstream, model.headers)
+        through = transport.AsyncTransport(self._process_state(), self._upstream, model)
         return aiterate(self._exchange(through, request, model).flow(), [through])
 
     def _exchange(self, through: Transport, request: CompletionRequest, model: ServedModel) -> Exchange:
@@ -114,14 +114,14 @@ class UpstreamBackend:
 
     def embed(self, request: "embedding.EmbeddingRequest", model: ServedModel) -> "Iterator[embedding.EmbeddedBatch]":
         """Embed over the threads' connections. Closing the iterator closes the request's connection."""
-        through = transport.BlockingTransport(self._process_state(), self._upstream, model.headers)
+        through = transport.BlockingTransport(self._process_state(), self._upstream, model)
         return iterate(self._embedding(through, request, model).flow(), [through])
 
     def aembed(
         self, request: "embedding.EmbeddingRequest", model: ServedModel
     ) -> "AsyncIterator[embedding.EmbeddedBatch]":
         """Embed over the running event loop's connections. Cancelling the task closes the request's connection."""
-        through = transport.AsyncTransport(self._process_state(), self._upstream, model.headers)
+        through = transport.AsyncTransport(self._process_state(), self._upstream, model)
         return aiterate(self._embedding(through, request, model).flow(), [through])
 
     def _embedding(
@@ -222,9 +222,10 @@ def _listed(through: "transport.BlockingTransport", upstream: Upstream) -> bytes
             raw += piece
     finally:
         through.close()
-    if head.status != 200:
-        raise refusal(head, raw, upstream.api_key, upstream.clock.now())
-    return raw
+    body: bytes = decoding.decoded(head, raw, MAX_ANSWER)
+    if not head.is_success:
+        raise refusal(head, body, upstream.api_key, upstream.clock.now())
+    return body
 
 
 _is_a_backend: type[Backend] = UpstreamBackend

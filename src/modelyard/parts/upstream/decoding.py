@@ -4,7 +4,7 @@ import zlib
 from typing import Any
 
 from modelyard.errors import BackendError
-from modelyard.parts.upstream.errors import RetryableError
+from modelyard.parts.upstream.errors import Head, RetryableError
 
 MOST_AT_ONCE = 2**18
 """Bytes that are decompressed at a time, so that a small answer does not become a large one in memory."""
@@ -32,6 +32,30 @@ def encoding_of(name: str, begin: bytes) -> str:
             )
         )
     return "deflate" if "deflate" in names and begin[:1] not in (b"{", b"[", b":", b" ", b"\n", b"<") else ""
+
+
+def decoded(head: Head, raw: bytes, most: int) -> bytes:
+    """Return a body as it was before the server compressed it. Raises `RetryableError`, also beyond `most` bytes.
+
+    What a server says of a failure may be lost, so that its status remains.
+    """
+    try:
+        encoding = encoding_of(head.content_encoding, raw[:2]) if raw else ""
+        return _decompressed(Decompressor(encoding, raw), most) if encoding else raw
+    except RetryableError:
+        if head.is_success:
+            raise
+        return b""
+
+
+def _decompressed(reader: "Decompressor", most: int) -> bytes:
+    pieces, size = [], 0
+    while piece := reader.take():
+        pieces.append(piece)
+        size += len(piece)
+        if size > most:
+            raise RetryableError(BackendError(f"the upstream server's answer is longer than {most} bytes"))
+    return b"".join(pieces)
 
 
 class Decompressor:

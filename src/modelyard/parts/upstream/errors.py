@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 import attrs
 
@@ -93,7 +94,25 @@ class _Report:
 
 def refusal(head: Head, raw: bytes, secret: str | None, now: datetime) -> RetryableError:
     """Return the error of an answer without success. The server's message is shortened, without the key."""
+    if 300 <= head.status < 400 and head.location:
+        return moved(head, secret)
     return _retryable(head.status, _parse_report(_json(raw), raw, secret), retry_after(head.retry_after, now))
+
+
+def moved(head: Head, secret: str | None) -> RetryableError:
+    """Return the error of a redirect that is not followed. It names the place without a user and a query."""
+    try:
+        place = urlsplit(head.location)
+        host = place.netloc.rpartition("@")[2]
+        shown = f"{place.scheme}://{host}{place.path}" if host else place.path
+    except ValueError:
+        shown = "another place"
+    return RetryableError(
+        BackendError(
+            f"the upstream server answered with status {head.status} and redirects to {_shown(shown, secret)}; "
+            "give the address of its chat-completion format as the url"
+        )
+    )
 
 
 def failed_inside(answer: Mapping[str, Any], secret: str | None) -> RetryableError | None:

@@ -10,15 +10,15 @@ from typing import Any, ClassVar, Protocol
 import attrs
 
 from modelyard.domain.completion import CompletionRequest, Delta, ToolMode
-from modelyard.errors import BackendError, InvalidInput
+from modelyard.errors import BackendError, InvalidInput, ModelyardError
 from modelyard.flow import Await, Emit, Flow
 from modelyard.formats.chat.request import request_object
-from modelyard.formats.chat.sse import EventReader
 from modelyard.formats.json import dumps
 from modelyard.parts.upstream.answers.reader import AnswerBrokenOff, AnswerReader
 from modelyard.parts.upstream.answers.values import read_json, read_values
 from modelyard.parts.upstream.decoding import Decompressor, encoding_of
-from modelyard.parts.upstream.errors import Head, RetryableError, failed_inside, refusal, reported
+from modelyard.parts.upstream.errors import Head, RetryableError, failed_inside, moved, refusal, reported
+from modelyard.parts.upstream.events import EventReader
 from modelyard.parts.upstream.models import UpstreamModel
 from modelyard.parts.upstream.timeouts import Timeouts
 from modelyard.protocols import Clock, ServedModel
@@ -147,12 +147,17 @@ class Attempts:
                 yield from self._attempt()
                 return
             except RetryableError as failure:
+                self._model.on_sent(False)
                 pause = self._timeouts.pause(attempt, failure.wait, self._upstream.jitter())
                 last = self._begun or not failure.again or attempt >= self._timeouts.retries
                 if last or self._clock.monotonic() + pause > until:
+                    yield from self._spent()
                     raise failure.error from failure.__cause__
                 self._upstream.retried()
                 log.warning("attempt %d failed, the next follows in %.1f s: %s", attempt + 1, pause, failure)
+            except ModelyardError:
+                self._model.on_sent(False)
+                raise
             yield _effect(self._transport.pause, pause)
 
     def _attempt(self) -> Flow[None]:
@@ -160,17 +165,23 @@ class Attempts:
         self._limit, self._waited = self._timeouts.first_token, 0.0
         try:
             head = yield from self._begin()
-            yield from self._open(head)
             if not head.is_success:
-                raise refusal(head, (yield from self._whole(MAX_REFUSAL)), upstream.api_key, self._clock.now())
+                raise refusal(head, (yield from self._reason(head)), upstream.api_key, self._clock.now())
+            yield from self._open(head)
             yield from self._answer(head)
         except InvalidInput as wrong:
             raise RetryableError(BackendError(f"the upstream server's answer is malformed: {wrong}")) from wrong
+        except BackendError as failed:
+            raise RetryableError(failed) from failed.__cause__
         except AnswerBrokenOff as ended:
             raise RetryableError(BackendError("the upstream server broke the answer off"), again=True) from ended
         except TimeoutError as late:
             what = "sent nothing more" if self._begun else f"gave {self.awaited}"
             raise RetryableError(BackendError(f"the upstream server {what} within {self._limit:g} s")) from late
+
+    def _spent(self) -> Flow[None]:
+        """Emit what an answer that failed says of its cost."""
+        yield from ()
 
     # ---- the request
 
@@ -201,9 +212,7 @@ class Attempts:
                 break
             target = self._transport.redirected(self.path, head.location)
             if target is None:
-                raise RetryableError(
-                    BackendError("the upstream server redirects to another server; give that one's address as the url")
-                )
+                raise moved(head, self._upstream.api_key)
         return head
 
     # ---- the answer
@@ -232,6 +241,18 @@ class Attempts:
                 return b""
             self._decompressor.feed(raw)
         return found
+
+    def _reason(self, head: Head) -> Flow[bytes]:
+        """Return what the server says of a failure, as far as it can be read: its status is known without."""
+        self._limit, self._waited = self._timeouts.between_tokens, 0.0
+        said = b""
+        try:
+            yield from self._open(head)
+            while len(said) < MAX_REFUSAL and (raw := (yield from self._read())):
+                said += raw
+        except (RetryableError, TimeoutError) as wrong:
+            return said or str(wrong).encode()
+        return said
 
     def _whole(self, most: int) -> Flow[bytes]:
         pieces, size = [], 0
@@ -285,6 +306,7 @@ class Exchange(Attempts):
         self._request = _strict(sent) if upstream_model.capabilities.guided else sent
         self._choices = request.n
         self._done = False
+        self._reader: AnswerReader | None = None
 
     def _body(self, name: str) -> bytes:
         request = self._request
@@ -294,19 +316,16 @@ class Exchange(Attempts):
         can = self._upstream_model.capabilities
         return dumps(request_object(request, name, limit, can.parameters, can.reasoning))
 
-    def _reader(self) -> AnswerReader:
+    def _new_reader(self) -> AnswerReader:
         return AnswerReader(self._request, note)
 
     def _answer(self, head: Head) -> Flow[None]:
-        """Read the answer. What it says of its usage is emitted also before an error, as it is paid for."""
-        reader = self._reader()
-        try:
-            yield from self._events(reader) if self._is_stream(head) else self._document(reader)
-        except (InvalidInput, BackendError, RetryableError, AnswerBrokenOff, TimeoutError):
-            if reader.reported:
-                self._begun = True
-                yield Emit(self._choices_of(Delta(usage=reader.usage())))
-            raise
+        self._reader = reader = self._new_reader()
+        return self._events(reader) if self._is_stream(head) else self._document(reader)
+
+    def _spent(self) -> Flow[None]:
+        if self._reader is not None and self._reader.costs:
+            yield Emit(self._choices_of(Delta(usage=self._reader.usage())))
 
     def _is_stream(self, head: Head) -> bool:
         """Return whether events follow. The first bytes of the body tell more than its label."""
@@ -318,7 +337,7 @@ class Exchange(Attempts):
     def _events(self, reader: AnswerReader) -> Flow[None]:
         """Read a stream of chunks up to its end, so that its connection can be used again.
 
-        A stream that breaks off once every choice has ended is complete.
+        What comes once every choice has ended, or fails to come, loses nothing of the answer.
         """
         events = EventReader()
         self._done = False
@@ -326,7 +345,7 @@ class Exchange(Attempts):
             while raw := (yield from self._read()):
                 yield from self._take(events.take(raw), reader)
             yield from self._take(events.end(), reader)
-        except (RetryableError, TimeoutError):
+        except (RetryableError, TimeoutError, InvalidInput):
             if not self._done and not reader.complete:
                 raise
         yield Emit([shown for delta in reader.end(self._done) for shown in self._choices_of(delta)])
@@ -350,15 +369,17 @@ class Exchange(Attempts):
         if event in _DONE:
             self._end()
             return ()
-        if not event.startswith(b"{"):
+        if not event.startswith((b"{", b"[{")):
             if event:
                 note("has an event that is not a chunk, which is left out")
             return ()
         value = read_json(event)
+        chunks = value if isinstance(value, list) else [value]
         try:
-            deltas = reader.take(value, event)
+            deltas = [delta for chunk in chunks for delta in reader.take(chunk, event)]
         finally:
-            self._failed(value)
+            for chunk in chunks:
+                self._failed(chunk)
         shown = self._shown(deltas) if deltas else ()
         if reader.complete and reader.counted:
             self._end()
@@ -366,11 +387,14 @@ class Exchange(Attempts):
 
     def _end(self) -> None:
         """Note that nothing more is needed. The rest is read for a moment, so that the connection can be used again."""
-        self._done, self._limit, self._waited = True, _LAST_READ, 0.0
+        if not self._done:
+            self._done, self._limit, self._waited = True, _LAST_READ, 0.0
 
     def _shown(self, deltas: Sequence[Delta]) -> Sequence[Delta]:
         """Return the deltas without those that the caller does not get, and note that the answer has begun."""
-        self._begun, self._limit, self._waited = True, self._timeouts.between_tokens, 0.0
+        self._begun = True
+        if not self._done:
+            self._limit, self._waited = self._timeouts.between_tokens, 0.0
         return [shown for delta in deltas for shown in self._choices_of(delta)] if self._greedy else deltas
 
     def _document(self, reader: AnswerReader) -> Flow[None]:

@@ -40,5 +40,5 @@ class PromptExchange(Exchange):
         room = self._model.entry.context_length - (len(given) if isinstance(given, tuple) else 1)
         return max(1, room if wanted is None else min(wanted, room))
 
-    def _reader(self) -> AnswerReader:
+    def _new_reader(self) -> AnswerReader:
         return PromptAnswerReader(self._request, note)

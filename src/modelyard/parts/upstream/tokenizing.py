@@ -11,8 +11,8 @@ from modelyard.domain.completion import CompletionRequest
 from modelyard.errors import BackendError, InvalidInput, UnsupportedParameter
 from modelyard.flow import run
 from modelyard.formats.chat.request import request_object
-from modelyard.formats.fields import each, mapping, natural, required, text
 from modelyard.formats.json import loads
+from modelyard.parts.embeddings.fields import each, mapping, natural, required, text
 from modelyard.parts.upstream.adapters.calls import Server, ServerAnswer
 from modelyard.parts.upstream.address import Address
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from typing import TypeVar
 
@@ -97,8 +97,10 @@ class ProcessState:
 class BlockingTransport:
     """Carries one request by blocking calls: an `exchange.Transport`."""
 
-    def __init__(self, state: ProcessState, upstream: Upstream, headers: Mapping[str, str] = EMPTY) -> None:
-        self._state, self._upstream, self._headers = state, upstream, headers
+    def __init__(self, state: ProcessState, upstream: Upstream, model: ServedModel | None = None) -> None:
+        self._state, self._upstream = state, upstream
+        self._headers: Mapping[str, str] = EMPTY if model is None else model.headers
+        self._on_sent: Callable[[bool], object] = bool if model is None else model.on_sent
         self._stack = ExitStack()
         self._connection: BlockingConnection | None = None
 
@@ -126,6 +128,7 @@ class BlockingTransport:
         kept = self._state.clients.blocking().take()
         connection = self._connection = kept or self._connect()
         try:
+            self._on_sent(True)
             connection.send(request, seconds)
             while connection.response.head is None:
                 connection.receive(seconds)
@@ -134,6 +137,7 @@ class BlockingTransport:
         except (ConnectionBroken, OSError) as error:
             if kept is None:
                 raise _broken_off() from error
+            self._on_sent(False)
             self._hang_up()
         return connection.response.head
 
@@ -176,8 +180,10 @@ class BlockingTransport:
 class AsyncTransport:
     """Carries one request on an event loop: an `exchange.Transport`. The time is kept by the clock."""
 
-    def __init__(self, state: ProcessState, upstream: Upstream, headers: Mapping[str, str] = EMPTY) -> None:
-        self._state, self._upstream, self._headers = state, upstream, headers
+    def __init__(self, state: ProcessState, upstream: Upstream, model: ServedModel | None = None) -> None:
+        self._state, self._upstream = state, upstream
+        self._headers: Mapping[str, str] = EMPTY if model is None else model.headers
+        self._on_sent: Callable[[bool], object] = bool if model is None else model.on_sent
         self._place: Place | None = None
         self._borrowed: AsyncExitStack | None = None
         self._pool: LoopConnections | None = None
@@ -211,12 +217,14 @@ class AsyncTransport:
         kept = pool.idle.take()
         connection = self._connection = kept or await self._connect(pool, due)
         connection.send(request)
+        self._on_sent(True)
         pool.deadlines.begin(connection, due)
         try:
             await connection.head()
         except ConnectionBroken as error:
             if kept is None:
                 raise _broken_off() from error
+            self._on_sent(False)
             self._hang_up()
         finally:
             pool.deadlines.end(connection)

@@ -86,6 +86,8 @@ class ResponseAssembler:
             validate_delta(delta, len(choices))
             if delta.usage is not None:
                 self.report = delta.usage
+                if delta == Delta(index=delta.index, usage=delta.usage):
+                    continue
             if delta.logprobs:
                 self.details += len(delta.logprobs)
             choice = choices[delta.index]

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, ClassVar, Protocol
 
+import attrs
+
 from modelyard.domain import events
 from modelyard.domain.completion import CompletionRequest, Usage
 from modelyard.domain.frozen_fast import maker
@@ -70,7 +72,7 @@ class BookedRequest:
 
     `plan` is None until the model was found. `began` and `first_token` are seconds of the monotonic clock, and
     `answered_at` is when an answer came that was whole at once. `entry` is what was booked, and `whole` is whether that
-    is a whole answer. `failure` is what it ended with.
+    is a whole answer. `failure` is what it ended with. `sent` is whether another server has the request now.
     """
 
     operation: ClassVar[str]
@@ -82,6 +84,7 @@ class BookedRequest:
     answered_at: datetime | None = None
     whole: bool = False
     failure: Exception | None = None
+    sent: bool = False
 
     def __init__(
         self,
@@ -111,6 +114,13 @@ class BookedRequest:
         """Begin the span of the request, where the host traces."""
         if self.runtime.cache.tracing is not None:
             self.span = self.runtime.cache.tracing.begin(self)
+
+    def follow(self) -> None:
+        """Note from here on whether another server has the request."""
+        self.served = attrs.evolve(self.served, on_sent=self._note_sent)
+
+    def _note_sent(self, sent: bool) -> None:
+        self.sent = sent
 
     def remainder(self) -> CompletionBooking | None:
         """Return what records what was produced so far, and releases what was reserved."""

@@ -15,12 +15,16 @@ from modelyard.domain.completion import (
     ContentPart,
     Message,
     ResponseType,
+    Role,
     Sampling,
+    Tool,
     ToolMode,
     tool_choice_problems,
 )
 from modelyard.domain.record import EMPTY
 from modelyard.errors import ContextLengthExceeded, InvalidInput, Problem, UnsupportedParameter
+from modelyard.formats import converter
+from modelyard.formats.json import dumps
 from modelyard.protocols import Capabilities
 
 _DEFAULTS = attrs.fields(CompletionRequest)
@@ -30,6 +34,10 @@ _SAMPLING, _FORMAT, _CHOICE = (
 _OFF: dict[str, tuple[Any, ...]] = {field.name: (field.default,) for field in attrs.fields(Sampling)}
 _OFF |= {"top_k": (None, 0, -1), "logit_bias": ({},)}
 _GUIDED = (ResponseType.CHOICE, ResponseType.REGEX)
+
+TEMPLATE_TOKENS = 1024
+"""Tokens that a chat template may add to a prompt: the markers, a default system message, how tools are called."""
+MESSAGE_TOKENS = 32
 
 _FORMATS = {ResponseType.JSON_OBJECT: "json_mode", ResponseType.JSON_SCHEMA: "structured_outputs"}
 
@@ -149,6 +157,28 @@ def estimated_prompt(request: CompletionRequest) -> int:
     return characters // 4 + 1
 
 
+def most_prompt(request: CompletionRequest, context_length: int) -> int:
+    """Return how many tokens a prompt can have that nothing here can count.
+
+    A token has at least one byte. Templates add some of their own, and may write tools, calls and forms with spaces and
+    escapes. What an image or another part costs only the server knows: then it is the whole context.
+    """
+    if any(part.type != "text" for message in request.messages for part in _parts(message)):
+        return context_length
+    size = TEMPLATE_TOKENS + MESSAGE_TOKENS * len(request.messages)
+    size += _size(request.prompt) if isinstance(request.prompt, str) else len(request.prompt or ())
+    structured: list[Any] = [request.tools, request.response_format, request.extras]
+    for message in request.messages:
+        size += sum(map(_size, (message.text, message.reasoning, message.name, message.tool_call_id)))
+        structured.append(message.tool_calls)
+    size += 2 * len(dumps(converter.unstructure(structured)))
+    return min(size, context_length)
+
+
+def _size(text: str | None) -> int:
+    return len(text.encode("utf-8", "surrogatepass")) if text else 0
+
+
 def resolve_max_tokens(entry: CatalogueEntry, prompt_tokens: int | None, request: CompletionRequest) -> int:
     """Return how many tokens a choice may have: the requested number, else as many as fit.
 
@@ -199,3 +229,46 @@ def with_details(request: CompletionRequest, capabilities: Capabilities) -> Comp
 
 def _is_constrained(request: CompletionRequest) -> bool:
     return request.tool_choice.mode is ToolMode.REQUIRED or request.response_format.type is not ResponseType.TEXT
+
+
+# ---- the shape of a conversation ------------------------------------------------------------------------------------
+
+_OPT_OUT = "; vendors refuse this, and Settings(strict_conversations=False) does not"
+
+
+def check_conversation(request: CompletionRequest) -> None:
+    """Raise `InvalidInput` for answers of tools without their call, calls without their answer, and doubled tools: what
+    vendors refuse, so that a test on a double does not pass with it."""
+    problems = [*_doubled(request.tools), *_unpaired(request.messages)]
+    if problems:
+        raise InvalidInput(problems[:100])
+
+
+def _doubled(tools: Sequence[Tool]) -> Iterator[Problem]:
+    names = set[str]()
+    for at, tool in enumerate(tools):
+        if tool.name in names:
+            yield Problem(("tools", at, "function", "name"), f"{tool.name!r} names a tool before, too{_OPT_OUT}")
+        names.add(tool.name)
+
+
+def _unpaired(messages: Sequence[Message]) -> Iterator[Problem]:
+    called, pending, calls_at = set[str](), dict[str, None](), 0
+    for at, message in enumerate(messages):
+        if message.role is Role.TOOL:
+            pending.pop(message.tool_call_id or "", None)
+            if message.tool_call_id not in called:
+                says = f"answers {message.tool_call_id!r}, which the message of the assistant before it did not call"
+                yield Problem(("messages", at, "tool_call_id"), says + _OPT_OUT)
+            continue
+        if pending:
+            yield _unanswered(pending, calls_at)
+        called, calls_at = {call.id for call in message.tool_calls}, at
+        pending = dict.fromkeys([call.id for call in message.tool_calls])
+    if pending:
+        yield _unanswered(pending, calls_at)
+
+
+def _unanswered(pending: dict[str, None], at: int) -> Problem:
+    ids = ", ".join(map(repr, pending))
+    return Problem(("messages", at, "tool_calls"), f"calls {ids} without an answer right after it{_OPT_OUT}")

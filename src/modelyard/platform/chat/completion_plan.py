@@ -41,10 +41,9 @@ class CompletionPlan:
     settings_version: int | None
     dearest: Pricing
 
-    def most(self, prompt_tokens: int | None, images: int, tokens: int) -> Decimal:
+    def most(self, prompt_tokens: int, images: int, tokens: int) -> Decimal:
         """Return the most in USD that a request can cost with so many tokens in all of its answers."""
-        prompt = self.served.entry.context_length if prompt_tokens is None else prompt_tokens
-        return cost(_usage(prompt, tokens, 0, images), self.dearest)
+        return cost(_usage(prompt_tokens, tokens, 0, images), self.dearest)
 
     def count(self, request: CompletionRequest) -> int:
         """Return how many tokens a prompt has. Raises `InvalidInput`, also where answers alone report it."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from decimal import Decimal
+from functools import cached_property
 from struct import Struct
 from typing import Any, ClassVar
 
@@ -11,6 +12,7 @@ from modelyard.domain.frozen_fast import maker
 from modelyard.domain.identity import Attribution
 from modelyard.domain.usage import Admission
 from modelyard.formats import converter
+from modelyard.lazy import log
 from modelyard.platform.chat import capability_checks as checks
 from modelyard.platform.chat.assembly import ResponseAssembler, check_length
 from modelyard.platform.chat.booked_request import BookedRequest
@@ -19,6 +21,7 @@ from modelyard.protocols import ServedModel, Tx
 
 _completion, _usage, _admission = maker(Completion), maker(Usage), maker(Admission)
 _SEED = Struct(">q")
+_OVER = "%s: the backend reports %d tokens of prompt, more than its text can have; %d are booked, as a budget applies"
 _REQUIRED = ToolMode.REQUIRED  # a constant is read in a twentieth of the time
 
 
@@ -51,8 +54,13 @@ class RunningCompletion(BookedRequest):
             request = checks.with_details(request, capabilities)
         if request.tool_choice.mode is _REQUIRED:
             checks.check_tool_choice(request)
+        has_shape = request.tools or len(request.messages) > 1
+        if has_shape and capabilities.strict_conversations and self.runtime.settings.strict_conversations:
+            checks.check_conversation(request)
         self.images = checks.check_supported(request, entry, capabilities)
         self.prompt_tokens = backend.prompt_tokens(request, self.served)
+        if self.prompt_tokens is None:
+            self.follow()
         self.max_tokens = checks.resolve_max_tokens(entry, self.prompt_tokens, request)
         sampling = request.sampling
         if sampling.seed is None:
@@ -64,7 +72,13 @@ class RunningCompletion(BookedRequest):
     def cost_with(self, tokens: int) -> Decimal:
         """Return the most in USD that the request can cost with so many tokens in each answer."""
         assert self.plan is not None
-        return self.plan.most(self.prompt_tokens, self.images, tokens * self.request.n)
+        return self.plan.most(self.most_prompt, self.images, tokens * self.request.n)
+
+    @cached_property
+    def most_prompt(self) -> int:
+        """How many tokens the prompt has, or can have where only an answer reports it."""
+        known = self.prompt_tokens
+        return checks.most_prompt(self.request, self.served.entry.context_length) if known is None else known
 
     def admission(self) -> Admission:
         """Return what the request asks of the budgets and limits: the most that it can cost."""
@@ -88,10 +102,18 @@ class RunningCompletion(BookedRequest):
             produced += assembler.completion_tokens()
             reasoning += assembler.reasoning_tokens()
             estimated = estimated or (assembler.report is not None and assembler.report.estimated)
-        if known is not None and prompt > known and self.reserved is not None and self.plan is not None:
-            prompt = known if self.plan.most(prompt, self.images, produced) > self.reserved.reserved else prompt
+        if self.reserved is not None and (known is None or prompt > known):
+            prompt = self._paid(prompt, produced, self.reserved)
         cached = 0 if first is None else min(first.cached_tokens, prompt)
         return _usage(prompt, produced, cached, self.images, estimated, reasoning)
+
+    def _paid(self, prompt: int, produced: int, held: Admission) -> int:
+        """Return how many of the prompt's tokens are booked, so that the request costs what it has reserved at most."""
+        assert self.plan is not None
+        if self.plan.most(prompt, self.images, produced) <= held.reserved or prompt <= self.most_prompt:
+            return prompt
+        log.warning(_OVER, self.id, prompt, self.most_prompt)
+        return self.most_prompt
 
     def whole_booking(self, completion: Completion) -> CompletionBooking:
         """Return what records the completion."""
@@ -105,7 +127,7 @@ class RunningCompletion(BookedRequest):
         """Return what records what was produced so far, and releases what was reserved."""
         if self.completion is not None:
             return self._booking(self.completion.usage)
-        if any(assembler.produced for assembler in self.assemblers):
+        if self.sent or any(assembler.produced for assembler in self.assemblers):
             return self._booking(self.usage())
         return None if self.reserved is None else self._booking(None)
 

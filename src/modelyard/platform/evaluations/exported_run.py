@@ -1,6 +1,7 @@
 """A run that was exported as JSON Lines, perhaps from another store: read again, to compare others with it."""
 
 import os
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -59,10 +60,12 @@ class ExportedRun:
 
     def _read(self, line: bytes, number: int) -> FullScoredPrediction:
         try:
-            found: Any = loads(line)
+            found: Any = loads(line.removeprefix(BOM_UTF8) if number == 1 else line)
             prediction = _prediction(found)
             return prediction, [_score(prediction, score, seq) for seq, score in enumerate(found["scores"])]
-        except (InvalidInput, KeyError, TypeError, ArithmeticError):
+        except InvalidInput as wrong:
+            raise self._unusable(number, wrong.problems[0].msg) from None
+        except (KeyError, TypeError, ArithmeticError):
             raise self._unusable(number, "is not a prediction of an exported run") from None
 
     def _unusable(self, number: int, why: str) -> InvalidInput:

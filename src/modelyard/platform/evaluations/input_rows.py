@@ -158,6 +158,14 @@ _CSV = Lock()
 """Held while the limit of the module csv is another one, which holds for the whole process."""
 
 
+def _check_delimiter(names: Sequence[str]) -> None:
+    """Refuse a table of one column that has another delimiter in its name: each row would be one cell."""
+    other = next((one for one in ";\t|" if len(names) == 1 and one in names[0]), None)
+    if other is not None:
+        msg = f"names one column, {names[0]!r}; separate columns by commas and not by {other!r}"
+        raise InvalidInput.at("line", 1, msg=msg)
+
+
 def _csv_rows(path: str | os.PathLike[str]) -> Iterator[Mapping[str, str]]:
     """Yield the rows of a table in UTF-8; its first line has the names of the columns. All values are strings."""
     with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
@@ -166,6 +174,7 @@ def _csv_rows(path: str | os.PathLike[str]) -> Iterator[Mapping[str, str]]:
             names = _next_cells(lines) or []
             if len(set(names)) < len(names):
                 raise InvalidInput.at("line", 1, msg="must name each column once")
+            _check_delimiter(names)
             while (cells := _next_cells(lines)) is not None:
                 if cells and len(cells) != len(names):
                     msg = f"has {len(cells)} cells, and the first line has {len(names)}"

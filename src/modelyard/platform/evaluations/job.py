@@ -290,7 +290,9 @@ class _Attempt:
             return end(tx, types, job, JobStatus.SUCCEEDED, NewEvent(event_id, SHARD_ENDED, self.shard), now)
         if summary is None:
             return None
-        tx.replace(run.finished(summary, now))
+        finished = run.finished(summary, now)
+        tx.replace(finished)
+        self.runtime.tell(tx, finished)
         return succeed(tx, types, job, event_id, now)
 
     def _summary(self) -> Mapping[str, Any]:

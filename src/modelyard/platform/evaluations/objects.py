@@ -12,8 +12,8 @@ from modelyard.domain.evaluation.scorer_rules import rule_of
 from modelyard.domain.identity import Principal
 from modelyard.domain.promotion import check_alias
 from modelyard.errors import InvalidInput, NotFound, ObjectDeleted, Problem
-from modelyard.formats.json import checked_dumps
-from modelyard.formats.jsonl import dump_row, read_rows
+from modelyard.formats.json import as_json
+from modelyard.formats.jsonl import read_rows, written_row
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.evaluations.references import Namespace, References, ScopedReader, find_version
 from modelyard.platform.listing import Cursor, Listing
@@ -264,8 +264,8 @@ def _id_of(name: str) -> str:
 
 
 def _content(kind: ObjectKind, name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    content = {"name": name, **{key: value for key, value in given.items() if value is not None}}
-    checked_dumps(content, at=("content",))
+    members = {"name": name, **{key: value for key, value in given.items() if value is not None}}
+    content: Mapping[str, Any] = as_json(members, at=("content",))
     if kind is ObjectKind.EVALUATION:
         problems = [*_wrong_members(content)]
         if problems:
@@ -310,7 +310,8 @@ def _store_rows(artifacts: ArtifactStore, rows: Iterable[Mapping[str, Any]]) -> 
 
     def lines() -> Iterator[bytes]:
         for number, row in enumerate(rows):
-            yield dump_row(row, number)
-            table.add(digest(row))
+            line, data = written_row(row, number)
+            yield line
+            table.add(digest(data))
 
     return artifacts.put(lines()), table

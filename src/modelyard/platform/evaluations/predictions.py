@@ -14,7 +14,7 @@ from modelyard.domain.evaluation.run import EvaluationRun, Prediction, RunState,
 from modelyard.domain.identity import Principal
 from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput, RunAlreadyFinished
-from modelyard.formats.json import checked_dumps
+from modelyard.formats.json import as_json
 from modelyard.platform.evaluations.references import Namespace, References, ScopedReader
 from modelyard.platform.evaluations.stored_run import scores_of
 from modelyard.platform.listing import BATCH, Cursor, Listing
@@ -184,7 +184,7 @@ class Predictions(_Kept[Prediction]):
         """Store the output of a model, named by its reference, for `inputs`; it is open until it is finished. `output`
         is any JSON value; None means that it comes later. `spans` name the traces of the call. Raises `NotFound`,
         `RunAlreadyFinished`, and `InvalidInput` naming the field at fault."""
-        checked_dumps(inputs, at=("inputs",))
+        inputs = as_json(inputs, at=("inputs",))
         namespace = self._reader.place(project, entity)
         new = Prediction(
             self._runtime.ids(),
@@ -222,8 +222,7 @@ class Predictions(_Kept[Prediction]):
 def _answer(output: Any) -> Mapping[str, Any]:
     if output is None:
         return EMPTY
-    checked_dumps(output, at=("output",))
-    return {"value": output}
+    return {"value": as_json(output, at=("output",))}
 
 
 class Scores(_Kept[Score]):
@@ -247,8 +246,7 @@ class Scores(_Kept[Score]):
         """Store the score of a prediction by a scorer, named by its reference. `value` is a bool, a number, a string,
         None or an object. `run_id`, if it is given, must be the prediction's. Raises `NotFound`, `RunAlreadyFinished`,
         and `InvalidInput` naming the field at fault."""
-        _check_value(value)
-        namespace = self._reader.place(project, entity)
+        value, namespace = _checked_value(value), self._reader.place(project, entity)
         new = Score(
             self._runtime.ids(),
             *namespace,
@@ -268,7 +266,7 @@ class Scores(_Kept[Score]):
         return tx.get(Score, new.id)  # as the store returns it: deeply frozen
 
 
-def _check_value(value: Any) -> None:
+def _checked_value(value: Any) -> Any:
     if not isinstance(value, bool | int | float | str | Mapping | None):
         raise InvalidInput.at("value", msg="must be a bool, a number, a string, null or an object")
-    checked_dumps(value, at=("value",))
+    return as_json(value, at=("value",))

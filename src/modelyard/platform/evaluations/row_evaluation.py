@@ -16,7 +16,7 @@ from modelyard.domain.frozen_fast import quick_init
 from modelyard.domain.record import EMPTY, truncate_for_storage
 from modelyard.errors import BackendError, InvalidInput, ModelyardError, Overloaded, RateLimited, StoreError
 from modelyard.flow import Await, Call, CallerDisconnected, Flow
-from modelyard.formats.json import checked_dumps
+from modelyard.formats.json import as_json
 from modelyard.lazy import asyncio
 from modelyard.protocols import Clock
 
@@ -112,7 +112,9 @@ def call_with_retries(model: ModelUnderTest, row: Mapping[str, Any], seed: int, 
         begun = clock.monotonic()
         try:
             reply = yield from model.reply(row, seed)
-            check_storable(reply.output)
+            output = storable(reply.output)
+            if output is not reply.output:
+                reply = attrs.evolve(reply, output=output)
             return ModelCall(reply, None, attempts, max(0.0, clock.monotonic() - begun))
         except (CallerDisconnected, StoreError):
             raise
@@ -129,13 +131,14 @@ def _may_pass(error: Exception) -> bool:
     return not isinstance(error, ModelyardError) or isinstance(error, BackendError | Overloaded | RateLimited)
 
 
-def check_storable(value: Any) -> None:
-    """Raise `ValueError` or `InvalidInput` for an output that no store could keep."""
+def storable(value: Any) -> Any:
+    """Return an output as JSON data. Raises `ValueError` or `InvalidInput` for one that no store could keep."""
     if type(value) is str:
         if not value.isascii():
             value.encode()
     elif type(value) is not bool:
-        checked_dumps(value, at=("output",))
+        return as_json(value, at=("output",))
+    return value
 
 
 def error_text(error: Exception) -> str:
@@ -164,8 +167,7 @@ def score_row(scorers: tuple[RowScorer, ...], output: Any, row: Mapping[str, Any
 
 def to_score_result(value: Any) -> ScoreResult:
     kept, reason = checked_score(value)
-    check_storable(kept)
-    return ScoreResult(kept, truncate_for_storage(reason) if reason else "")
+    return ScoreResult(storable(kept), truncate_for_storage(reason) if reason else "")
 
 
 def missing_field(missing: KeyError) -> InvalidInput:

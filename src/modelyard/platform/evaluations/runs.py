@@ -9,12 +9,13 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.evaluation.run import EvaluationRun, RunState, RunStatus, check_reason, check_summary
+from modelyard.domain.evaluation.run import EvaluationRun, RunState, RunStatus, check_reason
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, files_of
 from modelyard.domain.promotion import RunLineage
 from modelyard.domain.record import Order
-from modelyard.errors import Conflict
+from modelyard.errors import Conflict, InvalidInput
+from modelyard.formats.json import as_json
 from modelyard.platform.evaluations.predictions import close_open, remove_parts
 from modelyard.platform.evaluations.references import Namespace, References, ScopedReader, run_filter
 from modelyard.platform.evaluations.shards import last_jobs, rows_done
@@ -143,7 +144,9 @@ class Runs:
         """Complete a run, after closing its open predictions. Repeating it with an equal summary changes nothing. Nor
         does repeating it without one. Raises `NotFound`, `RunAlreadyFinished`, and `InvalidInput` for a summary that is
         not a JSON object."""
-        check_summary(summary)
+        summary = as_json(summary, at=("summary",))
+        if not isinstance(summary, Mapping | None):
+            raise InvalidInput.at("summary", msg="must be a JSON object", type="dict_type")
         namespace, now = self._reader.maybe_place(project, entity), self._runtime.clock.now()
         step = partial(self._finish, run_id, namespace, summary, now)
         while (finished := self._runtime.store.transact(step)) is None:
@@ -191,6 +194,7 @@ class Runs:
         if not close_open(tx, run_id, now):
             return None
         tx.replace(finished)
+        self._runtime.tell(tx, finished)
         return tx.get(EvaluationRun, run_id)  # as the store returns it: deeply frozen
 
     def _stop(
@@ -205,6 +209,7 @@ class Runs:
             after = before.stopped(state, reason, now)
             if after is not before:
                 tx.replace(after)
+                self._runtime.tell(tx, after)
             return after
 
         return self._runtime.store.transact(step)

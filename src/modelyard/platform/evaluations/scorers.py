@@ -19,6 +19,7 @@ from modelyard.domain.identity import Principal
 from modelyard.domain.record import EMPTY, truncate_for_storage
 from modelyard.errors import EvaluationError, InvalidInput
 from modelyard.flow import Flow
+from modelyard.formats.json import as_json
 from modelyard.platform.evaluations.model_under_test import CompletionModel, JudgeScorer
 from modelyard.platform.evaluations.objects import Objects
 from modelyard.platform.evaluations.references import Namespace
@@ -147,14 +148,15 @@ def _named(scorer: Any, objects: Objects, name: str | None = None) -> NamedScore
         return _read(objects.resolve(ObjectKind.SCORER, scorer))
     if isinstance(scorer, str):
         scorer = {"type": scorer}
+    if isinstance(scorer, DeclarativeScorer):
+        scorer = scorer.plain()
     if isinstance(scorer, Mapping):
-        name = name or str(scorer.get("name") or scorer.get("type"))
+        plain = as_json(scorer, at=("scorers",))
+        name = name or str(plain.get("name") or plain.get("type"))
         try:
-            scorer = rule_of(scorer)
+            return NamedScorer(_checked_name(name), rule_of(plain))
         except InvalidInput as wrong:
             raise wrong.below("scorers", name) from None
-    if isinstance(scorer, DeclarativeScorer):
-        return NamedScorer(_checked_name(name or scorer.type), scorer)
     if not callable(scorer):
         raise InvalidInput.at("scorers", msg=f"must be functions, or declarative: {', '.join(sorted(RULES))}")
     own = getattr(scorer, "__name__", type(scorer).__name__)

@@ -4,7 +4,7 @@ jobs of one shard follow each other, and those of different shards run side by s
 the numbers of a run do not depend on the number of shards."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -125,19 +125,22 @@ def rows_done(snapshot: Snapshot, run_id: str) -> tuple[int, int]:
 ANOTHER = "the failure of another shard"
 
 
-def end_run(tx: Tx, job: Job) -> None:
-    """End the run of a job in the transaction that ends the job, if this was its last shard and not all succeeded."""
+def end_run(tx: Tx, job: Job) -> Iterable[EvaluationRun]:
+    """End the run of a job in the transaction that ends the job, if this was its last shard and not all succeeded.
+    Returns the run that has ended."""
     jobs = [*others_of(tx, job), job]
     if job.ended_at is None or not all(one.ended for one in jobs):
-        return
+        return ()
     lost = [one for one in jobs if one.status is not JobStatus.SUCCEEDED]
     run = get_or_none(tx, EvaluationRun, job.subject)
     if not lost or run is None or run.state is not RunState.RUNNING:
-        return
+        return ()
     failed = [one for one in lost if one.status is JobStatus.FAILED]
     state = RunState.FAILED if failed else RunState.CANCELLED
     reason = run.reason or (failed or lost)[0].error_message or state.value
-    tx.replace(run.stopped(state, reason, job.ended_at))
+    stopped = run.stopped(state, reason, job.ended_at)
+    tx.replace(stopped)
+    return (stopped,)
 
 
 def has_failed(job: Job) -> bool:

@@ -24,7 +24,7 @@ from modelyard.domain.job import Job, JobKind
 from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.worker import Resources, check_resources
 from modelyard.errors import InvalidInput, NotFound, Problem
-from modelyard.formats.json import checked_dumps
+from modelyard.formats.json import as_json
 from modelyard.platform.chat.request import GenerationOptions
 from modelyard.platform.evaluations.model_under_test import CompletionModel
 from modelyard.platform.evaluations.objects import Objects
@@ -149,7 +149,8 @@ def build_spec(
     runtime.require_room()
     seed = options.get("seed")
     work = {name: options[name] for name in options if name in WORK_OPTIONS or name == "trials"}
-    chat = {name: options[name] for name in options if name not in (*work, *_NAMESPACE, "seed")}
+    given = {name: options[name] for name in options if name not in (*work, *_NAMESPACE, "seed")}
+    chat = as_json(given, at=("options",))
     limits = limits_of({**work, "seed": _fresh_seed(runtime) if seed is None else seed})
     pinned, ref, base_model = _model(runtime, principal, model, namespace, chat, seed)
     spec = {
@@ -230,7 +231,6 @@ def _model(
             )
         name = object_id(getattr(model, "__name__", type(model).__name__)) or "function"
         return None, ObjectRef(*namespace, RefKind.OP, name), ""
-    checked_dumps(chat, at=("options",))
     options = chat if seed is None else {**chat, "seed": seed}
     resolved = CompletionModel.of(runtime, principal, _name_of(runtime, model), namespace, options)
     return resolved.request.model, resolved.ref, resolved.base_model

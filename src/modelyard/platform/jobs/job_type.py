@@ -11,8 +11,8 @@ from modelyard.platform.runtime import Runtime, Settings
 from modelyard.protocols import Tx
 
 
-def _nothing(tx: Tx, job: Job) -> None:
-    pass
+def _nothing(tx: Tx, job: Job) -> Iterable[object]:
+    return ()
 
 
 def _never(job: Job) -> bool:
@@ -45,20 +45,21 @@ class JobType:
 
     `run` does the work. It yields after each write, so that it can be stopped there, and ends the job in its last
     write; an exception fails the job. `succeeded` and `failed` are the types of the events that record the end; a
-    cancelled job has failed. `on_end` runs in the transaction that ends the job, and `after_end` after it, unless the
-    process dies in between. A job that is `resumable` when it has ended keeps its files, and so does one that
-    `shares_files` with others that need them. `found_by_lane` lets the id of the lane name the lane's last job.
-    `can_run` is whether a platform has what jobs with a base model need; a worker leaves the others in the queue. A job
-    that has recorded nothing for the seconds of `longest_pause` hangs. `tidy` ends what nobody needs any more: the
-    processes that look after others call it once a lease. `shown` returns what a platform shows of a job by its id, or
-    is None for its summary alone. `steps` returns its events as they come, or is None if it has no steps to follow.
+    cancelled job has failed. `on_end` runs in the transaction that ends the job, and returns what has happened with it,
+    such as the run that has ended; `after_end` runs after it, unless the process dies in between. A job that is
+    `resumable` when it has ended keeps its files, and so does one that `shares_files` with others that need them.
+    `found_by_lane` lets the id of the lane name the lane's last job. `can_run` is whether a platform has what jobs with
+    a base model need; a worker leaves the others in the queue. A job that has recorded nothing for the seconds of
+    `longest_pause` hangs. `tidy` ends what nobody needs any more: the processes that look after others call it once a
+    lease. `shown` returns what a platform shows of a job by its id, or is None for its summary alone. `steps` returns
+    its events as they come, or is None if it has no steps to follow.
     """
 
     kind: str
     run: Callable[[ClaimedJob], Generator[None, None, None]]
     succeeded: str
     failed: str
-    on_end: Callable[[Tx, Job], None] = _nothing
+    on_end: Callable[[Tx, Job], Iterable[object] | None] = _nothing
     after_end: Callable[[Runtime, Job], None] = _settled
     resumable: Callable[[Job], bool] = _never
     shares_files: Callable[[Runtime, Job], bool] = _alone

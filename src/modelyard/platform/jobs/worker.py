@@ -20,6 +20,9 @@ from modelyard.platform.periodic import Periodic
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Executor
 
+UPKEEP_SECONDS = 1.0
+"""How often a worker lets each part do its upkeep."""
+
 
 class Worker:
     """Takes jobs from the queue and runs up to `concurrency` of them at a time in an executor, while it is entered.
@@ -49,6 +52,7 @@ class Worker:
         self._watcher = ProcessMonitor(runtime, executor, self._runner)
         self._stopping = threading.Event()
         self._loop = Periodic(runtime.clock, self._until_next_turn, self._turn, "modelyard-worker")
+        self._upkeep = [Periodic(runtime.clock, UPKEEP_SECONDS, do, "modelyard-upkeep") for do in runtime.upkeep]
         self._process = process_workers(runtime)
         self._called = self._watches_others = True
         self._asked, self._tidied = -inf, runtime.clock.monotonic()
@@ -86,11 +90,15 @@ class Worker:
         self._watcher.reattach()
         self._process.start(self)
         self._loop.start()
+        for upkeep in self._upkeep:
+            upkeep.start()
         self.wake()
 
     def stop(self) -> None:
         """Give running jobs back after their current item, and leave, in bounded time. Idempotent."""
         self._stopping.set()
+        for upkeep in self._upkeep:
+            upkeep.stop(self.runtime.settings.lease)
         self._loop.stop(self.runtime.settings.lease)
         self.executor.close(leave=True)
         self._watcher.stop()

@@ -178,7 +178,10 @@ def change_alias(
         found = named_model(tx, principal, model)
         key = (found.id, found.entity, found.project, alias)
         at, current, numbers = evidence or _Evidence()
-        return make(tx, Promotion(id_, *key, 0, change, at, current, by, now, verdict=numbers), found)
+        made = make(tx, Promotion(id_, *key, 0, change, at, current, by, now, verdict=numbers), found)
+        if made.id == id_:
+            runtime.tell(tx, made)
+        return made
 
     return runtime.store.transact(step)
 

@@ -102,7 +102,7 @@ class Models:
         with `return_existing`, the existing model is returned instead if it has the same base model. Raises
         `InvalidInput`, `Forbidden`."""
         entity, project = named_place(self._runtime, self._principal, entity, project)
-        check_name(name, "name")
+        name = check_name(name, "name")
         self._check_base(base_model)
         model = Model(self._runtime.ids(), entity, project, name, base_model, self._runtime.clock.now())
         checkpoint_id = self._runtime.ids()

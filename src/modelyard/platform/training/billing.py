@@ -3,7 +3,8 @@ The tokens of a step are its metric `num_trainable_tokens`. They are booked with
 job, in the same transaction, and each step once, however often it runs. What a budget cannot pay for is not booked: the
 job ends."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -92,11 +93,12 @@ def book_tokens(tx: Tx, job: Job, tokens: int, entry_id: str, now: datetime, war
             charge(tx, budget, _NOTHING, entry.cost, warnings)
 
 
-def book_rest(tx: Tx, job: Job) -> None:
-    try:
-        book_steps(tx, job, job.id, job.ended_at or job.created_at, [])
-    except BudgetExceeded:
-        return
+def book_rest(tx: Tx, job: Job) -> Iterable[Budget]:
+    """Book what an ended job has not. Returns the budgets of which it is time to warn."""
+    warnings: list[Budget] = []
+    with suppress(BudgetExceeded):
+        book_steps(tx, job, job.id, job.ended_at or job.created_at, warnings)
+    return warnings
 
 
 def _entry(tx: Tx, job: Job, tokens: int, entry_id: str, now: datetime) -> LedgerEntry:

@@ -19,7 +19,7 @@ from modelyard.platform.evaluations.scorers import NamedScorer, OneScorer, build
 from modelyard.platform.jobs.claims import requester_spec
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.data import own
-from modelyard.platform.training.methods import JobRequest
+from modelyard.platform.training.methods import JobRequest, resolved
 from modelyard.platform.training.submission import drawn_for
 
 T = TypeVar("T")
@@ -37,9 +37,9 @@ def lane_of(model_id: str) -> str:
 
 
 def resolve(options: Mapping[str, Any]) -> LoopConfig:
-    training = RLConfig.resolve({name: value for name, value in options.items() if name not in _OWN})
+    training = resolved(RLConfig, {name: value for name, value in options.items() if name not in _OWN})
     own_options = {name: value for name, value in options.items() if name in _OWN}
-    return LoopConfig.resolve({**own_options, "training": attrs.asdict(training)})
+    return resolved(LoopConfig, {**own_options, "training": attrs.asdict(training)})
 
 
 def new_loop(

@@ -1,7 +1,7 @@
 """The training methods: a row for each."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
@@ -17,6 +17,8 @@ from modelyard.domain.training_config import (
     TrainingConfig,
 )
 from modelyard.domain.worker import Resources
+from modelyard.formats.converter import structure, unstructure
+from modelyard.formats.json import as_json
 from modelyard.formats.training_data import EXAMPLES, GROUPS, PREFERENCES, RowFormat
 
 
@@ -29,6 +31,16 @@ class Method:
     config: type[TrainingConfig]
     options: type
     rows: RowFormat[Any]
+
+
+C = TypeVar("C", bound=TrainingConfig)
+
+
+def resolved(config: type[C], options: Mapping[str, Any]) -> C:
+    """Return the configuration that these options of a host make. Raises `InvalidInput`, for wrong types too."""
+    data = {name: unstructure(as_json(value, at=(name,))) for name, value in options.items()}
+    structure(config, data)
+    return config.resolve(data)
 
 
 @attrs.frozen

@@ -167,6 +167,7 @@ class _Run:
 
         def step(tx: Tx) -> JobProgress:
             book_steps(tx, require_claim(tx, self.claimed.claim), entry_id, now, warnings)
+            self.runtime.tell(tx, *warnings)
             return save_resume(tx, self.claimed.claim, item.number, files, now)
 
         self.claimed.write(step)
@@ -188,6 +189,7 @@ class _Run:
             if progress.cancelled_by:
                 return cancel(tx, types, job, event_id, progress.cancelled_by, now), ()
             job, model = book_steps(tx, job, entry_id, now, warnings), tx.get(Model, job.lane)
+            self.runtime.tell(tx, *warnings)
             checkpoint = _new_checkpoint(checkpoint_id, model, job, files, metrics, progress.time(now))
             tx.add(checkpoint)
             tx.replace(attrs.evolve(model, last_step=checkpoint.step))

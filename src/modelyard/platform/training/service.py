@@ -50,7 +50,7 @@ from modelyard.platform.training.handle import (
     shown_job,
     visible,
 )
-from modelyard.platform.training.methods import METHODS, JobRequest, Method
+from modelyard.platform.training.methods import METHODS, JobRequest, Method, resolved
 from modelyard.platform.training.submission import add_job, new_job, require_offered
 from modelyard.protocols import Snapshot, StoredArtifact
 
@@ -168,7 +168,7 @@ class Training:
         `NoWorker` before any data are read if no worker is alive."""
         method = METHODS[kind]
         _check_options(method.kind, method.options, options)
-        request = self._request(method, model, method.config.resolve(options), idempotency_key, needs)
+        request = self._request(method, model, resolved(method.config, options), idempotency_key, needs)
         if require_worker:
             announced.require_worker(self._runtime)
         if isinstance(data, StoredArtifact):
@@ -194,7 +194,7 @@ class Training:
         Raises `InvalidInput`, `Forbidden`, `StorageFull`."""
         self._runtime.require_room()
         entity, project = named_place(self._runtime, self._principal, entity, project)
-        check_name(name, "name")
+        name = check_name(name, "name")
         stored, rows = self._keep(DATASETS, data)
         return keep_version(self._runtime, (entity, project, name), stored, rows)
 

@@ -44,6 +44,8 @@ class CompletionBooking:
             self.warnings = warnings
             spent = _NOTHING if self.entry is None else self.entry.cost
             self.charged = settle(tx, self.reserved, spent, warnings)
+            if warnings:
+                self.runtime.tell(tx, *warnings)
 
     @property
     def alone(self) -> LedgerEntry | None:
@@ -113,6 +115,8 @@ class AnsweredBooking(CompletionBooking):
             self.admitted = self.admitted and self.longest <= budget.remaining
         if self.admitted and book(tx, self.entry, self.keep):
             self.charged = [charge(tx, budget, _NOTHING, self.entry.cost, warnings) for budget in budgets]
+            if warnings:
+                self.runtime.tell(tx, *warnings)
 
 
 def book(tx: Tx, entry: LedgerEntry, keep: Callable[[Tx], object] | None = None) -> bool:

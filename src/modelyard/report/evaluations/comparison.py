@@ -99,9 +99,8 @@ class ComparisonReport:
         return "\n".join(_lines(self))
 
     def _values(self, row: RunRow) -> Mapping[str, float]:
-        kinds = {one.metric: one.kind for one in self.comparison.metrics}
         names = {one.metric: one.name for one in self.comparison.metrics}
-        values = row_values(row, kinds, self.comparison.options.reduce)
+        values = row_values(row, names, self.comparison.options.reduce)
         return {names[metric]: value for metric, value in values.items()}
 
 

@@ -17,11 +17,11 @@ from modelyard.domain.evaluation.metrics import (
     Metric,
     RunRow,
     ScoredPrediction,
-    merged,
     metric_names,
     rows,
     trial_readings,
 )
+from modelyard.domain.evaluation.number_rows_fast import paired_rows
 from modelyard.domain.evaluation.run import Outcome, Prediction, Score
 from modelyard.domain.evaluation.running_totals import outcome_of
 from modelyard.errors import InvalidInput
@@ -129,8 +129,9 @@ def comparison_lines(
     format: Format,
 ) -> Iterator[bytes]:
     """Export the rows of both runs side by side. `values` gives a row's value of each metric in `names` that it has."""
-    both = ((one, other) for one, other in merged(rows(baseline.full()), rows(candidate.full())) if one and other)
-    found = (_pair_object(one, other, values(one), values(other)) for one, other in both)
+    both = paired_rows(rows(baseline.full()), rows(candidate.full()))
+    pairs = ((pair[0], pair[1]) for pair in both if isinstance(pair, tuple))
+    found = (_pair_object(one, other, values(one), values(other)) for one, other in pairs if one and other)
     return _json_lines(found) if format == "jsonl" else _csv(_pair_table(found, names))
 
 

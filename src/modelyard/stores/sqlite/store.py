@@ -77,7 +77,7 @@ class SqliteStore:
             needed = _dotted(_STRICT_TABLES)
             raise StoreError(f"SQLite {_dotted(SQLITE_VERSION)} has no strict tables; {needed} or newer is needed")
         self.durability = durability
-        self._path = os.path.abspath(path)
+        self.path: str = os.path.realpath(path)
         self._patience = patience
         self._clock = clock or SystemClock()
         self._forks = process_identity.forks
@@ -85,26 +85,26 @@ class SqliteStore:
         wanted = all_changes(changes, migrations)
         self._touch_sql = set_version(wanted)
         self._closing = threading.Lock()
-        with naming(self._path), ExitStack() as opened:
+        with naming(self.path), ExitStack() as opened:
             self._plans = plans_of(records)
             self._open(opened, self._plans, wanted)
             self._opened = opened.pop_all()
 
     def _open(self, opened: ExitStack, plans: Mapping[type, StatementPlan], changes: Sequence[Change]) -> None:
-        _inspect(self._path, changes, self._patience)
-        create_file(self._path)
-        turn = f"{os.path.realpath(self._path)}-turn"
+        _inspect(self.path, changes, self._patience)
+        create_file(self.path)
+        turn = f"{self.path}-turn"
         fair_lock = opened.enter_context(closing(FairLock(turn, self._patience)))
         self._board = board = opened.enter_context(closing(NoticeBoard(turn)))
-        connection = opened.enter_context(closing(connect(self._path, "rw", busy_seconds=0)))
+        connection = opened.enter_context(closing(connect(self.path, "rw", busy_seconds=0)))
         fair_lock.enter(lambda: _write_ahead(connection))
         _migrate(connection, fair_lock, plans, changes)
         self._writer = Writer(connection, plans, self._clock, fair_lock, self.durability == "power", board.post)
         run, run_one = self._writer.run, self._writer.run_one
         self._group = GroupCommit(run, run_one, at_once=(partial(run, wait=False), partial(run_one, wait=False)))
         opened.callback(self._group.end_thread)
-        self._readers = opened.enter_context(closing(Readers(self._path, plans, self._clock, self._patience)))
-        self._watchers = opened.enter_context(closing(Readers(self._path, plans, self._clock, busy_seconds=0)))
+        self._readers = opened.enter_context(closing(Readers(self.path, plans, self._clock, self._patience)))
+        self._watchers = opened.enter_context(closing(Readers(self.path, plans, self._clock, busy_seconds=0)))
 
     def transact(self, step: Callable[[Tx], T], durable: bool = True) -> T:
         """Run `step` in a transaction that it may share with the steps of other callers."""
@@ -173,13 +173,13 @@ class SqliteStore:
     def other_tables(self) -> Sequence[str]:
         """Return the names of tables with records that are not declared, such as those of a part that is not open."""
         self._refuse_misuse()
-        with naming(self._path), closing(connect(self._path, "ro", self._patience)) as connection:
+        with naming(self.path), closing(connect(self.path, "ro", self._patience)) as connection:
             return other_tables(connection, self._plans.values())
 
     def backup(self, path: str) -> None:
         """Copy the file in its current state. Raises `FileExistsError` or `StoreError`."""
         self.check()
-        back_up(self._path, path, self._patience)
+        back_up(self.path, path, self._patience)
 
     def close(self) -> None:
         """Finish the waiting calls, sync and close the file. In a forked child, leave the parent's file open.

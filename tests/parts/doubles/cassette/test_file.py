@@ -48,7 +48,7 @@ def test_texts_that_have_no_utf_8_and_odd_line_ends_are_kept(path: Path) -> None
 def test_a_torn_last_line_is_named_and_the_file_is_left_as_it_is(path: Path) -> None:
     record(path, "a", "b")
     whole = path.read_bytes()
-    for cut in (1, 20, len(whole.splitlines()[-1])):
+    for cut in (2, 20, len(whole.splitlines()[-1])):
         path.write_bytes(whole[:-cut])
         with pytest.raises(StoreCorrupt, match=r"c\.jsonl, line 4, ends in its middle"):
             use_cassette(path)
@@ -57,6 +57,16 @@ def test_a_torn_last_line_is_named_and_the_file_is_left_as_it_is(path: Path) -> 
         assert path.read_bytes() == whole[:-cut]
     path.write_bytes(whole[: whole.rindex(b"\n", 0, -1) + 1])
     assert ask(use_cassette(path), "a") == "a"
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\n", b"\n\n", b"\n  "])
+def test_a_whole_last_line_is_read_however_an_editor_ends_it(path: Path, end: bytes) -> None:
+    record(path, "a", "b")
+    path.write_bytes(path.read_bytes()[:-1] + end)
+    backend = use_cassette(path, EchoBackend(), mode="new")
+    assert [ask(backend, text) for text in ("a", "b")] == ["a", "b"]
+    assert ask(backend, "c") == "c"
+    assert [ask(use_cassette(path), text) for text in ("a", "b", "c")] == ["a", "b", "c"]
 
 
 def test_nothing_is_appended_to_a_line_that_another_process_left_torn(path: Path) -> None:

@@ -1,9 +1,14 @@
 """Applications that make their own clients, with the real libraries, answered by a platform in process."""
 
 import asyncio
+import contextlib
+import http.client
 import json
 import threading
 import time
+import urllib.error
+import urllib.parse
+import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -56,6 +61,40 @@ def by_urllib3(url: str, body: Any, headers: Any) -> tuple[int, Any]:
     return answer.status, answer.json()
 
 
+def by_urllib(url: str, body: Any, headers: Any) -> tuple[int, Any]:
+    sent = {**headers, "Content-Type": "application/json"}
+    asked = urllib.request.Request(url, json.dumps(body).encode(), sent, method="POST")
+    try:
+        with urllib.request.urlopen(asked, timeout=5) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, json.load(refused)
+
+
+def by_http_client(url: str, body: Any, headers: Any) -> tuple[int, Any]:
+    """Chunked, and piece by piece."""
+    at = urllib.parse.urlsplit(url)
+    kind = http.client.HTTPSConnection if at.scheme == "https" else http.client.HTTPConnection
+    with contextlib.closing(kind(at.netloc, timeout=5)) as connection:
+        connection.putrequest("POST", f"{at.path}?{at.query}")
+        for name, value in {**headers, "Transfer-Encoding": "chunked"}.items():
+            connection.putheader(name, value)
+        pieces = iter([json.dumps(body).encode()[:5], json.dumps(body).encode()[5:]])
+        connection.endheaders(pieces, encode_chunked=True)
+        answer = connection.getresponse()
+        return answer.status, json.load(answer)
+
+
+def by_aiohttp(url: str, body: Any, headers: Any) -> tuple[int, Any]:
+    async def ask() -> tuple[int, Any]:
+        async with aiohttp.ClientSession() as session, session.post(url, json=body, headers=headers) as answer:
+            return answer.status, await answer.json()
+
+    aiohttp = pytest.importorskip("aiohttp")
+    return asyncio.run(ask())
+
+
 LIBRARIES = [
     pytest.param(by_httpx(httpx), id="httpx"),
     pytest.param(by_httpx(httpx2), id="httpx2"),
@@ -63,6 +102,9 @@ LIBRARIES = [
     pytest.param(by_asyncio(httpx2), id="httpx2 on a loop"),
     pytest.param(by_requests, id="requests"),
     pytest.param(by_urllib3, id="urllib3"),
+    pytest.param(by_urllib, id="urllib.request"),
+    pytest.param(by_http_client, id="http.client"),
+    pytest.param(by_aiohttp, id="aiohttp"),
 ]
 each_library = pytest.mark.parametrize("post", LIBRARIES)
 
@@ -104,6 +146,8 @@ def test_nothing_stays_replaced(platform: Platform) -> None:
     assert "modelyard" not in httpx.HTTPTransport.handle_request.__module__
     assert "modelyard" not in urllib3.connection.HTTPSConnection.connect.__module__
     assert "modelyard" not in openai.OpenAI._sleep_for_retry.__module__
+    assert "modelyard" not in http.client.HTTPSConnection.connect.__module__
+    assert "modelyard" not in http.client.HTTPConnection.putrequest.__module__
 
 
 def test_a_name_that_is_not_a_host_is_refused(platform: Platform) -> None:
@@ -150,6 +194,29 @@ def test_a_stream_of_urllib3_is_read_in_any_amount(platform: Platform) -> None:
         lines = (answer.read(3) + answer.read()).split(b"\n\n")
     assert lines[-2:] == [b"data: [DONE]", b""]
     assert next(json.loads(line.partition(b": ")[2])["object"] for line in lines[1:-2]) == "chat.completion.chunk"
+
+
+async def streams_of_aiohttp(aiohttp: Any) -> tuple[bytes, bytes]:
+    """The first piece of a stream, which is then left, and the end of another one."""
+    asked: Any = {"json": {**BODY, "stream": True}, "headers": KEY}
+    async with aiohttp.ClientSession(read_bufsize=16) as session:
+        async with session.post(URL, **asked) as answer:
+            first = await answer.content.readany()
+        async with session.post(URL, **asked, expect100=True) as answer:
+            last = (await answer.read())[-14:]
+        async with session.head("https://api.openai.com/inference/v1/models", headers=KEY) as answer:
+            assert (answer.status, await answer.read()) == (200, b"")
+    return first, last
+
+
+def test_a_stream_of_aiohttp_comes_piece_by_piece_and_ends_when_it_is_closed() -> None:
+    aiohttp, clock = pytest.importorskip("aiohttp"), ManualClock()
+    words = say("one", pause(1), " two", pause(1), " three")
+    with open_platform(clock=clock, backend=ScriptedBackend([words, "four"], ["echo"], clock)) as platform:
+        with intercept(platform):
+            first, last = asyncio.run(streams_of_aiohttp(aiohttp))
+        assert ((b"one" in first, b"three" in first), last) == ((True, False), b"data: [DONE]\n\n")
+        assert booked(platform) == 2
 
 
 # ---- retries ------------------------------------------------------------------------------------------------------

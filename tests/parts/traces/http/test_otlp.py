@@ -7,16 +7,21 @@ from typing import Any
 import attrs
 import pytest
 from google.rpc.status_pb2 import Status
+from hypothesis import given
+from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
 
-from http_client import Answer, Client
+from example_counts import examples
+from http_client import Answer, Client, client_of
+from modelyard import open_platform
 from modelyard.domain.canonical import canonical_json
 from modelyard.errors import StoreBusy
 from modelyard.http.route import MAX_EXPORT
 from modelyard.parts.traces.http.spans import MAX_ATTRIBUTES, MAX_ORIGIN, MAX_SPANS
+from modelyard.parts.traces.otlp import within
 
 PATH, OTHER = "/v1/traces", "/agents/otel/v1/traces"
 TRACE, SPAN, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", "00f067aa0ba902b7"
@@ -177,7 +182,10 @@ def test_protobuf_and_gzip_are_taken_and_answered_alike(client: Any) -> None:
         answer = client.send("POST", path, raw=raw, headers=[PROTOBUF, ("content-encoding", "gzip")], check=False)
         assert (answer.status, answer.headers["content-type"]) == (200, "application/x-protobuf")
         said = ExportTraceServiceResponse.FromString(answer.raw).partial_success
-        assert (said.rejected_spans, said.error_message) == (1, "a span needs a trace_id and a span_id")
+        assert (said.rejected_spans, said.error_message) == (
+            1,
+            "resourceSpans[0].scopeSpans[0].spans[1]: a span needs a trace_id and a span_id",
+        )
         assert [one.id for one in calls(client)] == [SPAN]
     kept.pop()
     answer = client.send("POST", PATH, raw=message.SerializeToString(), headers=[PROTOBUF], check=False)
@@ -204,6 +212,81 @@ def test_a_span_that_cannot_be_kept_is_rejected_and_the_others_are_not(client: A
     assert said["rejectedSpans"] == "1"
     assert why in said["errorMessage"]
     assert [one.id for one in calls(client)] == ["1" * 16]
+
+
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()) | st.just("\ud83d"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+MEMBERS = st.sampled_from(
+    [*("traceId", "spanId", "parentSpanId", "traceState", "name", "kind", "startTimeUnixNano", "endTimeUnixNano"),
+     *("attributes", "events", "links", "status", "flags", "unknown")]
+)  # fmt: skip
+VALUES = st.dictionaries(
+    st.sampled_from(["stringValue", "intValue", "doubleValue", "boolValue", "arrayValue", "kvlistValue", "bytesValue"]),
+    ODD,
+    max_size=2,
+)
+
+
+@examples(60)
+@given(
+    ODD | st.dictionaries(MEMBERS, ODD, max_size=3).map(lambda odd: {**span(spanId="4" * 16), **odd})
+    | VALUES.map(lambda value: span(spanId="4" * 16, attributes=[{"key": "a", "value": value}])),
+    st.integers(0, 3),
+)  # fmt: skip
+def test_one_odd_span_costs_itself_at_most(odd: Any, at: int) -> None:
+    with open_platform() as platform:
+        client = client_of(platform)
+        sent = [span(spanId=f"{number}" * 16) for number in (1, 2, 3)]
+        sent.insert(at, odd)
+        answer = client.send("POST", PATH, raw=json.dumps(export(*sent)).encode(), check=False)
+        assert answer.status == 200, answer.raw
+        kept = {one.id for one in platform.traces.calls.list(entity="acme")}
+        assert {"1" * 16, "2" * 16, "3" * 16} <= kept
+        rejected = answer.json.get("partialSuccess", {})
+        assert int(rejected.get("rejectedSpans", 0)) == 4 - len(kept)
+        assert not rejected or f"resourceSpans[0].scopeSpans[0].spans[{at}]" in rejected["errorMessage"]
+
+
+@examples(60)
+@given(st.binary(max_size=40), st.integers(0, 3))
+def test_one_odd_span_in_protobuf_costs_itself_at_most(odd: bytes, at: int) -> None:
+    def written(number: int) -> bytes:
+        return within(1, bytes.fromhex(TRACE)) + within(2, bytes([number] * 8)) + b"\x39" + BEGAN.to_bytes(8, "little")
+
+    with open_platform() as platform:
+        spans = [written(number) for number in (1, 2, 3)]
+        spans.insert(at, odd)
+        raw = within(1, within(2, b"".join(within(2, one) for one in spans)))
+        answer = client_of(platform).send("POST", PATH, raw=raw, headers=[PROTOBUF], check=False)
+        assert answer.status == 200, answer.raw
+        kept = {one.id for one in platform.traces.calls.list(entity="acme")}
+        assert {"01" * 8, "02" * 8, "03" * 8} <= kept
+        said = ExportTraceServiceResponse.FromString(answer.raw).partial_success
+        assert said.rejected_spans == 4 - len(kept)
+
+
+def test_reasons_are_told_once_with_their_first_place(client: Any) -> None:
+    said = send(client, *[span(spanId="x")] * 3, span(name=[]), span(spanId="1" * 16))["partialSuccess"]
+    place = "resourceSpans[0].scopeSpans[0].spans"
+    assert said == {
+        "rejectedSpans": "4",
+        "errorMessage": f"{place}[0]: the span_id of a span is not one of OpenTelemetry (and 2 more); "
+        f"{place}[3].name: must be one value",
+    }
+
+
+def test_a_parent_of_zeros_is_none(client: Any) -> None:
+    send(client, span(parentSpanId="0" * 16))
+    assert [(one.id, one.parent_id) for one in calls(client)] == [(SPAN, None)]
+
+
+def test_a_failure_by_its_name_is_one(client: Any) -> None:
+    send(client, span(status={"code": "STATUS_CODE_ERROR", "message": "no"}, kind="SPAN_KIND_CLIENT"))
+    (kept,) = calls(client)
+    assert (kept.exception, kept.more["otel"]["kind"]) == ("no", 3)
 
 
 def test_a_large_resource_is_not_kept_with_every_span_of_it(client: Any) -> None:

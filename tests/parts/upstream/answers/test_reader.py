@@ -25,10 +25,10 @@ from modelyard.domain.completion import (
 )
 from modelyard.errors import InvalidInput
 from modelyard.formats.chat.response import completion_json
-from modelyard.formats.chat.sse import DONE, EventReader
-from modelyard.formats.chat.stream import Chunks
+from modelyard.formats.chat.stream import DONE, Chunks
 from modelyard.formats.json import loads
 from modelyard.parts.upstream.answers.reader import AnswerReader
+from modelyard.parts.upstream.events import EventReader
 from modelyard.platform.chat.assembly import fold_choice
 
 ASKED = CompletionRequest("m", (Message(Role.USER, "twelve chars"),), max_tokens=100)
@@ -268,7 +268,7 @@ def test_nothing_after_the_end_is_ignored() -> None:
         {"choices": [{"index": 0, "delta": None}]},
         {"choices": [{"index": 0, "delta": []}]},
         {"choices": [{"index": 5, "delta": {"content": "of another choice"}}]},
-        chunk({"content": 1}),
+        chunk({"content": True}),
         chunk({"content": {}}),
         chunk({}, ""),
         chunk({"tool_calls": "call"}),

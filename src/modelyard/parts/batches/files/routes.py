@@ -10,14 +10,14 @@ import attrs
 from modelyard.domain.canonical import digest
 from modelyard.domain.identity import KeyedRequest
 from modelyard.errors import InvalidInput
-from modelyard.formats.multipart import FormPart, boundary_of, read_form
 from modelyard.http.auth import attribution
 from modelyard.http.idempotency import IDEMPOTENCY_KEY, idempotency_key
 from modelyard.http.interface import Auth
 from modelyard.http.listing import NEWEST_FIRST, requested_page
-from modelyard.http.message import JSON_HEADER, Response, dump, json_response, problems_at
+from modelyard.http.message import JSON_HEADER, Response, boundary_of, dump, json_response, problems_at
 from modelyard.http.response_bodies import download
 from modelyard.http.route import Body, Parameter, Route, RouteCall, documented_route
+from modelyard.parts.batches.files.multipart import FormPart, read_form
 from modelyard.parts.batches.files.records import StoredFile
 from modelyard.parts.batches.files.schemas import (
     FileDeleted,

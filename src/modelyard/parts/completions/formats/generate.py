@@ -11,7 +11,7 @@ from modelyard.formats.chat.bounds import MAX_TOKENS
 from modelyard.formats.chat.hints import CACHED
 from modelyard.formats.chat.request import GenerationBody, StreamOptions, contradictions, generation_fields
 from modelyard.formats.chat.response import AnsweredUsage, Logprobs
-from modelyard.formats.chat.sse import DONE, event
+from modelyard.formats.chat.stream import DONE, event
 from modelyard.formats.constraints import Length, Only, Unsupported, Within
 from modelyard.formats.converter import UNKNOWN, structure, structure_exactly
 from modelyard.formats.json import dumps

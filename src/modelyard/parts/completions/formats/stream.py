@@ -7,7 +7,7 @@ import attrs
 
 from modelyard.domain.completion import Delta, Usage
 from modelyard.formats.chat.response import AnsweredUsage
-from modelyard.formats.chat.sse import DONE, event
+from modelyard.formats.chat.stream import DONE, event
 from modelyard.parts.completions.formats.request import ParsedPrompts
 from modelyard.parts.completions.formats.response import (
     LogprobsWriter,

@@ -57,7 +57,8 @@ class CassetteFile:
         self.offers: dict[str, Offer] = {}
         self.recordings: list[Recording] = []
         for number, line in enumerate(_lines(path), 1):
-            self._read(number, line)
+            if line.strip():
+                self._read(number, line)
 
     @classmethod
     def opened(cls, path: Path, truncate: bool) -> "CassetteFile":
@@ -117,29 +118,41 @@ def _lines(path: Path) -> Sequence[bytes]:
     with path.open("rb") as file:
         wait_for_lock(file.fileno(), shared=True)
         raw = file.read()
-    *lines, torn = raw.split(b"\n")
-    if torn:
+    *lines, last = raw.split(b"\n")
+    if not _is_whole(last):
         raise StoreCorrupt(
             f"{path}, line {len(lines) + 1}, ends in its middle, as a crash leaves it; delete it and record it again"
         )
-    return lines
+    return [*lines, last]
+
+
+def _is_whole(line: bytes) -> bool:
+    """Return whether a line without its end, which editors leave out, is all there."""
+    try:
+        return not line.strip() or isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
 
 
 def _append(path: Path, data: Sequence[Mapping[str, Any]]) -> None:
     with path.open("a+b", buffering=0) as file:
         wait_for_lock(file.fileno())
         size = file.seek(0, os.SEEK_END)
-        _check_whole(path, file, size)
-        lines = b"".join(map(_line, data if size else [_HEADER, *data]))
+        lines = _missing_end(path, file, size) + b"".join(map(_line, data if size else [_HEADER, *data]))
         if file.write(lines) != len(lines):
             file.truncate(size)
             raise OSError(f"{path} could not be written; is the disk full?")
 
 
-def _check_whole(path: Path, file: FileIO, size: int) -> None:
+def _missing_end(path: Path, file: FileIO, size: int) -> bytes:
+    """Return what the last line needs before another one is added. Raises `StoreCorrupt` if it is torn."""
     file.seek(max(size - 1, 0))
-    if size and file.read(1) != b"\n":
+    if not size or file.read(1) == b"\n":
+        return b""
+    file.seek(0)
+    if not _is_whole(file.readall().rpartition(b"\n")[2]):
         raise StoreCorrupt(f"{path} ends in the middle of a line, as a crash leaves it; delete that line")
+    return b"\n"
 
 
 def _line(data: Mapping[str, Any]) -> bytes:

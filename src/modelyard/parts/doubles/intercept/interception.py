@@ -1,6 +1,7 @@
 """Answer the requests of an application's own clients to real hosts: `with intercept(platform,
 hosts=["api.openai.com"]):`."""
 
+import http.client
 import sys
 import threading
 from collections.abc import Iterable, Iterator
@@ -10,7 +11,11 @@ from importlib.util import find_spec
 
 from modelyard.parts.doubles.clients.retries import SLEEP_OF_OPENAI
 from modelyard.parts.doubles.faults.faults import Faults
-from modelyard.parts.doubles.intercept.connections import urllib3_intercepted
+from modelyard.parts.doubles.intercept.connections import (
+    aiohttp_intercepted,
+    http_client_intercepted,
+    urllib3_intercepted,
+)
 from modelyard.parts.doubles.intercept.target import TARGETS, HostTarget
 from modelyard.parts.doubles.intercept.transports import httpx_intercepted, openai_unhurried
 from modelyard.platform.platform import Platform
@@ -22,11 +27,11 @@ HOSTS = ("api.openai.com",)
 def intercept(platform: Platform, hosts: Iterable[str] = HOSTS, *, faults: Faults | None = None) -> Iterator[None]:
     """Answer requests to `hosts` from `platform` while the block runs, wherever in this process their client was made.
 
-    Clients of httpx, httpx2, urllib3 and requests are covered, and so is what builds on them, such as `openai`.
-    Requests to other hosts are sent as ever. A key of another service is taken for one of the platform; a request
-    without a key is refused, as there. Paths are found by their end: "/openai/v1/chat/completions" is that of chat
-    completions. Retries of `openai` and urllib3 take no real time: a `ManualClock` of the platform passes instead.
-    `faults` disturb connections of httpx and httpx2.
+    Clients of httpx, httpx2, aiohttp, http.client, urllib.request, urllib3 and requests are covered, and so is what
+    builds on them, such as `openai`, also if they are to ask a proxy. Requests to other hosts are sent as ever. A key
+    of another service is taken for one of the platform; a request without a key is refused, as there. Paths are found
+    by their end: "/openai/v1/chat/completions" is that of chat completions. Retries of `openai` and urllib3 take no
+    real time: a `ManualClock` of the platform passes instead. `faults` disturb connections of httpx and httpx2.
 
     Raises `InvalidInput` for a name that is not that of a host, and for a host that is intercepted already.
 
@@ -64,8 +69,13 @@ class _Hooks:
             if find_spec(library) is not None:
                 transport = getattr(import_module(f"modelyard.parts.doubles.clients.{library}"), name)
                 self._replaced.enter_context(httpx_intercepted(import_module(library), transport, self._replace_pauses))
+        connections = [http.client]
         if find_spec("urllib3") is not None:
             self._replaced.enter_context(urllib3_intercepted(import_module("urllib3")))
+            connections.append(import_module("urllib3.connection"))
+        self._replaced.enter_context(http_client_intercepted(*connections))
+        if find_spec("aiohttp") is not None:
+            self._replaced.enter_context(aiohttp_intercepted(import_module("aiohttp")))
 
     def _replace_pauses(self) -> None:
         """Replace the pauses of `openai`, if the application has imported it: it is slow to load."""

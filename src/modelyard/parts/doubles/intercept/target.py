@@ -2,7 +2,7 @@
 
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,7 +23,7 @@ class HostTarget:
         self._platform, self._faults = platform, faults
         self._transports: dict[type, Any] = {}
         self._routes = Endpoint(platform).table
-        self._key = f"Bearer {platform.keys.create(name='intercepted').secret}"
+        self._key = platform.keys.create(name="intercepted").secret
 
     def transport(self, kind: type) -> Any:
         found = self._transports.get(kind)
@@ -44,14 +44,17 @@ class HostTarget:
     def _known(self, path: str) -> bool:
         return bool(self._routes.match(path).routes)
 
-    def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
-        return {
-            name: self._key if name.lower() == "authorization" and _VENDORS.match(value) else value
-            for name, value in headers.items()
-        }
+    def headers(self, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Return the headers with a key of the platform in the place of another service's."""
+        return [(name, self._own(value) if name.lower() in _KEYS else value) for name, value in headers]
+
+    def _own(self, value: str) -> str:
+        given = _GIVEN.fullmatch(value)
+        return value if given is None else f"{given[1] or ''}{self._key}"
 
 
-_VENDORS = re.compile(r"Bearer (?!my_)", re.IGNORECASE)
+_KEYS = frozenset({"authorization", "api-key", "x-api-key"})
+_GIVEN = re.compile(r"(Bearer )?(?!my_)[^ ]*", re.IGNORECASE)
 
 
 class Targets:
@@ -60,7 +63,7 @@ class Targets:
         self._by_host: dict[str, HostTarget] = {}
 
     def find(self, host: str) -> HostTarget | None:
-        return self._by_host.get(host.lower())
+        return self._by_host.get(host.lower().rstrip("."))
 
     @contextmanager
     def added(self, hosts: Iterable[str], target: HostTarget) -> Iterator[None]:

@@ -41,7 +41,7 @@ def _readdressed(library: ModuleType, request: Any, target: HostTarget) -> Any:
     return library.Request(
         request.method,
         request.url.copy_with(raw_path=raw_path),
-        headers=target.headers(request.headers),
+        headers=target.headers(request.headers.multi_items()),
         stream=request.stream,
         extensions=request.extensions,
     )

@@ -6,12 +6,14 @@ from typing import Any, ClassVar, Literal
 import attrs
 
 from modelyard.domain.completion import ContentPart, Message, Role, ToolCall
+from modelyard.errors import Problem
 from modelyard.formats.chat.hints import CACHED, DIRECT, CacheControl, DirectCaller
 from modelyard.formats.constraints import Length, Matching, Only, hint
 from modelyard.formats.json import dumps
 
 _ID = Length(1, 256)
 _MEDIA = Matching(r"image/[a-z0-9.+-]{1,32}", "must be a media type such as image/png")
+_BLANK = "must not be blank; the vendor refuses this, and Settings(strict_conversations=False) does not"
 _BASE64 = Matching(r"[A-Za-z0-9+/]+={0,2}", "must be base64")
 
 
@@ -155,6 +157,30 @@ class AssistantTurn:
 
 
 Turn = UserTurn | AssistantTurn
+
+
+def blank_texts(system: str | Sequence[TextBlock] | None, turns: Sequence[Turn]) -> Iterator[Problem]:
+    """Yield a problem for each text without a visible character. Only the last turn of the assistant may be blank."""
+    if not isinstance(system, str):
+        yield from _blanks(system or (), "system")
+    for at, turn in enumerate(turns):
+        if at == len(turns) - 1 and turn.role == "assistant" and not turn.content:
+            continue
+        if isinstance(turn.content, str):
+            if not turn.content.strip():
+                yield Problem(("messages", at, "content"), _BLANK)
+            continue
+        if not turn.content:
+            yield Problem(("messages", at, "content"), _BLANK)
+        yield from _blanks(turn.content, "messages", at, "content")
+
+
+def _blanks(blocks: Sequence[object], *place: str | int) -> Iterator[Problem]:
+    for at, block in enumerate(blocks):
+        if isinstance(block, TextBlock) and not block.text.strip():
+            yield Problem((*place, at, "text"), _BLANK)
+        if isinstance(block, ToolResultBlock) and isinstance(block.content, tuple):
+            yield from _blanks(block.content, *place, at, "content")
 
 
 def messages_of(system: str | Sequence[TextBlock] | None, turns: Sequence[Turn]) -> tuple[Message, ...]:

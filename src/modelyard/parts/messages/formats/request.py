@@ -20,7 +20,7 @@ from modelyard.formats.chat.hints import CACHED, QUEUED, CacheControl
 from modelyard.formats.chat.tools import schema_format
 from modelyard.formats.constraints import Length, Matching, Only, Unsupported, Within, hint
 from modelyard.formats.converter import structure_exactly
-from modelyard.parts.messages.formats.blocks import CacheableBlock, TextBlock, Turn, messages_of
+from modelyard.parts.messages.formats.blocks import CacheableBlock, TextBlock, Turn, blank_texts, messages_of
 
 _NAME = Matching("[A-Za-z0-9_-]{1,64}", "must be 1 to 64 characters of A-Z a-z 0-9 _ -")
 
@@ -147,8 +147,11 @@ class MessagesBody(CountedMessages):
             raise InvalidInput.at("stop_sequences", msg="must hold no empty string")
 
 
-def read_messages_request(body: object, *loc: str | int) -> CompletionRequest:
+def read_messages_request(body: object, *loc: str | int, strict: bool = False) -> CompletionRequest:
+    """Read a request. Raises `InvalidInput`; if it is `strict`, for blank texts, too."""
     parsed = structure_exactly(MessagesBody, body, *loc)
+    if strict and (blank := [*blank_texts(parsed.system, parsed.messages)]):
+        raise InvalidInput(blank[:100]).below(*loc)
     request = _request(parsed, *loc)
     given: dict[str, Any] = {"temperature": parsed.temperature, "top_p": parsed.top_p, "top_k": parsed.top_k}
     config = parsed.output_config or OutputConfig()

@@ -6,9 +6,8 @@ from typing import Any
 import attrs
 
 from modelyard.domain.completion import Delta, ToolCallDelta
-from modelyard.errors import InvalidInput
 from modelyard.formats.chat.response import TokenEntry, logprobs_object
-from modelyard.formats.json import dumps, loads
+from modelyard.formats.json import dumps, is_json
 from modelyard.parts.responses.formats.response import (
     AnsweredReasoning,
     AnsweredText,
@@ -204,7 +203,7 @@ class ResponseEvents:
 
     def _end_complete_calls(self) -> list[ResponseEvent]:
         events = []
-        for index in [index for index, call in self._calls.items() if _is_complete(call.text)]:
+        for index in [index for index, call in self._calls.items() if is_json(call.text)]:
             events += self._end(self._calls.pop(index), "completed")
             self._ended.add(index)
         return events
@@ -228,11 +227,3 @@ class ResponseEvents:
         event = ResponseEvent(type_, {"type": type_, "sequence_number": self._number, **data})
         self._number += 1
         return event
-
-
-def _is_complete(arguments: str) -> bool:
-    try:
-        loads(arguments.encode())
-    except (InvalidInput, UnicodeEncodeError):
-        return False
-    return True

@@ -8,9 +8,9 @@ from typing import Any
 
 from modelyard.domain.completion import CompletionRequest, ResponseType, ToolMode
 from modelyard.errors import BackendError, InvalidInput
-from modelyard.formats.chat.tool_calls import ToolFormat
 from modelyard.parts.torch.serving.schema_support import SchemaAt, softened
 from modelyard.parts.torch.tokenizer import ChatTokenizer
+from modelyard.parts.torch.tool_calls import ToolFormat
 
 if find_spec("llguidance") is not None:
     import llguidance

@@ -16,11 +16,10 @@ from modelyard.domain.completion import TEMPLATE, CompletionRequest, ResponseTyp
 from modelyard.domain.embedding import EmbeddedBatch, EmbeddingInput, EmbeddingRequest, check_lengths
 from modelyard.domain.record import EMPTY
 from modelyard.errors import InvalidInput
-from modelyard.formats.chat.reasoning import OPENING, ReasoningReader
-from modelyard.formats.chat.tool_calls import FORMATS, ToolReader
 from modelyard.parts.torch.model_config import CONFIG, vocabulary_size
 from modelyard.parts.torch.model_folder import check_unchanged, writes_reasoning
 from modelyard.parts.torch.pooling import pooling_of
+from modelyard.parts.torch.reasoning import OPENING, ReasoningReader
 from modelyard.parts.torch.records import BaseModel
 from modelyard.parts.torch.serving.batching_engine import Engine
 from modelyard.parts.torch.serving.embedding import embedded
@@ -29,6 +28,7 @@ from modelyard.parts.torch.serving.model_pool import Networks, Room
 from modelyard.parts.torch.serving.sequence import ChoiceStream, Sequence
 from modelyard.parts.torch.threads import serving_threads
 from modelyard.parts.torch.tokenizer import ChatTokenizer
+from modelyard.parts.torch.tool_calls import FORMATS, ToolReader
 from modelyard.protocols import ServedModel
 
 _REMEMBERED = 64

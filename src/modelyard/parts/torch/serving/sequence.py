@@ -21,8 +21,8 @@ from modelyard.domain.completion import (
     ToolCallDelta,
 )
 from modelyard.errors import BackendError
-from modelyard.formats.chat.reasoning import ReasoningReader
-from modelyard.formats.chat.tool_calls import ToolReader
+from modelyard.parts.torch.reasoning import ReasoningReader
+from modelyard.parts.torch.tool_calls import ToolReader
 
 
 class Grammar(Protocol):

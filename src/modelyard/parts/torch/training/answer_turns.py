@@ -8,7 +8,7 @@ import attrs
 
 from modelyard.domain.completion import Message, Tool
 from modelyard.errors import InvalidInput, Problem
-from modelyard.formats.chat.reasoning import CLOSING, OPENING
+from modelyard.parts.torch.reasoning import CLOSING, OPENING
 from modelyard.parts.torch.rendered import Rendered
 from modelyard.parts.torch.tokenizer import ChatTokenizer
 

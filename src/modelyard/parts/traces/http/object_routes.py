@@ -8,11 +8,11 @@ from typing import Any, BinaryIO, TypeVar
 from modelyard.domain.evaluation.objects import ObjectVersion
 from modelyard.errors import BodyTooLarge, InvalidInput, NotFound
 from modelyard.formats.converter import structure
-from modelyard.formats.multipart import boundary_of, read_form
 from modelyard.http.interface import Auth
-from modelyard.http.message import Response, json_response, problems_at
+from modelyard.http.message import Response, boundary_of, json_response, problems_at
 from modelyard.http.response_bodies import download
 from modelyard.http.route import Body, Route, RouteCall, documented_route
+from modelyard.parts.batches.files.multipart import read_form
 from modelyard.parts.traces.call_query import sort_key
 from modelyard.parts.traces.http.documents import DocumentField, time_text
 from modelyard.parts.traces.http.object_schemas import (

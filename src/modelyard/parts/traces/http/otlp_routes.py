@@ -7,8 +7,9 @@ from typing import Any
 
 import attrs
 
-from modelyard.errors import BodyTooLarge, InvalidInput
+from modelyard.errors import BodyTooLarge, InvalidInput, Problem
 from modelyard.http.auth import attribution
+from modelyard.http.error_responses import place
 from modelyard.http.errors import UnsupportedMedia
 from modelyard.http.interface import Auth
 from modelyard.http.message import PROTOBUF, Response, json_response
@@ -18,7 +19,7 @@ from modelyard.parts.traces.http.requests import place_of
 from modelyard.parts.traces.http.rpc_status import STATUS
 from modelyard.parts.traces.http.spans import MAX_SPANS, RejectedSpan, call_of, spans_in
 from modelyard.parts.traces.interface import TRACES
-from modelyard.parts.traces.otlp import numbered, read_json, read_protobuf, within
+from modelyard.parts.traces.otlp import Message, Unread, numbered, read_json, read_protobuf, within
 from modelyard.parts.traces.records import TracedCall
 
 
@@ -71,6 +72,33 @@ def _place(call: RouteCall) -> tuple[str, str | None]:
     return booked_on.entity, booked_on.project or None
 
 
+def _calls(export: Message) -> tuple[list[TracedCall], list[Unread]]:
+    """Return the spans of an export as calls, and those that cannot be kept. Raises `InvalidInput` for too many."""
+    calls, unread = list[TracedCall](), list[Unread]()
+    for at, sent in enumerate(spans_in(export)):
+        if at >= MAX_SPANS:
+            raise InvalidInput.at("body", msg=f"has more than {MAX_SPANS} spans; export fewer at once")
+        if isinstance(sent, Unread):
+            unread.append(sent)
+            continue
+        try:
+            calls.append(call_of(sent.span, sent.origin))
+        except RejectedSpan as reason:
+            unread.append(Unread(sent.place, str(reason)))
+    return calls, unread
+
+
+def _said(unread: Sequence[Unread]) -> str:
+    """Return the reasons, each with its first place."""
+    by_reason = dict[str, list[Unread]]()
+    for one in unread:
+        by_reason.setdefault(one.why, []).append(one)
+    return "; ".join(
+        f"{place(Problem(first.place, why))}: {why}{f' (and {len(more)} more)' if more else ''}"
+        for why, (first, *more) in by_reason.items()
+    )
+
+
 def export_spans(call: RouteCall) -> Response:
     """Keep the spans of programs as traced calls. Sent again, they are the same calls."""
     entity, project = _place(call)
@@ -78,17 +106,9 @@ def export_spans(call: RouteCall) -> Response:
     if media not in (PROTOBUF, "application/json", ""):
         raise UnsupportedMedia(f"the body must be a message of OTLP; send Content-Type: {PROTOBUF} or application/json")
     found = read_protobuf(_data(call)) if media == PROTOBUF else read_json(_data(call))
-    calls, reasons, rejected = list[TracedCall](), dict[str, None](), 0
-    for at, (span, origin) in enumerate(spans_in(found)):
-        if at >= MAX_SPANS:
-            raise InvalidInput.at("body", msg=f"has more than {MAX_SPANS} spans; export fewer at once")
-        try:
-            calls.append(call_of(span, origin))
-        except RejectedSpan as reason:
-            rejected += 1
-            reasons[str(reason)] = None
+    calls, unread = _calls(found)
     call.platform.traces.calls.record(calls, entity=entity, project=project)
-    said = "; ".join(reasons)
+    rejected, said = sum(one.spans for one in unread), _said(unread)
     if media == PROTOBUF:
         answer = within(1, numbered(rejected, said)) if rejected else b""
         return Response(200, [("content-type", PROTOBUF)], answer)

@@ -5,9 +5,11 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import attrs
+
 from modelyard.errors import InvalidInput
 from modelyard.formats.json import checked_dumps, loads
-from modelyard.parts.traces.otlp import Message, attributes_of
+from modelyard.parts.traces.otlp import Message, Place, Unread, attributes_of
 from modelyard.parts.traces.records import CallEnd, TracedCall
 
 MAX_SPANS = 10_000
@@ -22,6 +24,9 @@ MAX_ORIGIN = 2**15
 LONGEST_NAME = 1000
 
 _SPAN_ID = re.compile("(?!0*$)[0-9a-f]{16}")
+_ROOT = "0" * 16
+"""The parent of a span that has none, as some write it."""
+
 _TRACE_ID = re.compile("(?!0*$)[0-9a-f]{32}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST = 4_102_444_800 * 10**9
@@ -48,18 +53,37 @@ class RejectedSpan(Exception):
     """The reason why a span cannot be kept."""
 
 
-def spans_in(export: Message) -> Iterator[tuple[Message, Message | None]]:
-    """Yield the spans of an export, each with its origin: the attributes of the resource, and the scope; None if these
+@attrs.frozen
+class SentSpan:
+    """A span of an export, and where it is. Its origin are the attributes of the resource, and the scope; None if these
     are too large.
     """
-    for resource in export.get("resourceSpans", ()):
+
+    span: Message
+    origin: Message | None
+    place: Place
+
+
+def spans_in(export: Message) -> Iterator[SentSpan | Unread]:
+    """Yield the spans of an export, and what could not be read."""
+    for at, resource in enumerate(export.get("resourceSpans", ())):
+        if isinstance(resource, Unread):
+            yield resource
+            continue
         about = attributes_of(resource.get("resource", {}))
         is_small = _is_small(about)
-        for scoped in resource.get("scopeSpans", ()):
-            scope = {**scoped.get("scope", {}), "attributes": attributes_of(scoped.get("scope", {}))}
-            origin = {"resource": about, "scope": scope} if is_small and _is_small(scope) else None
-            for span in scoped.get("spans", ()):
-                yield span, origin
+        for number, scoped in enumerate(resource.get("scopeSpans", ())):
+            place = ("resourceSpans", at, "scopeSpans", number, "spans")
+            yield from (
+                (scoped,) if isinstance(scoped, Unread) else _spans_of(scoped, about if is_small else None, place)
+            )
+
+
+def _spans_of(scoped: Message, about: Message | None, place: Place) -> Iterator[SentSpan | Unread]:
+    scope = {**scoped.get("scope", {}), "attributes": attributes_of(scoped.get("scope", {}))}
+    origin = {"resource": about, "scope": scope} if about is not None and _is_small(scope) else None
+    for at, span in enumerate(scoped.get("spans", ())):
+        yield span if isinstance(span, Unread) else SentSpan(span, origin, (*place, at))
 
 
 def _is_small(value: Message) -> bool:
@@ -76,8 +100,8 @@ def call_of(span: Message, origin: Message | None) -> TracedCall:
     for name in ("attributes", "events", "links"):
         if len(span.get(name, ())) > MAX_ATTRIBUTES:
             raise RejectedSpan(f"a span has at most {MAX_ATTRIBUTES} {name}")
-    ids = (_TRACE_ID, "traceId", "trace_id"), (_SPAN_ID, "spanId", "span_id"), (_SPAN_ID, "parentSpanId", "parent")
-    trace_id, span_id, parent_id = (_id(span, *one) for one in ids)
+    trace_id, span_id = _id(span, _TRACE_ID, "traceId", "trace_id"), _id(span, _SPAN_ID, "spanId", "span_id")
+    parent_id = None if span.get("parentSpanId") == _ROOT else _id(span, _SPAN_ID, "parentSpanId", "parent")
     if not (trace_id and span_id):
         raise RejectedSpan("a span needs a trace_id and a span_id")
     began = _time(span, "startTimeUnixNano")

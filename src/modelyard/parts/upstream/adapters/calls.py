@@ -15,7 +15,9 @@ from modelyard.flow import Await
 from modelyard.formats.json import dumps
 from modelyard.lazy import asyncio
 from modelyard.parts.upstream.address import Address
-from modelyard.parts.upstream.connections import BlockingConnection, LoopConnections, check_size
+from modelyard.parts.upstream.connections import MOST_WHOLE, BlockingConnection, LoopConnections, check_size
+from modelyard.parts.upstream.decoding import decoded
+from modelyard.parts.upstream.errors import RetryableError
 from modelyard.parts.upstream.response import ConnectionBroken, UpstreamResponse
 from modelyard.protocols import Clock
 
@@ -70,7 +72,10 @@ class Server:
 
 def _answer(path: str, answer: UpstreamResponse) -> ServerAnswer:
     assert answer.head is not None
-    return ServerAnswer(path, answer.head.status, answer.take())
+    try:
+        return ServerAnswer(path, answer.head.status, decoded(answer.head, answer.take(), MOST_WHOLE))
+    except RetryableError as failure:
+        raise failure.error from failure
 
 
 def _unreachable(path: str, error: Exception) -> BackendError:

@@ -13,6 +13,7 @@ from modelyard.parts.upstream.answers.values import (
     index_of,
     object_of,
     objects_of,
+    size_of,
     string_of,
 )
 
@@ -22,9 +23,15 @@ UNNAMED = "unnamed_tool"
 
 @attrs.define(eq=False)
 class _Call:
-    """A call as far as it has come; `waiting` are the pieces of its arguments that were not passed on yet."""
+    """A call as far as it has come; `waiting` are the pieces of its arguments that were not passed on yet.
+
+    It is `unsure` while only a name has come that the call before has, too: either that was said again, or the
+    arguments of another call follow.
+    """
 
     place: int
+    index: int | None
+    unsure: bool
     server_id: str = ""
     name: str = ""
     shown: bool = False
@@ -39,15 +46,19 @@ class _Call:
             self.waiting.append(arguments)
 
     @property
-    def cut(self) -> bool:
-        """Whether its arguments have begun and are not whole."""
+    def arguments(self) -> str:
+        return "".join(self.pieces)
+
+    @property
+    def whole(self) -> bool:
+        """Whether its arguments are a whole object."""
         if not self.pieces or not self.pieces[-1].rstrip().endswith("}"):
-            return bool(self.pieces)
+            return False
         try:
-            json.loads("".join(self.pieces))
-        except ValueError:
-            return True
-        return False
+            json.loads(self.arguments)
+        except (ValueError, RecursionError):
+            return False
+        return True
 
 
 @attrs.frozen
@@ -59,16 +70,32 @@ class _Piece:
 
 
 def pieces_of(message: Mapping[str, Any]) -> list[_Piece]:
-    """Read the pieces of calls in a message or in a delta; one `function_call` is the format's older way."""
-    pieces = [_piece(call) for call in objects_of(message.get("tool_calls"))]
+    """Read the pieces of calls in a message or in a delta: in their list, which may be JSON text, or among the parts of
+    the content. One `function_call` is the format's older way.
+    """
+    given = message.get("tool_calls")
+    pieces = [_piece(call) for call in objects_of(_parsed(given) if isinstance(given, str) else given)]
+    pieces += [_piece(part) for part in objects_of(message.get("content")) if part.get("type") in _CALLS]
     older = object_of(message.get("function_call"))
     return pieces or ([_piece({"index": 0, "function": older})] if older else [])
 
 
+_CALLS = frozenset({"tool_use", "tool_call", "function_call"})
+"""Types of parts of a content that are calls."""
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
 def _piece(call: Mapping[str, Any]) -> _Piece:
     function = object_of(call.get("function")) or object_of(call.get("custom")) or call
-    given = function.get("arguments", function.get("parameters", call.get("input")))
-    named = call.get("id")
+    names = (name for name in ("arguments", "parameters", "input") if function.get(name) is not None)
+    given = function.get(next(names, "arguments"))
+    named = call.get("id") or call.get("call_id")
     id_ = str(named) if isinstance(named, int) and not isinstance(named, bool) else string_of(named)
     return _Piece(id_, index_of(call.get("index")), string_of(function.get("name")), arguments_of(given))
 
@@ -76,77 +103,111 @@ def _piece(call: Mapping[str, Any]) -> _Piece:
 class CallReader:
     """Joins the pieces of the calls of one choice, and passes each on as soon as its name is certain.
 
-    A new id that comes with a name is a new call, even under the index of another one. So is a name without an id,
-    unless the call before still waits for the rest of its own. A piece without id and index continues the last call.
+    A new id that comes with a name is a new call, even under the index of another one. A known id, or a known index,
+    continues its call, and a piece with neither the last one. A name that comes where no id tells begins a new call if
+    the arguments of the call before are whole.
     """
 
     def __init__(self, choice: int, tools: Sequence[str]) -> None:
         self._choice, self._tools = choice, tools
         self._calls: list[_Call] = []
-        self._by_index: dict[int, _Call] = {}
 
     def __bool__(self) -> bool:
         return bool(self._calls)
 
+    @property
+    def size(self) -> int:
+        """How many bytes of names and arguments have come."""
+        return sum([size_of(call.name) + size_of(call.arguments) for call in self._calls])
+
     def take(self, pieces: Sequence[_Piece], whole: bool) -> list[ToolCallDelta]:
-        """Return what can be passed on with these pieces. Each piece of a `whole` answer is a call."""
+        """Return what can be passed on with these pieces. Each named piece of a `whole` answer is a call."""
         deltas: list[ToolCallDelta] = []
-        for at, piece in enumerate(pieces):
-            call = None if whole else self._continued(piece, at if len(pieces) > 1 else None)
+        before = len(self._calls)
+        for piece in pieces:
+            call = None if whole and piece.name else self._of_id(piece) or self._of_index(piece, before)
             if call is None:
                 deltas += self._passed(self._calls[-1:], certain=True)
-                call = self._begun()
-            self._add(call, piece)
+                call = self._begun(piece, not whole and self._is_unsure(piece, before))
+            if not piece.arguments or piece.arguments != call.arguments or not call.whole:  # else said again
+                self._add(call, piece)
             deltas += self._passed([call], certain=whole)
         return deltas
 
     def end(self) -> list[ToolCallDelta]:
         """Return what still waits. A call without any name is one of the only tool there is, or of `UNNAMED`."""
-        return list(self._passed(self._calls, certain=True, over=True))
+        return list(self._passed([call for call in self._calls if not call.unsure], certain=True, over=True))
 
-    def _begun(self) -> _Call:
-        self._calls.append(_Call(len(self._calls)))
+    # ---- the call of a piece
+
+    def _of_id(self, piece: _Piece) -> _Call | None:
+        """Return the call that has the piece's id, unless the piece begins another one under the same id."""
+        found = (call for call in reversed(self._calls) if piece.id and call.server_id == piece.id)
+        call = next(found, None)
+        if call is None or not piece.name:
+            return call
+        if piece.index is not None and call.index is not None and piece.index != call.index:
+            return None
+        again = piece.name == call.name and piece.arguments in ("", call.arguments)
+        return call if again or not self._begins(call, piece.name, False) else None
+
+    def _of_index(self, piece: _Piece, before: int) -> _Call | None:
+        """Return the call that a piece continues which no id tells; None for a new one."""
+        call = self._last_at(piece)
+        if call is None:
+            return None
+        if not piece.name:
+            after = piece.id and piece.index is None and call.server_id and call.whole
+            return None if after else call
+        if piece.id:  # which comes late, of a call that has begun without it
+            late = not call.server_id and not call.pieces and piece.name == call.name and piece.index is not None
+            return call if late else None
+        return None if self._begins(call, piece.name, piece.index is None and call.place >= before) else call
+
+    def _last_at(self, piece: _Piece) -> _Call | None:
+        """Return the last call of the piece's index, or the last of all for a piece without one."""
+        last = self._calls[-1] if self._calls else None
+        if piece.index is None or (last is not None and last.index is None and not piece.name):
+            return last
+        return next((call for call in reversed(self._calls) if call.index == piece.index), None)
+
+    def _begins(self, call: _Call, name: str, apart: bool) -> bool:
+        """Return whether a name that comes after the beginning of a call is that of another one, and neither its next
+        piece nor the same again. `apart` means that both stand in one list, and that nothing else tells them apart.
+        """
+        if not call.name:
+            return False
+        if call.pieces:
+            return call.whole or name != call.name
+        if call.name in self._tools and name in self._tools:
+            return apart or name != call.name
+        return apart and call.name + name not in self._tools
+
+    def _begun(self, piece: _Piece, unsure: bool) -> _Call:
+        self._calls.append(_Call(len(self._calls), piece.index, unsure))
         return self._calls[-1]
 
-    def _continued(self, piece: _Piece, at: int | None) -> _Call | None:
-        """Return the call that a piece continues; None if it begins one."""
-        call = self._indicated(piece, at)
-        if call is None or not piece.name or (piece.id and call.server_id == piece.id):
-            return call
-        if call.pieces or (piece.id and call.server_id):
-            return call if call.name == piece.name and call.cut else None
-        return call if piece.name in (call.name, self._joined_name(call, piece.name)[len(call.name) :]) else None
+    def _is_unsure(self, piece: _Piece, before: int) -> bool:
+        call = None if piece.id or piece.arguments else self._last_at(piece)
+        return call is not None and call.place < before and call.name == piece.name
 
-    def _indicated(self, piece: _Piece, at: int | None) -> _Call | None:
-        """Return the call that a piece seems to belong to: by its index, its id, its place in the list, or the last."""
-        if piece.index is not None:
-            return self._by_index.get(piece.index)
-        if piece.id:
-            return next(
-                (call for call in self._calls if call.server_id == piece.id), None if piece.name else self._last()
-            )
-        if at is not None and not piece.name and at < len(self._calls):
-            return self._calls[at]
-        return self._last()
-
-    def _last(self) -> _Call | None:
-        return self._calls[-1] if self._calls else None
-
-    def _joined_name(self, call: _Call, name: str) -> str:
-        """Return the name with its next piece, unless it is whole and the piece is another name."""
-        if call.shown or not call.name:
-            return call.name or name
-        if call.name in self._tools and call.name + name not in self._tools:
-            return call.name
-        return call.name + name
+    # ---- what is known of it
 
     def _add(self, call: _Call, piece: _Piece) -> None:
-        if piece.index is not None:
-            self._by_index[piece.index] = call
         call.server_id = call.server_id or piece.id
-        if piece.name and piece.name != call.name:
+        if piece.name and not call.shown:
             call.name = self._joined_name(call, piece.name)
+        call.unsure = call.unsure and not piece.arguments
         call.add(call.halves.take(piece.arguments))
+
+    def _joined_name(self, call: _Call, name: str) -> str:
+        """Return the name with its next piece, unless it is whole, or is said again."""
+        longer = call.name + name
+        if longer in self._tools or not call.name:
+            return longer
+        if call.pieces or call.name in self._tools:
+            return call.name
+        return name if name.startswith(call.name) else longer
 
     def _passed(self, calls: Sequence[_Call], certain: bool, over: bool = False) -> Iterator[ToolCallDelta]:
         for call in calls:
@@ -154,7 +215,7 @@ class CallReader:
                 call.add(call.halves.end())
             if over and not call.name:
                 call.name = self._tools[0] if len(self._tools) == 1 else UNNAMED
-            if not call.shown and not self._named(call, certain):
+            if not call.shown and not self._is_named(call, certain):
                 continue
             arguments = "".join(call.waiting)
             call.waiting.clear()
@@ -164,9 +225,9 @@ class CallReader:
             elif arguments:
                 yield ToolCallDelta(call.place, arguments=arguments)
 
-    def _named(self, call: _Call, certain: bool) -> bool:
+    def _is_named(self, call: _Call, certain: bool) -> bool:
         """Return whether the name of a call is known, and no more of it can come."""
-        if not call.name:
+        if not call.name or call.unsure:
             return False
         longer = any(tool != call.name and tool.startswith(call.name) for tool in self._tools)
         return certain or bool(call.pieces) or (call.name in self._tools and not longer)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from modelyard.domain.completion import Delta
 from modelyard.domain.frozen_fast import maker
-from modelyard.parts.upstream.answers.values import reasoning_of
+from modelyard.parts.upstream.answers.values import BYTES_PER_TOKEN, reasoning_of
 
 _delta = maker(Delta)
 _REASONING_NAMES = ("reasoning_content", "reasoning")
@@ -32,15 +32,19 @@ _STRING = re.compile(rb'"([^"\\\x00-\x1f]+)"')
 
 
 class TextReader(Protocol):
-    """The reader of one choice. It `waits` if the next text may not be passed on as it comes."""
+    """The reader of one choice. It `waits` if the next text may not be passed on as it comes. `size` is the bytes of
+    its text, for which so many tokens are `estimated`, at most `room`.
+    """
 
     index: int
+    size: int
+    estimated: int
+
+    @property
+    def room(self) -> int: ...
 
     @property
     def waits(self) -> bool: ...
-
-    def count(self, size: int) -> int:
-        """Return the tokens of the next piece of text, by its bytes."""
 
     def take_text(self, content: str, reasoning: str) -> Delta | None:
         """Return the delta of a chunk that has only one of these; None if it is to be read in the general way."""
@@ -71,20 +75,26 @@ class ChunkTexts:
         if self._around is None or self._around[2].waits:
             return []
         before, after, choice, is_reasoning = self._around
-        size, index, deltas = len(before), choice.index, []
+        place, index, deltas = len(before), choice.index, []
+        size, counted, room = choice.size, choice.estimated, choice.room
         for at in range(start, len(events)):
             event = events[at]
             if not (event.startswith(before) and event.endswith(after)):
                 break
-            found = _STRING.fullmatch(event, size, len(event) - len(after))
+            found = _STRING.fullmatch(event, place, len(event) - len(after))
             if found is None:
                 break
             try:
                 text = found[1].decode()
             except UnicodeDecodeError:
                 break
-            tokens = choice.count(len(found[1]))
+            size += len(found[1])
+            tokens = -(-size // BYTES_PER_TOKEN) - counted  # as `_ChoiceReader.count` does
+            if not 0 <= tokens <= room - counted:
+                tokens = max(min(tokens, room - counted), 0)
+            counted += tokens
             deltas.append(_delta("", tokens, index, reasoning=text) if is_reasoning else _delta(text, tokens, index))
+        choice.size, choice.estimated = size, counted
         return deltas
 
     def _remember(self, event: bytes, delta: Delta) -> None:
@@ -114,6 +124,7 @@ class ChunkTexts:
                 or sum(type(one) in _NESTED for one in chunk.values()) > 1
             ):
                 return None
+            (content or reasoning).encode()  # half of a character waits for the other one
             return self._choices[index].take_text(content or "", reasoning)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError):
             return None

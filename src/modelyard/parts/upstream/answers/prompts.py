@@ -10,7 +10,6 @@ from typing import Any
 import attrs
 
 from modelyard.domain.completion import CompletionRequest, Delta, TokenLogprob
-from modelyard.formats.fields import each, mapping, optional, refused
 from modelyard.parts.upstream.answers.reader import AnswerReader
 from modelyard.parts.upstream.answers.values import index_of, logprob_of, object_of, objects_of, string_of
 
@@ -22,7 +21,7 @@ class PromptAnswerReader(AnswerReader):
 
     def take(self, chunk: Any, event: bytes = b"") -> list[Delta]:
         for choice in objects_of(object_of(chunk).get("choices")):
-            if scored := optional(_prompt_logprobs, choice, "prompt_logprobs", ()):
+            if scored := _prompt_logprobs(choice.get("prompt_logprobs")):
                 self._scored[index_of(choice.get("index")) or 0] = scored
         return [self._with_scores(delta) for delta in super().take(chunk)]
 
@@ -36,20 +35,17 @@ class PromptAnswerReader(AnswerReader):
 
 def _prompt_logprobs(value: Any) -> tuple[TokenLogprob, ...]:
     """Read the tokens of a prompt after the first one, which has none. The first of each place is the prompt's own."""
-    return each(_place, [place for place in each(lambda given: given, value) if place is not None])
+    return tuple([place for place in map(_place, objects_of(value)) if place is not None])
 
 
-def _place(value: Any) -> TokenLogprob:
-    entries = [_scored(id_, entry) for id_, entry in mapping(value).items()]
+def _place(value: Mapping[str, Any]) -> TokenLogprob | None:
+    entries = [_scored(id_, object_of(entry)) for id_, entry in value.items() if id_.isdecimal()]
     if not entries:
-        raise refused("must have a token", "value_error")
+        return None
     own, known = entries[0], [entry for entry in entries if entry.rank is not None]
     return attrs.evolve(own, top=tuple(sorted(known, key=lambda entry: entry.rank or 0)))
 
 
-def _scored(id_: str, value: Any) -> TokenLogprob:
-    entry: Mapping[str, Any] = mapping(value)
-    if not id_.isdecimal():
-        raise refused("must have token ids as names", "value_error")
+def _scored(id_: str, entry: Mapping[str, Any]) -> TokenLogprob:
     shown = string_of(entry.get("decoded_token"))
     return TokenLogprob(shown, logprob_of(entry.get("logprob")), None, (), int(id_), index_of(entry.get("rank")))

@@ -14,19 +14,21 @@ import attrs
 from modelyard.domain.completion import CompletionRequest, Delta, FinishReason, TokenLogprob, Usage
 from modelyard.domain.frozen_fast import maker
 from modelyard.errors import BackendError
-from modelyard.formats.fields import refused
 from modelyard.formats.json import dumps
+from modelyard.parts.embeddings.fields import refused
 from modelyard.parts.upstream.answers.calls import CallReader, pieces_of
 from modelyard.parts.upstream.answers.chunk_texts_fast import ChunkTexts
 from modelyard.parts.upstream.answers.logprobs import fitting, read_ids, read_logprobs, read_token_ids
 from modelyard.parts.upstream.answers.usage import UsageReader
 from modelyard.parts.upstream.answers.values import (
+    MOST_TOKENS,
     Halves,
     content_of,
     index_of,
     object_of,
     objects_of,
     reasoning_of,
+    said_of,
     size_of,
     tokens_of,
 )
@@ -127,6 +129,12 @@ class AnswerReader:
         """
         deltas = [delta for choice in self._choices for delta in choice.rest()]
         if not all(choice.reason or (finished and choice.stopped) for choice in self._choices):
+            missing = sum(not choice.has_output and choice.reason is None for choice in self._choices)
+            if 0 < missing < len(self._choices):
+                instead = "offer the model without the capability choices"
+                raise refused(
+                    f"is not complete: {missing} of {len(self._choices)} choices are missing; {instead}", "incomplete"
+                )
             raise refused("is not complete: not every choice has a finish reason", "incomplete")
         deltas += [choice.ended() for choice in self._choices]
         deltas[-1] = attrs.evolve(deltas[-1], usage=self.usage())
@@ -157,9 +165,9 @@ class AnswerReader:
         return self._usage.usage(_prompt_tokens(self._request), produced, sum(choice.shown for choice in self._choices))
 
     @property
-    def reported(self) -> bool:
-        """Whether the server has reported any usage."""
-        return self._usage.reported
+    def costs(self) -> bool:
+        """Whether the server has reported any usage, or has shown some of the answer."""
+        return self._usage.reported or any(choice.has_output for choice in self._choices)
 
     def _index(self, choice: Mapping[str, Any], at: int) -> int:
         """Return the number of a choice, or its place if it has none. Of one choice any number is right."""
@@ -167,7 +175,7 @@ class AnswerReader:
         found = at if index is None else index
         if len(self._choices) > 1:
             return found
-        if self._only is None:
+        if self._only is None or found == 0:
             self._only = 0 if self._choices[0].has_output else found
         return 0 if found == self._only else found + 1
 
@@ -197,7 +205,7 @@ class _ChoiceReader:
 
     def __init__(self, index: int, request: CompletionRequest, note: Callable[[str], None]) -> None:
         self.index, self.request, self._note = index, request, note
-        self.shown = self.size = self._estimated = 0
+        self.shown = self.size = self.estimated = self._detailed = 0
         self.reason: FinishReason | None = None
         self._limit = request.max_tokens
         self._stop_string: str | None = None
@@ -221,16 +229,21 @@ class _ChoiceReader:
         return self.reason is not None or bool(self._content.held or self._reasoning.held)
 
     @property
+    def room(self) -> int:
+        """The most tokens that may be estimated."""
+        return MOST_TOKENS if self._limit is None else self._limit - self.shown
+
+    @property
     def estimate(self) -> int:
         """The tokens of the choice: those that were shown, and the others by the bytes of their text."""
-        return self.shown + self._estimated
+        return self.shown + self.estimated
 
     def count(self, size: int) -> int:
         """Return the tokens of the next piece of text, by its bytes: so many that all together make the estimate."""
         self.size += size
-        before, found = self._estimated, tokens_of(self.size)
-        self._estimated = found if self._limit is None else max(before, min(found, self._limit - self.shown))
-        return self._estimated - before
+        before, room = self.estimated, self.room
+        self.estimated = max(before, min(tokens_of(self.size), room))
+        return self.estimated - before
 
     def take_text(self, content: str, reasoning: str) -> Delta | None:
         """Return the delta of a chunk that has only one of these; None if it is to be read in the general way."""
@@ -241,31 +254,41 @@ class _ChoiceReader:
     def take(self, choice: Mapping[str, Any], chunk: Mapping[str, Any], counted: int) -> list[Delta]:
         """Return its deltas. A whole answer has a `message` where a chunk has a `delta`, and its tokens are `counted`,
         or 0."""
-        whole = isinstance(choice.get("message"), Mapping)
-        message = object_of(choice.get("message" if whole else "delta"))
-        thought, content = content_of(message.get("content") or message.get("refusal") or choice.get("text"))
+        message, delta = object_of(choice.get("message")), object_of(choice.get("delta"))
+        whole = bool(message) and not any(value for name, value in delta.items() if name != "role")
+        message = self._unsaid(message) if whole else delta
+        said = said_of(message)
+        thought, content = content_of(choice.get("text") if said is None else said)
         reasoning = self._reasoning.take(reasoning_of(message) or thought)
         content = self._content.take(content)
         calls = self._calls.take(pieces_of(message), whole)
         entries, ids = read_logprobs(choice.get("logprobs")), read_token_ids(choice)
         self._end(choice)
         prompt = self._prompt(choice, chunk)
-        has_output = bool(content or calls or reasoning)
-        if has_output:
-            self._check_details(entries, ids)
+        has_output, is_first = bool(content or calls or reasoning), not self.has_output
         if self.reason is FinishReason.STOP and entries and not reasoning:
             entries = fitting(entries, content)
         if len(ids) == len(entries):
             entries = tuple(attrs.evolve(entry, id=token) for entry, token in zip(entries, ids, strict=True))
         elif entries and ids:
-            entries = ()
+            entries, ids = (entries, ()) if self.request.logprobs else ((), ids)
         written = size_of(content) + size_of(reasoning)
         written += sum(size_of((call.name or "") + call.arguments) for call in calls)
         tokens = self._tokens(len(ids) or len(entries), written, counted if whole else 0)
+        if has_output and is_first:
+            self._check_details(entries, ids)
         call = calls[0] if calls else None
         first = Delta(content, tokens, self.index, call, entries, ids, prompt, reasoning=reasoning)
         deltas = [first] if has_output or tokens or prompt else []
         return deltas + [Delta(index=self.index, tool_call=call) for call in calls[1:]]
+
+    def _unsaid(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what a message adds to the pieces before it: some servers end a stream with the whole answer."""
+        if not self.has_output:
+            return message
+        thought, content = content_of(said_of(message))
+        said = self.size + self._detailed - self._calls.size - size_of(reasoning_of(message) or thought)
+        return {"content": content.encode("utf-8", "surrogatepass")[max(said, 0) :].decode("utf-8", "replace")}
 
     def rest(self) -> list[Delta]:
         """Return what still waits for its other half, or for its name."""
@@ -289,16 +312,15 @@ class _ChoiceReader:
     def _tokens(self, shown: int, written: int, counted: int) -> int:
         """Return the tokens of the next deltas: those that are shown one by one, else as counted, or by their bytes."""
         self.shown += shown
+        self._detailed += written if shown else 0
         if shown or not counted or not written:
             return shown or self.count(written)
         self.size += written
-        self._estimated = counted if self._limit is None else min(counted, self._limit)
-        return self._estimated
+        self.estimated = counted if self._limit is None else min(counted, self._limit)
+        return self.estimated
 
     def _check_details(self, entries: tuple[TokenLogprob, ...], ids: tuple[int, ...]) -> None:
         """Raise `BackendError` when the first output of the choice lacks what was requested."""
-        if self.has_output:
-            return
         wanted = ((self.request.logprobs, entries, "logprobs"), (self.request.return_token_ids, ids, "token_ids"))
         missing = [name for requested, found, name in wanted if requested and not found]
         if missing:

@@ -33,12 +33,14 @@ _NAMES = {
 and Azure; of Gemini; of Ollama and llama.cpp; of OpenRouter, Anthropic, Bedrock, DeepSeek, Kimi and xAI.
 """
 _COUNTS: Mapping[str, str] = {name: count for count, names in _NAMES.items() for name in names.split()}
-_BESIDE_CHOICES = frozenset({"promptevalcount", "tokensevaluated", "evalcount", "tokenspredicted"})
+_BESIDE_CHOICES = frozenset({"prompt_eval_count", "tokens_evaluated", "eval_count", "tokens_predicted"})
 """Names that servers put next to the choices, without an object around them."""
 _REPORTS = (
     *("usage", "usageMetadata", "usage_metadata", "token_usage", "tokenUsage", "meta_info", "billed_units"),
     "amazon-bedrock-invocationMetrics",
 )
+
+_MAY_REPORT = frozenset({*_REPORTS, "timings"})
 
 
 def _plain(name: str) -> str:
@@ -47,6 +49,8 @@ def _plain(name: str) -> str:
 
 def reports_of(owner: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the reports on usage that an object has as its members."""
+    if _MAY_REPORT.isdisjoint(owner):
+        return
     for name in _REPORTS:
         yield from objects_of(owner.get(name))
     if timings := object_of(owner.get("timings")):  # of llama.cpp, which counts the cached part of a prompt apart
@@ -70,13 +74,14 @@ class Counts:
     def __getitem__(self, count: str) -> int:
         return self._found.get(count, 0)
 
-    def take(self, report: Mapping[str, Any], names: frozenset[str] | None = None) -> None:
-        """Take the counts of a report: those of these names, or all, with the details that it breaks them down to."""
+    def take(self, report: Mapping[str, Any]) -> None:
+        """Take the counts of a report, with the details that it breaks them down to."""
         for name, value in report.items():
             plain = _plain(name)
-            if names is None and isinstance(value, Mapping) and "details" in plain:
-                self._take_details(value)
-            elif plain in _COUNTS and (names is None or plain in names):
+            if "details" in plain:
+                for details in objects_of(value):
+                    self._take_details(details)
+            elif plain in _COUNTS:
                 self._keep(_COUNTS[plain], value)
 
     def _take_details(self, details: Mapping[str, Any]) -> None:
@@ -103,8 +108,9 @@ class UsageReader:
 
     def take(self, chunk: Mapping[str, Any]) -> None:
         """Take what stands next to the choices."""
-        self._whole.take(chunk, _BESIDE_CHOICES)
-        for owner in (chunk, *(value for value in chunk.values() if isinstance(value, Mapping))):
+        if not _BESIDE_CHOICES.isdisjoint(chunk):
+            self._whole.take({name: chunk[name] for name in _BESIDE_CHOICES.intersection(chunk)})
+        for owner in (chunk, *[value for value in chunk.values() if type(value) is dict]):
             for report in reports_of(owner):
                 self._whole.take(report)
 
@@ -157,11 +163,18 @@ class UsageReader:
         return prompt, counted, beside
 
     def _prompt(self) -> int:
-        """Return the tokens of the prompt, with the cached ones that Anthropic's names leave out."""
+        """Return the tokens of the prompt, with those that some names leave out: of the cache, and of tools' answers.
+
+        Whether cached tokens are left out, the total tells; without one, that the server has no name for the whole
+        prompt, or that they are more.
+        """
+        total, produced, missed = self._most("total"), self.completion, self._most("missed")
+        prompt = max(self._most("prompt"), self._most("input"), missed + self._most("cached") if missed else 0)
         outside = self._most("read") + self._most("written")
-        given, missed = self._most("input"), self._most("missed")
-        counted = max(self._most("prompt"), given + outside if given else 0)
-        return max(counted, missed + self._most("cached") if missed else 0) + self._most("tool_prompt")
+        apart = total >= prompt + outside + produced if total else not self._most("prompt")
+        prompt += outside if apart or outside > prompt else 0
+        tools = self._most("tool_prompt")
+        return prompt + (tools if not total or total >= prompt + tools + produced else 0)
 
     def _most(self, count: str) -> int:
         return max(self._whole[count], *(one[count] for one in self._choices.values()), 0)

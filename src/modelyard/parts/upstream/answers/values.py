@@ -62,12 +62,14 @@ _CAREFUL = json.JSONDecoder(strict=False, parse_int=float)
 
 def object_of(value: Any) -> Mapping[str, Any]:
     """Return an object, or an empty one in the place of anything else."""
-    return value if isinstance(value, Mapping) else EMPTY
+    return value if type(value) is dict or isinstance(value, Mapping) else EMPTY
 
 
 def objects_of(value: Any) -> list[Mapping[str, Any]]:
     """Return the objects of a list; one alone counts as a list of one."""
-    if isinstance(value, Mapping):
+    if value is None:
+        return []
+    if type(value) is dict or isinstance(value, Mapping):
         return [value]
     return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list | tuple) else []
 
@@ -104,9 +106,14 @@ def string_of(value: Any) -> str:
 
 
 def content_of(value: Any) -> tuple[str, str]:
-    """Return the reasoning and the text of a content, which is a string or a list of parts."""
+    """Return the reasoning and the text of a content, which is a string or a list of parts.
+
+    What a server has parsed, as some do in their JSON mode, is its JSON.
+    """
     if isinstance(value, str):
         return "", value
+    if is_number(value) or (isinstance(value, Mapping) and value and not _PART.intersection(value)):
+        return "", arguments_of(value)
     parts = value if isinstance(value, list | tuple) else [value]
     reasoning, text = "", ""
     for part in parts:
@@ -115,8 +122,22 @@ def content_of(value: Any) -> tuple[str, str]:
     return reasoning, text
 
 
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def said_of(message: Mapping[str, Any]) -> Any:
+    """Return the content of a message, or what stands in its place: a refusal, or the words of a sound."""
+    content = message.get("content")
+    if content or is_number(content):
+        return content
+    return message.get("refusal") or object_of(message.get("audio")).get("transcript")
+
+
 _THOUGHTS = ("thinking", "reasoning", "reasoning_content", "summary")
 _TEXTS = ("text", "content", "refusal", "output_text")
+_PART = frozenset({*_THOUGHTS, *_TEXTS, "type"})
+"""Names of which a part of a content has one."""
 
 
 def _part(part: Any) -> tuple[str, str]:
@@ -179,6 +200,10 @@ _HALF = re.compile("[\ud800-\udfff]")
 _OPEN = re.compile("(?:[\ud800-\udbff]|[\udcc2-\udcf4][\udc80-\udcbf]{0,2})\\Z")
 
 
+def _paired(text: str) -> str:
+    return _PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
+
+
 def joined(text: str) -> str:
     """Return the text with characters for pairs of surrogates, and for the bytes that `read_json` let through.
 
@@ -189,7 +214,7 @@ def joined(text: str) -> str:
     """
     if text.isascii() or not _HALF.search(text):
         return text
-    text = _PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
+    text = _paired(text)
     text = _BYTES.sub(lambda run: run[0].encode("utf-8", "surrogateescape").decode("utf-8", "replace"), text)
     return _HALF.sub("\ufffd", text)
 
@@ -204,7 +229,7 @@ class Halves:
         """Return what is certain with this piece."""
         if not self.held and (piece.isascii() or not _HALF.search(piece)):
             return piece
-        text = self.held + piece
+        text = _paired(self.held + piece)
         cut = _OPEN.search(text)
         self.held = cut[0] if cut else ""
         return joined(text[: len(text) - len(self.held)])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.formats.chat.reasoning import CLOSING, OPENING, ReasoningReader
+from modelyard.parts.torch.reasoning import CLOSING, OPENING, ReasoningReader
 
 words = st.text(st.characters(codec="utf-8"), max_size=12) | st.sampled_from(
     [OPENING, CLOSING, "<", "</", "</thin", "\n", "\n\n", "<think", " "]

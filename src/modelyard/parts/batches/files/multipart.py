@@ -1,6 +1,5 @@
 """Forms as clients send them, `multipart/form-data` (RFC 7578), read part by part in constant memory."""
 
-import re
 from collections.abc import Iterator
 from typing import BinaryIO
 from urllib.parse import unquote
@@ -9,13 +8,12 @@ import attrs
 
 from modelyard.errors import InvalidInput
 from modelyard.formats.json_stream import CHUNK
+from modelyard.http.message import header_parameters
 
 MAX_HEAD = 16 * 2**10
 MAX_VALUE = 64 * 2**10
 MAX_PARTS = 64
 
-_BOUNDARY = re.compile(r"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
-_PARAMETER = re.compile(r';\s*([A-Za-z0-9*_-]+)\s*=\s*("(?:[^"\\]|\\.)*"|[^\s;"]*)')
 _ENCODINGS = ("7bit", "8bit", "binary")
 
 
@@ -37,14 +35,6 @@ class FormPart:
             return found.decode()
         except UnicodeDecodeError:
             raise InvalidInput.at(self.name, msg="must be text in UTF-8") from None
-
-
-def boundary_of(content_type: str | None) -> str | None:
-    media, _, _ = (content_type or "").partition(";")
-    if media.strip().lower() != "multipart/form-data":
-        return None
-    boundary = _parameters(content_type or "").get("boundary", "")
-    return boundary if _BOUNDARY.fullmatch(boundary) else None
 
 
 def read_form(file: BinaryIO, boundary: str) -> Iterator[FormPart]:
@@ -118,7 +108,7 @@ def _named(head: bytes) -> tuple[str, str | None]:
     if headers.get("content-transfer-encoding", "binary").lower() not in _ENCODINGS:
         raise InvalidInput.at(msg="has a part with a Content-Transfer-Encoding; send its bytes as they are")
     disposition = headers.get("content-disposition", "")
-    given = _parameters(disposition)
+    given = header_parameters(disposition)
     if disposition.partition(";")[0].strip().lower() != "form-data" or not given.get("name"):
         raise InvalidInput.at(msg='has a part without Content-Disposition: form-data; name="..."')
     extended = given.get("filename*", "")
@@ -130,11 +120,3 @@ def _named(head: bytes) -> tuple[str, str | None]:
 
 def _cut(line: str) -> tuple[str, str, str]:
     return line.partition(":")
-
-
-def _parameters(header: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, value in _PARAMETER.findall(header):
-        text = re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value
-        found.setdefault(name.lower(), text)
-    return found

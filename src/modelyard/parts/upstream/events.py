@@ -1,19 +1,8 @@
-"""Server-sent events (HTML standard, 9.2.6), written, and read in pieces that are cut anywhere."""
-
-from collections.abc import Mapping
-from typing import Any
+"""Server-sent events (HTML standard, 9.2.6), read in pieces that are cut anywhere."""
 
 from modelyard.errors import InvalidInput, Problem
-from modelyard.formats.json import dumps
 
-DONE = b"data: [DONE]\n\n"
-
-
-def event(data: Mapping[str, Any]) -> bytes:
-    """Write an event."""
-    return b"data: " + dumps(data) + b"\n\n"
-
-
+_MARK = b"\xef\xbb\xbf"
 MAX_EVENT = 2**24
 """The most bytes that an event may have."""
 
@@ -32,15 +21,17 @@ class EventReader:
         self._data: list[bytes] = []
         self._size = 0
         self._returned = False
-        self._begun = False
+        self._start: bytes | None = b""
 
     def take(self, raw: bytes) -> list[bytes]:
         """Return the events that are complete now. Raises `InvalidInput` for one that is too long.
 
         Most servers send whole events of one line each, which are found without looking at every line.
         """
-        if not self._begun and raw:
-            self._begun, raw = True, raw.removeprefix(b"\xef\xbb\xbf")
+        if self._start is not None:
+            raw = self._start + raw
+            self._start = raw if len(raw) < len(_MARK) and _MARK.startswith(raw) else None
+            raw = b"" if self._start is not None else raw.removeprefix(_MARK)
         if not self._size and not self._returned and len(raw) <= self._most and raw.endswith(b"\n\n"):
             parts = raw[:-2].split(b"\n\n")
             events = [part[6:] for part in parts if part[:6] == b"data: "]

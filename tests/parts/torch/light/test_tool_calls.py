@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.domain.completion import ToolCall
-from modelyard.formats.chat.tool_calls import FORMATS, ToolFormat, ToolReader, format_of
+from modelyard.parts.torch.tool_calls import FORMATS, ToolFormat, ToolReader, format_of
 
 TAGS, LIST, OBJECT = FORMATS
 

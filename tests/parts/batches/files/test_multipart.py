@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from example_counts import examples
 from forms import BOUNDARY, form
 from modelyard.errors import InvalidInput
-from modelyard.formats import multipart
-from modelyard.formats.multipart import boundary_of, read_form
+from modelyard.http.message import boundary_of
+from modelyard.parts.batches.files import multipart
+from modelyard.parts.batches.files.multipart import read_form
 
 NAMES = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1, max_size=8)
 

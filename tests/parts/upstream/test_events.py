@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modelyard.errors import InvalidInput
-from modelyard.formats.chat.sse import EventReader
+from modelyard.parts.upstream.events import EventReader
 
 line_ends = st.sampled_from([b"\n", b"\r\n", b"\r"])
 values = st.binary(max_size=20).map(lambda raw: raw.replace(b"\n", b"").replace(b"\r", b""))

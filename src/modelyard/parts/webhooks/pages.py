@@ -1,0 +1,38 @@
+"""A page about webhooks and the messages that could not be delivered."""
+
+from itertools import islice
+
+from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, empty, short_id, when
+from modelyard.parts.webhooks.records import WebhookEndpoint, WebhookMessage
+from modelyard.parts.webhooks.service import Webhooks
+from modelyard.report.html import Html, chip, joined, section, table, tag
+
+SHOWN = 200
+
+
+def listed(view: View) -> HtmlPage:
+    webhooks = view.platform.part(Webhooks)
+    endpoints = [_endpoint(one) for one in islice(webhooks.list(), SHOWN)]
+    dead = [_message(view, one) for one in islice(webhooks.dead(), SHOWN)]
+    columns = [(name, "") for name in ("id", "entity", "address", "events", "state", "made")]
+    of_dead = [(name, "") for name in ("id", "event", "attempts", "problem", "made", "")]
+    nothing = empty("No webhook yet.", "modelyard webhooks add https://example.org/hook --entity NAME")
+    shown = table(columns, endpoints) if endpoints else nothing
+    undelivered = section("Could not be delivered", table(of_dead, dead)) if dead else Html("")
+    return HtmlPage("Webhooks", joined([shown, undelivered]))
+
+
+def _endpoint(one: WebhookEndpoint) -> tuple[object, ...]:
+    state = chip("disabled", "worse") if one.disabled else chip("in force", "better")
+    events = ", ".join(one.events) or "all"
+    return short_id(one.id), one.entity, tag("code", one.url), events, state, when(one.created_at)
+
+
+def _message(view: View, one: WebhookMessage) -> tuple[object, ...]:
+    again = view.action("Redeliver", "webhooks", one.id, "redeliver")
+    return short_id(one.id), one.type, one.attempts, one.problem, when(one.created_at), again
+
+
+def redeliver(view: View) -> Redirect:
+    view.platform.part(Webhooks).redeliver(view.params["message"])
+    return Redirect(view.url("webhooks"))

@@ -1,0 +1,197 @@
+"""What texts state: the numbers and the verdicts in them, as people and models write them.
+
+A minus may be U+2212 or another dash, and stand before a sign of currency. After a digit, a letter or a bracket it
+joins two numbers, as in "3-4" and "COVID-19", and is no sign. Digits may be of any script. Commas, apostrophes and
+narrow spaces group digits only before three of them: "1,234" is above a thousand, though in some languages the comma
+begins a fraction, and "1,5" is two numbers. If points group the digits before a comma, as in "1.234,5", it begins the
+fraction.
+
+A judge reasons before it decides, and quotes what it judges. So the verdict after a label counts ("Verdict: no"), else
+the last one; a member of that name counts in an answer that is JSON. Not verdicts are "no" before a noun ("no issues"),
+alternatives ("yes or no", "neither true nor false"), a reference ("the correct answer is"), and questions.
+"""
+
+import json
+import math
+import re
+import unicodedata
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
+from typing import Any, TypeVar
+
+# ---- numbers -----------------------------------------------------------------------------------------------------
+
+_MINUS = "-\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"
+_CURRENCY = "$\u00a2\u00a3\u00a4\u00a5\u20a0-\u20c0\ufe69\uff04\uffe1\uffe5"
+_GROUP = "[,'\u2019\u00a0\u2009\u202f\uff0c]"
+_SIGN = rf"(?<![\w)\]}}%.{_CURRENCY}])[{_MINUS}+]"
+NUMBER = re.compile(
+    rf"({_SIGN})?(?:[A-Z]{{0,3}}[{_CURRENCY}]\s?([{_MINUS}+])?)?"
+    r"(?:(\d{1,3}(?:\.\d{3}){1,20}),(\d{1,400})(?!\d)"
+    rf"|(?:\d{{1,3}}(?:{_GROUP}\d{{2,3}}){{0,20}}{_GROUP}\d{{3}}(?!\d)|\d{{1,400}}+)(?:[.\uff0e]\d{{1,400}}+)?"
+    rf"|(?<!\d)[.\uff0e]\d{{1,400}}+)(?:[eE][{_MINUS}+]?\d{{1,4}}(?!\w|\.\d))?"
+)
+_LONE_GROUP, _LONE_MINUS, _FIRST = re.compile(_GROUP), re.compile(f"[{_MINUS}]"), re.compile(r"[\d.]")
+
+
+def exact(number: float) -> Fraction:
+    """Return a number as the decimal that is written for it: 0.1 is a tenth."""
+    return Fraction(float.__repr__(number)) if isinstance(number, float) else Fraction(number)
+
+
+def number_in(value: object) -> Fraction | None:
+    """Return a number, or the last one in a string; None for a bool, and without one that is finite."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return exact(value) if math.isfinite(value) else None
+    found = deque(NUMBER.finditer(str(value)), maxlen=1)
+    return _value(found[0]) if found else None
+
+
+def _value(found: re.Match[str]) -> Fraction:
+    sign, inner, whole, _ = found.groups(default="")
+    digits = found[0][len(sign) :]
+    if whole:
+        digits = digits.replace(".", "").replace(",", ".")
+    plain = _LONE_MINUS.sub("-", _LONE_GROUP.sub("", digits)).replace("\uff0e", ".")
+    value = Fraction(plain[_FIRST.search(plain).start() :])  # type: ignore[union-attr]  # it has a digit
+    return -value if any(one in _MINUS for one in sign + inner) else value
+
+
+# ---- verdicts ----------------------------------------------------------------------------------------------------
+
+R = TypeVar("R")
+
+LONGEST = 20_000
+"""Characters of an answer that are read, the last ones."""
+
+_LABEL = r"(?:verdict|judge?ment|decision|conclusion|result|answer|score|rating|grade|evaluation|assessment)"
+_NAMES = re.compile(rf"(?:(?:final|overall)[ _]?)?{_LABEL}|label|(?:is_)?correct|pass(?:ed)?|value", re.IGNORECASE)
+_GOOD = r"yes|true|pass(?:es|ed)?|correct"
+_WORD = rf"(?:{_GOOD}|no|false|fail(?:s|ed)?|incorrect)"
+_START, _END = r"(?<![a-zà-ɏ0-9_-])(?<![a-z]['’])", r"(?![a-zà-ɏ0-9_]|['’][a-z])"
+_ALTERNATIVES = re.compile(
+    rf"{_START}neither\s+\S+\s+nor\s+\S+|{_START}{_WORD}\s*(?:/|\||,?\s+or\s+|\s+nor\s+)\s*[\"']?{_WORD}{_END}"
+)
+_NOT_A_NOUN = (
+    r"(?:it|this|that|these|those|the|there|i|we|you|he|she|they|because|since|as|but|and|so|not|its|not?|is|was|an?)\b"
+)
+_NEGATION = (
+    rf"(?:not(?!\s+only\b)|never|nothing|none|hardly|cannot|no longer|by no means|in no way|[a-z]{{1,10}}n['’]t){_END}"
+)
+_ADVERB = r"\s+(?:[a-z]+ly|quite|at|all|so|very|really|the|an?|be|is|are|being|considered|deemed|in|fact)"
+_VERDICT = re.compile(
+    rf"(?:{_START}(?P<negated>{_NEGATION})(?:{_ADVERB}){{0,3}}\s+)?{_START}"
+    rf"(?:(?P<good>{_GOOD})|no(?!\s+(?!{_NOT_A_NOUN})[a-z0-9]|\.\s?\d|-)|false|fail(?:s|ed)?|incorrect){_END}"
+    r"(?!\s+[a-z]+\s+(?:is|was|are|were|would|should|being|to\s+be)\b)"
+)
+_LABELLED = re.compile(rf"{_START}{_LABEL}\s*[\"']?\s*[:=]\s*[\"'(\[]*\s*(?=(?:{_NEGATION}\s+)?{_WORD}{_END})")
+_WHOLE = {
+    **dict.fromkeys(("да", "是", "对", "正确", "はい", "예", "네", "ja", "oui", "sí", "si", "sim", "نعم", "हाँ"), True),
+    **dict.fromkeys(("нет", "否", "不是", "不对", "不正确", "错误", "いいえ", "아니요", "아니오"), False),
+    **dict.fromkeys(("nein", "non", "nee", "não", "لا", "नहीं"), False),
+}
+"""Other languages, where nothing else follows a line break or a colon."""
+
+_REASON = re.compile(
+    r"^[^\w\n]*(?:explanation|reason(?:ing|s)?|rationale|justification)\s*[:\n]", re.IGNORECASE | re.MULTILINE
+)
+
+_TO = r"\s*(?:[-\u2010-\u2013\u2212~]|to|and|through|\.\.+)\s*"
+_OUT_OF = re.compile(
+    rf"({NUMBER.pattern})\s*(?:points?|stars?|marks?)?\s*[(\[]?\s*(?:/|out\s+of)\s*(?:a\s+(?:possible|maximum)\s+)?\d"
+)
+_RATED = re.compile(rf"\b(?:score|rating|grade)\s*[\"']?\s*[:=]\s*[\"'(\[]*\s*({NUMBER.pattern})", re.IGNORECASE)
+_ASIDE = re.compile(r"\([^()]{0,200}\)")
+_SCALE = re.compile(
+    rf"[(\[][^()\[\]]{{0,40}}?\d[\d.]{{0,9}}{_TO}\d[^()\[\]]{{0,40}}[)\]]"
+    rf"|\b(?:scale|range)\b[^.\n\d]{{0,20}}\d[\d.]{{0,9}}{_TO}\d[\d.]{{0,9}}|\bscale\s+of\s+\d[\d.]{{0,9}}"
+    rf"|\d[\d.]{{0,9}}{_TO}\d[\d.]{{0,9}}[\s-]*(?:points?\s+)?(?:scale|range)|\d[\d.]{{0,9}}[\s-]*points?[\s-]+scale"
+    r"|\bmax(?:imum)?\b[^.\n\d]{0,15}\d[\d.]{0,9}|\b\d[\d.]{0,9}\s*=\s*[^\W\d]|(?<=\d)\s{0,10}[(\[]?\s{0,10}"
+    r"(?:/|(?:out\s+)?of)\s{0,10}[\d.]{1,20}"
+)
+
+
+def verdict_in(answer: str) -> bool | None:
+    """Return whether a judge said yes; None without a verdict."""
+    return _first(_verdict, answer)
+
+
+def rating_in(answer: str) -> float | None:
+    """Return the number that a judge gave: the last one after a label ("Score: 4"), else the last one before "/10" or
+    "out of 10", else the last one that is not of a scale, as in "(scale 1-5)"."""
+    return _first(_rating, answer)
+
+
+def label_text(answer: str) -> str:
+    """Return the part of an answer in which a label is looked for."""
+    return "\n".join(map(str, _deciding(answer)))
+
+
+def _first(read: Callable[[str], R | None], answer: str) -> R | None:
+    """Return what the first deciding part says, before its reasons if they follow."""
+    for part in _deciding(answer):
+        text = _plain(part if isinstance(part, str) else json.dumps(part))
+        reason = _REASON.search(text)
+        found = read(text[: reason.start()]) if reason else None
+        found = read(text) if found is None else found
+        if found is not None:
+            return found
+    return None
+
+
+def _verdict(text: str) -> bool | None:
+    text = text.lower()
+    labelled = (_VERDICT.match(text, label.end()) for label in _LABELLED.finditer(text))
+    found = [*filter(None, labelled)] or [*_VERDICT.finditer(_without_alternatives(text))]
+    if found:
+        return (found[-1]["negated"] is None) is (found[-1]["good"] is not None)
+    return _WHOLE.get(re.split(r"[:\n]", text.strip(" .!\n\t。"))[-1].strip(" .!\"'。"))
+
+
+def _without_alternatives(text: str) -> str:
+    sentences = re.split(r"(?<=[.!?\n])", text)
+    return _ALTERNATIVES.sub(" ", "".join(one for one in sentences if not one.rstrip().endswith("?")))
+
+
+def _rating(text: str) -> float | None:
+    unscaled = _SCALE.sub(" ", text)
+    rated = [*_RATED.finditer(unscaled)] or [*_OUT_OF.finditer(text)]
+    without_asides = number_in(_ASIDE.sub(" ", unscaled))
+    number = number_in(rated[-1][1]) if rated else number_in(unscaled) if without_asides is None else without_asides
+    try:
+        return None if number is None else float(number)
+    except OverflowError:
+        return None
+
+
+def _deciding(answer: str) -> list[Any]:
+    """Return the members that may decide, if the answer is JSON, else the answer."""
+    answer = answer[-LONGEST:]
+    start, end = answer.find("{"), answer.rfind("}")
+    try:
+        found = json.loads(answer[start : end + 1]) if start >= 0 else None
+    except (ValueError, RecursionError):
+        return [answer]
+    return [answer] if found is None else [*_members(found)]
+
+
+def _members(found: Mapping[str, Any]) -> Iterator[Any]:
+    named = [found[name] for name in found if _NAMES.fullmatch(name) or len(found) == 1]
+    for value in named or found.values():
+        if isinstance(value, Mapping):
+            yield from _members(value)
+        else:
+            yield value
+
+
+def _plain(text: str) -> str:
+    """Return a text without marks of emphasis, its letters and punctuation of the usual width."""
+    return re.sub(r"[*`]+|(?<!\w)_+|_+(?!\w)", "", "".join(map(_usual, text)))
+
+
+def _usual(letter: str) -> str:
+    wide = unicodedata.east_asian_width(letter) == "F"
+    return unicodedata.normalize("NFKC", letter) if wide else letter

@@ -1,0 +1,66 @@
+"""Values of the host's with types that are no JSON are what the json module writes for them, or are refused at their
+place: in calls, feedback, objects and tables."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from tests.shared.odd_values import as_data, is_data, odd_values, plain
+
+from modelyard import Platform, open_platform
+from modelyard.errors import InvalidInput
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[Platform]:
+    with open_platform() as platform:
+        yield platform
+
+
+def started(platform: Platform, value: Any) -> Any:
+    call = platform.traces.calls.start("op", {"v": value}, attributes={"v": value}, project="d")
+    assert plain(call.attributes) == plain(call.inputs)
+    assert is_data(call.inputs)
+    return platform.traces.calls.get(call.id, project="d").inputs["v"]
+
+
+def ended(platform: Platform, value: Any) -> Any:
+    call = platform.traces.calls.start("op", project="d")
+    found = platform.traces.calls.end(call.id, [value], summary={"v": value}, project="d")
+    assert plain(found.summary["v"]) == plain(found.output["value"][0])
+    return found.output["value"][0]
+
+
+def feedback(platform: Platform, value: Any) -> Any:
+    return platform.traces.feedback.add("weave:///local/d/call/x", "t", {"v": value}).payload["v"]
+
+
+def an_object(platform: Platform, value: Any) -> Any:
+    return platform.traces.objects.publish("o", [value], project="d").content["value"][0]
+
+
+def a_table(platform: Platform, value: Any) -> Any:
+    table = platform.traces.tables.create([value], project="d")
+    (row,) = platform.traces.tables.rows(table.digest, project="d")
+    return row.value
+
+
+DOORS: dict[str, Callable[[Platform, Any], Any]] = {
+    door.__name__: door for door in (started, ended, feedback, an_object, a_table)
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@given(odd_values)
+def test_a_value_is_its_json_or_is_refused_at_its_place(opened: Platform, door: str, value: Any) -> None:
+    try:
+        wanted = as_data(value)
+    except (TypeError, ValueError, RecursionError):
+        with pytest.raises(InvalidInput) as caught:
+            DOORS[door](opened, value)
+        assert caught.value.problems[0].loc
+    else:
+        found = DOORS[door](opened, value)
+        assert plain(found) == wanted
+        assert is_data(found)

@@ -1,0 +1,255 @@
+"""A table of what judges say, and how it is read."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modelyard.domain.evaluation.scorers import LlmJudge, Unscored
+from modelyard.stated import LONGEST, rating_in, verdict_in
+
+YES = """
+Yes.
+yes
+**Yes**
+__Yes__
+`yes`
+# Verdict: **PASS**
+The judgement is: _correct_
+It is correct
+That is not incorrect.
+Knowing this: yes
+There are no issues. PASS
+No issues were found, and nothing is missing. The answer passes
+No errors. Pass.
+I see no problem here: true
+The response says no, which is what is expected. Verdict: yes
+No mistakes! Yes
+Is anything false? No issue was found. Correct.
+First I thought it was false. It is true.
+It fails at first sight, but on a second look it is correct
+Verdict: yes. The opposite would be false, and the reference says no such thing.
+Final verdict: Yes - the claim is not false, no doubt
+**Verdict:** Yes
+Verdict — see below. Verdict = true
+Does it answer yes or no? It answers with yes
+It says neither yes nor no to the first part, but the second is correct.
+Nothing is incorrect.
+That isn't false.
+Answer: "yes"
+{"reasoning": "There is no error. Is it false? No.", "verdict": "yes"}
+{"verdict": true, "reasoning": "No."}
+```json\\n{"correct": true, "why": "nothing is false"}\\n```
+Here it is: {"result": {"passed": true}} No more.
+{"is_correct": true}
+结论：Yes
+答案是yes
+ＹＥＳ
+是
+Вердикт: да
+結論:はい
+oui
+Ja.
+Passed
+It's true
+The response is not only correct but complete
+Verdict: 'yes'
+Yes\\n\\nExplanation: nothing is wrong, though a reader might call it false
+<verdict>yes</verdict>
+\\boxed{yes}
+{"score": 4, "verdict": "pass"}
+{"verdict": {"passed": "yes"}, "score": 2}
+"""
+
+NO = """
+No
+No.
+NO!
+no\\n
+**No**
+**No**, the answer is wrong
+*no*
+The response claims it is true that Paris is in Spain. Verdict: No
+Is it correct? No.
+Is the claim true? No, it is not.
+Is it correct: yes or no? no
+It is not correct.
+It isn't true.
+It isn’t true
+It is not entirely correct
+It is not at all correct
+That is by no means correct.
+It's no longer true
+Nothing of this counts. Fail
+None are correct
+never true
+**Not correct**, no.
+Rather not. No.
+Yes, it is fluent. But the facts are wrong: No
+The language is correct. The facts are not. Verdict: no
+Verdict: incorrect. The correct answer is Paris.
+No. The correct answer is Paris.
+The correct answer would be 5, so this is false
+No it does not
+No, because it is true that Rome is in Italy, which the answer denies: false
+Verdict: **FAIL** (there are no correct parts)
+Result: not correct
+Final answer: no
+{"verdict": "no", "reason": "The claim is true."}
+{"reasoning": "yes, but", "answer": false}
+{"score": false}
+It failed
+结论：No。
+答案是No
+否
+Вердикт: нет
+nein
+hardly correct
+Verdict: 'no'
+No\\n\\nExplanation: although it is true that A holds, B does not.
+NO\\n**Reason:** it would be true without the last line
+{"score": 4, "passed": false}
+"""
+
+NEITHER = """
+
+Perhaps.
+The statement is neither true nor false
+I cannot answer yes or no.
+true/false
+Pass or fail? I do not know.
+Is this correct?
+There are no issues.
+No issues were found
+No. 5 is the one
+no-brainer
+Knowing nothing, I note the notary.
+correctly, falsely
+The correct answer is Paris.
+{"verdict": null}
+{"verdict": null, "reasoning": "It is true that nothing can be decided."}
+{}
+passport
+是不是
+"""
+
+NUMBERS = """
+4 => 4
+7/10 => 7
+7 / 10 => 7
+**7**/10 => 7
+I give it 7 out of 10. => 7
+7.5 out of a possible 10 => 7.5
+7.0 of 10 => 7
+From 1/10 to 10/10: 7/10. => 7
+4 (scale 1-5) => 4
+4 (on a scale of 1 to 5) => 4
+4 (1-5) => 4
+4 (1–5) => 4
+4 [1..5] => 4
+4 (from 1 to 5) => 4
+4 (1 = bad, 5 = good) => 4
+4 (max 5) => 4
+4 (out of 5) => 4
+4 (of 5) => 4
+4 (5 is best) => 4
+4 (1 lowest, 5 highest) => 4
+8 points out of 10 points => 8
+Score: 4. It has 3 errors. => 4
+Rating (1-5): 4, of 6 claims 2 are wrong, 3/6 unclear => 4
+4\\nReason: 3 of 7 claims are wrong => 4
+(4) => 4
+-1 (scale -2 to 2) => -1
+4, on a scale from 1 to 5 => 4
+On a scale of 1 to 10, I give it 8 => 8
+8 on a 1-10 scale => 8
+8 on a 10-point scale => 8
+8 on the scale of 10 => 8
+Score (1-10): 7 => 7
+Of 10 points: 7.5 => 7.5
+I found 3 errors in 4 sentences, so 2/5 => 2
+4/5 because 1 of 5 claims is wrong, as 2024 shows => 4
+Rating: [[8]] => 8
+Rating: **8** => 8
+first 3, then 4 => 4
+between 3-4 => 4
+3–4 => 4
+−2 => -2
+-2 => -2
+Score: -0.5 => -0.5
+８ => 8
+评分：８／１０ => 8
+評価：7点 => 7
+{"reasoning": "2 of 3 are right", "score": 4} => 4
+{"score": 4, "reasoning": "of 10 claims 9 hold"} => 4
+{"score": "4/5"} => 4
+```json\\n{"rating": 3}\\n``` => 3
+"""
+
+
+def lines(table: str) -> list[str]:
+    return [line.replace("\\n", "\n") for line in table[1:].splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [(line, said) for table, said in ((YES, True), (NO, False), (NEITHER, None)) for line in lines(table)],
+)
+def test_the_verdict_of_a_judge(answer: str, verdict: bool | None) -> None:
+    assert verdict_in(answer) is verdict
+
+
+@pytest.mark.parametrize("line", lines(NUMBERS))
+def test_the_number_of_a_judge(line: str) -> None:
+    answer, _, number = line.rpartition(" => ")
+    assert rating_in(answer) == float(number)
+
+
+@pytest.mark.parametrize(
+    "answer", ["", "good", "(scale 1-5)", "on a scale of 1 to 5", "true", '{"score": true}', "1e999"]
+)
+def test_without_a_number_there_is_none(answer: str) -> None:
+    assert rating_in(answer) is None
+
+
+REASONS = ["The claim is true.", "No issues.", "Is it correct? No.", "It says 3 of 4.", "yes or no", "A false start!"]
+
+
+@given(st.lists(st.sampled_from(REASONS), max_size=5), st.sampled_from(["yes", "no", "Pass", "FAIL", "**No**", "true"]))
+def test_what_a_judge_reasons_first_does_not_count(reasons: list[str], verdict: str) -> None:
+    for join in (" ", "\n"):
+        for label in ("Verdict: ", ""):
+            found = verdict_in(join.join([*reasons, label + verdict]))
+            assert found is (verdict.strip("*").lower() in ("yes", "pass", "true"))
+    said = json.dumps({"reasoning": " ".join(reasons), "verdict": verdict})
+    assert verdict_in(said) is verdict_in(verdict)
+
+
+@given(st.integers(1, 5), st.lists(st.sampled_from(REASONS), max_size=3))
+def test_the_scale_is_not_the_number(number: int, reasons: list[str]) -> None:
+    for said in (f"{number}/5", f"{number} out of 5", f"{number} (scale 1-5)", f"(1-5) {number}", f"{number} (1 to 5)"):
+        assert rating_in(" ".join([*reasons, said])) == number
+
+
+@given(st.text() | st.text(st.sampled_from("yes no true/.?:{}\"'1-5 (scale)*\n")))
+def test_any_text_is_read(text: str) -> None:
+    assert verdict_in(text) in (True, False, None)
+    number = rating_in(text)
+    assert number is None or isinstance(number, float)
+
+
+@pytest.mark.parametrize(
+    "piece", ["no ", "not ", "1", ".1", "1-", "1,000", "(1-", "yes or ", "{", "verdict: ", "a", "1 = ", "\n"]
+)
+def test_a_long_answer_is_read_by_its_end(piece: str) -> None:
+    assert verdict_in(piece * (2 * LONGEST) + ". Verdict: yes") is True
+    assert rating_in(piece * LONGEST + ". So 4/5") == 4
+
+
+def test_labels_are_read_from_the_member_that_decides() -> None:
+    judge = LlmJudge("m", "?", "labels", labels={"good": True, "bad": False})
+    assert judge.read('{"label": "bad", "reason": "not as good as the reference"}') is False
+    assert judge.read("First good, in the end **bad**.") is False
+    with pytest.raises(Unscored):
+        judge.read("fine")
