@@ -3,10 +3,14 @@
     python tests/clients/lanes.py                      every lane
     python tests/clients/lanes.py openai-3 torch       these only
     python tests/clients/lanes.py --list               their names and test modules
+    python tests/clients/lanes.py --newest [lane ...]  without pins, on the newest Python that all of a lane allows;
+                                                       ends with a table of what moved
 
 A lane is a file of pins, `lane-<name>.txt`, whose first line names its test modules. Pins after an empty line are
 installed when those before it are there. Its environment is cached by the digest of the pins and of the Python version,
 in $MODELYARD_ENVS or the user's cache folder. A lane that cannot be installed fails; none is skipped.
+
+A line `# python: 3.12` names the least Python of a lane, for clients that do not know this one any more.
 
 A lane whose second line names another as `beside` finds that one's Python in $MODELYARD_<NAME>_PYTHON, for servers
 that need what the clients' users do not have. What it names after `with` are options of pytest.
@@ -20,15 +24,20 @@ import subprocess
 import sys
 import tempfile
 import threading
-import venv
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
+from typing import Any
+
+import newest_lanes
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 """For the small models of tests, processes that each compute on every core are twice as slow."""
+
+QUIETLY: Mapping[str, Any] = {"capture_output": True, "text": True, "check": False}
 
 PATIENCE = ("--timeout", "400")
 """Seconds that a test may take: what computes for ten seconds takes minutes on a machine that others use too."""
@@ -50,16 +59,54 @@ def environments() -> Path:
 
 def environment(pins: Path) -> Path:
     """The Python of the lane's environment, made now unless it is cached."""
-    digest = hashlib.sha256(pins.read_bytes() + sys.version.encode()).hexdigest()[:16]
+    python = python_for(pins)
+    version = sys.version if python == sys.executable else version_of(python)
+    digest = hashlib.sha256(pins.read_bytes() + version.encode()).hexdigest()[:16]
     home = environments() / f"{pins.stem}-{digest}"
     with ONE_AT_A_TIME:
         if not (home / "complete").exists():
-            shutil.rmtree(home, ignore_errors=True)
-            venv.create(home, with_pip=True, symlinks=True)
-            for group in groups(pins):
-                subprocess.run([home / "bin" / "pip", "install", "--quiet", *group], check=True)
+            make(home, python, groups(pins))
             (home / "complete").touch()
     return home / "bin" / "python"
+
+
+def make(home: Path, python: str, packages: Iterable[Sequence[str]]) -> None:
+    """Make an environment of groups of packages, each installed when those before it are there."""
+    shutil.rmtree(home, ignore_errors=True)
+    subprocess.run([python, "-m", "venv", home], check=True)
+    for group in packages:
+        subprocess.run([home / "bin" / "pip", "install", "--quiet", *group], check=True)
+
+
+def python_for(pins: Path) -> str:
+    """This Python, or the oldest other that is new enough for a lane."""
+    found = pythons_for(pins)
+    if not found:
+        raise SystemExit(f"{pins.stem} needs Python {named(pins, 'python')[0]} or newer, on the path or in pyenv")
+    return sys.executable if sys.executable in found else found[0]
+
+
+def pythons_for(pins: Path) -> list[str]:
+    """The Pythons that are new enough for a lane, the oldest first."""
+    least = tuple(int(part) for part in (named(pins, "python") or ["3.11"])[0].split("."))
+    return [python for version, python in pythons() if version >= least]
+
+
+@cache
+def pythons() -> list[tuple[tuple[int, ...], str]]:
+    """The Pythons on the path and those of pyenv from 3.11 on, by their versions."""
+    kept = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    names = [shutil.which(f"python3.{minor}") for minor in range(11, 20)]
+    known = {sys.executable, *filter(None, names), *map(str, kept.glob("3.*/bin/python"))}
+    found = [(tuple(map(int, version.split("."))), path) for path in known if (version := version_of(path))]
+    return sorted(one for one in found if one[0] >= (3, 11))
+
+
+def version_of(python: str) -> str:
+    """The version of an interpreter, such as 3.12.1; "" for one that does not run or is not released."""
+    said = subprocess.run([python, "-c", "import platform; print(platform.python_version())"], **QUIETLY)
+    version = said.stdout.strip()
+    return version if said.returncode == 0 and version.replace(".", "").isdigit() else ""
 
 
 def groups(pins: Path) -> list[list[str]]:
@@ -74,14 +121,15 @@ def named(pins: Path, what: str) -> list[str]:
     return [word for line in lines if line.startswith(f"# {what}:") for word in line.partition(":")[2].split()]
 
 
-def run(pins: Path) -> bool:
-    """Run one lane's tests, and print what they say when they are done. Returns whether they passed."""
+def run(pins: Path, python: Path | None = None) -> bool:
+    """Run one lane's tests, in its environment or in another, and print what they say when they are done. Returns
+    whether they passed."""
     modules = named(pins, "tests")
     beside = {
         f"MODELYARD_{name.upper()}_PYTHON": environment(HERE / f"lane-{name}.txt") for name in named(pins, "beside")
     }
     with tempfile.TemporaryDirectory() as scratch:
-        pytest = [environment(pins), "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", ROOT, *PATIENCE]
+        pytest = [python or environment(pins), "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", ROOT, *PATIENCE]
         paths = [str(ROOT / "src"), str(ROOT / "tests" / "shared")]
         done = subprocess.run(
             [*pytest, *named(pins, "with"), *((HERE / module).resolve() for module in modules)],
@@ -100,6 +148,7 @@ def arguments(known: Collection[str]) -> argparse.Namespace:
     """Return what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lanes", nargs="*", metavar="lane", help=f"one of {', '.join(known)}")
+    parser.add_argument("--newest", action="store_true", help="resolve without pins, and print what moved")
     parser.add_argument("--list", action="store_true", help="print the lanes and their test modules, and run none")
     requested = parser.parse_args()
     if unknown := set(requested.lanes).difference(known):
@@ -116,6 +165,8 @@ def main() -> int:
         return 0
     first = [name for name in LONGEST_FIRST if name in known]
     lanes = [known[name] for name in requested.lanes or dict.fromkeys([*first, *known])]
+    if requested.newest:
+        return 0 if newest_lanes.run_all(lanes) else 1
     with ThreadPoolExecutor(3) as pool:
         return 0 if all(list(pool.map(run, lanes))) else 1
 
