@@ -97,9 +97,9 @@ def test_lm_eval_takes_the_tokenizer_of_the_server(
     assert model.tokenizer.encode("Where is") == tokenizer("Where is", add_special_tokens=False)["input_ids"]
     assert model.tokenizer.decode(model.tokenizer.encode("Where is")) == "Where is"
     assert model.tokenizer.eos_token == tokenizer.eos_token
-    assert model.tokenizer.apply_chat_template([{"role": "user", "content": "hi"}]) == tokenizer.apply_chat_template(
-        [{"role": "user", "content": "hi"}], tokenize=False, add_generation_prompt=True
-    )
+    talk = [{"role": "user", "content": "hi"}]
+    shown = model.tokenizer.apply_chat_template(talk, tools=None)
+    assert shown == tokenizer.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
     found = model.loglikelihood([Instance("loglikelihood", {}, pair, at) for at, pair in enumerate(TASK)])
     for (context, answer), (score, _) in zip(TASK, found, strict=True):
         ids, size = tokenizer(context + answer)["input_ids"], len(tokenizer(context)["input_ids"])

@@ -89,7 +89,7 @@ _SPACE = "\u2581"
 _MARK = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
-_ENDS = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
+_GENERATION = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
 _OURS = frozenset(
     {
         *("messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"),
@@ -103,7 +103,7 @@ def variables_of(template: str) -> frozenset[str]:
     """Return the variables that a chat template reads, but for those that every template is given."""
     environment = Environment(extensions=["jinja2.ext.loopcontrols"])  # noqa: S701 - nothing is rendered
     try:
-        found = meta.find_undeclared_variables(environment.parse(_ENDS.sub("", template)))
+        found = meta.find_undeclared_variables(environment.parse(_GENERATION.sub("", template)))
     except TemplateError:
         return frozenset()
     return frozenset(found) - _OURS - environment.globals.keys()
@@ -129,9 +129,11 @@ class ChatTokenizer:
 
     @property
     def info(self) -> Mapping[str, Any]:
-        """The class, the special tokens by their text, and the chat template for conversations without tools."""
+        """The class, the special tokens by their text, and the chat template for conversations without tools, without
+        the tags that mark answers for training: other readers of templates do not know them.
+        """
         known = {name: text for name, text in self.tokenizer.special_tokens_map.items() if isinstance(text, str)}
-        template = self._template(()) if self.tokenizer.chat_template else None
+        template = _GENERATION.sub("", self._template(())) if self.tokenizer.chat_template else None
         return {"tokenizer_class": type(self.tokenizer).__name__, "chat_template": template, **known}
 
     def _turn_ends(self) -> set[int]:
