@@ -70,7 +70,7 @@ def logged(file: Path) -> list[tuple[int, dict[str, Any]]]:
 
 
 def records(content: bytes) -> Iterator[bytes]:
-    """Read the records of a file: after its head, blocks of 32 KiB with pieces of records, as logs of LevelDB have them.
+    """Read the records of a file: after its head, blocks of 32 KiB with pieces of records, as LevelDB logs have them.
 
     wandb has had a reader of its own in one version and none in another.
     """
