@@ -3,41 +3,41 @@
     python tests/clients/lanes.py                      every lane
     python tests/clients/lanes.py openai-3 torch       these only
     python tests/clients/lanes.py --list               their names and test modules
-    python tests/clients/lanes.py --newest [lane ...]  with the newest versions of all, and a table of what moved
+    python tests/clients/lanes.py --newest [lane ...]  with the newest versions of all, on the newest Python that these
+                                                       allow; ends with a table of what moved (newest_lanes.py)
 
 A lane is a file of pins, `lane-<name>.txt`, whose first line names its test modules. Pins after an empty line are
 installed when those before it are there. Its environment is cached by the digest of the pins and of the Python version,
 in $MODELYARD_ENVS or the user's cache folder. A lane that cannot be installed fails; none is skipped.
 
+A line `# python: 3.12` names the least Python of a lane, for clients that do not know this one any more.
+
 A lane whose second line names another as `beside` finds that one's Python in $MODELYARD_<NAME>_PYTHON, for servers
 that need what the clients' users do not have. What it names after `with` are options of pytest.
-
-`--newest` installs what a lane pins without the versions; what else a line demands (`openai==2.54.0,<3`) stays. It
-takes the newest Python on which nothing is older than its pin, or, if there is none, the newest on which pip finds
-anything. These environments are made anew each day.
 """
 
 import argparse
 import hashlib
-import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
-import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
+from typing import Any
+
+import newest_lanes
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 """For the small models of tests, processes that each compute on every core are twice as slow."""
+
+QUIETLY: Mapping[str, Any] = {"capture_output": True, "text": True, "check": False}
 
 PATIENCE = ("--timeout", "400")
 """Seconds that a test may take: what computes for ten seconds takes minutes on a machine that others use too."""
@@ -47,15 +47,6 @@ LONGEST_FIRST = ("art", "torch", "tinker", "ray", "objects", "browser")
 
 ONE_AT_A_TIME = threading.Lock()
 """Two lanes may want the same environment."""
-
-PIN = re.compile(r"(?P<name>[\w.-]+)(?P<extras>\[[^]]*\])?==(?P<version>[^,;\s]+),?(?P<rest>.*)")
-
-BUILDS = ("torch",)
-"""Which build of them is installed depends on the machine: they stay at their pins, and their lanes on this Python."""
-
-VERSIONS = (
-    "import json, sys; from importlib.metadata import version; print(json.dumps({n: version(n) for n in sys.argv[1:]}))"
-)
 
 
 def environments() -> Path:
@@ -68,23 +59,58 @@ def environments() -> Path:
 
 def environment(pins: Path) -> Path:
     """The Python of the lane's environment, made now unless it is cached."""
-    digest = hashlib.sha256(pins.read_bytes() + sys.version.encode()).hexdigest()[:16]
-    return made(environments() / f"{pins.stem}-{digest}", sys.executable, groups(pins))
+    python = python_for(pins)
+    version = sys.version if python == sys.executable else version_of(python)
+    digest = hashlib.sha256(pins.read_bytes() + version.encode()).hexdigest()[:16]
+    return made(environments() / f"{pins.stem}-{digest}", python, groups(pins))
 
 
-def made(home: Path, interpreter: str, installed: list[list[str]]) -> Path:
-    """The Python of an environment, made now unless it is there. Raises `CalledProcessError` with what pip says."""
+def made(home: Path, python: str, packages: Iterable[Sequence[str]]) -> Path:
+    """The Python of an environment of groups of packages, each installed when those before it are there; made now
+    unless it is cached. Raises `CalledProcessError` with what pip says.
+    """
     with ONE_AT_A_TIME:
         if not (home / "complete").exists():
             shutil.rmtree(home, ignore_errors=True)
-            subprocess.run([interpreter, "-m", "venv", home], check=True)
-            for group in installed:
+            subprocess.run([python, "-m", "venv", home], check=True)
+            for group in packages:
                 pip = [home / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", *group]
                 done = subprocess.run(pip, check=False, stderr=subprocess.PIPE, text=True)
                 sys.stderr.write(done.stderr)
                 done.check_returncode()
             (home / "complete").touch()
     return home / "bin" / "python"
+
+
+def python_for(pins: Path) -> str:
+    """This Python, or the oldest other that is new enough for a lane."""
+    found = pythons_for(pins)
+    if not found:
+        raise SystemExit(f"{pins.stem} needs Python {named(pins, 'python')[0]} or newer, on the path or in pyenv")
+    return sys.executable if sys.executable in found else found[0]
+
+
+def pythons_for(pins: Path) -> list[str]:
+    """The Pythons that are new enough for a lane, the oldest first."""
+    least = tuple(int(part) for part in (named(pins, "python") or ["3.11"])[0].split("."))
+    return [python for version, python in pythons() if version >= least]
+
+
+@cache
+def pythons() -> list[tuple[tuple[int, ...], str]]:
+    """The Pythons on the path and those of pyenv from 3.11 on, by their versions."""
+    kept = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    names = [shutil.which(f"python3.{minor}") for minor in range(11, 20)]
+    known = {sys.executable, *filter(None, names), *map(str, kept.glob("3.*/bin/python"))}
+    found = [(tuple(map(int, version.split("."))), path) for path in known if (version := version_of(path))]
+    return sorted(one for one in found if one[0] >= (3, 11))
+
+
+def version_of(python: str) -> str:
+    """The version of an interpreter, such as 3.12.1; "" for one that does not run or is not released."""
+    said = subprocess.run([python, "-c", "import platform; print(platform.python_version())"], **QUIETLY)
+    version = said.stdout.strip()
+    return version if said.returncode == 0 and version.replace(".", "").isdigit() else ""
 
 
 def groups(pins: Path) -> list[list[str]]:
@@ -116,7 +142,7 @@ def tested(pins: Path, python: Path) -> "subprocess.CompletedProcess[str]":
         done = subprocess.run(
             [*pytest, *named(pins, "with"), *((HERE / module).resolve() for module in modules)],
             cwd=scratch,
-            env={**os.environ, **beside, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(paths)},
+            env={**os.environ, **beside, **ONE_THREAD, "COLUMNS": "240", "PYTHONPATH": os.pathsep.join(paths)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -126,116 +152,12 @@ def tested(pins: Path, python: Path) -> "subprocess.CompletedProcess[str]":
     return done
 
 
-@dataclass(frozen=True)
-class Newest:
-    """How a lane does with the newest versions of what it pins."""
-
-    lane: str
-    python: str
-    """Its version, or empty if nothing could be installed."""
-    moved: dict[str, tuple[str, str]]
-    """By package, the version that is pinned and the one that was installed."""
-    passed: bool
-    result: str
-    cause: str
-    """Of a failure, or of an older Python or version than there is."""
-
-
-def interpreters() -> list[tuple[str, str]]:
-    """The Pythons of this machine that modelyard names as supported, newest first: version and path."""
-    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
-    supported = sorted((int(minor) for minor in re.findall(r":: 3\.(\d+)\b", " ".join(classifiers))), reverse=True)
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    found = []
-    for minor in supported:
-        candidates = [shutil.which(f"python3.{minor}"), *sorted(map(str, pyenv.glob(f"3.{minor}.*/bin/python")))]
-        works = (
-            path for path in candidates if path and not subprocess.call([path, "-c", ""], stderr=subprocess.DEVNULL)
-        )
-        found += [(f"3.{minor}", path) for path in [next(works, None)] if path]
-    return found
-
-
-def loosened(group: list[str], *, floors: bool) -> list[str]:
-    """The pins of a group without their versions, or with them as the oldest. What else a line demands stays."""
-
-    def one(line: str) -> str:
-        pin = PIN.fullmatch(line)
-        if not pin or pin["name"] in BUILDS:
-            return line
-        least = [f">={pin['version']}"] if floors else []
-        return pin["name"] + (pin["extras"] or "") + ",".join([*least, *filter(None, [pin["rest"]])])
-
-    return [one(line) for line in group]
-
-
-def newest(pins: Path) -> Newest:
-    """Run one lane's tests with the newest versions of what it pins."""
-    lane = pins.stem.removeprefix("lane-")
-    versions = {pin["name"]: pin["version"] for group in groups(pins) for line in group if (pin := PIN.fullmatch(line))}
-    here = f"3.{sys.version_info.minor}"
-    candidates = [(here, sys.executable)] if set(BUILDS) & set(versions) else interpreters()
-    said = []
-    for floors, (version, interpreter) in [(floors, python) for floors in (True, False) for python in candidates]:
-        wanted = [loosened(group, floors=floors) for group in groups(pins)]
-        day = f"{datetime.now(UTC):%Y-%m-%d}"
-        digest = hashlib.sha256(json.dumps([wanted, interpreter, day]).encode()).hexdigest()[:16]
-        try:
-            python = made(environments() / "newest" / f"{lane}-{digest}", interpreter, wanted)
-        except subprocess.CalledProcessError as error:
-            said.append(f"{version}{' from the pins on' if floors else ''}: {first_error(error.stderr or '')}")
-            continue
-        for old in python.parent.parent.parent.glob(f"{lane}-{'[0-9a-f]' * len(digest)}"):
-            if not old.name.endswith(digest):
-                shutil.rmtree(old)
-        installed = json.loads(subprocess.check_output([python, "-c", VERSIONS, *versions], text=True))
-        moved = {name: (pin, installed[name]) for name, pin in versions.items() if installed[name] != pin}
-        done = tested(pins, python)
-        passed = done.returncode == 0
-        cause = said if passed else [*said, first_error(done.stdout)]
-        return Newest(lane, version, moved, passed, summary(done.stdout), "; ".join(cause))
-    return Newest(lane, "", {}, passed=False, result="not installed", cause="; ".join(said))
-
-
-def first_error(text: str) -> str:
-    """The first line that says what failed, of pip's or of pytest's: at most 160 characters."""
-    lines = [line for line in text.splitlines() if re.match(r"ERROR[: ]|FAILED ", line)]
-    return (lines or text.splitlines()[-1:] or ["it says nothing"])[0].replace("|", "\\|")[:160]
-
-
-def summary(text: str) -> str:
-    """How many tests passed, of pytest's last line."""
-    last = (text.splitlines() or [""])[-1]
-    return re.sub(r" in [\d.]+s.*", "", last).strip("= ")
-
-
-def table(lanes: list[Newest]) -> str:
-    """What moved, a package a row, in Markdown."""
-    head = ["lane", "package", "pinned", "newest", "Python", "result", "cause"]
-    rows = [
-        [
-            lane.lane,
-            package,
-            pinned,
-            now,
-            lane.python,
-            ("pass: " if lane.passed else "FAIL: ") + lane.result,
-            lane.cause,
-        ]
-        for lane in lanes
-        for package, (pinned, now) in (lane.moved or {"nothing moved": ("", "")}).items()
-    ]
-    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
-
-
 def arguments(known: Collection[str]) -> argparse.Namespace:
     """Return what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lanes", nargs="*", metavar="lane", help=f"one of {', '.join(known)}")
+    parser.add_argument("--newest", action="store_true", help="resolve without pins, and print what moved")
     parser.add_argument("--list", action="store_true", help="print the lanes and their test modules, and run none")
-    parser.add_argument(
-        "--newest", action="store_true", help="with the newest versions, and print a table of what moved"
-    )
     requested = parser.parse_args()
     if unknown := set(requested.lanes).difference(known):
         parser.error(f"there is no lane {', '.join(sorted(unknown))}; there are {', '.join(known)}")
@@ -251,11 +173,9 @@ def main() -> int:
         return 0
     first = [name for name in LONGEST_FIRST if name in known]
     lanes = [known[name] for name in requested.lanes or dict.fromkeys([*first, *known])]
+    if requested.newest:
+        return 0 if newest_lanes.run_all(lanes) else 1
     with ThreadPoolExecutor(3) as pool:
-        if requested.newest:
-            outcomes = list(pool.map(newest, lanes))
-            print(table(outcomes))
-            return 0 if all(outcome.passed for outcome in outcomes) else 1
         return 0 if all(list(pool.map(run, lanes))) else 1
 
 

@@ -11,8 +11,12 @@ import pytest
 
 pytest.importorskip("anthropic", reason="it has a lane of its own: tests/clients/lanes.py embeddings")
 
-from anthropic import Anthropic, AsyncAnthropic, AuthenticationError, BadRequestError, NotFoundError
+from anthropic import Anthropic, AsyncAnthropic, AuthenticationError, BadRequestError, NotFoundError, beta_tool
 
+from modelyard import ScriptedBackend, open_platform
+from modelyard.asgi import asgi_app
+from modelyard.backends import call, say
+from modelyard.parts.doubles.clients.server import asgi_server
 from node_packages import node_modules
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -86,6 +90,36 @@ def test_a_tool_is_called_and_answered(client: Any) -> None:
     result = {"type": "tool_result", "tool_use_id": used.id, "content": "found it"}
     turns = [*HELLO, {"role": "assistant", "content": first.content}, {"role": "user", "content": [result]}]
     assert client.messages.create(messages=turns, **options).content[0].text == "hello there friend"
+
+
+def test_the_tool_runner_goes_on_without_threads(served: Any) -> None:
+    """It asks for a thread, and sends the whole conversation when it is told that there is none."""
+    called: list[int] = []
+
+    @beta_tool
+    def look(x: int) -> str:
+        """Look something up."""
+        called.append(x)
+        return f"found {x}"
+
+    answers = [call("look", x=7), say("It is found.")]
+    with open_platform(backend=ScriptedBackend(answers, models=("scripted",))) as platform:
+        key = platform.keys.create("acme").secret
+        with asgi_server(asgi_app(platform), log_level="warning") as server:
+            client = Anthropic(base_url=server.url, api_key=key, max_retries=0)
+            asked: Any = {"model": "scripted", "max_tokens": 50, "messages": HELLO, "tools": [look]}
+            message = client.beta.messages.tool_runner(**asked).until_done()
+    assert (called, message.content[0].text) == ([7], "It is found.")
+
+
+def test_hints_of_a_cache_and_thinking_with_a_budget(client: Any) -> None:
+    asked: Any = {"model": "echo", "max_tokens": 20, "messages": HELLO}
+    cached = client.messages.create(**asked, extra_body={"cache_control": {"type": "ephemeral"}})
+    assert [block.type for block in cached.content] == ["text"]
+    thought = client.messages.create(**asked, thinking={"type": "enabled", "budget_tokens": 1024})
+    assert [block.type for block in thought.content] == ["thinking", "text"]
+    with pytest.raises(BadRequestError, match="did you mean 'type'"):
+        client.messages.create(**asked, extra_body={"cache_control": {"type": "ephemeral", "typ": 1}})
 
 
 def test_on_an_event_loop_with_a_bearer_token(served: Any) -> None:

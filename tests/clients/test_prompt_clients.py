@@ -77,6 +77,35 @@ def test_log_likelihoods_of_lm_eval_are_those_of_transformers(
     assert len(model.generate_until([until])) == 1
 
 
+def test_lm_eval_takes_the_tokenizer_of_the_server(
+    yard: Any, folder: Path, logprobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names no model when it asks for tokens: the base of its address does."""
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.openai_completions import LocalCompletionsAPI
+    from transformers import AutoTokenizer
+
+    monkeypatch.setenv("OPENAI_API_KEY", yard[1])
+    model = LocalCompletionsAPI(
+        model="tiny",
+        base_url=f"{yard[0]}/models/tiny/v1/completions",
+        tokenizer_backend="remote",
+        batch_size=3,
+        num_concurrent=1,
+    )
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert model.tokenizer.encode("Where is") == tokenizer("Where is", add_special_tokens=False)["input_ids"]
+    assert model.tokenizer.decode(model.tokenizer.encode("Where is")) == "Where is"
+    assert model.tokenizer.eos_token == tokenizer.eos_token
+    assert model.tokenizer.apply_chat_template([{"role": "user", "content": "hi"}]) == tokenizer.apply_chat_template(
+        [{"role": "user", "content": "hi"}], tokenize=False, add_generation_prompt=True
+    )
+    found = model.loglikelihood([Instance("loglikelihood", {}, pair, at) for at, pair in enumerate(TASK)])
+    for (context, answer), (score, _) in zip(TASK, found, strict=True):
+        ids, size = tokenizer(context + answer)["input_ids"], len(tokenizer(context)["input_ids"])
+        assert score == pytest.approx(sum(logprobs(ids)[size - 1 :]), abs=1e-4)
+
+
 def test_trl_samples_and_scores_without_a_key(yard: Any, logprobs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from trl.generation import vllm_client
 

@@ -204,6 +204,12 @@ def _tokens(yard: Recorder) -> None:
         yard.send("POST", f"/inference/v1/generate{end}", {"model": "tabular-mini", **sampled})
         yard.send("POST", f"/tokenize{end}", {"model": "tabular-mini", "prompt": "ab"})
         yard.send("POST", f"/detokenize{end}", {"model": "tabular-mini", "tokens": [97, 98]})
+    at = "/models/tabular-mini"
+    yard.send("GET", "/tokenizer_info", model="tabular-mini")
+    yard.send("GET", f"{at}/tokenizer_info")
+    yard.send("POST", f"{at}/tokenize", {"model": "tabular-mini", "prompt": "ab"})
+    yard.send("POST", f"{at}/detokenize", {"model": "tabular-mini", "tokens": [97, 98]})
+    yard.send("POST", f"{at}/v1/completions", {"model": "tabular-mini", "prompt": "ab", "max_tokens": 2})
 
 
 def _responses(yard: Recorder) -> None:

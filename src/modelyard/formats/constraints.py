@@ -105,9 +105,15 @@ class Only:
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        empty = {"type": "array", "items": {"type": "string"}, "maxItems": 0}
-        known = [empty if one == [] else {"const": one} for one in self.values]
-        return {"anyOf": [*known, {"type": "null"}]}
+        return {"anyOf": [*map(_constant, self.values), {"type": "null"}]}
+
+
+def _constant(value: Any) -> Mapping[str, Any]:
+    """Return the schema of one value; makers of clients read no constant that is a list."""
+    if not isinstance(value, list):
+        return {"const": value}
+    items = {"type": "string", **({"enum": value} if value else {})}
+    return {"type": "array", "items": items, "minItems": len(value), "maxItems": len(value)}
 
 
 def hint(reason: str) -> Mapping[str, str]:

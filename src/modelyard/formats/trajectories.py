@@ -122,11 +122,15 @@ class _Logprobs:
     content: tuple[_Token, ...] | None = None
 
 
+_OF_CLIENTS = ("art_completion_tokens", "art_completion_logprobs")
+"""What the RL client keeps in a choice for itself, besides the same under their usual names."""
+
+
 @attrs.frozen
 class _Choice:
     IGNORED: ClassVar[Any] = _OfServers(
         ("message", "finish_reason", "logprobs", "token_ids", "prompt_token_ids"),
-        ("index", "stop_reason", "native_finish_reason", "prompt_logprobs"),
+        ("index", "stop_reason", "native_finish_reason", "prompt_logprobs", *_OF_CLIENTS),
     )
 
     message: Message = attrs.field(metadata={"parser": _read_answer})
@@ -228,6 +232,13 @@ def _item(read: _Choice | RecordedMessage) -> Message | SampledChoice:
     entries = read.logprobs.content
     logprobs = None if entries is None else tuple(TokenLogprob(one.token, one.logprob, one.bytes) for one in entries)
     return SampledChoice(read.message, read.finish_reason, logprobs, read.ids, read.prompt_token_ids)
+
+
+def choice_of(value: Any) -> SampledChoice:
+    """Read the choice of a recorded answer. Raises `InvalidInput`."""
+    read = _item(structure_exactly(_Choice, value))
+    assert isinstance(read, SampledChoice)
+    return read
 
 
 def _spelled_ids(entries: tuple[_Token, ...]) -> tuple[int, ...]:

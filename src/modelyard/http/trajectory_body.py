@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from modelyard.domain.training import Trajectory
 from modelyard.errors import InvalidInput
 from modelyard.formats.json_stream import JsonReader, file_chunks
 from modelyard.formats.trajectories import dump_group_end, dump_trajectory, group_around, trajectory_of
@@ -14,7 +15,8 @@ _GROUPS, _TRAJECTORIES = "trajectory_groups", "trajectories"
 
 
 class GroupsBody:
-    def __init__(self, chunks: Iterable[bytes]) -> None:
+    def __init__(self, chunks: Iterable[bytes], read: Callable[[Any], Trajectory] = trajectory_of) -> None:
+        self._read = read
         self._reader = JsonReader(chunks, at=("body",))
         self.rest: dict[str, Any] = {}
         """The other members of the body, complete after all lines are read; the groups are an empty list in it."""
@@ -37,7 +39,7 @@ class GroupsBody:
             if name == _TRAJECTORIES and not self._reader.is_null():
                 found = True
                 for member in self._reader.elements(*place, name):
-                    yield self._line(lambda data: dump_trajectory(trajectory_of(data)), *place, name, member)
+                    yield self._line(lambda data: dump_trajectory(self._read(data)), *place, name, member)
             else:
                 rest[name] = self._reader.take(*place, name)
         if not found:
@@ -59,7 +61,8 @@ def _at(write: Callable[[], bytes], *place: str | int) -> bytes:
 @contextmanager
 def groups_body(call: RouteCall) -> Iterator[tuple[Mapping[str, Any], StoredArtifact]]:
     """Read the other members of a body, and its groups as an artifact, which is removed unless the block records it."""
-    body = GroupsBody(file_chunks(call.file))
+    readers = (part.trajectories() for part in call.platform.parts if part.trajectories is not None)
+    body = GroupsBody(file_chunks(call.file), next(readers, trajectory_of))
     stored = call.spool.put(body.lines())
     with call.spool.remove_unless_recorded(stored):
         yield body.rest, stored

@@ -23,6 +23,7 @@ STANDARD: Sequence[Part] = (
     _standard("stored_completions"),
     _standard("embeddings"),
     _standard("messages"),
+    _standard("exchanges"),
     _standard("batches"),
     _standard("fine_tuning"),
     _standard("traces"),

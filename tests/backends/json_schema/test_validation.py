@@ -73,14 +73,14 @@ def with_definitions(schema: Any) -> Any:
     return schema if isinstance(schema, bool) else {**schema, "$defs": DEFINED}
 
 
-@examples(1000)
+@examples(150)
 @given(SCHEMAS.map(with_definitions), st.lists(VALUES, min_size=1, max_size=5))
 def test_verdicts_are_those_of_the_jsonschema_package(schema: Any, values: list[Any]) -> None:
     for value in values:
         assert ours(schema, value) == theirs(schema, value), value
 
 
-@examples(500)
+@examples(100)
 @given(SCHEMAS.map(with_definitions))
 def test_what_is_made_up_is_valid_for_the_jsonschema_package(schema: Any) -> None:
     try:

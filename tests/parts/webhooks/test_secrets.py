@@ -61,7 +61,7 @@ STEPS = st.lists(st.sampled_from(["add", "rotate", "test", "fail", "run", "redel
 
 
 @given(STEPS)
-@examples(10)
+@examples(4)
 def test_no_secret_lies_in_a_file_a_log_or_an_error(steps: list[str]) -> None:
     told: list[str] = []
     log, handler = logging.getLogger("modelyard"), logging.Handler()

@@ -84,8 +84,12 @@ def test_what_becomes_due_meanwhile_is_posted(slow: Slow, clock: ManualClock, ho
     thread = slow.deliver()
     until(lambda: slow.paths() == ["/slow/0"])
     slow.platform.webhooks.test(hook.endpoint.id)
-    clock.advance(delivery.GLANCE)
-    until(lambda: "/hook" in slow.paths())
+
+    def posted() -> bool:
+        clock.advance(delivery.GLANCE)  # again, until the thread waits for it
+        return "/hook" in slow.paths()
+
+    until(posted)
     slow.release.set()
     thread.join()
 

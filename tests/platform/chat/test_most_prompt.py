@@ -147,7 +147,7 @@ def _plain(value: Any) -> Any:
 
 
 @given(REQUESTS, st.integers(1, 10_000))
-@examples(200)
+@examples(40)
 def test_no_template_makes_more_tokens_of_a_request_than_it_reserves(request: CompletionRequest, context: int) -> None:
     most = most_prompt(request, CONTEXT)
     assert most - TEMPLATE_TOKENS - MESSAGE_TOKENS * len(request.messages) >= rendered(request)
@@ -155,7 +155,7 @@ def test_no_template_makes_more_tokens_of_a_request_than_it_reserves(request: Co
 
 
 @given(TEXTS, st.integers(1, 50), st.integers(1, 3), st.integers(0, 3_000), st.integers(0, 200), st.integers(0, 3_000))
-@examples(60)
+@examples(30)
 def test_no_answer_costs_more_than_its_request_has_reserved(
     text: str, most: int, n: int, prompt: int, produced: int, cached: int
 ) -> None:

@@ -11,8 +11,8 @@ from modelyard.flow import Call, Flow
 from modelyard.http.answer_stream import AnswerEvents, stream_answer
 from modelyard.http.auth import attribution
 from modelyard.http.interface import Auth
-from modelyard.http.message import JSON_HEADER, Response, deprecation
-from modelyard.http.route import Body, Handler, Route, RouteCall, documented_route
+from modelyard.http.message import JSON_HEADER, Response, deprecation, json_response
+from modelyard.http.route import Body, FlowHandler, Handler, Parameter, Route, RouteCall, documented_route
 from modelyard.parts.completions import at_once
 from modelyard.parts.completions.formats import generate as generate_format
 from modelyard.parts.completions.formats import request as request_format
@@ -123,6 +123,30 @@ class _Begun:
 # ---- tokens ------------------------------------------------------------------------------------------------------
 
 
+def show_tokenizer(call: RouteCall) -> Flow[Response | None]:
+    """Show the tokenizer of a model: its special tokens and its chat template."""
+    model = call.params.get("model") or call.one("model")
+    if not model:
+        raise InvalidInput.at(
+            "query", "model", msg="is required; or ask at /models/{model}/tokenizer_info", type="missing"
+        )
+    info = yield Call(partial(_tokenizer, call, model), threads=call.threads)
+    return json_response(info)
+
+
+def _tokenizer(call: RouteCall, model: str) -> tokens_format.TokenizerInfo:
+    completions = call.platform.completions
+    return tokens_format.tokenizer_info(model, completions._context_length(model), completions._tokenizer(model))
+
+
+def _of_model(handler: FlowHandler, call: RouteCall) -> Flow[Response | None]:
+    """Handle a request at a base that names the model, for clients that do not name it."""
+    model = call.params["model"]
+    if isinstance(call.body, dict) and call.body.setdefault("model", model) != model:
+        raise InvalidInput.at("body", "model", msg=f"must be {model!r}, the model of this address, or left out")
+    return (yield from handler(call))
+
+
 def _tokenized(call: RouteCall) -> bytes:
     request, shown = tokens_format.read_tokenize(call.body, "body")
     completions = call.platform.completions
@@ -159,7 +183,38 @@ def _completions(path: str) -> tuple[Route, ...]:
     )
 
 
+_SHOW = partial(documented_route, COMPLETIONS, Auth.BEARER, "GET", response=tokens_format.TokenizerInfo)
+_AT_MODEL = partial(documented_route, COMPLETIONS, Auth.BEARER, "POST", body=Body.CHAT)
+_MODEL = Parameter("model", description="The model, which may also be in the path: /models/{model}/tokenizer_info.")
+
 ROUTES: tuple[Route, ...] = (
+    _SHOW("/tokenizer_info", show_tokenizer, query=(_MODEL,)),
+    _SHOW("/models/{model}/tokenizer_info", show_tokenizer, operation="show_model_tokenizer"),
+    _AT_MODEL(
+        "/models/{model}/tokenize",
+        partial(_of_model, tokenize_prompt),
+        request=tokens_format.TokenizeModelBody,
+        response=tokens_format.Tokenized,
+        operation="tokenize_model_prompt",
+        summary="Return the tokens of a prompt of the model of this address.",
+    ),
+    _AT_MODEL(
+        "/models/{model}/detokenize",
+        partial(_of_model, detokenize_tokens),
+        request=tokens_format.DetokenizeModelBody,
+        response=tokens_format.Detokenized,
+        operation="detokenize_model_tokens",
+        summary="Return the text of tokens of the model of this address.",
+    ),
+    _AT_MODEL(
+        "/models/{model}/v1/completions",
+        partial(_of_model, create_completion),
+        request=request_format.ModelCompletionBody,
+        response=response_format.TextCompletion,
+        events=stream_format.TextCompletionChunk,
+        operation="create_model_completion",
+        summary="Continue prompts by the model of this address.",
+    ),
     *_completions("/v1/completions"),
     *_completions("/inference/v1/completions"),
     *_route(

@@ -120,6 +120,12 @@ class Completions:
         plan = self._able(model, "token_bytes")
         return cast("TokenReading", plan.backend).token_bytes(tokens, plan.served)
 
+    def _tokenizer(self, model: str) -> Mapping[str, Any]:
+        """Return what is known of a model's tokenizer. Raises as `tokenize` does."""
+        plan = self._able(model, "tokens")
+        known: Mapping[str, Any] = getattr(plan.backend, "tokenizer_info", lambda _: {})(plan.served)
+        return known
+
     def _context_length(self, model: str) -> int:
         return self._plan(model).served.entry.context_length
 

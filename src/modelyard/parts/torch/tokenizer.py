@@ -127,6 +127,13 @@ class ChatTokenizer:
         """The tokens with which an answer ends: those that the folder declares, and those that the template writes."""
         return self._end
 
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """The class, the special tokens by their text, and the chat template for conversations without tools."""
+        known = {name: text for name, text in self.tokenizer.special_tokens_map.items() if isinstance(text, str)}
+        template = self._template(()) if self.tokenizer.chat_template else None
+        return {"tokenizer_class": type(self.tokenizer).__name__, "chat_template": template, **known}
+
     def _turn_ends(self) -> set[int]:
         """Return the first token of a name of its own that the template writes after an answer: base models to which a
         template was added often declare another one.

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from urllib.parse import quote
 
+from modelyard.domain.training import Dataset
 from modelyard.http.errors import MalformedRequest
 from modelyard.http.route import RouteCall
 from modelyard.parts.uploads import schemas as answer
@@ -65,7 +66,7 @@ def _expect_manifest(call: RouteCall, variables: ManifestVariables) -> Data:
 
 
 def _expect_file(call: RouteCall, variables: FilesVariables) -> Data:
-    (file,) = variables.artifactFiles
+    file = variables.file
     secret = call.platform.uploads.expect_file(file.artifactID, file.md5)
     url = None if secret is None else _base(call) + FILE.format(file=secret)
     return answer.file_expected(file.artifactID, file.name, url)
@@ -92,9 +93,15 @@ def _artifact(call: RouteCall, variables: ArtifactVariables) -> Data:
 
 
 def _named_artifact(call: RouteCall, variables: NamedArtifactVariables) -> Data:
-    return answer.named_artifact(
-        call.platform.uploads.find(variables.name, project=variables.project, entity=variables.entity)
-    )
+    return answer.named_artifact(_found(call, variables))
+
+
+def _membership(call: RouteCall, variables: NamedArtifactVariables) -> Data:
+    return answer.membership(_found(call, variables))
+
+
+def _found(call: RouteCall, variables: NamedArtifactVariables) -> Dataset | None:
+    return call.platform.uploads.find(variables.name, project=variables.project, entity=variables.entity)
 
 
 # ---- by their names, or by their one field -------------------------------------------------------------------------
@@ -112,6 +119,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "CommitArtifact": with_variables(CommitVariables, _commit),
     "ArtifactByID": with_variables(ArtifactVariables, _artifact),
     "ArtifactByName": with_variables(NamedArtifactVariables, _named_artifact),
+    "ArtifactMembershipByName": with_variables(NamedArtifactVariables, _membership),
     "ArtifactType": with_variables(NamedArtifactVariables, _named_artifact),
 }
 """Every operation, by its name or by its one field."""

@@ -30,11 +30,13 @@ _HEAD = re.compile(
 
 @attrs.frozen
 class GraphQLRequest:
-    """An operation of a W&B client. Only the operations that are needed here are known."""
+    """An operation of a W&B client. Only the operations that are needed here are known. Its name may be left out or
+    empty, as by newer clients, since a document has one operation.
+    """
 
     query: str = attrs.field(validator=Length(1, 65_536))
     variables: Mapping[str, Any] | None = None
-    operationName: str | None = attrs.field(default=None, validator=Length(1, 128))
+    operationName: str | None = attrs.field(default=None, validator=Length(0, 128))
 
 
 @attrs.frozen

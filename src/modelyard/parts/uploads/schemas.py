@@ -86,14 +86,33 @@ class FileSpec:
 
 
 @attrs.frozen
-class FilesVariables:
-    """The variables of `CreateArtifactFiles`: the one file of an artifact."""
+class FilesInput:
+    """The one file of an artifact. How it is laid out in a bucket is not asked here."""
 
     artifactFiles: tuple[FileSpec, ...]
 
     def __attrs_post_init__(self) -> None:
         if len(self.artifactFiles) != 1:
             raise InvalidInput.at("artifactFiles", msg="must be one file: an artifact has one file of JSON Lines here")
+
+
+@attrs.frozen
+class FilesVariables:
+    """The variables of `CreateArtifactFiles`: since wandb 0.29 they lie in an `input`."""
+
+    artifactFiles: tuple[FileSpec, ...] | None = None
+    input: FilesInput | None = None
+
+    @property
+    def file(self) -> FileSpec:
+        given = self.input or FilesInput(self.artifactFiles or ())
+        return given.artifactFiles[0]
+
+    def __attrs_post_init__(self) -> None:
+        if (self.artifactFiles is None) == (self.input is None):
+            raise InvalidInput.at("artifactFiles", msg="is required, or input, and not both", type="missing")
+        if self.input is None:
+            FilesInput(self.artifactFiles or ())
 
 
 @attrs.frozen
@@ -237,11 +256,33 @@ def named_artifact(dataset: Dataset | None) -> Data:
     return {"project": {"artifact": None if dataset is None else _artifact(dataset.id, dataset)}}
 
 
+def membership(dataset: Dataset | None) -> Data:
+    """Describe an artifact as the member of its collection, as clients since wandb 0.29 ask for it."""
+    if dataset is None:
+        return {"project": {"artifactCollectionMembership": None}}
+    found = _artifact(dataset.id, dataset)
+    member = {
+        "__typename": "ArtifactCollectionMembership",
+        "id": dataset.id,
+        "versionIndex": dataset.version,
+        "createdAt": found["createdAt"],
+        "aliases": [],
+        "artifactCollection": found["artifactSequence"],
+        "artifact": found,
+    }
+    return {"project": {"artifactCollectionMembership": member}}
+
+
 def _artifact(id: str, dataset: Dataset) -> Data:
     collection = {
         "__typename": "ArtifactSequence",
         "name": dataset.name,
-        "project": {"name": dataset.project, "entity": {"name": dataset.entity}},
+        "project": {
+            "id": dataset.project,
+            "internalId": dataset.project,
+            "name": dataset.project,
+            "entity": {"name": dataset.entity},
+        },
     }
     return {
         "__typename": "Artifact",
@@ -258,6 +299,7 @@ def _artifact(id: str, dataset: Dataset) -> Data:
         "state": "COMMITTED",
         "size": dataset.size,
         "digest": dataset.digest,
+        "digestAlgorithm": "MANIFEST_MD5",
         "commitHash": None,
         "fileCount": 1,
         "createdAt": dataset.created_at.isoformat(),

@@ -291,3 +291,28 @@ def test_prompts_that_are_answered_at_once_end_with_their_caller() -> None:
         (total,) = platform.usage.total(entity="acme")
         assert (total.requests, total.completion_tokens) == (3, 3)
     assert sorted(begun) == sorted(ended) == ["a", "b", "c"]
+
+
+def test_the_tokenizer_of_a_model_is_shown(client: Any) -> None:
+    for query, path in ((("model", "tabular-mini"), "/tokenizer_info"), ((), "/models/tabular-mini/tokenizer_info")):
+        shown = client.send("GET", path, query=[query] if query else "").json
+        assert (shown["model"], shown["eos_token"], shown["chat_template"]) == ("tabular-mini", None, None)
+        assert shown["model_max_length"] > 0
+    refused = client.send("GET", "/tokenizer_info", check=False)
+    assert (refused.status, "model" in refused.json["error"]["message"]) == (400, True)
+    assert client.send("GET", "/models/nothing/tokenizer_info").status == 404
+
+
+def test_a_base_that_names_a_model_is_for_clients_that_do_not(client: Any) -> None:
+    at = "/models/tabular-mini"
+
+    def ask(path: str, **body: Any) -> Any:
+        return client.send("POST", at + path, body)
+
+    tokens = ask("/tokenize", prompt="hello", add_special_tokens=False).json["tokens"]
+    assert tokens == post(client, "/tokenize", model="tabular-mini", prompt="hello")["tokens"]
+    assert ask("/detokenize", tokens=tokens).json["prompt"] == "hello"
+    assert ask("/v1/completions", prompt="hello", max_tokens=1).json["model"] == "tabular-mini"
+    assert ask("/v1/completions", prompt="hello", max_tokens=1, model="tabular-mini").status == 200
+    refused = ask("/v1/completions", prompt="hello", model="echo")
+    assert (refused.status, refused.json["error"]["param"]) == (400, "model")

@@ -513,6 +513,31 @@ def test_variables_that_do_not_fit_are_named(uploader: Uploader, operation: str,
     assert any(reply in error["message"] for error in answer.json["errors"]), answer.raw
 
 
+@pytest.mark.parametrize("named", [True, False, ""])
+def test_newer_clients_name_no_operation_and_ask_in_an_input(uploader: Uploader, named: bool | str) -> None:
+    def ask(operation: str, **variables: Any) -> Any:
+        name = {"operationName": operation} if named is True else {"operationName": ""} if named == "" else {}
+        answer = uploader.post({"query": f"mutation {operation}($x: X!) {{ y }}", "variables": variables, **name})
+        assert answer.status == 200, answer.raw
+        return answer.json["data"]
+
+    upload, data = uploader.begin(name="inputs"), rows(2)
+    file = {"artifactID": upload, "name": "train.jsonl", "md5": md5(data), "mimetype": None, "uploadPartsInput": None}
+    asked = {"artifactFiles": [file], "clientMutationId": None, "cloudRegionID": None, "storageLayout": "V2"}
+    url = ask("CreateArtifactFiles", input=asked)["createArtifactFiles"]["files"]["edges"][0]["node"]["uploadUrl"]
+    if url is not None:  # else the rows are there already
+        assert uploader.put(url, data).status == 200
+    ask("CommitArtifact", artifactID=upload)
+    place = {"name": "inputs:latest", "project": "proj", "entity": "acme"}
+    member = ask("ArtifactMembershipByName", **place)["project"]["artifactCollectionMembership"]
+    assert (member["artifact"]["versionIndex"], member["artifactCollection"]["name"]) == (0, "inputs")
+    assert member["artifactCollection"]["project"]["internalId"] == "proj"
+    missing = ask("ArtifactMembershipByName", **place | {"name": "nothing:latest"})["project"]
+    assert missing == {"artifactCollectionMembership": None}
+    for wrong in ({}, {"artifactFiles": [file], "input": asked}, {"input": {"artifactFiles": []}}):
+        assert uploader.send("CreateArtifactFiles", **wrong).status == 400
+
+
 def test_an_artifact_of_two_files_is_refused(uploader: Uploader) -> None:
     files = [{"artifactID": uploader.begin(), "name": name, "md5": md5(b"")} for name in ("a", "b")]
     answer = uploader.send("CreateArtifactFiles", artifactFiles=files)

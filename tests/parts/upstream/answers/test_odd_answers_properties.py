@@ -119,7 +119,7 @@ def check(found: list[Any], answer: OddAnswer, dialect: OddDialect, wrong: froze
 @given(answers(), dialects, faults, st.lists(st.integers(1, 300), max_size=8))
 @example(OddAnswer(), OddDialect.OPENAI, frozenset({OddFault.BYTE_ORDER_MARK, OddFault.SPLIT_USAGE}), [1])
 @example(OddAnswer("\U000470c2", piece=1), OddDialect.OPENAI, frozenset({OddFault.HALVED_CHARACTERS}), [])
-@examples(300)
+@examples(100)
 def test_any_stream_is_read_as_it_was_meant(
     answer: OddAnswer, dialect: OddDialect, wrong: frozenset[OddFault], cuts: list[int]
 ) -> None:
@@ -127,7 +127,7 @@ def test_any_stream_is_read_as_it_was_meant(
 
 
 @given(answers(), dialects, faults)
-@examples(200)
+@examples(60)
 def test_any_document_is_read_as_its_stream_is(
     answer: OddAnswer, dialect: OddDialect, wrong: frozenset[OddFault]
 ) -> None:

@@ -7,9 +7,9 @@ import attrs
 
 from modelyard.domain.completion import CompletionRequest
 from modelyard.errors import InvalidInput, Problem
-from modelyard.formats.chat.bounds import MAX_TOKENS, is_unicode
+from modelyard.formats.chat.bounds import LONGEST_MODEL_NAME, MAX_TOKENS, is_unicode
 from modelyard.formats.chat.request import GenerationBody, contradictions, generation_fields, request_object
-from modelyard.formats.constraints import Only, Unsupported, Within
+from modelyard.formats.constraints import Length, Only, Unsupported, Within
 from modelyard.formats.converter import structure_exactly
 
 Prompt = str | tuple[int, ...]
@@ -91,6 +91,13 @@ class CompletionBody(GenerationBody):
     prompt_embeds: object = attrs.field(
         default=None, validator=Unsupported("is not supported: a prompt is text or token ids")
     )
+
+
+@attrs.define(kw_only=True)
+class ModelCompletionBody(CompletionBody):
+    """The body of a request to continue prompts, at an address that names the model."""
+
+    model: str | None = attrs.field(default=None, validator=Length(1, LONGEST_MODEL_NAME))  # type: ignore[assignment]
 
 
 PARAMETERS = frozenset(field.name for field in attrs.fields(CompletionBody))

@@ -48,6 +48,20 @@ class DetokenizeBody:
     tokens: tuple[int, ...] = attrs.field(metadata={"parser": read_token_ids})
 
 
+@attrs.define(kw_only=True)
+class TokenizeModelBody(TokenizeBody):
+    """The body of a request for the tokens of a prompt, at an address that names the model."""
+
+    model: str | None = attrs.field(default=None, validator=Length(1, 1024))  # type: ignore[assignment]
+
+
+@attrs.define(kw_only=True)
+class DetokenizeModelBody(DetokenizeBody):
+    """The body of a request for the text of tokens, at an address that names the model."""
+
+    model: str | None = attrs.field(default=None, validator=Length(1, 1024))  # type: ignore[assignment]
+
+
 @attrs.frozen
 class Tokenized:
     """The tokens of a prompt, how many they are, and the most that the model takes."""
@@ -63,6 +77,26 @@ class Detokenized:
     """The text that tokens stand for."""
 
     prompt: str
+
+
+@attrs.frozen
+class TokenizerInfo:
+    """The tokenizer of a model: its special tokens by their text, null where it has none, and its chat template."""
+
+    model: str
+    tokenizer_class: str | None
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    unk_token: str | None
+    chat_template: str | None
+    model_max_length: int
+
+
+def tokenizer_info(model: str, longest: int, known: Mapping[str, Any]) -> TokenizerInfo:
+    names = [field.name for field in attrs.fields(TokenizerInfo)]
+    shown: dict[str, Any] = {name: known.get(name) for name in names} | {"model": model, "model_max_length": longest}
+    return TokenizerInfo(**shown)
 
 
 def read_tokenize(body: object, *loc: str | int) -> tuple[CompletionRequest, bool]:

@@ -5,8 +5,9 @@ Torch is loaded with the first model.
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
+from typing import Any
 
 from modelyard.domain import embedding
 from modelyard.domain.catalogue import CatalogueEntry
@@ -72,6 +73,10 @@ class LocalBackend:
         token.
         """
         return self._model(model).prompt_bytes(ids)
+
+    def tokenizer_info(self, model: ServedModel) -> Mapping[str, Any]:
+        """Return the class, the special tokens and the chat template of the model's tokenizer."""
+        return self._model(model).chat.info
 
     def stream(self, request: CompletionRequest, model: ServedModel) -> Iterator[Delta]:
         """Stream the answer. Raises `InvalidInput`, `Overloaded`, `ArtifactMissing` or `BackendError`."""

@@ -1,6 +1,7 @@
-"""inspect-ai, unmodified: evaluations by its providers of chat completions, responses and messages."""
+"""The public evaluation framework `inspect-ai`, unmodified: by its providers of completions, responses and messages."""
 
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from modelyard.parts.scripted.backend import ScriptedBackend, call, on
 from openapi_check import Checked
 
 RULES = [on("refund", tool=None).answer(call("look_up", order=17)), on(tool="look_up").answer("It is paid.")]
-KINDS = ("chat", "responses", "messages")
+KINDS = ("openai-api/yard", "openai-api/yard-responses", "openai", "openai-responses", "anthropic")
 
 
 class Number(BaseModel):
@@ -47,6 +48,15 @@ def look_up() -> Tool:
     return execute
 
 
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No key, address or folder of the person who runs this."""
+    for name in [name for name in os.environ if name.startswith(("OPENAI_", "ANTHROPIC_", "INSPECT_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("INSPECT_LOG_DIR", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
 @pytest.fixture(scope="module")
 def scripted() -> Iterator[Any]:
     """A served platform whose model calls a tool: where it answers, and a key."""
@@ -60,11 +70,10 @@ def scripted() -> Iterator[Any]:
 def model(kind: str, name: str, root: str, key: str, **config: Any) -> Any:
     """A model by one of the providers, which neither caches nor tries again."""
     settings = GenerateConfig(max_retries=0, **config)
-    if kind == "messages":
-        return get_model(f"anthropic/{name}", base_url=root, api_key=key, config=settings, memoize=False)
-    options: dict[str, Any] = {"responses_api": kind == "responses"}
-    where = f"openai-api/yard/{name}"
-    return get_model(where, base_url=f"{root}/v1", api_key=key, config=settings, memoize=False, **options)
+    provider = kind.removesuffix("-responses")
+    options: dict[str, Any] = {} if provider == "anthropic" else {"responses_api": provider != kind}
+    base = root if provider == "anthropic" else f"{root}/v1"
+    return get_model(f"{provider}/{name}", base_url=base, api_key=key, config=settings, memoize=False, **options)
 
 
 def asked(model: Any, prompt: str, **options: Any) -> Any:
@@ -97,7 +106,7 @@ def test_an_answer_that_its_limit_cuts(served: Any, kind: str) -> None:
 
 def test_logprobs(served: Any) -> None:
     config = {"logprobs": True, "top_logprobs": 2, "max_tokens": 4, "seed": 1, "temperature": 0.5, "top_p": 0.9}
-    output = asked(model("chat", "tabular-mini", served.root, served.key, **config), "hello")
+    output = asked(model("openai-api/yard", "tabular-mini", served.root, served.key, **config), "hello")
     tokens = output.choices[0].logprobs.content
     assert "".join(one.token for one in tokens) == output.completion
     assert all(one.logprob <= 0 and len(one.top_logprobs) == 2 for one in tokens)

@@ -1,0 +1,1 @@
+"""Trajectories that were recorded as the requests of a rollout and their answers."""
