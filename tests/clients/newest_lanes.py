@@ -21,7 +21,11 @@ HELD = ("torch",)
 """What keeps its pin, and the lane its Python: another build is gigabytes, and not there for every Python."""
 
 PIN = re.compile(r"(?P<name>[\w.-]+)(?P<extras>\[[^]]*\])?==(?P<version>[^,;\s]+),?(?P<rest>.*)")
-VERSIONS = "import json, sys, importlib.metadata as m; print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
+VERSIONS = """import importlib.metadata, json, sys
+print(json.dumps({name: importlib.metadata.version(name).partition("+")[0] for name in sys.argv[1:]}))
+"""
+"""Without the name of a build."""
+
 LONGEST_CAUSE = 160
 
 
