@@ -3,8 +3,8 @@
     python tests/clients/lanes.py                      every lane
     python tests/clients/lanes.py openai-3 torch       these only
     python tests/clients/lanes.py --list               their names and test modules
-    python tests/clients/lanes.py --newest [lane ...]  without pins, on the newest Python that all of a lane allows;
-                                                       ends with a table of what moved
+    python tests/clients/lanes.py --newest [lane ...]  with the newest versions of all, on the newest Python that these
+                                                       allow; ends with a table of what moved (newest_lanes.py)
 
 A lane is a file of pins, `lane-<name>.txt`, whose first line names its test modules. Pins after an empty line are
 installed when those before it are there. Its environment is cached by the digest of the pins and of the Python version,
@@ -62,20 +62,24 @@ def environment(pins: Path) -> Path:
     python = python_for(pins)
     version = sys.version if python == sys.executable else version_of(python)
     digest = hashlib.sha256(pins.read_bytes() + version.encode()).hexdigest()[:16]
-    home = environments() / f"{pins.stem}-{digest}"
+    return made(environments() / f"{pins.stem}-{digest}", python, groups(pins))
+
+
+def made(home: Path, python: str, packages: Iterable[Sequence[str]]) -> Path:
+    """The Python of an environment of groups of packages, each installed when those before it are there; made now
+    unless it is cached. Raises `CalledProcessError` with what pip says.
+    """
     with ONE_AT_A_TIME:
         if not (home / "complete").exists():
-            make(home, python, groups(pins))
+            shutil.rmtree(home, ignore_errors=True)
+            subprocess.run([python, "-m", "venv", home], check=True)
+            for group in packages:
+                pip = [home / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", *group]
+                done = subprocess.run(pip, check=False, stderr=subprocess.PIPE, text=True)
+                sys.stderr.write(done.stderr)
+                done.check_returncode()
             (home / "complete").touch()
     return home / "bin" / "python"
-
-
-def make(home: Path, python: str, packages: Iterable[Sequence[str]]) -> None:
-    """Make an environment of groups of packages, each installed when those before it are there."""
-    shutil.rmtree(home, ignore_errors=True)
-    subprocess.run([python, "-m", "venv", home], check=True)
-    for group in packages:
-        subprocess.run([home / "bin" / "pip", "install", "--quiet", *group], check=True)
 
 
 def python_for(pins: Path) -> str:
@@ -121,27 +125,31 @@ def named(pins: Path, what: str) -> list[str]:
     return [word for line in lines if line.startswith(f"# {what}:") for word in line.partition(":")[2].split()]
 
 
-def run(pins: Path, python: Path | None = None) -> bool:
-    """Run one lane's tests, in its environment or in another, and print what they say when they are done. Returns
-    whether they passed."""
+def run(pins: Path) -> bool:
+    """Run one lane's tests, and print what they say when they are done. Returns whether they passed."""
+    return tested(pins, environment(pins)).returncode == 0
+
+
+def tested(pins: Path, python: Path) -> "subprocess.CompletedProcess[str]":
+    """Run one lane's tests in an environment, and print what they say when they are done."""
     modules = named(pins, "tests")
     beside = {
         f"MODELYARD_{name.upper()}_PYTHON": environment(HERE / f"lane-{name}.txt") for name in named(pins, "beside")
     }
     with tempfile.TemporaryDirectory() as scratch:
-        pytest = [python or environment(pins), "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", ROOT, *PATIENCE]
+        pytest = [python, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", ROOT, *PATIENCE]
         paths = [str(ROOT / "src"), str(ROOT / "tests" / "shared")]
         done = subprocess.run(
             [*pytest, *named(pins, "with"), *((HERE / module).resolve() for module in modules)],
             cwd=scratch,
-            env={**os.environ, **beside, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(paths)},
+            env={**os.environ, **beside, **ONE_THREAD, "COLUMNS": "240", "PYTHONPATH": os.pathsep.join(paths)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
         )
     print(f"-- {pins.stem}: {' '.join(modules)}\n{done.stdout}", flush=True)
-    return done.returncode == 0
+    return done
 
 
 def arguments(known: Collection[str]) -> argparse.Namespace:

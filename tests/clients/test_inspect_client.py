@@ -1,6 +1,8 @@
-"""The public evaluation framework `inspect-ai`, unmodified, asks models served here, by three of its providers."""
+"""The public evaluation framework `inspect-ai`, unmodified: by its providers of completions, responses and messages."""
 
+import asyncio
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,91 +10,161 @@ import pytest
 
 pytest.importorskip("inspect_ai", reason="it has a lane of its own: tests/clients/lanes.py inspect")
 
-from inspect_ai import Task
-from inspect_ai import eval as evaluate
+from inspect_ai import Task, eval
 from inspect_ai.dataset import Sample
-from inspect_ai.model import GenerateConfig, get_model
-from inspect_ai.scorer import includes
+from inspect_ai.log import EvalLog
+from inspect_ai.model import ContentReasoning, GenerateConfig, ResponseSchema, get_model
+from inspect_ai.scorer import includes, match
 from inspect_ai.solver import generate, use_tools
-from inspect_ai.tool import tool
+from inspect_ai.tool import Tool, tool
+from inspect_ai.util import json_schema
+from pydantic import BaseModel
 
-from modelyard import ScriptedBackend, open_platform
+from modelyard import open_platform
 from modelyard.asgi import asgi_app
-from modelyard.backends import call, say
+from modelyard.http.interface import Interface
 from modelyard.parts.doubles.clients.server import asgi_server
+from modelyard.parts.scripted.backend import ScriptedBackend, call, on
+from openapi_check import Checked
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+RULES = [on("refund", tool=None).answer(call("look_up", order=17)), on(tool="look_up").answer("It is paid.")]
+KINDS = ("openai-api/yard", "openai-api/yard-responses", "openai", "openai-responses", "anthropic")
 
-PROVIDERS = pytest.mark.parametrize("name", ["openai", "openai-responses", "openai-api/yard", "anthropic"])
+
+class Number(BaseModel):
+    n: int
 
 
-def model(name: str, served_as: str, root: str, key: str, **config: Any) -> Any:
-    provider, _, api = name.partition("-responses")
-    base = root if provider == "anthropic" else f"{root}/v1"
-    more = {"responses_api": True} if name.endswith("-responses") else {}
-    return get_model(
-        f"{provider}/{served_as}",
-        base_url=base,
-        api_key=key,
-        config=GenerateConfig(max_connections=2, max_tokens=100, **config),
-        memoize=False,
-        **more,
-    )
+@tool
+def look_up() -> Tool:
+    async def execute(order: int) -> str:
+        """Look an order up.
+
+        Args:
+            order: Its number.
+        """
+        return f"order {order}: refunded"
+
+    return execute
 
 
 @pytest.fixture(autouse=True)
-def _quietly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No key, address or folder of the person who runs this."""
     for name in [name for name in os.environ if name.startswith(("OPENAI_", "ANTHROPIC_", "INSPECT_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("INSPECT_LOG_DIR", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
 
 
-def run(task: Task, asked: Any, tmp_path: Path) -> Any:
-    (log,) = evaluate(task, model=asked, log_dir=str(tmp_path), display="none")
-    assert log.status == "success", log.error
+@pytest.fixture(scope="module")
+def scripted() -> Iterator[Any]:
+    """A served platform whose model calls a tool: where it answers, and a key."""
+    with open_platform(backend=ScriptedBackend(RULES)) as platform:
+        application = Checked(asgi_app(platform, list(Interface)))
+        with asgi_server(application, log_level="warning") as server:
+            yield server.url, platform.keys.create("acme").secret
+        assert application.faults == []
+
+
+def model(kind: str, name: str, root: str, key: str, **config: Any) -> Any:
+    """A model by one of the providers, which neither caches nor tries again."""
+    settings = GenerateConfig(max_retries=0, **config)
+    provider = kind.removesuffix("-responses")
+    options: dict[str, Any] = {} if provider == "anthropic" else {"responses_api": provider != kind}
+    base = root if provider == "anthropic" else f"{root}/v1"
+    return get_model(f"{provider}/{name}", base_url=base, api_key=key, config=settings, memoize=False, **options)
+
+
+def asked(model: Any, prompt: str, **options: Any) -> Any:
+    """The output of one generation."""
+
+    async def main() -> Any:
+        async with model:
+            return await model.generate(prompt, **options)
+
+    return asyncio.run(main())
+
+
+def evaluated(task: Task, model: Any, folder: Path) -> EvalLog:
+    (log,) = eval(task, model=model, display="none", log_dir=str(folder), log_format="json", fail_on_error=True)
     return log
 
 
-@PROVIDERS
-def test_an_evaluation_asks_and_scores(served: Any, tmp_path: Path, name: str) -> None:
-    samples = [Sample(input=f"say word{at}", target=f"word{at}") for at in range(4)]
-    task = Task(dataset=samples, solver=generate(), scorer=includes())
-    log = run(task, model(name, "echo", served.root, served.key), tmp_path)
-    assert log.results.scores[0].metrics["accuracy"].value == 1.0
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_and_its_usage(served: Any, kind: str) -> None:
+    output = asked(model(kind, "echo", served.root, served.key, max_tokens=20), "hello there friend")
+    assert (output.completion, output.stop_reason) == ("hello there friend", "stop")
+    assert (output.usage.input_tokens, output.usage.output_tokens, output.usage.total_tokens) == (3, 3, 6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_that_its_limit_cuts(served: Any, kind: str) -> None:
+    output = asked(model(kind, "echo", served.root, served.key, max_tokens=2), "hello there friend")
+    assert (output.completion, output.stop_reason) == ("hello there", "max_tokens")
+
+
+def test_logprobs(served: Any) -> None:
+    config = {"logprobs": True, "top_logprobs": 2, "max_tokens": 4, "seed": 1, "temperature": 0.5, "top_p": 0.9}
+    output = asked(model("openai-api/yard", "tabular-mini", served.root, served.key, **config), "hello")
+    tokens = output.choices[0].logprobs.content
+    assert "".join(one.token for one in tokens) == output.completion
+    assert all(one.logprob <= 0 and len(one.top_logprobs) == 2 for one in tokens)
+    assert len(tokens) == output.usage.output_tokens == 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_reasoning(served: Any, kind: str) -> None:
+    output = asked(model(kind, "echo", served.root, served.key, max_tokens=2048, reasoning_effort="low"), "think hard")
+    thought = [part for part in output.message.content if isinstance(part, ContentReasoning)]
+    assert output.completion.strip() == "think hard"
+    assert [part.reasoning or part.summary for part in thought] == ["think hard"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_schema(served: Any, kind: str) -> None:
+    schema = ResponseSchema(name="number", json_schema=json_schema(Number), strict=True)
+    output = asked(model(kind, "echo", served.root, served.key, max_tokens=50, response_schema=schema), "a number")
+    assert Number.model_validate_json(output.completion).n == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_evaluation_with_a_tool(scripted: Any, tmp_path: Path, kind: str) -> None:
+    samples = [Sample(input="Was my refund paid?", target="paid"), Sample(input="My refund?", target="denied")]
+    task = Task(dataset=samples, solver=[use_tools(look_up()), generate()], scorer=includes())
+    log = evaluated(task, model(kind, "scripted", *scripted, max_tokens=100), tmp_path)
+    assert (log.status, log.error) == ("success", None)
+    assert log.results is not None
+    assert log.results.scores[0].metrics["accuracy"].value == 0.5
+    assert log.samples is not None
+    for sample in log.samples:
+        assert [message.role for message in sample.messages] == ["user", "assistant", "tool", "assistant"]
+        assert sample.messages[2].text == "order 17: refunded"
+        assert sample.output.completion == "It is paid."
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_evaluation_of_epochs_at_once(served: Any, tmp_path: Path, kind: str) -> None:
+    samples = [Sample(input=f"the sum is {n}", target=str(n if n % 4 else -1)) for n in range(1, 9)]
+    task = Task(dataset=samples, solver=generate(), scorer=match(numeric=True), epochs=3)
+    log = evaluated(task, model(kind, "echo", served.root, served.key, max_tokens=20, max_connections=8), tmp_path)
+    assert log.status == "success"
+    assert log.results is not None
+    assert log.samples is not None
+    assert log.results.scores[0].metrics["accuracy"].value == 0.75
+    assert len(log.samples) == 24
     (usage,) = log.stats.model_usage.values()
-    assert usage.output_tokens > 0
+    assert (usage.input_tokens, usage.output_tokens) == (96, 96)
 
 
-@tool
-def look() -> Any:
-    async def execute(x: int) -> str:
-        """Look something up.
-
-        Args:
-            x: What to look up.
-        """
-        return f"found {x}"
-
-    return execute
-
-
-@PROVIDERS
-def test_tools_are_called_and_answered(tmp_path: Path, name: str) -> None:
-    backend = ScriptedBackend([call("look", x=7), say("It is found.")], models=("scripted",))
-    with open_platform(backend=backend) as platform:
-        key = platform.keys.create("acme").secret
-        with asgi_server(asgi_app(platform), log_level="warning") as server:
-            task = Task(
-                dataset=[Sample(input="look", target="found")],
-                solver=[use_tools(look()), generate()],
-                scorer=includes(),
-            )
-            log = run(task, model(name, "scripted", server.url, key), tmp_path)
-    assert log.results.scores[0].metrics["accuracy"].value == 1.0
-
-
-def test_log_probabilities_come_with_an_answer(served: Any, tmp_path: Path) -> None:
-    asked = model("openai-api/yard", "tabular-mini", served.root, served.key, logprobs=True, top_logprobs=2, seed=1)
-    log = run(Task(dataset=[Sample(input="hi", target="x")], solver=generate(), scorer=includes()), asked, tmp_path)
-    assert log.samples[0].output.choices[0].logprobs.content
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_refusal_ends_the_evaluation_with_its_words(served: Any, tmp_path: Path, kind: str) -> None:
+    task = Task(dataset=[Sample(input="hi", target="hi")], solver=generate(), scorer=match())
+    wrong = evaluated(task, model(kind, "echo", served.root, "wrong", max_tokens=9), tmp_path)
+    assert wrong.status == "error"
+    assert wrong.error is not None
+    assert "API key" in wrong.error.message
+    missing = evaluated(task, model(kind, "nothing", served.root, served.key, max_tokens=9), tmp_path)
+    assert missing.status == "error"
+    assert missing.error is not None
+    assert "nothing" in missing.error.message

@@ -1,8 +1,8 @@
 """The numbers of a job in the trackers of others, by their own packages: written there, and read back from there."""
 
-import contextlib
 import json
 import math
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,15 +58,31 @@ def test_a_run_of_wandb_takes_them(rows: MetricRows, tmp_path: Path, monkeypatch
 def logged(file: Path) -> list[tuple[int, dict[str, Any]]]:
     """Read what a run has in its file."""
     from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
 
-    store, found = DataStore(), []
-    store.open_for_scan(str(file))
-    with contextlib.closing(store):
-        while data := store.scan_data():
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(data)
-            if record.WhichOneof("record_type") == "history":
-                values = {".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
-                found.append((record.history.step.num, values))
+    found = []
+    for data in records(file.read_bytes()):
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        if record.WhichOneof("record_type") == "history":
+            values = {".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+            found.append((record.history.step.num, values))
     return found
+
+
+def records(content: bytes) -> Iterator[bytes]:
+    """Read the records of a file: after its head, blocks of 32 KiB with pieces of records, as LevelDB logs have them.
+
+    wandb has had a reader of its own in one version and none in another.
+    """
+    head, block, last = struct.Struct("<IHB"), 32_768, (1, 4)  # checksum, length, kind
+    at, pieces = head.size, b""
+    while at + head.size <= len(content):
+        if block - at % block < head.size:
+            at += block - at % block
+            continue
+        _, length, kind = head.unpack_from(content, at)
+        pieces += content[at + head.size : at + head.size + length]
+        at += head.size + length
+        if kind in last:
+            yield pieces
+            pieces = b""

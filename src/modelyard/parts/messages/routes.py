@@ -52,7 +52,8 @@ def _placed(completion: Flow[CompletionResult], body: Mapping[str, Any]) -> Flow
     except InvalidInput as wrong:
         chosen = (body.get("output_config") or {}).get("effort")
         effort = ("thinking",) if chosen is None else ("output_config", "effort")
-        places = {"reasoning_effort": effort, "response_format": ("output_config", "format")}
+        form = ("output_config", "format") if body.get("output_format") is None else ("output_format",)
+        places = {"reasoning_effort": effort, "response_format": form}
         moved = [attrs.evolve(one, loc=places.get(str(one.loc[0]), one.loc)) for one in wrong.problems if one.loc]
         raise type(wrong)(moved or wrong.problems) from None
 

@@ -23,6 +23,13 @@ PATH, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 HELLO = {"role": "user", "content": "hello there friend"}
 TOOL = {"name": "look", "description": "looks", "input_schema": {"type": "object", "properties": {}}}
 DOCUMENT = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "a b"}, "title": "T"}
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+FORM = {"type": "json_schema", "schema": SCHEMA}
 PIXEL = {"type": "base64", "media_type": "image/png", "data": "aGk="}
 
 
@@ -267,6 +274,10 @@ def test_it_can_be_left_out(client_for: Any) -> None:
         ({"thinking": {"type": "adaptive", "display": "omitted"}}, "thinking.display: must be 'summarized'"),
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema: is required"),
         ({"model": "tabular-mini", "output_config": {"effort": "low"}}, "output_config.effort: "),
+        ({"output_format": {"type": "json_schema"}}, "output_format.schema: is required"),
+        ({"output_format": FORM, "output_config": {"format": FORM}}, "output_format: must be left out"),
+        ({"model": "tabular-mini", "output_format": FORM}, "output_format: "),
+        ({"model": "tabular-mini", "output_config": {"format": FORM}}, "output_config.format: "),
         (
             {"model": "tabular-mini", "thinking": {"type": "enabled", "budget_tokens": 1024}},
             "thinking: tabular-mini does not support this",
@@ -286,6 +297,13 @@ def test_what_is_wrong_is_named(client: Client, members: Any, said: str) -> None
     assert (refused.status, refused.json["type"]) == (400, "error")
     assert refused.json["error"]["type"] == "invalid_request_error"
     assert said in refused.json["error"]["message"]
+
+
+@pytest.mark.parametrize("member", [{"output_config": {"format": FORM}}, {"output_format": FORM}])
+def test_a_schema_is_kept_under_its_old_name_too(client: Client, member: Any) -> None:
+    assert json.loads(ask(client, **member).json["content"][0]["text"]) == {"n": 0}
+    counted = client.send("POST", f"{PATH}/count_tokens", {"model": "echo", "messages": [HELLO], **member})
+    assert counted.json == {"input_tokens": 3}
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,12 @@ class CountedMessages:
     thinking: Thinking | None = None
     cache_control: CacheControl | None = attrs.field(default=None, metadata=hint(CACHED))
     output_config: OutputConfig | None = None
+    output_format: OutputSchema | None = None
     thread: object = attrs.field(default=None, validator=Unsupported("is not supported: send the whole conversation"))
+
+    def __attrs_post_init__(self) -> None:
+        if self.output_format is not None and self.output_config is not None and self.output_config.format is not None:
+            raise InvalidInput.at("output_format", msg="must be left out where output_config has a format")
 
 
 @attrs.define(kw_only=True)
@@ -150,6 +155,7 @@ class MessagesBody(CountedMessages):
     mcp_servers: object = attrs.field(default=None, validator=Unsupported("is not supported: send tools"))
 
     def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
         if self.stop_sequences and "" in self.stop_sequences:
             raise InvalidInput.at("stop_sequences", msg="must hold no empty string")
 
@@ -162,11 +168,12 @@ def read_messages_request(body: object, *loc: str | int, strict: bool = False) -
     request = _request(parsed, *loc)
     given: dict[str, Any] = {"temperature": parsed.temperature, "top_p": parsed.top_p, "top_k": parsed.top_k}
     config = parsed.output_config or OutputConfig()
+    form = config.format or parsed.output_format
     effort = config.effort or (None if parsed.thinking is None else parsed.thinking.effort)
     return attrs.evolve(
         request,
         extras={} if effort is None else {"reasoning_effort": effort},
-        response_format=ResponseFormat() if config.format is None else schema_format(config.format.schema),
+        response_format=ResponseFormat() if form is None else schema_format(form.schema),
         sampling=Sampling(**{name: value for name, value in given.items() if value is not None}),
         max_tokens=parsed.max_tokens,
         stop=parsed.stop_sequences or (),
