@@ -1,6 +1,6 @@
 """Run the unmodified public clients against modelyard, and what needs torch, each in an environment of its own.
 
-    python tests/clients/lanes.py                      every lane
+    python tests/clients/lanes.py                      every lane that this Python is new enough for
     python tests/clients/lanes.py openai-3 torch       these only
     python tests/clients/lanes.py --list               their names and test modules
     python tests/clients/lanes.py --newest [lane ...]  with the newest versions of all, on the newest Python that these
@@ -90,10 +90,19 @@ def python_for(pins: Path) -> str:
     return sys.executable if sys.executable in found else found[0]
 
 
+def fits(pins: Path) -> bool:
+    """Whether this Python is new enough for a lane."""
+    return sys.version_info >= least_python(pins)
+
+
+def least_python(pins: Path) -> tuple[int, ...]:
+    """The oldest Python that a lane can have."""
+    return tuple(int(part) for part in (named(pins, "python") or ["3.11"])[0].split("."))
+
+
 def pythons_for(pins: Path) -> list[str]:
     """The Pythons that are new enough for a lane, the oldest first."""
-    least = tuple(int(part) for part in (named(pins, "python") or ["3.11"])[0].split("."))
-    return [python for version, python in pythons() if version >= least]
+    return [python for version, python in pythons() if version >= least_python(pins)]
 
 
 @cache
@@ -171,8 +180,10 @@ def main() -> int:
     if requested.list:
         print("\n".join(f"{name}: {' '.join(named(pins, 'tests'))}" for name, pins in known.items()))
         return 0
-    first = [name for name in LONGEST_FIRST if name in known]
-    lanes = [known[name] for name in requested.lanes or dict.fromkeys([*first, *known])]
+    usual = [name for name in dict.fromkeys([*LONGEST_FIRST, *known]) if name in known and fits(known[name])]
+    lanes = [known[name] for name in requested.lanes or (known if requested.newest else usual)]
+    if left_out := [] if requested.lanes or requested.newest else sorted(known.keys() - set(usual)):
+        print(f"-- left out, as they need a newer Python than this; run them by name: {', '.join(left_out)}")
     if requested.newest:
         return 0 if newest_lanes.run_all(lanes) else 1
     with ThreadPoolExecutor(3) as pool:
