@@ -378,13 +378,13 @@ class ArtifactMissing(StoreError):
     code = "artifact_missing"
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint that names the most similar known names, or "" if there are none.
+def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str:
+    """Return a hint that names the most similar known names, or "" if none is at `least` so similar (1 is equal).
 
     >>> nearest("learning_rat", ["learning_rate", "batch_size"])
     "; did you mean 'learning_rate'?"
     """
     from difflib import get_close_matches  # noqa: PLC0415 - slow to load, for errors alone
 
-    found = get_close_matches(name, sorted(known), n=2)
+    found = get_close_matches(name, sorted(known), n=2, cutoff=least)
     return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""

@@ -33,7 +33,7 @@ def problems_in(error: BaseException, value: Any, loc: tuple[str | int, ...] = (
         known = [field.name for field in attrs.fields(error.cl)]
         says, alone = ("is not known", "; leave it out") if called is None else (f"is not a parameter of {called}", "")
         for name in (name for name in value if name in error.extra_fields):
-            yield Problem((*loc, name), says + (nearest(name, known) or nearest(name, idle) or alone), UNKNOWN)
+            yield Problem((*loc, name), says + (nearest(name, known) or nearest(name, idle, 0.85) or alone), UNKNOWN)
     elif isinstance(error, ValueError):
         yield Problem(loc, str(error))
     else:
