@@ -73,6 +73,7 @@ def seen(platform: Platform, entity: str = "local") -> list[str]:
     return [f"{one.what} {one.said}" for one in found]
 
 
+@pytest.mark.slow
 def test_an_end_of_a_job_and_a_move_of_an_alias_are_told(platform: Platform) -> None:
     platform.models.create("support", base_model="tabular-mini")
     job = platform.training.sft("default/support", support().train)

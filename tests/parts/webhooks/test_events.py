@@ -59,6 +59,7 @@ def work(platform: Platform) -> None:
     platform.worker().run_until_idle()
 
 
+@pytest.mark.slow
 def test_each_end_is_posted_once(platform: Platform) -> None:
     work(platform)
     jobs = [*platform.jobs.list()]
@@ -72,6 +73,7 @@ def test_each_end_is_posted_once(platform: Platform) -> None:
     assert Counter(one["id"] for one in posted(platform, WebhookEvent.RUN_ENDED)) == Counter(run.id for run in runs)
 
 
+@pytest.mark.slow
 def test_each_move_of_an_alias_is_posted_once(platform: Platform) -> None:
     platform.models.create("support", base_model="tabular-mini")
     for _ in range(2):

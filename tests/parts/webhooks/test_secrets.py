@@ -60,6 +60,7 @@ def found_in(folder: Path, secrets: set[bytes]) -> list[str]:
 STEPS = st.lists(st.sampled_from(["add", "rotate", "test", "fail", "run", "redeliver", "remove", "lose"]), max_size=8)
 
 
+@pytest.mark.slow
 @given(STEPS)
 @examples(4)
 def test_no_secret_lies_in_a_file_a_log_or_an_error(steps: list[str]) -> None:

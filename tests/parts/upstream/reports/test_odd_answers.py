@@ -541,6 +541,7 @@ class TestEnd:
         asked = ask(stream(*HI, STOP, counted(), *after, done=False))
         assert (asked.text, asked.bill) == ("hi there", (10, 2, 0, False))
 
+    @pytest.mark.slow
     def test_heartbeats_after_it_do_not_hold_the_answer(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(exchange, "_LAST_READ", 0.02)
         with beating(stream(*HI, STOP, counted(), done=False)) as url:
