@@ -244,7 +244,7 @@ BROKEN = [
     (Broken(ECHO, failing_on_empty_texts), "whatever_the_core_may_ask"),
     (Broken(ECHO, failing_on_prompts), "a_prompt_is_continued"),
     (Broken(TABULAR, changed(prompt_logprobs=lambda delta: delta.prompt_logprobs[1:])), "as_it_is_scored"),
-    (Broken(ECHO, detail_of_the_first_delta_only), "whatever_the_core_may_ask"),
+    (Broken(ECHO, detail_of_the_first_delta_only), "each_token_has_a_logprob"),
 ]
 
 
