@@ -108,9 +108,9 @@ def test_runs_are_listed_shown_compared_reported_and_exported_by_name(here: Path
     assert "exact_match" in call("runs", "compare", "quiz@echo", "quiz@tabular-mini").stdout
     worse = call("runs", "compare", "quiz@echo", "quiz@tabular-mini", "--not-worse", status=1)
     assert "worse" in worse.output
-    call("runs", "compare", "quiz@tabular-mini", "quiz@echo", "--not-worse", "--save", tmp_path / "both.md")
-    call("runs", "report", "quiz", tmp_path / "report.html")
-    assert {file.name for file in tmp_path.iterdir()} == {"both.md", "report.html"}
+    call("runs", "compare", "quiz@tabular-mini", "quiz@echo", "--not-worse", "--save", tmp_path / "both.csv")
+    call("runs", "report", "quiz", tmp_path / "report.jsonl")
+    assert {file.name for file in tmp_path.iterdir()} == {"both.csv", "report.jsonl"}
     assert len(call("runs", "export", "quiz").stdout.splitlines()) == 12
     assert "there is no run nothing" in call("runs", "show", "nothing", status=1).output
 
