@@ -119,11 +119,11 @@ def test_a_model_is_evaluated_and_refused_if_it_is_worse(here: Path, tmp_path: P
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(f'{{"prompt": "say {n}", "expected": "say {n}"}}\n' for n in range(12)))
     words = ("--rows", file, "--not-worse-than", "quiz@echo")
-    (good,) = rows("evaluate", "quiz", "echo", *words, "--save", tmp_path / "run.xml")
+    (good,) = rows("evaluate", "quiz", "echo", *words, "--save", tmp_path / "run.csv")
     (again,) = rows("evaluate", "quiz", "echo", *words, "--shards", 2)
     assert {job["subject"] for job in rows("jobs", "list", "--last", 2)} == {again["run"]}
     assert good["score"] == 1
-    assert "<testsuite" in (tmp_path / "run.xml").read_text()
+    assert (tmp_path / "run.csv").read_text().startswith("row_digest,")
     assert "worse" in call("evaluate", "quiz", "tabular-mini", *words, status=1).output
 
 
