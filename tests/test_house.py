@@ -140,15 +140,13 @@ def _imported(tree: ast.Module, modules: set[str]) -> Iterator[str]:
             yield from (alias.name for alias in node.names if alias.name in modules)
 
 
-def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    """Every statement, without what only type checkers read."""
-    for child in ast.iter_child_nodes(node):
-        if not isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
-            continue
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            continue
-        yield child
-        yield from _walk(child)
+def _walk(node: ast.AST, *, typed: bool = False) -> Iterator[ast.AST]:
+    """Every statement; what only type checkers read is left out unless `typed`."""
+    for block in ("body", "handlers", "orelse", "finalbody", "cases"):
+        for child in getattr(node, block, ()):
+            if typed or not (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)):
+                yield child
+                yield from _walk(child, typed=typed)
 
 
 def longest_chain(graph: dict[str, set[str]]) -> list[str]:
@@ -222,7 +220,7 @@ def imports_of_parts() -> Iterator[tuple[str, str, bool]]:
     for name, path in sources():
         tree = tree_of(path)
         run = set(_walk(tree))
-        for node in ast.walk(tree):
+        for node in _walk(tree, typed=True):
             if isinstance(node, ast.ImportFrom) and str(node.module).startswith("modelyard.parts."):
                 yield name, str(node.module).split(".")[2], node not in run
 
@@ -410,7 +408,7 @@ REPEATED = {"The answer to a creation."}
 def docstrings() -> Iterator[tuple[str, str, str]]:
     """Each docstring in the package, with the file and the name of what it describes."""
     for name, path in sources():
-        for node in ast.walk(tree_of(path)):
+        for node in (tree_of(path), *_walk(tree_of(path), typed=True)):
             described = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
             if described and (text := ast.get_docstring(node)):
                 yield name, getattr(node, "name", ""), text
