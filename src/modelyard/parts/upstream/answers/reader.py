@@ -5,7 +5,6 @@ it is assembled. Chunks are read by hand because there are many: structuring the
 differ from one before in their text alone are not even parsed.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,12 +17,15 @@ from modelyard.formats.json import dumps
 from modelyard.parts.embeddings.fields import refused
 from modelyard.parts.upstream.answers.calls import CallReader, pieces_of
 from modelyard.parts.upstream.answers.chunk_texts_fast import ChunkTexts
+from modelyard.parts.upstream.answers.envelopes import enclosed
 from modelyard.parts.upstream.answers.logprobs import fitting, read_ids, read_logprobs, read_token_ids
-from modelyard.parts.upstream.answers.usage import UsageReader
+from modelyard.parts.upstream.answers.reasons import read_reason
+from modelyard.parts.upstream.answers.usage import MAY_REPORT, UsageReader
 from modelyard.parts.upstream.answers.values import (
     MOST_TOKENS,
     Halves,
     content_of,
+    has_unread,
     index_of,
     object_of,
     objects_of,
@@ -34,38 +36,8 @@ from modelyard.parts.upstream.answers.values import (
 )
 
 _delta = maker(Delta)
-_NAMES = {
-    FinishReason.STOP: (
-        "stop eos eos_token eos_token_id end end_turn end_of_turn stop_sequence stop_token complete completed done "
-        "finish finished normal pause_turn"
-    ),
-    FinishReason.LENGTH: (
-        "length max_tokens max_token max_output_tokens max_new_tokens max_completion_tokens max_length model_length "
-        "token_limit error_limit context_length context_length_exceeded model_context_window_exceeded incomplete"
-    ),
-    FinishReason.TOOL_CALLS: "tool_calls tool_call tool_use function_call function_calls tool",
-    FinishReason.CONTENT_FILTER: (
-        "content_filter content_filtered filtered safety image_safety refusal recitation blocklist "
-        "prohibited_content spii sensitive moderation guardrail_intervened guardrails error_toxic"
-    ),
-}
-_REASONS: Mapping[str, FinishReason] = {name: reason for reason, names in _NAMES.items() for name in names.split()}
-"""What servers and families of models call the reasons for the end of a choice, in lower case."""
-_NOT_ENDED = frozenset({"", "null", "none", "not_finished", "unspecified"})
-_BROKEN_OFF = frozenset(
-    {"abort", "aborted", "error", "cancelled", "canceled", "network_error", "insufficient_system_resource"}
-)
-"""Reasons of servers that stop before the answer is complete."""
-
-
-def _reason_name(value: Any) -> str | None:
-    """Return the name of a reason, also of an object with a type, as a library prints it, or before its details; None
-    for neither."""
-    name = value.get("type") if isinstance(value, Mapping) else value
-    if not isinstance(name, str):
-        return None
-    plain = name.partition(":")[0].strip().rpartition(".")[2]
-    return re.sub(r"[-\s]+|(?<=[a-z])(?=[A-Z])", "_", plain).lower().removeprefix("finish_reason_")
+_TELLING = MAY_REPORT | {"choices"}
+"""Members of an answer, or of a part of it."""
 
 
 class AnswerBrokenOff(Exception):
@@ -112,6 +84,8 @@ class AnswerReader:
             return [text_only]
         data = object_of(chunk)
         self._usage.take(data)
+        if "choices" not in data:
+            return [delta for inner in enclosed(data, _TELLING) for delta in self.take(inner)]
         choices = [(self._index(choice, at), choice) for at, choice in enumerate(objects_of(data.get("choices")))]
         if 1 < len(choices) == len(self._choices) > len({index for index, _ in choices}):
             choices = [(at, choice) for at, (_, choice) in enumerate(choices)]  # the indexes tell nothing apart
@@ -297,6 +271,8 @@ class _ChoiceReader:
         said = said_of(message)
         thought, content = content_of(choice.get("text") if said is None else said)
         reasoning, pieces = reasoning_of(message) or thought, pieces_of(message)
+        if not (content or reasoning or pieces) and has_unread(said):
+            self._note("has parts of a content without text, which are left out")
         entries, ids = read_logprobs(choice.get("logprobs")), read_token_ids(choice)
         if again:  # some servers end a stream with the whole answer
             content, reasoning = _after(content, self._content_said), _after(reasoning, self._reasoning_said)
@@ -304,9 +280,9 @@ class _ChoiceReader:
             self._content.held = self._reasoning.held = ""
         reasoning, content = self._reasoning.take(reasoning), self._content.take(content)
         calls = self._calls.take(pieces, whole)
-        self._end(choice)
-        prompt = self._prompt(choice, chunk)
         has_output, is_first = bool(content or calls or reasoning), not self.has_output
+        self._end(choice, has_output or not is_first)
+        prompt = self._prompt(choice, chunk)
         if self.reason is FinishReason.STOP and entries and not reasoning:
             entries = fitting(entries, content)
         if len(ids) == len(entries):
@@ -363,21 +339,18 @@ class _ChoiceReader:
                 f"without the capability {' and '.join(missing)}, or use a server that has it"
             )
 
-    def _end(self, choice: Mapping[str, Any]) -> None:
+    def _end(self, choice: Mapping[str, Any], has_output: bool) -> None:
         """Note why the choice ends, and with which stop string."""
         given = choice.get("finish_reason")
         self._said_stop = self._said_stop or given is not None or "message" in choice
-        if given is None:
+        ending = read_reason(given)
+        if ending is None:
             return
-        name = _reason_name(given)
-        if name in _BROKEN_OFF:
+        if ending.is_broken_off or (ending.is_cut and not has_output):
             raise AnswerBrokenOff
-        if name in _NOT_ENDED or given is False:
-            return
-        reason = _REASONS.get(name or "")
-        if reason is None:
-            self._note("has an unknown finish reason, which is read as 'stop'")
-        self.reason = reason or FinishReason.STOP
+        if not ending.is_known:
+            self._note(f"has an unknown finish reason, which is read as '{ending.reason}'")
+        self.reason = ending.reason
         stopped = choice.get("stop_reason")  # of vLLM; servers may also name a token here
         self._stop_string = stopped if isinstance(stopped, str) and stopped in self.request.stop else None
 
