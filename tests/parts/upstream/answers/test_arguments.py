@@ -45,6 +45,9 @@ def test_arguments_that_repeat_what_came_before_are_read_once(text: str, cuts: l
 
 
 @given(texts, st.integers(0, 200))
+@example('{"a": "\\ud83d\\ude00"}', 15)
+@example('{"a": "\\u001f"}', 11)
+@example('{"a": 1e+16}', 9)
 def test_the_beginning_of_json_may_become_it(text: str, cut: int) -> None:
     assert may_begin_json(text[: cut % (len(text) + 1)])
 

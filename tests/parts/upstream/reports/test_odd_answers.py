@@ -414,7 +414,7 @@ class TestRead:
     def test_an_answer_without_the_log_probabilities_that_were_asked_for_is_booked(self, ask: Any) -> None:
         asked = ask(stream(*HI, STOP, counted()), logprobs=True)
         assert "did not send the logprobs" in str(asked.error)
-        assert asked.bill[3]
+        assert asked.bill == (10, 2, 0, False)
         assert asked.booked[0].cost > 0
 
     def test_choices_that_do_not_come_are_named_and_the_others_booked(self, ask: Any) -> None:

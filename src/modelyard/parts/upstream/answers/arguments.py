@@ -4,7 +4,8 @@ import json
 import re
 
 _JSON = json.JSONDecoder(strict=False, parse_int=str)
-_BEGUN = re.compile(r"|[.eE][-+]?|\\u[0-9a-fA-F]{0,3}")
+_NUMBER_CUT = re.compile(r"|[.eE][-+]?")
+_ESCAPE_CUT = re.compile(r"\\u[0-9a-fA-F]{0,4}\Z")
 _WORDS = ("true", "false", "null", "NaN", "Infinity", "-Infinity")
 
 
@@ -62,10 +63,10 @@ def is_json(text: str) -> bool:
 def may_begin_json(text: str) -> bool:
     """Return whether a text is JSON, or may become JSON with what follows it."""
     fault = _fault(text)
-    if fault is None or (fault.msg.startswith("Unterminated string")):
+    if fault is None or fault.msg.startswith("Unterminated string") or _ESCAPE_CUT.search(text):
         return True
     rest = text[fault.pos :].strip()
-    return bool(_BEGUN.fullmatch(rest)) or any(word.startswith(rest) for word in _WORDS)
+    return bool(_NUMBER_CUT.fullmatch(rest)) or any(word.startswith(rest) for word in _WORDS)
 
 
 def _fault(text: str) -> json.JSONDecodeError | None:

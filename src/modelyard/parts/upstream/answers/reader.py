@@ -18,7 +18,14 @@ from modelyard.parts.embeddings.fields import refused
 from modelyard.parts.upstream.answers.calls import CallReader, pieces_of
 from modelyard.parts.upstream.answers.chunk_texts_fast import ChunkTexts
 from modelyard.parts.upstream.answers.envelopes import enclosed
-from modelyard.parts.upstream.answers.logprobs import fitting, read_ids, read_logprobs, read_token_ids
+from modelyard.parts.upstream.answers.logprobs import (
+    Passed,
+    TokensOfText,
+    fitting,
+    read_ids,
+    read_logprobs,
+    read_token_ids,
+)
 from modelyard.parts.upstream.answers.reasons import read_reason
 from modelyard.parts.upstream.answers.usage import MAY_REPORT, UsageReader
 from modelyard.parts.upstream.answers.values import (
@@ -128,7 +135,7 @@ class AnswerReader:
         deltas = [delta for answer in answers for delta in self.take(answer)]
         for ended in self.end(finished=True):
             last = next((at for at in reversed(range(len(deltas))) if deltas[at].index == ended.index), None)
-            if last is None or deltas[last].finish_reason or ended.tool_call or ended.text or ended.reasoning:
+            if last is None or deltas[last].finish_reason or not ended.finish_reason:
                 deltas.append(ended)
             else:
                 deltas[last] = attrs.evolve(
@@ -213,11 +220,16 @@ class _ChoiceReader:
         self._stop_string: str | None = None
         self._calls = CallReader(index, [tool.name for tool in request.tools])
         self._content, self._reasoning = Halves(), Halves()
-        self._prompted = self._said_stop = False
+        self._held = TokensOfText()
+        self._prompted = self._said_stop = self._has_details = False
 
     @property
     def has_output(self) -> bool:
         """Whether the choice has anything."""
+        return self._has_passed or bool(self._held)
+
+    @property
+    def _has_passed(self) -> bool:
         return bool(self.size or self.shown or self._calls)
 
     @property
@@ -276,38 +288,59 @@ class _ChoiceReader:
         entries, ids = read_logprobs(choice.get("logprobs")), read_token_ids(choice)
         if again:  # some servers end a stream with the whole answer
             content, reasoning = _after(content, self._content_said), _after(reasoning, self._reasoning_said)
-            pieces, entries, ids = pieces[self._calls.number :], (), ()
+            pieces = pieces[self._calls.number :]
+            entries, ids = ((), ()) if self._has_details else (entries, ids)
             self._content.held = self._reasoning.held = ""
         reasoning, content = self._reasoning.take(reasoning), self._content.take(content)
         calls = self._calls.take(pieces, whole)
-        has_output, is_first = bool(content or calls or reasoning), not self.has_output
-        self._end(choice, has_output or not is_first)
-        prompt = self._prompt(choice, chunk)
+        self.said(size_of(content), False)
+        self.said(size_of(reasoning), True)
+        self._end(choice, bool(content or calls or reasoning) or self.has_output)
+        self._has_details = self._has_details or bool(entries or ids)
+        is_first = not self._has_passed
+        content, entries, ids = self._paired(content, entries, ids, bool(reasoning or calls))
         if self.reason is FinishReason.STOP and entries and not reasoning:
             entries = fitting(entries, content)
         if len(ids) == len(entries):
             entries = tuple(attrs.evolve(entry, id=token) for entry, token in zip(entries, ids, strict=True))
         elif entries and ids:
             entries, ids = (entries, ()) if self.request.logprobs else ((), ids)
-        written = size_of(content) + size_of(reasoning) + _written(calls)
-        self.said(size_of(content), False)
-        self.said(size_of(reasoning), True)
+        prompt, written = self._prompt(choice, chunk), size_of(content) + size_of(reasoning) + _written(calls)
         tokens = self._tokens(len(ids) or len(entries), written, counted if whole and not again else 0)
-        if has_output and is_first:
+        if is_first and (content or calls or reasoning):
             self._check_details(entries, ids)
         call = calls[0] if calls else None
         first = Delta(content, tokens, self.index, call, entries, ids, prompt, reasoning=reasoning)
-        deltas = [first] if has_output or tokens or prompt else []
+        deltas = [first] if content or calls or reasoning or tokens or prompt else []
         return deltas + [Delta(index=self.index, tool_call=call) for call in calls[1:]]
 
+    def _paired(
+        self, content: str, entries: tuple[TokenLogprob, ...], ids: tuple[int, ...], is_certain: bool
+    ) -> Passed:
+        """Return what can be passed on of these, and of what waited. Text waits for the details that were requested."""
+        if not (self.request.logprobs or self.request.return_token_ids):
+            return content, entries, ids
+        self._held.take(content, entries, ids)
+        if is_certain or (not self.request.logprobs and self._has_details):
+            return self._held.end()
+        return self._held.fitting()
+
     def rest(self) -> list[Delta]:
-        """Return what still waits for its other half, or for its name."""
+        """Return what still waits for its other half, for its name or for its details."""
         reasoning, content, calls = self._reasoning.end(), self._content.end(), self._calls.end()
-        deltas = [Delta(content, index=self.index, reasoning=reasoning)] if content or reasoning else []
+        is_first = not self._has_passed
+        held, entries, ids = self._held.end()
+        content = held + content
+        if self.reason is FinishReason.STOP:
+            entries = fitting(entries, content)
+        if is_first and (content or reasoning):
+            self._check_details(entries, ids)
+        found = Delta(content, 0, self.index, None, entries, ids, reasoning=reasoning)
+        deltas = [found] if content or reasoning or entries or ids else []
         deltas += [Delta(index=self.index, tool_call=call) for call in calls]
         if deltas:
             of_calls = 0 if self.shown else _written(calls)  # else they have come with their pieces
-            tokens = self.count(size_of(content + reasoning) + of_calls)
+            tokens = self._tokens(len(ids) or len(entries), size_of(content + reasoning) + of_calls, 0)
             deltas[0] = attrs.evolve(deltas[0], tokens=tokens)
         return deltas
 
