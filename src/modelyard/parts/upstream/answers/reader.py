@@ -16,6 +16,7 @@ from modelyard.errors import BackendError
 from modelyard.formats.json import dumps
 from modelyard.parts.embeddings.fields import refused
 from modelyard.parts.upstream.answers.calls import CallReader, pieces_of
+from modelyard.parts.upstream.answers.choices import ChoiceNumbers
 from modelyard.parts.upstream.answers.chunk_texts_fast import ChunkTexts
 from modelyard.parts.upstream.answers.envelopes import enclosed
 from modelyard.parts.upstream.answers.logprobs import (
@@ -33,7 +34,6 @@ from modelyard.parts.upstream.answers.values import (
     Halves,
     content_of,
     has_unread,
-    index_of,
     object_of,
     objects_of,
     reasoning_of,
@@ -64,7 +64,7 @@ class AnswerReader:
         self._noted: set[str] = set()
         self._choices = [_ChoiceReader(index, request, self._once) for index in range(request.n)]
         self._usage = UsageReader()
-        self._only: int | None = None
+        self._numbers = ChoiceNumbers(self._choices, self._once)
         self._texts = ChunkTexts(self._choices, request.logprobs or request.return_token_ids)
 
     @property
@@ -79,7 +79,9 @@ class AnswerReader:
 
     def take_texts(self, events: Sequence[bytes], start: int) -> list[Delta]:
         """Return the deltas of the events from `start` on that need not be parsed; the first other event ends them."""
-        return [] if self._usage.reported else self._texts.take_unparsed(events, start)
+        if self._usage.reported or not self._numbers.are_certain:
+            return []
+        return self._texts.take_unparsed(events, start)
 
     def take(self, chunk: Any, event: bytes = b"") -> list[Delta]:
         """Return the deltas of a chunk, or of a whole answer. `event` is what the chunk was parsed from.
@@ -87,15 +89,13 @@ class AnswerReader:
         Raises `AnswerBrokenOff`, and `BackendError` where token ids or log-probabilities were requested and do not
         come.
         """
-        if (text_only := self._texts.take(chunk, event)) is not None:
+        if self._numbers.are_certain and (text_only := self._texts.take(chunk, event)) is not None:
             return [text_only]
         data = object_of(chunk)
         self._usage.take(data)
         if "choices" not in data:
             return [delta for inner in enclosed(data, _TELLING) for delta in self.take(inner)]
-        choices = [(self._index(choice, at), choice) for at, choice in enumerate(objects_of(data.get("choices")))]
-        if 1 < len(choices) == len(self._choices) > len({index for index, _ in choices}):
-            choices = [(at, choice) for at, (_, choice) in enumerate(choices)]  # the indexes tell nothing apart
+        choices = self._numbers.numbered(objects_of(data.get("choices")), data)
         for index, choice in choices:
             self._usage.take_choice(index, choice)
         deltas: list[Delta] = []
@@ -167,16 +167,6 @@ class AnswerReader:
     def costs(self) -> bool:
         """Whether the server has reported any usage, or has shown some of the answer."""
         return self._usage.reported or any(choice.has_output for choice in self._choices)
-
-    def _index(self, choice: Mapping[str, Any], at: int) -> int:
-        """Return the number of a choice, or its place if it has none. Of one choice any number is right."""
-        index = index_of(choice.get("index"))
-        found = at if index is None else index
-        if len(self._choices) > 1:
-            return found
-        if self._only is None or found == 0:
-            self._only = 0 if self._choices[0].has_output else found
-        return 0 if found == self._only else found + 1
 
     def _once(self, what: str) -> None:
         if what not in self._noted:
