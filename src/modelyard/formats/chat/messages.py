@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
-from modelyard.domain.completion import ContentPart, Message, Role, Tool, ToolCall
+from modelyard.domain.completion import ContentPart, Message, NoCalls, Role, Tool, ToolCall
 from modelyard.errors import InvalidInput
 from modelyard.formats.chat.hints import Cacheable
 from modelyard.formats.chat.plain_fast import plain_messages
@@ -207,13 +207,14 @@ def _read_message(message: ChatMessage) -> Message:
     if isinstance(message, AssistantMessage):
         content = content or message.refusal or content
         reasoning = message.reasoning_content or message.reasoning or None
-        return Message(role, content, message.name, _read_calls(message.tool_calls or ()), reasoning=reasoning)
+        calls = () if message.tool_calls is None else _read_calls(message.tool_calls)
+        return Message(role, content, message.name, calls, reasoning=reasoning)
     answered = message.tool_call_id if isinstance(message, ToolMessage) else None
     return Message(role, content, message.name, tool_call_id=answered)
 
 
 def _read_calls(calls: tuple[MessageToolCall, ...]) -> tuple[ToolCall, ...]:
-    return tuple([ToolCall(call.id, call.function.name, call.function.arguments) for call in calls])
+    return tuple([ToolCall(call.id, call.function.name, call.function.arguments) for call in calls]) or NoCalls()
 
 
 def read_content(content: str | tuple[InputPart | RefusalPart, ...] | None) -> str | tuple[ContentPart, ...] | None:
