@@ -1,7 +1,7 @@
 """The turns of a conversation in the messages format, and the messages that they are."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import attrs
 
@@ -36,10 +36,11 @@ class NoCitations:
 class TextBlock(CacheableBlock):
     """A block of plain text."""
 
-    IGNORED: ClassVar[Mapping[str, str]] = {"citations": "where an earlier text was found, which models are not given"}
-
     type: Literal["text"]
     text: str
+    citations: tuple[Mapping[str, Any], ...] | None = attrs.field(
+        default=None, metadata=hint("where an earlier text was found, which models are not given")
+    )
 
 
 @attrs.frozen
