@@ -159,6 +159,7 @@ LIGATURE = "\ufdfa" * 200
 """A character of three bytes, of which some tokenizers make eighteen."""
 
 
+@pytest.mark.slow
 @given(REQUESTS, st.integers(1, 10_000))
 @example(CompletionRequest("m", (Message(Role.USER, LIGATURE),)), 1)
 @example(CompletionRequest("m", (), prompt=LIGATURE), 1)
