@@ -385,6 +385,8 @@ class Exchange(Attempts):
             for chunk in chunks:
                 self._failed(chunk)
         shown = self._shown(deltas) if deltas else ()
+        if not deltas and reader.has_output:  # which waits for more
+            self._heard()
         if (reader.complete and reader.counted) or event.endswith(_LAST_LINES):
             self._end()
         return shown
@@ -397,9 +399,13 @@ class Exchange(Attempts):
     def _shown(self, deltas: Sequence[Delta]) -> Sequence[Delta]:
         """Return the deltas without those that the caller does not get, and note that the answer has begun."""
         self._begun = True
+        self._heard()
+        return [shown for delta in deltas for shown in self._choices_of(delta)] if self._greedy else deltas
+
+    def _heard(self) -> None:
+        """Note that some of the answer has come."""
         if not self._done:
             self._limit, self._waited = self._timeouts.between_tokens, 0.0
-        return [shown for delta in deltas for shown in self._choices_of(delta)] if self._greedy else deltas
 
     def _document(self, reader: AnswerReader) -> Flow[None]:
         """Read an answer in one piece, as servers that do not stream give it to a streamed request too."""

@@ -166,7 +166,12 @@ class AnswerReader:
     @property
     def costs(self) -> bool:
         """Whether the server has reported any usage, or has shown some of the answer."""
-        return self._usage.reported or any(choice.has_output for choice in self._choices)
+        return self._usage.reported or self.has_output
+
+    @property
+    def has_output(self) -> bool:
+        """Whether the server has shown some of the answer."""
+        return any(choice.has_output for choice in self._choices)
 
     def _once(self, what: str) -> None:
         if what not in self._noted:
