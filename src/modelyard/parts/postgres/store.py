@@ -2,8 +2,8 @@
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from typing import Any, Literal, TypeVar, cast
 
 from modelyard import process_identity
@@ -16,13 +16,12 @@ from modelyard.stores.schema_changes import CHANGES
 from modelyard.stores.table_changes import SchemaChange
 
 try:
-    import psycopg
+    import psycopg  # noqa: F401
 except ImportError as error:
     raise MissingExtra("psycopg", "postgres") from error
 
 from modelyard.parts.postgres import months
 from modelyard.parts.postgres.connections import Connector, ReadPool
-from modelyard.parts.postgres.errors import to_store_error
 from modelyard.parts.postgres.notices import Notices
 from modelyard.parts.postgres.pages import Row
 from modelyard.parts.postgres.rows import plans_of
@@ -80,13 +79,17 @@ class PostgresStore:
         plans = self._plans
         connector = Connector(address, patience)
         commits, name = f'"{schema}"."{COMMITS}"', str(uuid.uuid4())
-        with connector.connect() as connection, _faults_of_the_server():
+
+        def settle(connection: Any) -> tuple[str, list[str]]:
             unchanged = open_schema(connection, schema, plans, changes)
             forget = f"DELETE FROM {commits} WHERE at < now() - interval '{_KEPT_DAYS} days'"  # noqa: S608
             connection.execute(forget)
-            connection.execute(f"INSERT INTO {commits} VALUES ($1, 0, now())", (name,))  # noqa: S608
-            self._server = connection.info.server_version
-            shown = [connection.execute(f"SHOW {name}").fetchone()[0] for name in ("fsync", "synchronous_commit")]
+            connection.execute(f"INSERT INTO {commits} VALUES ($1, 0, now()) ON CONFLICT DO NOTHING", (name,))  # noqa: S608
+            self._server: int = connection.info.server_version
+            settings = ("fsync", "synchronous_commit")
+            return unchanged, [connection.execute(f"SHOW {name}").fetchone()[0] for name in settings]
+
+        unchanged, shown = connector.patiently(settle, again=True)
         self.durability: str = durability if shown[0] == "on" else "process"
         level = "off" if durability == "process" else "on" if shown[1] == "off" else None
         with ExitStack() as opened:
@@ -203,17 +206,10 @@ def migrate(
     Servers of the older version refuse to write from then on, until they restart with the new one.
     Raises `StoreTooNew`, `StoreCorrupt`, `StoreBusy` or `StoreError`, and then changes nothing.
     """
-    with Connector(address, patience=_MIGRATION_PATIENCE).connect() as connection, _faults_of_the_server():
-        return migrate_schema(connection, schema, plans_of(records, schema), changes)
-
-
-@contextmanager
-def _faults_of_the_server() -> Iterator[None]:
-    """Convert what PostgreSQL refuses while a schema is opened or changed. Raises `StoreError`."""
-    try:
-        yield
-    except psycopg.Error as error:
-        raise to_store_error(error) from error
+    plans = plans_of(records, schema)
+    return Connector(address, patience=_MIGRATION_PATIENCE).patiently(
+        lambda connection: migrate_schema(connection, schema, plans, changes), again=False
+    )
 
 
 _conforms: type[Store] = PostgresStore
