@@ -22,8 +22,8 @@ _NOTHING = Decimal(0)
 @attrs.define(eq=False)
 class CompletionBooking:
     """Records a completion and settles what it has `reserved`; without an `entry` it only settles. `booked` is called
-    with the entry once it is committed. `keep` stores the answer in the same transaction. `charged` become the budgets
-    as they are then, and `warnings` those of which it is time to warn."""
+    with the entry once it is committed. `keep` stores the answer in the same transaction, which is durable then.
+    `charged` become the budgets as they are then, and `warnings` those of which it is time to warn."""
 
     runtime: Runtime
     id: str
@@ -58,7 +58,7 @@ class CompletionBooking:
 
     def commit(self, store: Store) -> None:
         """Record it in place, in a store that does not wait."""
-        store.transact(self.step, durable=False)
+        store.transact(self.step, self.keep is not None)
         self.on_committed()
 
     def after_answer(self, longest: Decimal) -> "AnsweredBooking":
@@ -78,15 +78,19 @@ class RecordUsage(Transact):
     """A transaction that records what was produced, and may run again. The booking learns when it is committed. A
     driver that has another transaction for its caller may leave the booking to that transaction."""
 
-    durable: bool = attrs.field(default=False, init=False)
     booking: CompletionBooking = attrs.field(kw_only=True)
+    durable: bool = attrs.field(init=False)
+
+    @durable.default
+    def _keeps_what_was_answered(self) -> bool:
+        return self.booking.keep is not None
 
     def perform(self, driver: Driver[Any]) -> None:
-        self.store.transact(self.step, durable=False)
+        self.store.transact(self.step, self.durable)
         self.booking.on_committed()
 
     async def aperform(self, driver: AsyncDriver[Any]) -> None:
-        await driver.wait(self.store.atransact(self.step, durable=False))
+        await driver.wait(self.store.atransact(self.step, self.durable))
         self.booking.on_committed()
 
 
@@ -188,7 +192,8 @@ def retry_bookings(runtime: Runtime) -> None:
     bookings = tuple(runtime.cache.bookings.values())
     if not bookings:
         return
-    runtime.store.transact(lambda tx: book_together(tx, bookings), durable=False)
+    durable = any(booking.alone is None for booking in bookings)
+    runtime.store.transact(lambda tx: book_together(tx, bookings), durable)
     for booking in bookings:
         booking.on_committed()
 
