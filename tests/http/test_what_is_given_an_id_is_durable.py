@@ -10,6 +10,7 @@ from http_client import client_of
 from modelyard import open_platform
 from modelyard.domain.schema import records_of
 from modelyard.part import standard_parts
+from modelyard.platform.runtime import Settings
 from modelyard.stores import MemoryStore
 from noting_store import NotingStore
 
@@ -36,6 +37,18 @@ def lost(store: NotingStore) -> set[str]:
     kept = {(type(record), getattr(record, "id", None)) for record in store.added[True]}  # a job is added again
     loose = [record for record in store.added[False] if (type(record), getattr(record, "id", None)) not in kept]
     return {type(record).__name__ for record in loose} - MAY_BE_LOST.keys()
+
+
+@pytest.mark.slow
+def test_a_host_that_bills_by_the_ledger_has_each_row_on_the_disk(
+    store: NotingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(durable_usage=True)
+    monkeypatch.setattr(
+        openapi_calls, "open_platform", lambda **options: open_platform(store=store, settings=settings, **options)
+    )
+    openapi_calls.record()
+    assert not {type(record).__name__ for record in store.added[False]} & {"LedgerEntry", "UsageTotal"}
 
 
 @pytest.mark.slow

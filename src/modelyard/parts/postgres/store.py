@@ -1,9 +1,11 @@
 """A store in one schema of a PostgreSQL database."""
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from typing import Any, Literal, TypeVar, cast
 
 from modelyard import process_identity
@@ -34,6 +36,11 @@ R = TypeVar("R")
 
 _MOST_READERS = 8
 _MIGRATION_PATIENCE = 60.0
+_DAY = 86_400.0
+_STRAY = (
+    "{} has records of a month, from {} on, since no process was there to give it a partition: they are removed row by"
+    " row and not at once"
+)
 _KEPT_DAYS = 7
 """Days after which the number of a writer's commits is forgotten, if it has not written since."""
 
@@ -77,7 +84,9 @@ class PostgresStore:
         self._closing = threading.Lock()
         self._schema, self._plans = schema, plans_of(records, schema)
         plans = self._plans
-        connector = Connector(address, patience)
+        connector = self._connector = Connector(address, patience)
+        self._first_strays = months.first_strays(plans.values(), schema)
+        self._months_due = time.monotonic() + _DAY
         commits, name = f'"{schema}"."{COMMITS}"', str(uuid.uuid4())
 
         def settle(connection: Any) -> tuple[str, list[str]]:
@@ -144,15 +153,24 @@ class PostgresStore:
             raise StoreError(f"no partition {month.name} of {cls.__name__}")
         self.transact(lambda tx: cast(PostgresTx, tx).change_tables(months.drop(self._schema, month)))
 
-    def check(self) -> Mapping[str, object]:
-        """Return engine, version, durability, and None as the warning."""
+    def add_months(self) -> None:
+        """Create the partitions of this month and of the next two, if that was not done for a day."""
         self._refuse_misuse()
-        self._readers.rows("SELECT 1")
+        if time.monotonic() < self._months_due:
+            return
+        add = partial(months.add_missing_parts, schema=self._schema, plans=self._plans.values())
+        self._connector.patiently(add, again=True)
+        self._months_due = time.monotonic() + _DAY
+
+    def check(self) -> Mapping[str, object]:
+        """Return engine, version, durability, and a warning if months are not kept apart."""
+        self._refuse_misuse()
+        strays = self._readers.rows(self._first_strays or "SELECT 1 WHERE false")
         return {
             "engine": "postgresql",
             "version": f"{self._server // 10000}.{self._server % 10000}",
             "durability": self.durability,
-            "warning": None,
+            "warning": "; ".join(_STRAY.format(*stray) for stray in strays) or None,
         }
 
     def sync(self) -> None:

@@ -22,8 +22,8 @@ _NOTHING = Decimal(0)
 @attrs.define(eq=False)
 class CompletionBooking:
     """Records a completion and settles what it has `reserved`; without an `entry` it only settles. `booked` is called
-    with the entry once it is committed. `keep` stores the answer in the same transaction, which is durable then.
-    `charged` become the budgets as they are then, and `warnings` those of which it is time to warn."""
+    with the entry once it is committed. `keep` stores the answer in the same transaction. `charged` become the budgets
+    as they are then, and `warnings` those of which it is time to warn."""
 
     runtime: Runtime
     id: str
@@ -51,6 +51,11 @@ class CompletionBooking:
     def alone(self) -> LedgerEntry | None:
         return self.entry if self.reserved is None and self.keep is None else None
 
+    @property
+    def durable(self) -> bool:
+        """Whether it is on the disk before anybody sees the answer."""
+        return self.keep is not None or self.runtime.settings.durable_usage
+
     def on_committed(self) -> None:
         """Forget it, and report it, once."""
         if self.runtime.cache.bookings.pop(self.id, None) is not None:
@@ -58,7 +63,7 @@ class CompletionBooking:
 
     def commit(self, store: Store) -> None:
         """Record it in place, in a store that does not wait."""
-        store.transact(self.step, self.keep is not None)
+        store.transact(self.step, self.durable)
         self.on_committed()
 
     def after_answer(self, longest: Decimal) -> "AnsweredBooking":
@@ -82,8 +87,8 @@ class RecordUsage(Transact):
     durable: bool = attrs.field(init=False)
 
     @durable.default
-    def _keeps_what_was_answered(self) -> bool:
-        return self.booking.keep is not None
+    def _as_its_booking(self) -> bool:
+        return self.booking.durable
 
     def perform(self, driver: Driver[Any]) -> None:
         self.store.transact(self.step, self.durable)
@@ -192,7 +197,7 @@ def retry_bookings(runtime: Runtime) -> None:
     bookings = tuple(runtime.cache.bookings.values())
     if not bookings:
         return
-    durable = any(booking.alone is None for booking in bookings)
+    durable = runtime.settings.durable_usage or any(booking.alone is None for booking in bookings)
     runtime.store.transact(lambda tx: book_together(tx, bookings), durable)
     for booking in bookings:
         booking.on_committed()
