@@ -6,13 +6,18 @@ from hashlib import md5
 from io import BytesIO
 from typing import Any
 
+import openai
 import pytest
 
 from batch_files import asking, uploaded
 from driven_runs import SETTINGS, Driven
-from modelyard import Platform
+from modelyard import Platform, open_platform
+from modelyard.domain.schema import records_of
+from modelyard.part import standard_parts
 from modelyard.parts.fine_tuning.service import FineTuningRequest
-from unsure_store import unsure_anywhere
+from modelyard.stores import MemoryStore
+from modelyard.testing import openai_client
+from unsure_store import UnsureStore, unsure_anywhere
 
 LINE = b'{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}\n'
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -74,3 +79,16 @@ SCENARIOS: dict[str, Callable[[Platform], Any]] = {
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_no_record_loses_its_files_whichever_commit_has_an_unknown_outcome(name: str) -> None:
     assert unsure_anywhere(SCENARIOS[name], SETTINGS) > 0
+
+
+def test_a_vendor_s_client_does_not_repeat_what_may_have_been_stored() -> None:
+    store = UnsureStore(MemoryStore(records_of(standard_parts())))
+    with open_platform(store=store) as platform, openai_client(platform, max_retries=3) as client:
+        files, store.unsure = {"file": ("f.jsonl", LINE), "purpose": "batch"}, True
+        with pytest.raises(openai.InternalServerError) as unknown:
+            client.files.create(**files)
+        assert (unknown.value.status_code, unknown.value.code) == (503, "outcome_unknown")
+        store.unsure = False
+        assert len(list(platform.files.list())) == 1
+        client.files.create(**files)
+        assert len(list(platform.files.list())) == 2

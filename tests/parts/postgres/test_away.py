@@ -44,7 +44,7 @@ def own_server(postgres: PostgresServer) -> Iterator[PostgresServer]:
 def test_all_come_back_by_themselves_after_a_server_that_was_away(own_server: PostgresServer, how: str) -> None:
     store = PostgresStore(own_server.create_database(), RECORDS, patience=IMPATIENT)
     settings = Settings(poll=0.02, lease=1.0)
-    with open_platform(store=store, artifacts="memory:", settings=settings) as platform:
+    with open_platform(store=store, artifacts="memory://", settings=settings) as platform:
         platform.usage.set_budget(100)
         client = client_of(platform)
         model = platform.models.create("m", base_model="tabular-mini")

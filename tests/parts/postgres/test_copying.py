@@ -141,14 +141,14 @@ def test_a_copy_that_was_not_completed_says_so_and_does_not_open(
         assert CliRunner().invoke(main, ["copy", source, target]).exit_code != 0
         for _ in range(2):
             with pytest.raises(StoreCorrupt, match="a copy that was not completed"):
-                open_platform(target, artifacts="memory:")
+                open_platform(target, artifacts="memory://")
         monkeypatch.setattr(copying, "_digest", digest)
         done = CliRunner().invoke(main, ["copy", source, target])
         assert done.exit_code == 0, done.output
         again = CliRunner().invoke(main, ["copy", source, target])
         assert again.exit_code == 1
         assert "has records already" in again.output
-        with open_platform(target, artifacts="memory:") as platform:
+        with open_platform(target, artifacts="memory://") as platform:
             assert sum(one.requests for one in platform.usage.total()) == requests
             platform.chat.complete(model="echo", messages="it is written to")
 

@@ -109,7 +109,7 @@ def test_what_cannot_be_kept_by_months_is_not_declared() -> None:
 def test_a_worker_adds_the_months_that_come_once_a_day(yard_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("modelyard.parts.postgres.store.time.monotonic", lambda: now[0])
-    with open_platform(yard_address, artifacts="memory:") as platform:
+    with open_platform(yard_address, artifacts="memory://") as platform:
         store, (add_months,) = platform._runtime.store, [do for do in platform.upkeep if do.func is PART.upkeep]
         monkeypatch.setattr(months, "_AHEAD", 5)
         add_months()
