@@ -9,7 +9,7 @@ from modelyard.asgi import asgi_app
 from modelyard.cli import uvicorn_server
 from modelyard.cli.logs import log_option, log_to_terminal
 from modelyard.cli.terminal import StoreName, named_factory, opened, printable_store, store_option, try_artifacts
-from modelyard.cli.working import executor_of
+from modelyard.cli.working import ending_with_workers, executor_of
 from modelyard.domain.identity import anonymous as anonymous_principal
 from modelyard.http.auth import is_loopback
 from modelyard.http.interface import Interface
@@ -93,4 +93,5 @@ def serve(
             dashboard=dashboard,
             anonymous=None if anonymous is None else anonymous_principal(anonymous),
         )
-        uvicorn_server.run(app, host, port)
+        with ending_with_workers(platform):
+            uvicorn_server.run(app, host, port)

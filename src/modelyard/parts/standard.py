@@ -38,7 +38,7 @@ STANDARD: Sequence[Part] = (
     _standard("torch", "engine"),
     _standard("upstream"),
     _standard("scripted"),
-    _standard("postgres"),
+    _standard("postgres", "upkeep"),
     _standard("objects"),
     _standard("clusters"),
     _standard("contracts"),

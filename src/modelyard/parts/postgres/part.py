@@ -8,6 +8,7 @@ from modelyard.part import Part, StoreAddress
 if TYPE_CHECKING:
     from modelyard.domain.record import Record
     from modelyard.parts.postgres.store import PostgresStore
+    from modelyard.platform.runtime import Runtime
     from modelyard.stores.table_changes import SchemaChange
 
 
@@ -28,6 +29,12 @@ def _migrate(address: str, records: "Sequence[Record]", changes: "Sequence[Schem
     return migrate(address, records, changes=changes)
 
 
+def _upkeep(runtime: "Runtime") -> None:
+    add_months = getattr(runtime.store, "add_months", None)
+    if add_months is not None:
+        add_months()
+
+
 _DATABASE = StoreAddress("postgresql://host/database", _open, _migrate)
 
-PART = Part("postgres", stores={"postgresql": _DATABASE, "postgres": _DATABASE})
+PART = Part("postgres", stores={"postgresql": _DATABASE, "postgres": _DATABASE}, upkeep=_upkeep)

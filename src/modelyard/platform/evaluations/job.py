@@ -228,7 +228,7 @@ class _Attempt:
     def flush_usage(self) -> None:
         """Record the usage of rows that are not stored, yet or ever. Recorded again with its row, it counts once."""
         if usage := tuple(self.pending_usage):
-            self.runtime.store.transact(lambda tx: book_together(tx, usage), durable=False)
+            self.runtime.store.transact(lambda tx: book_together(tx, usage), self.runtime.settings.durable_usage)
             self._recorded(usage)
 
     def _recorded(self, usage: tuple[CompletionBooking, ...]) -> None:

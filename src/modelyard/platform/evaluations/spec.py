@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
 from difflib import get_close_matches
 from typing import Any, TypedDict, TypeVar
 
@@ -27,6 +26,7 @@ from modelyard.domain.models import Checkpoint, Model
 from modelyard.domain.worker import Resources, check_resources
 from modelyard.errors import InvalidInput, NotFound, Problem
 from modelyard.formats.json import as_json
+from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.chat.request import GenerationOptions
 from modelyard.platform.evaluations.model_under_test import CompletionModel
 from modelyard.platform.evaluations.objects import Objects
@@ -129,12 +129,10 @@ class RunSpec:
             enqueue(tx, job, self.runtime.settings.max_queued_jobs)
 
     def store(self, step: Callable[[Tx], T]) -> T:
-        with ExitStack() as undone:
-            if "artifact" in self.job.spec:
-                undone.callback(self.runtime.artifacts.remove, self.job.spec["artifact"])
-            kept = self.runtime.store.transact(step)
-            undone.pop_all()
-        return kept
+        if "artifact" not in self.job.spec:
+            return self.runtime.store.transact(step)
+        with remove_unless_recorded(self.runtime.artifacts, self.job.spec["artifact"]):
+            return self.runtime.store.transact(step)
 
 
 # ---- a run ---------------------------------------------------------------------------------------------------------
