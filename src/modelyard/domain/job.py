@@ -50,12 +50,14 @@ def check_transition(now: JobStatus, then: JobStatus) -> None:
 
 class QueueState(StrEnum):
     """The state of a job in the queue: jobs of one lane run in order, so only a lane's first is ready. A paused job is
-    in no lane: the jobs after it continue, and when it is resumed it is queued again."""
+    in no lane: the jobs after it continue, and when it is resumed it is queued again. One that is held back keeps its
+    place in its lane, and is ready again after a pause."""
 
     WAITING = "waiting"
     READY = "ready"
     CLAIMED = "claimed"
     PAUSED = "paused"
+    HELD_BACK = "held_back"
     DONE = "done"
 
 
@@ -87,7 +89,9 @@ class Job:
     the saved state to resume from, at step `resume_step`. `handle` names what runs the job outside of its worker's
     process, if anything does (`protocols.Executor`). Everything that changes with every write of its worker is in its
     `JobProgress`. A job that is queued and claimed waits for room in its worker's executor. `base_model` is the one
-    that its worker must have, "" if any worker will do. `accelerators` and GiB of `memory` are for this job only."""
+    that its worker must have, "" if any worker will do. `accelerators` and GiB of `memory` are for this job only.
+    `held_back` is why it could not run, until it is claimed again, no earlier than `not_before`; `refusals` counts how
+    often no place was found for it."""
 
     id: str
     kind: str
@@ -111,6 +115,9 @@ class Job:
     base_model: str = ""
     accelerators: int = 0
     memory: int = 0
+    held_back: str = ""
+    not_before: datetime | None = None
+    refusals: int = 0
     seq: int = sequence_field()
 
     @property

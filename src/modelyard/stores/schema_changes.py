@@ -5,6 +5,7 @@ until they restart; no change rewrites what a column means.
 """
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 from modelyard.domain.completion import StoredCompletion
 from modelyard.domain.evaluation.run import Score
@@ -66,6 +67,14 @@ CORE: tuple[SchemaChange, ...] = (
         ],
     ),
     SchemaChange("0033_paused_jobs", [AddColumn(JobProgress, "paused_by", str, "")]),
+    SchemaChange(
+        "0038_jobs_held_back",
+        [
+            AddColumn(Job, "held_back", str, ""),
+            AddColumn(Job, "not_before", datetime),
+            AddColumn(Job, "refusals", int, 0),
+        ],
+    ),
 )
 """Every change of the core since the stores share them, oldest first."""
 

@@ -112,13 +112,18 @@ def _losses(meters: Meters) -> Iterator[MetricFamily]:
 
 def _queue(runtime: Runtime, snapshot: Snapshot) -> list[MetricFamily]:
     jobs = [({"status": status.value}, snapshot.count(Job, "by_state", status)) for status in JobStatus]
-    waiting = QueueState.READY, QueueState.WAITING
+    waiting = QueueState.READY, QueueState.HELD_BACK, QueueState.WAITING
     depth = [({"place": place.value}, snapshot.count(Job, "by_place", place)) for place in waiting]
     first = [job.created_at for place in waiting for job in snapshot.page(Job, "by_place", place, limit=1)]
     age = max((runtime.clock.now() - min(first)).total_seconds(), 0.0) if first else 0.0
     return [
         MetricFamily("modelyard_jobs", "gauge", "Jobs, by status.", jobs),
-        MetricFamily("modelyard_queue_jobs", "gauge", "Queued jobs: ready, or waiting for their turn.", depth),
+        MetricFamily(
+            "modelyard_queue_jobs",
+            "gauge",
+            "Queued jobs: ready, held back after no place was found, or waiting for their turn.",
+            depth,
+        ),
         _gauge("queue_oldest_seconds", "How long the oldest queued job has waited.", age),
         _gauge("workers", "Workers that are alive.", len(live_workers(runtime, snapshot))),
     ]

@@ -123,6 +123,8 @@ def claim(tx: Tx, claimant: Claimant, now: datetime, job: Job | None) -> tuple[J
         status=JobStatus.RUNNING,
         place=QueueState.CLAIMED,
         handle="",
+        held_back="",
+        not_before=None,
         attempts=job.attempts + 1,
         started_at=job.started_at or time,
     )

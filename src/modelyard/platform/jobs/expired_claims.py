@@ -1,14 +1,15 @@
-"""Claims of dead workers: they are found by looking again and again at the jobs of others, a page at a time."""
+"""Claims of dead workers, and jobs that are held back no longer: they are found by looking again and again, a page at a
+time."""
 
 from collections.abc import Callable, Collection
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 
 from modelyard.domain.events import LeaseTaken
-from modelyard.domain.job import Claim, Job, JobProgress, JobStatus
+from modelyard.domain.job import Claim, Job, JobProgress, JobStatus, QueueState
 from modelyard.platform.jobs.claims import claim_of
 from modelyard.platform.jobs.job_type import JobTypes
-from modelyard.platform.jobs.queue import WorkerLoss, announce, crash, requeue
+from modelyard.platform.jobs.queue import WorkerLoss, announce, crash, release, requeue
 from modelyard.platform.listing import Cursor
 from modelyard.platform.paging import cursor_at, get_or_none
 from modelyard.platform.runtime import Runtime
@@ -17,6 +18,7 @@ from modelyard.protocols import Tx
 
 PAGE = 100
 JOBS = "jobs"
+HELD_BACK = "jobs held back"
 LEASES_TO_REMEMBER = 100
 """For how many leases a job that was not looked at is remembered: longer than it takes to look at all."""
 
@@ -27,6 +29,7 @@ class ExpiredClaims:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self._after: Cursor | None = None
+        self._after_held: Cursor | None = None
 
     def reclaim(self, mine: Collection[Claim], take_over: Callable[[JobProgress], bool]) -> None:
         """Look at the next page of claimed jobs; return those of dead workers to the queue, unless they are taken
@@ -40,6 +43,20 @@ class ExpiredClaims:
                 continue
             if not take_over(progress):
                 self.take(progress)
+
+    def release_due(self) -> None:
+        """Let jobs be claimed whose pause is over: by the wall clock, or because a lease has passed, if that clock was
+        set back. No pause is longer."""
+        page = self.runtime.store.read(
+            lambda snapshot: snapshot.page(Job, "by_place", QueueState.HELD_BACK, after=self._after_held, limit=PAGE)
+        )
+        self._after_held = cursor_at(Job, "by_place", page[-1]) if len(page) == PAGE else None
+        now, lease, time = self.runtime.clock.now(), self.runtime.settings.lease, self.runtime.clock.monotonic()
+        seen = {job.id: job.attempts for job in page}
+        still = self.runtime.liveness.idle_seconds(HELD_BACK, seen, time, LEASES_TO_REMEMBER * lease)
+        due = [job for job in page if job.not_before is None or job.not_before <= now or still[job.id] >= lease]
+        for job in due:
+            self.runtime.store.transact(partial(release, seen=job))
 
     def _next_page(self) -> list[JobProgress]:
         page = self.runtime.store.read(

@@ -113,6 +113,10 @@ class ProcessMonitor:
             if isinstance(state, Ended):
                 watch.ended = watch.ended or state
                 self._settle(watch, watch.ended)
+            elif isinstance(state, Waiting) and state.fault and watch.claimed is not None:
+                self.executor.cancel(watch.handle)
+                self._runner.refuse(watch.claimed, state.fault)
+                self._forget(watch)
             else:
                 self._note_waiting(watch, isinstance(state, Waiting))
                 if self._must_go(watch):
@@ -156,6 +160,8 @@ class ProcessMonitor:
         loss = None if ended is None else self._loss(ended, watch)
         job = self.runtime.store.transact(lambda tx: end_attempt(tx, types, watch.attempt, event_id, now, most, loss))
         self._forget(watch)
+        if job is None and self.runtime.store.read(partial(_is_held_back, job_id=watch.attempt.id)):
+            self._runner.doubts_artifacts = True
         if job is not None:
             log.warning("job %s was given back by its worker: %s", job.id, loss.reason if loss else "the worker stops")
             announce(self.runtime, job)
@@ -189,6 +195,11 @@ class ProcessMonitor:
             except StoreError:
                 log.warning("job %s could not be given back", watch.attempt.id, exc_info=True)
                 self._forget(watch)
+
+
+def _is_held_back(snapshot: Snapshot, job_id: str) -> bool:
+    job = get_or_none(snapshot, Job, job_id)
+    return job is not None and job.place is QueueState.HELD_BACK
 
 
 def _seen(snapshot: Snapshot, job_id: str) -> tuple[Job | None, JobProgress | None]:

@@ -9,11 +9,12 @@ from functools import partial
 import attrs
 
 from modelyard.clock import backoff
-from modelyard.domain.job import JOB, Claim, Job, JobProgress, Needs, QueueState
+from modelyard.domain.job import JOB, Claim, Gain, Job, JobProgress, Needs, QueueState
 from modelyard.domain.record import truncate_for_storage
 from modelyard.domain.worker import Capacity
 from modelyard.errors import (
     ArtifactMissing,
+    ArtifactsUnavailable,
     LeaseLost,
     ModelyardError,
     RecordConflict,
@@ -39,7 +40,7 @@ from modelyard.platform.jobs.claims import (
 )
 from modelyard.platform.jobs.expired_claims import ExpiredClaims
 from modelyard.platform.jobs.job_type import JobTypes
-from modelyard.platform.jobs.queue import WorkerLoss, announce, crash, fail, requeue, requeue_after_fault
+from modelyard.platform.jobs.queue import WorkerLoss, announce, crash, fail, hold_back, requeue, requeue_after_fault
 from modelyard.platform.periodic import Periodic
 from modelyard.platform.runtime import Runtime
 from modelyard.process_identity import process_here
@@ -79,6 +80,7 @@ class Runner:
         self._claimed: dict[Claim, ClaimedJob] = {}
         self._unsettled: dict[Claim, End] = {}
         self._faults, self._paused_until = 0, 0.0
+        self.doubts_artifacts = False
         self.ready: ReadyNeeds = ReadyNeeds(runtime)
         self._expired: ExpiredClaims | None = None
         self._lock = threading.Lock()
@@ -102,8 +104,9 @@ class Runner:
 
     def claim(self, lane: str | None = None, suspects: bool = True) -> ClaimedJob | None:
         """Claim the oldest ready job that it can run, of one lane or of all; None when there is none. Nor is there one
-        for a while after a fault of the store, or if the oldest is a suspect and `suspects` false."""
-        if self.pause() > 0:
+        for a while after a fault of the store, while artifacts cannot be had, or if the oldest is a suspect and
+        `suspects` false."""
+        if self.pause() > 0 or (self.doubts_artifacts and self._artifacts_fault()):
             return None
         if lane is not None:
             return self._claim(self._first_of(lane), suspects)
@@ -159,7 +162,8 @@ class Runner:
         try:
             with closing(self._job_types[claimed.job.kind].run(claimed)) as items:
                 for item in items:
-                    self.recovered()
+                    if claimed.progress.gain is Gain.NEW:
+                        self.recovered()
                     yield item
                     if claimed.leaving or stop():
                         claimed.finishes_rows = self._interrupted is requeue and not claimed.progress.cancelled_by
@@ -174,7 +178,7 @@ class Runner:
         except Exception as error:  # noqa: BLE001 - any error of a job's work fails the job, not the worker
             message = sentence(error)
             if _passes(error):
-                self._pause(claimed, message)
+                self._pause(claimed, message, isinstance(error, ArtifactsUnavailable))
                 return
             unforeseen = not isinstance(error, ModelyardError)
             log.info("job %s failed: %s", claimed.job.id, message, exc_info=unforeseen)
@@ -187,7 +191,7 @@ class Runner:
         return self._paused_until - self.runtime.clock.monotonic()
 
     def rest(self) -> float:
-        seconds = backoff(self._faults, first=self.runtime.settings.poll, longest=self.runtime.settings.lease)
+        seconds = self.pause_of(self._faults)
         self._faults += 1
         self._paused_until = self.runtime.clock.monotonic() + seconds
         return seconds
@@ -195,16 +199,40 @@ class Runner:
     def recovered(self) -> None:
         self._faults = 0
 
-    def _pause(self, claimed: ClaimedJob, message: str) -> None:
-        seconds = self.rest()
+    def _pause(self, claimed: ClaimedJob, message: str, unavailable: bool) -> None:
+        """Put a job back after a fault of the store. While the artifacts cannot be had, nothing is charged to it."""
+        seconds, end = self.rest(), partial(requeue_after_fault, reason=message)
         log.warning("job %s goes back into the queue; claims pause for %g s: %s", claimed.job.id, seconds, message)
-        self._settle(
-            claimed, lambda tx, types, job, event_id, now: requeue_after_fault(tx, types, job, event_id, now, message)
-        )
+        if self._artifacts_fault() or unavailable:
+            self.doubts_artifacts = True
+            end = partial(hold_back, reason=message, seconds=self.pause_of(claimed.job.attempts - 1))
+        self._settle(claimed, end)
 
-    def give_back(self, claimed: ClaimedJob) -> None:
-        self._settle(claimed, requeue)
+    def _artifacts_fault(self) -> bool:
+        """Return whether artifacts cannot be written or read now. If so, claims pause, longer each time."""
+        try:
+            self.runtime.artifacts.check()
+        except StoreError as fault:
+            self.doubts_artifacts = True
+            if self.pause() <= 0:
+                log.warning("claims pause for %g s: %s", self.rest(), fault)
+            return True
+        self.doubts_artifacts = False
+        return False
+
+    def pause_of(self, attempt: int) -> float:
+        """Return the seconds to wait after the failed attempt of this number, from 0."""
+        return backoff(attempt, first=self.runtime.settings.poll, longest=self.runtime.settings.lease)
+
+    def give_back(self, claimed: ClaimedJob, end: End = requeue) -> None:
+        self._settle(claimed, end)
         self.drop(claimed)
+
+    def refuse(self, claimed: ClaimedJob, reason: str) -> None:
+        """Hold back a job for which there is no place, longer each time; the others are claimed."""
+        reason, seconds = truncate_for_storage(reason), self.pause_of(claimed.job.refusals)
+        log.warning("job %s is held back for %g s: %s", claimed.job.id, seconds, reason)
+        self.give_back(claimed, partial(hold_back, reason=reason, seconds=seconds, refused=True))
 
     def drop(self, claimed: ClaimedJob) -> None:
         with self._lock:
@@ -283,6 +311,7 @@ class Runner:
     def reclaim_expired(self, take_over: Callable[[JobProgress], bool] = lambda _: False) -> None:
         if self._expired is None:
             self._expired = ExpiredClaims(self.runtime)
+        self._expired.release_due()
         self._expired.reclaim({claimed.claim for claimed in self.claimed_jobs}, take_over)
 
 
