@@ -91,7 +91,8 @@ class Job:
     `JobProgress`. A job that is queued and claimed waits for room in its worker's executor. `base_model` is the one
     that its worker must have, "" if any worker will do. `accelerators` and GiB of `memory` are for this job only.
     `held_back` is why it could not run, until it is claimed again, no earlier than `not_before`; `refusals` counts how
-    often no place was found for it."""
+    often no place was found for it. Of the ready jobs of an entity that with the lowest `rank` is first, and of equals
+    the oldest."""
 
     id: str
     kind: str
@@ -118,6 +119,7 @@ class Job:
     held_back: str = ""
     not_before: datetime | None = None
     refusals: int = 0
+    rank: int = 0
     seq: int = sequence_field()
 
     @property
@@ -256,7 +258,28 @@ class SupersededEvent:
     created_at: datetime
 
 
+class TenantState(StrEnum):
+    """Whether an entity has jobs that may be claimed: maybe, none, or none before one of its running jobs ends."""
+
+    WAITING = "waiting"
+    IDLE = "idle"
+    LIMITED = "limited"
+
+
+@attrs.frozen
+class Tenant:
+    """The share of an entity in the workers. `turn` is what it was given so far, each job divided by its `weight`: of
+    those that wait, the lowest is next. `limits` are how many of its jobs may run at a time, by kind; "" for all."""
+
+    entity: str
+    turn: int = 0
+    state: TenantState = TenantState.IDLE
+    weight: int = 1
+    limits: Mapping[str, int] = attrs.field(converter=frozen_mapping, factory=dict)
+
+
 JOB = "job"
+TENANT = "tenant"
 
 HELD_OUT = "validation"
 """The member of a training job's spec that names the file of its held-out rows, which belongs to the job."""
@@ -277,8 +300,8 @@ RECORDS = (
         indexes={
             "all": Index(()),
             "by_place": Index(("place",)),
-            "needs": Index(("place",), ("kind", "base_model", "accelerators", "memory")),
-            "by_needs": Index(("place", "kind", "base_model", "accelerators", "memory")),
+            "needs": Index(("place", "entity"), ("kind", "base_model", "accelerators", "memory", "rank")),
+            "by_needs": Index(("place", "entity", "kind", "base_model", "accelerators", "memory"), ("rank",)),
             "by_lane": Index(("lane", "place")),
             "of_lane": Index(("lane",)),
             "by_entity": Index(("entity",)),
@@ -290,6 +313,17 @@ RECORDS = (
         sequence="seq",
         domain=(JOB, "id"),
         artifacts=files_of,
+    ),
+    Record(
+        Tenant,
+        "tenants",
+        ("entity",),
+        indexes={
+            "by_turn": Index(("state",), ("turn",)),
+            "all": Index((), ("turn",)),
+            "by_entity": Index(("entity",)),
+        },
+        domain=(TENANT, "entity"),
     ),
     Record(
         JobProgress,

@@ -90,20 +90,36 @@ MOST = 100_000
 class Resources(TypedDict, total=False):
     accelerators: int
     memory: int
+    priority: int
 
 
-def check_resources(needs: Mapping[str, Any]) -> Resources:
-    known = Resources.__annotations__
+class JobNeeds(TypedDict, total=False):
+    """The same as fields of a job."""
+
+    accelerators: int
+    memory: int
+    rank: int
+
+
+PRIORITIES = 1000
+
+
+def check_resources(needs: Mapping[str, Any]) -> JobNeeds:
+    """Return the fields of a job with these needs. The higher its `priority`, the earlier it runs of its entity's."""
+    known = {"accelerators": (0, MOST), "memory": (0, MOST), "priority": (-PRIORITIES, PRIORITIES)}
     if not isinstance(needs, Mapping):
         raise InvalidInput.at("needs", msg=f"must be a mapping with {' and '.join(known)}")
     problems = [
-        Problem(("needs", name), f"must be a whole number from 0 to {MOST}" if name in known else "is not known")
+        Problem(("needs", name), "must be a whole number from {} to {}".format(*known.get(name, ())))
+        if name in known
+        else Problem(("needs", name), "is not known")
         for name, amount in needs.items()
-        if name not in known or type(amount) is not int or not 0 <= amount <= MOST
+        if name not in known or type(amount) is not int or not known[name][0] <= amount <= known[name][1]
     ]
     if problems:
         raise InvalidInput(problems)
-    return Resources(accelerators=needs.get("accelerators", 0), memory=needs.get("memory", 0))
+    accelerators, memory, priority = (needs.get(name, 0) for name in known)
+    return JobNeeds(accelerators=accelerators, memory=memory, rank=-priority)
 
 
 @attrs.frozen

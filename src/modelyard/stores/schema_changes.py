@@ -10,7 +10,7 @@ from datetime import datetime
 from modelyard.domain.completion import StoredCompletion
 from modelyard.domain.evaluation.run import Score
 from modelyard.domain.identity import AnsweredRequest, ApiKey, BrowserSession
-from modelyard.domain.job import Job, JobEvent, JobProgress
+from modelyard.domain.job import Job, JobEvent, JobProgress, Tenant
 from modelyard.domain.usage import Budget, LedgerEntry
 from modelyard.domain.worker import WorkerProcess, WorkerRecord
 from modelyard.lazy import deferred
@@ -73,6 +73,17 @@ CORE: tuple[SchemaChange, ...] = (
             AddColumn(Job, "held_back", str, ""),
             AddColumn(Job, "not_before", datetime),
             AddColumn(Job, "refusals", int, 0),
+        ],
+    ),
+    SchemaChange(
+        "0039_shares_of_entities",
+        [
+            AddTable(Tenant),
+            AddColumn(Job, "rank", int, 0),
+            DropIndex(Job, "by_needs"),
+            AddIndex(
+                Job, "by_needs", ["place", "entity", "kind", "base_model", "accelerators", "memory", "rank", "seq"]
+            ),
         ],
     ),
 )

@@ -109,7 +109,7 @@ class SlurmJobs:
             notice = int(min(NOTICE, limit / 4))
         if limit < max(SHORTEST, notice + EARLY):
             raise ClusterError(
-                f"the time limit of {limit:g} s is too short: Slurm may ask a job to stop {notice + EARLY} s before it; "
+                f"the time limit of {limit:g} s is too short: slurm may ask a job to stop {notice + EARLY} s before; "
                 f"give jobs at least {max(SHORTEST, notice + EARLY)} s, by the partition or by --time"
             )
         return f"--signal=B:TERM@{notice}"

@@ -6,15 +6,16 @@ from datetime import datetime
 from functools import cache, partial
 
 from modelyard.domain.events import LeaseTaken
-from modelyard.domain.job import Claim, Job, JobProgress, JobStatus, QueueState
+from modelyard.domain.job import Claim, Job, JobProgress, JobStatus, QueueState, Tenant
 from modelyard.platform.jobs.claims import claim_of
 from modelyard.platform.jobs.job_type import JobTypes
 from modelyard.platform.jobs.queue import WorkerLoss, announce, crash, release, requeue
+from modelyard.platform.jobs.shares import ready
 from modelyard.platform.listing import Cursor
 from modelyard.platform.paging import cursor_at, get_or_none
 from modelyard.platform.runtime import Runtime
 from modelyard.process_identity import died_here
-from modelyard.protocols import Tx
+from modelyard.protocols import Snapshot, Tx
 
 PAGE = 100
 JOBS = "jobs"
@@ -58,6 +59,9 @@ class ExpiredClaims:
         for job in due:
             self.runtime.store.transact(partial(release, seen=job))
 
+        for job in self.runtime.store.read(_without_share):
+            self.runtime.store.transact(partial(ready, job=job))
+
     def _next_page(self) -> list[JobProgress]:
         page = self.runtime.store.read(
             lambda snapshot: snapshot.page(JobProgress, "by_held", True, after=self._after, limit=PAGE)
@@ -75,6 +79,12 @@ class ExpiredClaims:
             self.runtime.observe(LeaseTaken(job.id, seen.worker_id))
             announce(self.runtime, job)
         return job
+
+
+def _without_share(snapshot: Snapshot) -> list[Job]:
+    """Return the oldest ready job if its entity has no share yet: it is from before entities had one."""
+    oldest = snapshot.page(Job, "by_place", QueueState.READY, limit=1)
+    return [job for job in oldest if get_or_none(snapshot, Tenant, job.entity) is None]
 
 
 def expire(tx: Tx, types: JobTypes, seen: JobProgress, event_id: str, now: datetime, max_crashes: int) -> Job | None:

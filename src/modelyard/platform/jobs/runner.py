@@ -9,7 +9,7 @@ from functools import partial
 import attrs
 
 from modelyard.clock import backoff
-from modelyard.domain.job import JOB, Claim, Gain, Job, JobProgress, Needs, QueueState
+from modelyard.domain.job import JOB, TENANT, Claim, Gain, Job, JobProgress, Needs, QueueState, Tenant, TenantState
 from modelyard.domain.record import truncate_for_storage
 from modelyard.domain.worker import Capacity
 from modelyard.errors import (
@@ -30,23 +30,26 @@ from modelyard.platform.jobs.attempts import adopt
 from modelyard.platform.jobs.claims import (
     Claimant,
     ClaimedJob,
-    ReadyNeeds,
     claim,
     claim_of,
     heartbeat,
     ready_in_lane,
     require_claim,
-    take_ready,
 )
 from modelyard.platform.jobs.expired_claims import ExpiredClaims
 from modelyard.platform.jobs.job_type import JobTypes
 from modelyard.platform.jobs.queue import WorkerLoss, announce, crash, fail, hold_back, requeue, requeue_after_fault
+from modelyard.platform.jobs.shares import allowed_needs, floor, take_turn
+from modelyard.platform.listing import Cursor
+from modelyard.platform.paging import cursor_at
 from modelyard.platform.periodic import Periodic
 from modelyard.platform.runtime import Runtime
 from modelyard.process_identity import process_here
-from modelyard.protocols import DomainStep, Tx
+from modelyard.protocols import Domain, DomainStep, Snapshot, Tx
 
 BEATS_PER_LEASE = 3
+TENANTS = 50
+"""How many entities that wait are read at once."""
 
 End = Callable[[Tx, JobTypes, Job, str, datetime], Job]
 
@@ -81,7 +84,6 @@ class Runner:
         self._unsettled: dict[Claim, End] = {}
         self._faults, self._paused_until = 0, 0.0
         self.doubts_artifacts = False
-        self.ready: ReadyNeeds = ReadyNeeds(runtime)
         self._expired: ExpiredClaims | None = None
         self._lock = threading.Lock()
 
@@ -103,30 +105,59 @@ class Runner:
         return left.gives(needs) and self.can_run(needs)
 
     def claim(self, lane: str | None = None, suspects: bool = True) -> ClaimedJob | None:
-        """Claim the oldest ready job that it can run, of one lane or of all; None when there is none. Nor is there one
+        """Claim a ready job that it can run, the first of one lane or of all; None when there is none. Nor is there one
         for a while after a fault of the store, while artifacts cannot be had, or if the oldest is a suspect and
         `suspects` false."""
         if self.pause() > 0 or (self.doubts_artifacts and self._artifacts_fault()):
             return None
         if lane is not None:
             return self._claim(self._first_of(lane), suspects)
-        found = self._claim(self._oldest(self.ready.known), suspects)
-        return found or self._claim(self._oldest(self.ready.look_up()), suspects)
+        for _ in range(TENANTS):
+            chosen = self.runtime.store.read(self._next_tenant)
+            if chosen is None:
+                return None
+            entity, able, earliest = chosen
+            take = partial(take_turn, entity=entity, able=able, earliest=earliest)
+            found = self._claim(take, suspects, [(TENANT, entity)])
+            if found or able:
+                return found
+        return None
 
-    def _claim(self, find: Callable[[Tx], Job | None] | None, suspects: bool) -> ClaimedJob | None:
+    def _claim(
+        self, find: Callable[[Tx], Job | None] | None, suspects: bool, domains: Sequence[Domain] = ()
+    ) -> ClaimedJob | None:
         if find is None:
             return None
         claimant, now = attrs.evolve(self.claimant, suspects=suspects), self.runtime.clock.now()
-        found = self.runtime.store.transact(DomainStep(lambda tx: claim(tx, claimant, now, find(tx)), ()))
+        found = self.runtime.store.transact(DomainStep(lambda tx: claim(tx, claimant, now, find(tx)), domains))
         if found is None:
             return None
         claimed = self.track(*found)
         announce(self.runtime, claimed.job)
         return claimed
 
-    def _oldest(self, ready: Sequence[Needs]) -> Callable[[Tx], Job | None] | None:
-        able = [needs for needs in ready if self._can_run_now(needs)]
-        return (lambda tx: take_ready(tx, able)) if able else None
+    def _next_tenant(self, snapshot: Snapshot) -> tuple[str, Sequence[Needs], int] | None:
+        """Return the next entity that waits with needs that this runner can meet now, those, and the earliest turn; or
+        one that waits for nothing, as `take_turn` is to note."""
+        after: Cursor | None = None
+        while page := snapshot.page(Tenant, "by_turn", TenantState.WAITING, after=after, limit=TENANTS):
+            for tenant in page:
+                needs = allowed_needs(snapshot, tenant)
+                able = [one for one in needs if self._can_run_now(one)]
+                if able or not needs:
+                    return tenant.entity, able, floor(snapshot)
+            after = cursor_at(Tenant, "by_turn", page[-1])
+        return None
+
+    def ready_needs(self) -> Sequence[Needs]:
+        """Return what the ready jobs need of the entities that are next."""
+        return self.runtime.store.read(
+            lambda snapshot: [
+                needs
+                for tenant in snapshot.page(Tenant, "by_turn", TenantState.WAITING, limit=TENANTS)
+                for needs in allowed_needs(snapshot, tenant)
+            ]
+        )
 
     def _first_of(self, lane: str) -> Callable[[Tx], Job | None] | None:
         ready = self.runtime.store.read(lambda snapshot: ready_in_lane(snapshot, lane))

@@ -5,7 +5,9 @@ from datetime import datetime
 import attrs
 
 from modelyard.domain.job import Job, JobProgress, JobStatus, QueueState, check_transition
-from modelyard.platform.jobs.queue import READY, first_in_lane
+from modelyard.platform.jobs.queue import first_in_lane
+from modelyard.platform.jobs.shares import freed
+from modelyard.platform.jobs.shares import ready as announce_ready
 from modelyard.protocols import Snapshot, Tx
 
 
@@ -27,7 +29,7 @@ def unpark(tx: Tx, job: Job) -> None:
     if job.place is QueueState.WAITING and first_in_lane(tx, job.lane) is None:
         ready = attrs.evolve(job, place=QueueState.READY)
         tx.replace(ready)
-        tx.notify(READY)
+        announce_ready(tx, ready)
 
 
 def rotate(tx: Tx, job: Job, now: datetime, place: QueueState = QueueState.READY) -> None:
@@ -37,5 +39,6 @@ def rotate(tx: Tx, job: Job, now: datetime, place: QueueState = QueueState.READY
     last = attrs.evolve(job, status=JobStatus.QUEUED, place=place)
     tx.remove(Job, job.id)  # added again, it gets a number after all others
     tx.add(last)
+    freed(tx, job.entity)
     if place is QueueState.READY:
-        tx.notify(READY)
+        announce_ready(tx, last)

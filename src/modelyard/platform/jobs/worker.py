@@ -153,7 +153,7 @@ class Worker:
             if not self._submit(claimed):
                 self._called = True
                 return
-        ready = self._runner.ready.known or self._runner.ready.look_up()
+        ready = self._runner.ready_needs()
         self._decline(ready)
         if ready:
             self._process.pass_on()

@@ -1,0 +1,79 @@
+"""The shares of entities in the workers, as functions of a transaction: start-time fair queueing. Each claim of a job
+moves its entity on in virtual time (`Tenant.turn`), by less the larger its weight is, and the entity that is furthest
+behind is next. Whoever comes, or had nothing to run for a while, begins at most one stride behind the furthest. So an
+entity that has queued many jobs delays another's first one by one job of each worker."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import attrs
+
+from modelyard.domain.job import Job, Needs, QueueState, Tenant, TenantState
+from modelyard.domain.record import KEY
+from modelyard.platform.jobs.claims import ready_needs, take_ready
+from modelyard.protocols import Snapshot, Tx
+
+READY = "jobs/ready"
+
+STRIDE = 1_000_000
+"""How far one job moves an entity of weight 1."""
+
+ALL_KINDS = ""
+MOST_RUNNING = 10_000
+
+
+def floor(snapshot: Snapshot) -> int:
+    """Return the earliest turn that a claim is counted from."""
+    furthest = snapshot.page(Tenant, "all", limit=1, descending=True)
+    return max(0, furthest[0].turn - STRIDE) if furthest else 0
+
+
+def ready(tx: Tx, job: Job) -> None:
+    """Announce a job that may be claimed from now on."""
+    tx.notify(READY)
+    tenant = tx.find(Tenant, KEY, job.entity)
+    if tenant is None:
+        tx.add(Tenant(job.entity, floor(tx), TenantState.WAITING))
+    elif tenant.state is not TenantState.WAITING:
+        _wait(tx, tenant)
+
+
+def freed(tx: Tx, entity: str) -> None:
+    """Note that a job of an entity no longer runs: if it was at a limit, the next may be claimed."""
+    tenant = tx.find(Tenant, KEY, entity)
+    if tenant is not None and tenant.state is TenantState.LIMITED:
+        tx.notify(READY)
+        _wait(tx, tenant)
+
+
+def _wait(tx: Tx, tenant: Tenant) -> None:
+    tx.replace(attrs.evolve(tenant, state=TenantState.WAITING, turn=max(tenant.turn, floor(tx))))
+
+
+def allowed_needs(snapshot: Snapshot, tenant: Tenant) -> Sequence[Needs]:
+    """Return what the ready jobs of an entity need that its limits let run."""
+    needs = ready_needs(snapshot, tenant.entity)
+    if not needs or not tenant.limits:
+        return needs
+    claimed = snapshot.select(Job, ("kind",), "needs", QueueState.CLAIMED, tenant.entity, limit=MOST_RUNNING)
+    running = Counter(kind for (kind,) in claimed)
+    running[ALL_KINDS] = len(claimed)
+    full = {kind for kind, most in tenant.limits.items() if running[kind] >= most}
+    return [] if ALL_KINDS in full else [one for one in needs if one.kind not in full]
+
+
+def take_turn(tx: Tx, entity: str, able: Sequence[Needs], earliest: int) -> Job | None:
+    """Take the first job of an entity that has one of these needs, and move the entity on. If none of its jobs may run
+    now, it waits no longer."""
+    tenant = tx.find(Tenant, KEY, entity)
+    if tenant is None:
+        return None
+    allowed = allowed_needs(tx, tenant) if tenant.limits or not able else able
+    if not allowed:
+        state = TenantState.LIMITED if tenant.limits and ready_needs(tx, entity) else TenantState.IDLE
+        tx.replace(attrs.evolve(tenant, state=state))
+        return None
+    job = take_ready(tx, entity, [one for one in able if one in allowed])
+    if job is not None:
+        tx.replace(attrs.evolve(tenant, turn=max(tenant.turn, earliest) + STRIDE // tenant.weight))
+    return job
