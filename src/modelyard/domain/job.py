@@ -268,11 +268,13 @@ class TenantState(StrEnum):
 
 @attrs.frozen
 class Tenant:
-    """The share of an entity in the workers. `turn` is what it was given so far, each job divided by its `weight`: of
-    those that wait, the lowest is next. `limits` are how many of its jobs may run at a time, by kind; "" for all."""
+    """The share of an entity in the workers. `turn` is the virtual time of its next job, and `taken` that of the last
+    one: of those that wait, the lowest turn is next, and a job moves it on by one divided by its `weight`. `limits` are
+    how many of its jobs may run at a time, by kind; "" for all."""
 
     entity: str
     turn: int = 0
+    taken: int = 0
     state: TenantState = TenantState.IDLE
     weight: int = 1
     limits: Mapping[str, int] = attrs.field(converter=frozen_mapping, factory=dict)
@@ -320,7 +322,7 @@ RECORDS = (
         ("entity",),
         indexes={
             "by_turn": Index(("state",), ("turn",)),
-            "all": Index((), ("turn",)),
+            "by_taken": Index((), ("taken",)),
             "by_entity": Index(("entity",)),
         },
         domain=(TENANT, "entity"),

@@ -1,7 +1,7 @@
-"""The shares of entities in the workers, as functions of a transaction: start-time fair queueing. Each claim of a job
-moves its entity on in virtual time (`Tenant.turn`), by less the larger its weight is, and the entity that is furthest
-behind is next. Whoever comes, or had nothing to run for a while, begins at most one stride behind the furthest. So an
-entity that has queued many jobs delays another's first one by one job of each worker."""
+"""The shares of entities in the workers, as functions of a transaction: start-time fair queueing. Each claim moves its
+entity on in virtual time, by less the larger its weight is, and the entity that is furthest behind is next. Whoever
+comes, or could not run for a while, begins at the virtual time of now. So an entity that has queued many jobs delays
+the first one of another by one job of each worker at most."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,16 +16,16 @@ from modelyard.protocols import Snapshot, Tx
 READY = "jobs/ready"
 
 STRIDE = 1_000_000
-"""How far one job moves an entity of weight 1."""
+"""How far one job moves an entity of weight 1; 1,000 is the largest weight."""
 
 ALL_KINDS = ""
 MOST_RUNNING = 10_000
 
 
 def floor(snapshot: Snapshot) -> int:
-    """Return the earliest turn that a claim is counted from."""
-    furthest = snapshot.page(Tenant, "all", limit=1, descending=True)
-    return max(0, furthest[0].turn - STRIDE) if furthest else 0
+    """Return the virtual time: the latest turn that was taken. No claim is counted from an earlier one."""
+    latest = snapshot.page(Tenant, "by_taken", limit=1, descending=True)
+    return latest[0].taken if latest else 0
 
 
 def ready(tx: Tx, job: Job) -> None:
@@ -33,7 +33,7 @@ def ready(tx: Tx, job: Job) -> None:
     tx.notify(READY)
     tenant = tx.find(Tenant, KEY, job.entity)
     if tenant is None:
-        tx.add(Tenant(job.entity, floor(tx), TenantState.WAITING))
+        tx.add(Tenant(job.entity, floor(tx), state=TenantState.WAITING))
     elif tenant.state is not TenantState.WAITING:
         _wait(tx, tenant)
 
@@ -75,5 +75,6 @@ def take_turn(tx: Tx, entity: str, able: Sequence[Needs], earliest: int) -> Job 
         return None
     job = take_ready(tx, entity, [one for one in able if one in allowed])
     if job is not None:
-        tx.replace(attrs.evolve(tenant, turn=max(tenant.turn, earliest) + STRIDE // tenant.weight))
+        taken = max(tenant.turn, earliest)
+        tx.replace(attrs.evolve(tenant, taken=taken, turn=taken + STRIDE // tenant.weight))
     return job
