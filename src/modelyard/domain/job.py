@@ -258,24 +258,16 @@ class SupersededEvent:
     created_at: datetime
 
 
-class TenantState(StrEnum):
-    """Whether an entity has jobs that may be claimed: maybe, none, or none before one of its running jobs ends."""
-
-    WAITING = "waiting"
-    IDLE = "idle"
-    LIMITED = "limited"
-
-
 @attrs.frozen
 class Tenant:
     """The share of an entity in the workers. `turn` is the virtual time of its next job, and `taken` that of the last
     one: of those that wait, the lowest turn is next, and a job moves it on by one divided by its `weight`. `limits` are
-    how many of its jobs may run at a time, by kind; "" for all."""
+    how many of its jobs may run at a time, by kind; "" for all. `waiting` is whether it may have jobs to claim."""
 
     entity: str
     turn: int = 0
     taken: int = 0
-    state: TenantState = TenantState.IDLE
+    waiting: bool = False
     weight: int = 1
     limits: Mapping[str, int] = attrs.field(converter=frozen_mapping, factory=dict)
 
@@ -321,8 +313,9 @@ RECORDS = (
         "tenants",
         ("entity",),
         indexes={
-            "by_turn": Index(("state",), ("turn",)),
+            "by_turn": Index(("waiting",), ("turn",)),
             "by_taken": Index((), ("taken",)),
+            "all": Index(()),
             "by_entity": Index(("entity",)),
         },
         domain=(TENANT, "entity"),

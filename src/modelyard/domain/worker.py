@@ -93,33 +93,22 @@ class Resources(TypedDict, total=False):
     priority: int
 
 
-class JobNeeds(TypedDict, total=False):
-    """The same as fields of a job."""
-
-    accelerators: int
-    memory: int
-    rank: int
+_BOUNDS = {"accelerators": (0, MOST), "memory": (0, MOST), "priority": (-1000, 1000)}
 
 
-PRIORITIES = 1000
-
-
-def check_resources(needs: Mapping[str, Any]) -> JobNeeds:
+def check_resources(needs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a job with these needs. The higher its `priority`, the earlier it runs of its entity's."""
-    known = {"accelerators": (0, MOST), "memory": (0, MOST), "priority": (-PRIORITIES, PRIORITIES)}
     if not isinstance(needs, Mapping):
-        raise InvalidInput.at("needs", msg=f"must be a mapping with {' and '.join(known)}")
+        raise InvalidInput.at("needs", msg=f"must be a mapping with {' and '.join(_BOUNDS)}")
     problems = [
-        Problem(("needs", name), "must be a whole number from {} to {}".format(*known.get(name, ())))
-        if name in known
-        else Problem(("needs", name), "is not known")
+        Problem(("needs", name), "must be a whole number from {} to {}".format(*bounds) if bounds else "is not known")
         for name, amount in needs.items()
-        if name not in known or type(amount) is not int or not known[name][0] <= amount <= known[name][1]
+        if not (bounds := _BOUNDS.get(name)) or type(amount) is not int or not bounds[0] <= amount <= bounds[1]
     ]
     if problems:
         raise InvalidInput(problems)
-    accelerators, memory, priority = (needs.get(name, 0) for name in known)
-    return JobNeeds(accelerators=accelerators, memory=memory, rank=-priority)
+    accelerators, memory, priority = (needs.get(name, 0) for name in _BOUNDS)
+    return {"accelerators": accelerators, "memory": memory, "rank": -priority}
 
 
 @attrs.frozen

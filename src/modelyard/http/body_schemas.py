@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 import attrs
 
 from modelyard.domain.evaluation.objects import EVALUATION_KINDS, MAX_REF, MODEL_KINDS, reference_pattern
-from modelyard.domain.worker import MOST, PRIORITIES, Resources, check_resources
+from modelyard.domain.worker import MOST, Resources, check_resources
 from modelyard.formats.constraints import Length, Matching, Only, Unsupported, Within
 
 JsonSchema = dict[str, Any]
@@ -23,7 +23,7 @@ class NeedsBody:
 
     accelerators: int | None = attrs.field(default=None, validator=Within(0, MOST))
     memory: int | None = attrs.field(default=None, validator=Within(0, MOST))
-    priority: int | None = attrs.field(default=None, validator=Within(-PRIORITIES, PRIORITIES))
+    priority: int | None = attrs.field(default=None, validator=Within(-1000, 1000))
 
 
 def resources_of(body: NeedsBody) -> Resources:

@@ -24,6 +24,9 @@ from modelyard.stores.table_changes import (
     SchemaChange,
 )
 
+_OF_THE_QUEUE = [("held_back", str, ""), ("not_before", datetime, None), ("refusals", int, 0), ("rank", int, 0)]
+_NEEDS = ("kind", "base_model", "accelerators", "memory")
+
 CORE: tuple[SchemaChange, ...] = (
     SchemaChange("0010_checkpoints_of_completions", [AddColumn(StoredCompletion, "checkpoint_id", str)]),
     SchemaChange("0011_answered_requests", [AddTable(AnsweredRequest)]),
@@ -44,7 +47,7 @@ CORE: tuple[SchemaChange, ...] = (
             AddColumn(Job, "accelerators", int, 0),
             AddColumn(Job, "memory", int, 0),
             DropIndex(Job, "by_needs"),
-            AddIndex(Job, "by_needs", ["place", "kind", "base_model", "accelerators", "memory", "seq"]),
+            AddIndex(Job, "by_needs", ["place", *_NEEDS, "seq"]),
         ],
     ),
     SchemaChange("0016_jobs_by_state", [AddIndex(Job, "by_state", ["status"])]),
@@ -68,22 +71,12 @@ CORE: tuple[SchemaChange, ...] = (
     ),
     SchemaChange("0033_paused_jobs", [AddColumn(JobProgress, "paused_by", str, "")]),
     SchemaChange(
-        "0038_jobs_held_back",
+        "0038_shares_of_entities",
         [
-            AddColumn(Job, "held_back", str, ""),
-            AddColumn(Job, "not_before", datetime),
-            AddColumn(Job, "refusals", int, 0),
-        ],
-    ),
-    SchemaChange(
-        "0039_shares_of_entities",
-        [
+            *(AddColumn(Job, name, kind, default) for name, kind, default in _OF_THE_QUEUE),
             AddTable(Tenant),
-            AddColumn(Job, "rank", int, 0),
             DropIndex(Job, "by_needs"),
-            AddIndex(
-                Job, "by_needs", ["place", "entity", "kind", "base_model", "accelerators", "memory", "rank", "seq"]
-            ),
+            AddIndex(Job, "by_needs", ["place", "entity", *_NEEDS, "rank", "seq"]),
         ],
     ),
 )

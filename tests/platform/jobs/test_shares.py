@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from example_counts import examples
-from modelyard.domain.job import Job, JobKind, JobStatus, QueueState, Tenant, TenantState
+from modelyard.domain.job import Job, JobKind, JobStatus, QueueState, Tenant
 from modelyard.domain.record import KEY
 from modelyard.domain.schema import RECORDS
 from modelyard.domain.worker import Capacity
 from modelyard.platform.jobs.runner import Runner
+from modelyard.platform.jobs.shares import take_turn
 from modelyard.stores.memory import MemoryStore
 from share_simulation import Queue, check_shares
 from yard_fixtures import Yard
@@ -102,10 +103,11 @@ def test_who_could_not_be_served_gets_nothing_for_it_and_lends_nothing(memory: Q
 
 
 @examples(30)
-@given(st.lists(st.integers(-3, 3), min_size=1, max_size=20))
-def test_within_an_entity_the_highest_priority_is_first_and_then_the_oldest(ranks: list[int]) -> None:
+@given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 2)), min_size=1, max_size=20))
+def test_within_an_entity_the_highest_priority_is_first_and_then_the_oldest(jobs: list[tuple[int, int]]) -> None:
+    """Whatever else they need."""
     site = queue()
-    ids = [(rank, site.submit("a", rank=rank)[0].id) for rank in ranks]
+    ids = [(rank, site.submit("a", rank=rank, memory=memory)[0].id) for rank, memory in jobs]
     served = [job.id for _ in ids if (job := site.claim()) is not None]
     assert served == [id for _, id in sorted(ids, key=lambda one: one[0])]
 
@@ -162,6 +164,16 @@ def test_a_limit_of_an_entity_is_at_most_what_runs_until_one_ends(memory: Queue)
     assert third.entity == "a"
 
 
+def test_a_worker_that_chose_before_another_has_reached_the_limit_takes_nothing(memory: Queue) -> None:
+    memory.weigh("a", limits={"": 1})
+    memory.submit("a", 2)
+    store, runner = memory.yard.runtime.store, memory.yard.runner()
+    chosen = store.read(runner._next_tenant)
+    assert chosen is not None
+    assert memory.claim() is not None
+    assert store.transact(lambda tx: take_turn(tx, *chosen)) is None
+
+
 def test_jobs_from_before_entities_had_shares_are_claimed(memory: Queue) -> None:
     (job,) = memory.submit("a")
     memory.yard.runtime.store.transact(lambda tx: tx.remove(Tenant, "a"))
@@ -176,7 +188,7 @@ def test_who_waits_for_nothing_is_noted_once(memory: Queue) -> None:
     assert claimed is not None
     assert memory.claim() is None
     tenant = memory.yard.runtime.store.read(lambda snapshot: snapshot.find(Tenant, KEY, "a"))
-    assert (tenant.state, memory.yard.job(job.id).place) == (TenantState.IDLE, QueueState.CLAIMED)
+    assert (tenant.waiting, memory.yard.job(job.id).place) == (False, QueueState.CLAIMED)
 
 
 @pytest.mark.parametrize("queued", [10, 1000])

@@ -22,7 +22,7 @@ from modelyard.domain.evaluation.run import MAX_SHARDS, EvaluationRun
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobKind
 from modelyard.domain.models import Checkpoint, Model
-from modelyard.domain.worker import JobNeeds, Resources, check_resources
+from modelyard.domain.worker import Resources, check_resources
 from modelyard.errors import InvalidInput, NotFound, Problem
 from modelyard.formats.json import as_json
 from modelyard.platform.chat.request import GenerationOptions
@@ -264,7 +264,7 @@ def limits_of(work: Mapping[str, Any]) -> RunLimits:
     return RunLimits(**{name: value for name, value in work.items() if name in names})
 
 
-def resources_of(options: Mapping[str, Any]) -> JobNeeds:
+def resources_of(options: Mapping[str, Any]) -> dict[str, Any]:
     needs = options.get("needs")
     return check_resources({} if needs is None else needs)
 

@@ -60,7 +60,7 @@ class ExpiredClaims:
             self.runtime.store.transact(partial(release, seen=job))
 
         for job in self.runtime.store.read(_without_share):
-            self.runtime.store.transact(partial(ready, job=job))
+            self.runtime.store.transact(partial(ready, entity=job.entity))
 
     def _next_page(self) -> list[JobProgress]:
         page = self.runtime.store.read(

@@ -160,9 +160,10 @@ class ProcessMonitor:
         loss = None if ended is None else self._loss(ended, watch)
         job = self.runtime.store.transact(lambda tx: end_attempt(tx, types, watch.attempt, event_id, now, most, loss))
         self._forget(watch)
-        if job is None and self.runtime.store.read(partial(_is_held_back, job_id=watch.attempt.id)):
-            self._runner.doubts_artifacts = True
-        if job is not None:
+        if job is None:
+            now_is, _ = self.runtime.store.read(partial(_seen, job_id=watch.attempt.id))
+            self._runner.doubts_artifacts |= now_is is not None and now_is.place is QueueState.HELD_BACK
+        else:
             log.warning("job %s was given back by its worker: %s", job.id, loss.reason if loss else "the worker stops")
             announce(self.runtime, job)
 
@@ -195,11 +196,6 @@ class ProcessMonitor:
             except StoreError:
                 log.warning("job %s could not be given back", watch.attempt.id, exc_info=True)
                 self._forget(watch)
-
-
-def _is_held_back(snapshot: Snapshot, job_id: str) -> bool:
-    job = get_or_none(snapshot, Job, job_id)
-    return job is not None and job.place is QueueState.HELD_BACK
 
 
 def _seen(snapshot: Snapshot, job_id: str) -> tuple[Job | None, JobProgress | None]:

@@ -28,7 +28,7 @@ from modelyard.errors import Conflict, IdempotencyKeyUsed, RateLimited, StoreErr
 from modelyard.lazy import log
 from modelyard.platform.jobs.claims import fenced, record
 from modelyard.platform.jobs.job_type import JobTypes
-from modelyard.platform.jobs.shares import freed, ready
+from modelyard.platform.jobs.shares import ready
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
@@ -79,7 +79,7 @@ def _has_queued(snapshot: Snapshot, entity: str, number: int) -> bool:
 
 def _notify_ready(tx: Tx, job: Job) -> None:
     if job.place is QueueState.READY:
-        ready(tx, job)
+        ready(tx, job.entity)
 
 
 def asked_before(snapshot: Snapshot, job: Job) -> Job | None:
@@ -145,7 +145,7 @@ def end(
     tx.replace(done)
     types[job.kind].on_end(tx, done)
     if job.place is QueueState.CLAIMED:
-        freed(tx, job.entity)
+        ready(tx, job.entity, limited=True)
     if job.place in _FIRST:
         _release_next(tx, job.lane, progress.updated_at)
     return done
@@ -157,7 +157,7 @@ def _release_next(tx: Tx, lane: str, time: datetime) -> None:
         progress = tx.get(JobProgress, following.id)
         tx.replace(attrs.evolve(progress, updated_at=progress.time(time)))
         tx.replace(attrs.evolve(following, place=QueueState.READY))
-        ready(tx, following)
+        ready(tx, following.entity)
 
 
 def succeed(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> Job:
@@ -212,7 +212,7 @@ def requeue(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> 
     place = QueueState.PAUSED if progress.paused_by else QueueState.READY
     job = attrs.evolve(job, status=JobStatus.QUEUED, place=place)
     tx.replace(job)
-    freed(tx, job.entity)
+    ready(tx, job.entity, limited=True)
     if place is QueueState.PAUSED:
         _release_next(tx, job.lane, progress.time(now))
     _notify_ready(tx, job)
@@ -241,7 +241,7 @@ def release(tx: Tx, seen: Job) -> None:
     job = get_or_none(tx, Job, seen.id)
     if job is not None and job.place is QueueState.HELD_BACK and job.not_before == seen.not_before:
         tx.replace(attrs.evolve(job, place=QueueState.READY))
-        ready(tx, job)
+        ready(tx, job.entity)
 
 
 # ---- paused and resumed ------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from functools import partial
 import attrs
 
 from modelyard.clock import backoff
-from modelyard.domain.job import JOB, TENANT, Claim, Gain, Job, JobProgress, Needs, QueueState, Tenant, TenantState
+from modelyard.domain.job import JOB, TENANT, Claim, Gain, Job, JobProgress, Needs, QueueState, Tenant
 from modelyard.domain.record import truncate_for_storage
 from modelyard.domain.worker import Capacity
 from modelyard.errors import (
@@ -84,6 +84,7 @@ class Runner:
         self._unsettled: dict[Claim, End] = {}
         self._faults, self._paused_until = 0, 0.0
         self.doubts_artifacts = False
+        self.ready: Sequence[Needs] = ()
         self._expired: ExpiredClaims | None = None
         self._lock = threading.Lock()
 
@@ -140,24 +141,16 @@ class Runner:
         """Return the next entity that waits with needs that this runner can meet now, those, and the earliest turn; or
         one that waits for nothing, as `take_turn` is to note."""
         after: Cursor | None = None
-        while page := snapshot.page(Tenant, "by_turn", TenantState.WAITING, after=after, limit=TENANTS):
+        self.ready = ()
+        while page := snapshot.page(Tenant, "by_turn", True, after=after, limit=TENANTS):
             for tenant in page:
                 needs = allowed_needs(snapshot, tenant)
                 able = [one for one in needs if self._can_run_now(one)]
+                self.ready = (*self.ready, *needs)
                 if able or not needs:
                     return tenant.entity, able, floor(snapshot)
             after = cursor_at(Tenant, "by_turn", page[-1])
         return None
-
-    def ready_needs(self) -> Sequence[Needs]:
-        """Return what the ready jobs need of the entities that are next."""
-        return self.runtime.store.read(
-            lambda snapshot: [
-                needs
-                for tenant in snapshot.page(Tenant, "by_turn", TenantState.WAITING, limit=TENANTS)
-                for needs in allowed_needs(snapshot, tenant)
-            ]
-        )
 
     def _first_of(self, lane: str) -> Callable[[Tx], Job | None] | None:
         ready = self.runtime.store.read(lambda snapshot: ready_in_lane(snapshot, lane))

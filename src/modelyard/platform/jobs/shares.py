@@ -1,14 +1,13 @@
 """The shares of entities in the workers, as functions of a transaction: start-time fair queueing. Each claim moves its
-entity on in virtual time, by less the larger its weight is, and the entity that is furthest behind is next. Whoever
-comes, or could not run for a while, begins at the virtual time of now. So an entity that has queued many jobs delays
-the first one of another by one job of each worker at most."""
+entity on in virtual time, by less the larger its weight is, and the entity that is furthest behind is next; whoever
+could not run for a while is counted from now. So who has queued many jobs delays another by one of each worker."""
 
 from collections import Counter
 from collections.abc import Sequence
 
 import attrs
 
-from modelyard.domain.job import Job, Needs, QueueState, Tenant, TenantState
+from modelyard.domain.job import Job, Needs, QueueState, Tenant
 from modelyard.domain.record import KEY
 from modelyard.platform.jobs.claims import ready_needs, take_ready
 from modelyard.protocols import Snapshot, Tx
@@ -28,26 +27,16 @@ def floor(snapshot: Snapshot) -> int:
     return latest[0].taken if latest else 0
 
 
-def ready(tx: Tx, job: Job) -> None:
-    """Announce a job that may be claimed from now on."""
-    tx.notify(READY)
-    tenant = tx.find(Tenant, KEY, job.entity)
-    if tenant is None:
-        tx.add(Tenant(job.entity, floor(tx), state=TenantState.WAITING))
-    elif tenant.state is not TenantState.WAITING:
-        _wait(tx, tenant)
-
-
-def freed(tx: Tx, entity: str) -> None:
-    """Note that a job of an entity no longer runs: if it was at a limit, the next may be claimed."""
+def ready(tx: Tx, entity: str, limited: bool = False) -> None:
+    """Announce that a job of an entity may be claimed: one is ready; or, if it is `limited`, one has ended."""
     tenant = tx.find(Tenant, KEY, entity)
-    if tenant is not None and tenant.state is TenantState.LIMITED:
-        tx.notify(READY)
-        _wait(tx, tenant)
-
-
-def _wait(tx: Tx, tenant: Tenant) -> None:
-    tx.replace(attrs.evolve(tenant, state=TenantState.WAITING, turn=max(tenant.turn, floor(tx))))
+    if limited and (tenant is None or not tenant.limits):
+        return
+    tx.notify(READY)
+    if tenant is None:
+        tx.add(Tenant(entity, waiting=True))
+    elif not tenant.waiting:
+        tx.replace(attrs.evolve(tenant, waiting=True))
 
 
 def allowed_needs(snapshot: Snapshot, tenant: Tenant) -> Sequence[Needs]:
@@ -70,8 +59,7 @@ def take_turn(tx: Tx, entity: str, able: Sequence[Needs], earliest: int) -> Job 
         return None
     allowed = allowed_needs(tx, tenant) if tenant.limits or not able else able
     if not allowed:
-        state = TenantState.LIMITED if tenant.limits and ready_needs(tx, entity) else TenantState.IDLE
-        tx.replace(attrs.evolve(tenant, state=state))
+        tx.replace(attrs.evolve(tenant, waiting=False))
         return None
     job = take_ready(tx, entity, [one for one in able if one in allowed])
     if job is not None:

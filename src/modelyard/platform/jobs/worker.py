@@ -153,9 +153,8 @@ class Worker:
             if not self._submit(claimed):
                 self._called = True
                 return
-        ready = self._runner.ready_needs()
-        self._decline(ready)
-        if ready:
+        self._decline(self._runner.ready)
+        if self._runner.ready:
             self._process.pass_on()
 
     def _look_after_others(self) -> None:
