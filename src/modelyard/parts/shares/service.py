@@ -98,7 +98,7 @@ class Shares:
             raise Forbidden("only the host may see and set the shares of entities; use a host key")
 
     def _check(self, entity: str, weight: int, limits: Mapping[str, int]) -> None:
-        problems = []
+        problems, kinds = [], sorted(self._runtime.job_types.keys())
         if not entity:
             problems.append(Problem(("entity",), "must not be empty"))
         if type(weight) is not int or not 1 <= weight <= MOST_WEIGHT:
@@ -107,7 +107,7 @@ class Shares:
             place = ("running",) if kind == ALL_KINDS else ("running_of", kind)
             if type(most) is not int or not 1 <= most <= MOST_RUNNING:
                 problems.append(Problem(place, f"must be a whole number from 1 to {MOST_RUNNING}"))
-            if kind != ALL_KINDS and kind not in self._runtime.job_types:
-                problems.append(Problem(place, f"is not a kind of job; they are {', '.join(self._runtime.job_types)}"))
+            if kind not in (ALL_KINDS, *kinds):
+                problems.append(Problem(place, f"is not a kind of job; they are {', '.join(kinds)}"))
         if problems:
             raise InvalidInput(problems)
