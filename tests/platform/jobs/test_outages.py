@@ -132,6 +132,18 @@ def test_steps_that_are_made_again_do_not_shorten_the_pauses(site: Site) -> None
     assert found.attempts < 1.2 * 3600 / LEASE
 
 
+def test_many_jobs_that_make_their_steps_again_do_not_shorten_the_pauses_either(site: Site) -> None:
+    jobs = [site.yard.sft(10, f"m{number}") for number in range(20)]
+    site.artifacts.slow = True
+
+    def before(item: str) -> None:
+        site.artifacts.fault = FAULTS[0] if item.startswith("state") else None
+
+    site.yard.trainer.before = before
+    site.pass_time(3600)
+    assert sum(site.yard.job(job.id).attempts for job in jobs) < 1.2 * 3600 / LEASE + 2 * len(jobs)
+
+
 def test_a_fault_of_the_store_while_the_artifacts_answer_is_counted(site: Site) -> None:
     job = site.yard.sft(10)
     site.artifacts.slow, site.artifacts.fault = True, FAULTS[1]
