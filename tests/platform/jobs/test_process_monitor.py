@@ -719,7 +719,9 @@ def test_a_job_that_will_never_have_room_gives_its_place_back_and_says_why(yard:
     assert site.crashes == 0
 
 
-def test_a_worker_looks_at_the_artifacts_when_the_process_of_a_job_has_met_their_outage(site: Site) -> None:
+def test_a_worker_looks_at_the_artifacts_when_the_process_of_a_job_has_met_their_outage(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steps = site.process(2)
     runner = site.runner
     site.yard.trainer.before = raising(ArtifactsUnavailable("the object store cannot be reached"))
@@ -727,9 +729,13 @@ def test_a_worker_looks_at_the_artifacts_when_the_process_of_a_job_has_met_their
         pass
     assert (site.job.place, site.progress.faults, site.crashes) == (QueueState.HELD_BACK, 0, 0)
     assert runner.doubts_artifacts
+    looks: list[int] = []
+    monkeypatch.setattr(type(site.yard.runtime.artifacts), "check", lambda self: looks.append(1))
     site.engine.die("process-1")
     site.worker.look()
-    assert site.worker._runner.doubts_artifacts
+    assert looks == [1]
+    site.worker.look()
+    assert looks == [1]
 
 
 def raising(error: Exception) -> Callable[[str], None]:
