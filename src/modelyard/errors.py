@@ -26,6 +26,7 @@ __all__ = [
     "JobRefused",
     "LeaseLost",
     "MissingExtra",
+    "MissingPart",
     "ModelNotFound",
     "ModelyardError",
     "NoAnswerPrepared",
@@ -239,6 +240,13 @@ class MissingExtra(ModelyardError):
         self.extra: str | None = extra
         wanted = package if extra is None else f"'modelyard[{extra}]'"
         super().__init__(f"{package} is not installed; run: pip install {wanted}")
+
+
+class MissingPart(ModelyardError, AttributeError, NotImplementedError):
+    """What a part brings is used, and its folder was deleted. A notebook then shows the value as text."""
+
+    code = "missing_part"
+    status = 501
 
 
 class NoWorker(ModelyardError):

@@ -33,6 +33,7 @@ STANDARD: Sequence[Part] = (
     _standard("uploads"),
     _standard("shares"),
     _standard("webhooks", "on_event", "upkeep"),
+    _standard("reports"),
     _standard("dashboard"),
     _standard("metrics"),
     _standard("torch", "engine"),
