@@ -395,12 +395,10 @@ class ArtifactMissing(StoreError):
 
 
 class ArtifactsUnavailable(StoreError):
-    """The store of the artifacts does not answer, or refuses all that it is asked; try again after `retry_after`
-    seconds. What needs no artifact works."""
+    """The store of the artifacts does not answer, or refuses all that it is asked; what needs no artifact works."""
 
     code = "artifacts_unavailable"
     status = 503
-    retry_after = 5.0
 
 
 def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str:

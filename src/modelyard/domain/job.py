@@ -315,7 +315,6 @@ RECORDS = (
         indexes={
             "by_turn": Index(("waiting",), ("turn",)),
             "by_taken": Index((), ("taken",)),
-            "all": Index(()),
             "by_entity": Index(("entity",)),
         },
         domain=(TENANT, "entity"),

@@ -9,10 +9,10 @@ from modelyard.domain.job import Tenant
 from modelyard.domain.record import KEY
 from modelyard.errors import Forbidden, InvalidInput, Problem
 from modelyard.platform.jobs.shares import ALL_KINDS, MOST_RUNNING, ready
-from modelyard.platform.listing import Listing
-from modelyard.platform.paging import index_listing
+from modelyard.platform.listing import Cursor, Listing
+from modelyard.platform.paging import cursor_at, index_listing
 from modelyard.platform.runtime import Runtime
-from modelyard.protocols import Tx
+from modelyard.protocols import Snapshot, Tx
 
 MOST_WEIGHT = 1000
 
@@ -77,16 +77,16 @@ class Shares:
         return EntityShare(entity) if found is None else EntityShare.of(found)
 
     def list(self) -> Listing[EntityShare]:
-        """List the shares of the entities that have had jobs or were given a share, by their names."""
+        """List the shares of the entities that have had jobs or were given a share, the least served first."""
         self._require_host()
 
-        def place(id: str, snapshot: object) -> tuple[object, ...]:
-            return (id,)
+        def place(id: str, snapshot: Snapshot) -> Cursor:
+            return cursor_at(Tenant, "by_taken", snapshot.get(Tenant, id))
 
         return index_listing(
             self._runtime,
             Tenant,
-            "all",
+            "by_taken",
             place=place,
             order="asc",
             keep=lambda _: True,

@@ -1,5 +1,4 @@
-"""Claims of dead workers, and jobs that are held back no longer: they are found by looking again and again, a page at a
-time."""
+"""Claims of dead workers, and pauses that are over: found by looking again and again, a page at a time."""
 
 from collections.abc import Callable, Collection
 from datetime import datetime
@@ -46,8 +45,7 @@ class ExpiredClaims:
                 self.take(progress)
 
     def release_due(self) -> None:
-        """Let jobs be claimed whose pause is over: by the wall clock, or because a lease has passed, if that clock was
-        set back. No pause is longer."""
+        """Let jobs be claimed whose pause is over: no pause is longer than a lease, if the wall clock was set back."""
         page = self.runtime.store.read(
             lambda snapshot: snapshot.page(Job, "by_place", QueueState.HELD_BACK, after=self._after_held, limit=PAGE)
         )

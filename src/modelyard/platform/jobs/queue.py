@@ -5,6 +5,7 @@ claim is worthless. The most frequent writes of a worker, events and heartbeats,
 and not the job: the fence, `seq` and progress are one record."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -25,7 +26,6 @@ from modelyard.domain.job import (
     files_of,
 )
 from modelyard.errors import Conflict, IdempotencyKeyUsed, RateLimited, StoreError
-from modelyard.lazy import log
 from modelyard.platform.jobs.claims import fenced, record
 from modelyard.platform.jobs.job_type import JobTypes
 from modelyard.platform.jobs.shares import ready
@@ -344,8 +344,6 @@ def announce(runtime: Runtime, job: Job) -> Job:
         job_type = runtime.job_types[job.kind]
         job_type.after_end(runtime, job)
         for name in () if job_type.resumable(job) or job_type.shares_files(runtime, job) else files_of(job):
-            try:
+            with suppress(StoreError):  # its end is stored; a sweep removes what no record names
                 runtime.artifacts.remove(name)
-            except StoreError as fault:  # its end is stored; a sweep removes what no record names
-                log.warning("artifact %s of job %s is left: %s", name, job.id, fault)
     return job

@@ -9,7 +9,7 @@ from functools import partial
 import attrs
 
 from modelyard.clock import backoff
-from modelyard.domain.job import JOB, TENANT, Claim, Gain, Job, JobProgress, Needs, QueueState, Tenant
+from modelyard.domain.job import JOB, TENANT, Claim, Job, JobProgress, Needs, QueueState, Tenant
 from modelyard.domain.record import truncate_for_storage
 from modelyard.domain.worker import Capacity
 from modelyard.errors import (
@@ -119,14 +119,12 @@ class Runner:
                 return None
             entity, able, earliest = chosen
             take = partial(take_turn, entity=entity, able=able, earliest=earliest)
-            found = self._claim(take, suspects, [(TENANT, entity)])
-            if found or able:
+            found = self._claim(take, suspects, (TENANT, entity))
+            if found or (able and not suspects):
                 return found
         return None
 
-    def _claim(
-        self, find: Callable[[Tx], Job | None] | None, suspects: bool, domains: Sequence[Domain] = ()
-    ) -> ClaimedJob | None:
+    def _claim(self, find: Callable[[Tx], Job | None] | None, suspects: bool, *domains: Domain) -> ClaimedJob | None:
         if find is None:
             return None
         claimant, now = attrs.evolve(self.claimant, suspects=suspects), self.runtime.clock.now()
@@ -138,8 +136,7 @@ class Runner:
         return claimed
 
     def _next_tenant(self, snapshot: Snapshot) -> tuple[str, Sequence[Needs], int] | None:
-        """Return the next entity that waits with needs that this runner can meet now, those, and the earliest turn; or
-        one that waits for nothing, as `take_turn` is to note."""
+        """Return the next entity that it can serve, those needs and the virtual time; or one that waits for nothing."""
         after: Cursor | None = None
         self.ready = ()
         while page := snapshot.page(Tenant, "by_turn", True, after=after, limit=TENANTS):
@@ -186,8 +183,6 @@ class Runner:
         try:
             with closing(self._job_types[claimed.job.kind].run(claimed)) as items:
                 for item in items:
-                    if claimed.progress.gain is Gain.NEW:
-                        self.recovered()
                     yield item
                     if claimed.leaving or stop():
                         claimed.finishes_rows = self._interrupted is requeue and not claimed.progress.cancelled_by
@@ -215,16 +210,14 @@ class Runner:
         return self._paused_until - self.runtime.clock.monotonic()
 
     def rest(self) -> float:
+        if -self.pause() > self.runtime.settings.lease:  # since the last one
+            self._faults = 0
         seconds = self.pause_of(self._faults)
         self._faults += 1
         self._paused_until = self.runtime.clock.monotonic() + seconds
         return seconds
 
-    def recovered(self) -> None:
-        self._faults = 0
-
     def _pause(self, claimed: ClaimedJob, message: str, unavailable: bool) -> None:
-        """Put a job back after a fault of the store. While the artifacts cannot be had, nothing is charged to it."""
         seconds, end = self.rest(), partial(requeue_after_fault, reason=message)
         log.warning("job %s goes back into the queue; claims pause for %g s: %s", claimed.job.id, seconds, message)
         if self._artifacts_fault() or unavailable:
@@ -245,7 +238,6 @@ class Runner:
         return False
 
     def pause_of(self, attempt: int) -> float:
-        """Return the seconds to wait after the failed attempt of this number, from 0."""
         return backoff(attempt, first=self.runtime.settings.poll, longest=self.runtime.settings.lease)
 
     def give_back(self, claimed: ClaimedJob, end: End = requeue) -> None:

@@ -52,8 +52,7 @@ def allowed_needs(snapshot: Snapshot, tenant: Tenant) -> Sequence[Needs]:
 
 
 def take_turn(tx: Tx, entity: str, able: Sequence[Needs], earliest: int) -> Job | None:
-    """Take the first job of an entity that has one of these needs, and move the entity on. If none of its jobs may run
-    now, it waits no longer."""
+    """Take an entity's first job that has one of these needs. If none of its jobs may run, it waits no longer."""
     tenant = tx.find(Tenant, KEY, entity)
     if tenant is None:
         return None

@@ -55,7 +55,6 @@ class Worker:
         self._upkeep = [Periodic(runtime.clock, UPKEEP_SECONDS, do, "modelyard-upkeep") for do in runtime.upkeep]
         self._process = process_workers(runtime)
         self._called = self._watches_others = True
-        self._refused = False
         self._asked, self._tidied = -inf, runtime.clock.monotonic()
         here, now = self._runner.claimant.process, runtime.clock.now()
         self._record = WorkerRecord(self.id, 0, now, process=here, process_id=self._process.id)
@@ -205,14 +204,10 @@ class Worker:
             return True
         except Exception as error:  # noqa: BLE001 - it is logged, and the job goes back into the queue
             self._runner.give_back(claimed)
-            self._refused = True
             unforeseen, seconds = not isinstance(error, ModelyardError), self._runner.rest()
             message = "the executor refused job %s; claims pause for %g s: %s"
             log.error(message, claimed.job.id, seconds, error, exc_info=unforeseen)
             return False
-        if self._refused:
-            self._refused = False
-            self._runner.recovered()
         if self.executor.reattach(handle, alive=True):  # what runs in this process settles itself; the rest is watched
             self._watcher.add(claimed, handle)
         return True
