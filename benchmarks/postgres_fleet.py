@@ -41,6 +41,7 @@ from modelyard.platform.jobs.claims import (  # noqa: E402
 )
 from modelyard.platform.jobs.queue import enqueue  # noqa: E402
 from modelyard.platform.jobs.runner import Runner  # noqa: E402
+from modelyard.platform.jobs.shares import ready  # noqa: E402
 from modelyard.platform.jobs.wakeups import JobWaiter  # noqa: E402
 from modelyard.protocols import DomainStep, Tx  # noqa: E402
 from modelyard.stores import PostgresStore  # noqa: E402
@@ -50,8 +51,8 @@ PROCESSES, THREADS, QUEUED = 4, 2, 10_000
 SPAWN = multiprocessing.get_context("spawn")
 
 _RAW_CLAIM = """
-WITH j AS (SELECT id FROM jobs WHERE place = 'ready' AND kind = 'rl' AND base_model = '' AND accelerators = 0
-           AND memory = 0 ORDER BY seq LIMIT 1 FOR UPDATE SKIP LOCKED),
+WITH j AS (SELECT id FROM jobs WHERE place = 'ready' AND entity = 't' AND kind = 'rl' AND base_model = ''
+           AND accelerators = 0 AND memory = 0 ORDER BY rank, seq LIMIT 1 FOR UPDATE SKIP LOCKED),
      u AS (UPDATE jobs SET status = 'running', place = 'claimed', attempts = attempts + 1, started_at = now()
            FROM j WHERE jobs.id = j.id RETURNING jobs.id)
 UPDATE job_progress p SET epoch = epoch + 1, worker_id = 'w', held = true, updated_at = now()
@@ -70,6 +71,7 @@ def queue_jobs(store: PostgresStore, size: int, name: str = "job") -> None:
         ]
 
         def step(tx: Tx, jobs: list[Job] = jobs) -> None:
+            ready(tx, "t")
             for job in jobs:
                 tx.add(job)
                 tx.add(JobProgress(job.id, NOW))
@@ -79,7 +81,7 @@ def queue_jobs(store: PostgresStore, size: int, name: str = "job") -> None:
 
 def _claim(store: PostgresStore) -> str:
     needs = [Job("", JobKind.RL, "", "", "", NOW).needs]
-    found = store.transact(DomainStep(lambda tx: claim(tx, Claimant("w"), NOW, take_ready(tx, needs)), ()))
+    found = store.transact(DomainStep(lambda tx: claim(tx, Claimant("w"), NOW, take_ready(tx, "t", needs)), ()))
     assert found is not None
     return found[0].id
 

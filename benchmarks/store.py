@@ -44,7 +44,7 @@ def fill(store: Store, size: int, name: str = "job") -> None:
 
 def take(store: Store) -> Claim:
     """Claim the next job, as a worker does."""
-    claimed = store.transact(lambda tx: claim(tx, Claimant("worker"), NOW, take_ready(tx, ready_needs(tx))))
+    claimed = store.transact(lambda tx: claim(tx, Claimant("worker"), NOW, take_ready(tx, "t", ready_needs(tx, "t"))))
     assert claimed is not None
     return claim_of(claimed[1])
 

@@ -10,6 +10,7 @@ import attrs
 
 __all__ = [
     "ArtifactMissing",
+    "ArtifactsUnavailable",
     "BackendError",
     "BodyTooLarge",
     "BudgetExceeded",
@@ -22,6 +23,7 @@ __all__ = [
     "IdempotencyKeyUsed",
     "InvalidInput",
     "JobFailed",
+    "JobRefused",
     "LeaseLost",
     "MissingExtra",
     "MissingPart",
@@ -261,6 +263,12 @@ class ClusterError(ModelyardError):
     status = 503
 
 
+class JobRefused(ClusterError):
+    """A cluster that answers refuses this job, or never has room for it; others may be placed."""
+
+    code = "job_refused"
+
+
 class JobFailed(ModelyardError):
     """A job that was waited for ended in failure or was cancelled, as `job_status` says."""
 
@@ -385,6 +393,13 @@ class ArtifactMissing(StoreError):
     """An artifact's bytes are gone or no longer match their digest."""
 
     code = "artifact_missing"
+
+
+class ArtifactsUnavailable(StoreError):
+    """The store of the artifacts does not answer, or refuses all that it is asked; what needs no artifact works."""
+
+    code = "artifacts_unavailable"
+    status = 503
 
 
 def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str:

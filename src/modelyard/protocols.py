@@ -687,7 +687,10 @@ class StepTrainer(Protocol):
 
 @attrs.frozen
 class Waiting:
-    """The executor has accepted the job and has no room for it yet. The job stays `queued`, for however long."""
+    """The executor has accepted the job and has no room for it yet. The job stays `queued`, for however long. With a
+    `fault` it will never have room, as far as it knows: the job is taken back, and tried again later."""
+
+    fault: str = ""
 
 
 @attrs.frozen
@@ -723,7 +726,7 @@ class Executor(Protocol):
 
     def submit(self, claim: "job.Claim", run: "Callable[[job.Claim], None]", needs: "job.Needs") -> str:
         """Start the job, or accept it for later. Returns a handle that can be stored. `needs` is what the job needs of
-        its process, for an executor that has several kinds of machines."""
+        its process, for an executor that has several kinds of machines. Raises `JobRefused` if it takes others."""
         ...
 
     def states(self, handles: Collection[str]) -> Mapping[str, ExecutorState]:

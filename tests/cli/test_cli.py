@@ -19,6 +19,7 @@ from modelyard.executors.isolating import IsolatingExecutor
 from modelyard.executors.subprocess import SubprocessExecutor
 from modelyard.http.interface import Interface
 from modelyard.http.interfaces import STANDARD
+from modelyard.stores.sqlite.store import SqliteStore
 from modelyard.worker import platform_of
 
 
@@ -57,17 +58,17 @@ def test_a_key_is_made_shown_once_listed_without_its_secret_and_revoked(tmp_path
 
 def test_models_jobs_and_usage_are_listed_for_people_and_for_machines(store: Path) -> None:
     assert [model["name"] for model in rows("models", "--store", store)] == ["m"]
-    assert [job["status"] for job in rows("jobs", "list", "--store", store)] == ["succeeded", "queued"]
+    assert [job["status"] for job in rows("jobs", "list", "--store", store)] == ["queued", "succeeded"]
     assert "succeeded" in call("jobs", "list", "--store", store).stdout
     waiting = [job["waiting_for"] for job in rows("jobs", "list", "--store", store)]
-    assert waiting == [None, "a worker: none is alive"]
+    assert waiting == ["a worker: none is alive", None]
     assert "a worker: none is alive" in call("jobs", "list", "--store", store).stdout
     (row,) = rows("usage", "--store", store, "--by", "model")
     assert (row["model"], row["requests"]) == ("echo", 1)
 
 
 def test_one_job_is_shown_cancelled_and_watched_to_its_end(store: Path) -> None:
-    done, queued = (job["id"] for job in rows("jobs", "list", "--store", store))
+    queued, done = (job["id"] for job in rows("jobs", "list", "--store", store))
     assert json.loads(call("jobs", "show", "--store", store, done, "--json").stdout)["step"] == 1
     assert "succeeded" in call("jobs", "watch", "--store", store, done).stdout
     assert call("jobs", "cancel", "--store", store, queued).stdout == f"{queued} is cancelled\n"
@@ -76,7 +77,7 @@ def test_one_job_is_shown_cancelled_and_watched_to_its_end(store: Path) -> None:
 
 
 def test_a_job_is_named_by_the_model_that_it_trains_last(store: Path) -> None:
-    done, queued = (job["id"] for job in rows("jobs", "list", "--store", store))
+    queued, done = (job["id"] for job in rows("jobs", "list", "--store", store))
     assert json.loads(call("jobs", "show", "--store", store, "local/p/m", "--json").stdout)["id"] == queued
     assert call("jobs", "cancel", "--store", store, "p/m").stdout == "p/m is cancelled\n"
     assert "cancelled" in call("jobs", "watch", "--store", store, "p/m").stdout
@@ -99,7 +100,7 @@ def test_the_error_of_a_failed_job_is_short_in_a_listing_and_whole_on_its_own(st
     assert message[:59] + "…" in listed
     fields = dict(line.split(maxsplit=1) for line in shown.splitlines() if len(line.split()) > 1)
     assert (fields["error_message"], fields["config.learning_rate"]) == (message, "1000000.0")
-    assert rows("jobs", "list", "--store", store)[-1]["error_message"] == message
+    assert rows("jobs", "list", "--store", store)[0]["error_message"] == message
 
 
 def test_evaluations_are_jobs_that_are_listed_shown_cancelled_and_watched(store: Path) -> None:
@@ -109,7 +110,7 @@ def test_evaluations_are_jobs_that_are_listed_shown_cancelled_and_watched(store:
         rescored = platform.evaluations.run("e", "echo", questions, project="p").run
         rescored = platform.evaluations.submit_rescore(rescored.id, "contains")
         unwanted = platform.evaluations.submit("e", "echo", questions, project="p")
-    jobs = rows("jobs", "list", "--store", store)
+    jobs = rows("jobs", "list", "--store", store)[::-1]
     assert [job["kind"] for job in jobs] == ["sft", "sft", "evaluate", "evaluate", "rescore", "evaluate"]
     assert [job["subject"] for job in jobs[4:]] == [rescored.id, unwanted.id]
     assert call("jobs", "cancel", "--store", store, jobs[5]["id"]).stdout == f"{jobs[5]['id']} is cancelled\n"
@@ -292,3 +293,23 @@ def test_an_object_store_that_does_not_answer_is_said_before_anything_begins(
 
 def test_a_factory_opens_its_own_artifacts() -> None:
     assert "--artifacts goes with --store" in call("work", "--factory", "a:b", "--artifacts", "c", status=2).output
+
+
+def test_a_list_of_jobs_reads_a_page_and_no_job_by_itself(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are, of however few models."""
+    with open_platform(str(store)) as platform:
+        model = platform.models.create("busy", project="p", base_model="tabular-mini")
+        ids = [
+            platform.training.sft(model.id, [Example((Message(Role.USER, f"{n}"), Message(Role.ASSISTANT, "a")))]).id
+            for n in range(60)
+        ]
+    reads: list[int] = []
+    real = SqliteStore.read
+    monkeypatch.setattr(SqliteStore, "read", lambda self, query: (reads.append(1), real(self, query))[1])
+    table = call("jobs", "list", "--store", store).stdout
+    few = len(reads)
+    assert [job["id"] for job in rows("jobs", "list", "--store", store)] == ids[:9:-1]
+    assert (table.count("p/busy"), few < 10) == (50, True)
+    reads.clear()
+    call("jobs", "list", "--store", store, "--last", 5)
+    assert len(reads) == few

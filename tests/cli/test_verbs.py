@@ -95,7 +95,7 @@ def test_models_checkpoints_and_aliases_are_named(here: Path) -> None:
 
 def test_jobs_are_filtered_and_show_names(here: Path) -> None:
     assert [job["kind"] for job in rows("jobs", "list", "--last", 2)] == ["evaluate", "evaluate"]
-    assert rows("jobs", "list", "--status", "succeeded")[0]["kind"] == "sft"
+    assert rows("jobs", "list", "--status", "succeeded")[-1]["kind"] == "sft"
     assert rows("jobs", "list", "--status", "queued") == []
     table = call("jobs", "list").stdout
     assert "support/bot" in table
@@ -256,7 +256,7 @@ def test_what_is_tagged_is_listed_by_its_tag_and_shows_its_note(here: Path) -> N
     assert json.loads(call("annotate", "support/bot", "--tag", "demo", "--note", "small", "--json").stdout) | {
         "subject": ""
     } == {"subject": "", "kind": "model", "tags": ["demo"], "note": "small"}
-    job = rows("jobs", "list")[0]["id"]
+    job = rows("jobs", "list")[-1]["id"]
     assert "tags     nightly, sweep\n" in call("annotate", job, "--tag", "sweep", "--tag", "nightly").stdout
     call("annotate", "quiz@echo", "--tag", "nightly")
     assert {one["kind"] for one in rows("jobs", "list", "--tag", "nightly")} == {"sft", "evaluate"}

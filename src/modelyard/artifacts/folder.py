@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, cast
 
 from modelyard.artifacts.naming import NAME, PROOF, check_digest, missing, new_name
 from modelyard.disk import HAS_LOCKS, NO_ROOM, lock, sync, sync_folder
-from modelyard.errors import ArtifactMissing, StorageFull, StoreError
+from modelyard.errors import ArtifactMissing, ArtifactsUnavailable, StorageFull, StoreError
 from modelyard.protocols import ArtifactStore, DirectUpload, Randomness, StoredArtifact
 
 _PART = re.compile(r"[0-9a-f]{32}\.part")
@@ -239,7 +239,9 @@ def _make_folder(path: str) -> None:
 def _to_store_error(error: OSError) -> StoreError:
     if error.errno in NO_ROOM:
         return StorageFull("no room for artifacts on the disk; free some, then try again")
-    return StoreError(f"the artifacts folder cannot be used: {error.strerror}; check the disk and its permissions")
+    return ArtifactsUnavailable(
+        f"the artifacts folder cannot be used: {error.strerror}; check the disk and its permissions"
+    )
 
 
 _: type[ArtifactStore] = FolderArtifacts

@@ -9,7 +9,7 @@ import attrs
 import click
 
 from modelyard.cli.lazy_group import Group
-from modelyard.cli.names import EVALUATIONS, subject_name
+from modelyard.cli.names import EVALUATIONS, subject_names
 from modelyard.cli.terminal import (
     StoreName,
     entity_option,
@@ -53,34 +53,31 @@ ERROR_WIDTH = 60
 @store_option
 @entity_option
 @click.option("--status", type=click.Choice([status.value for status in JobStatus]), help="Only those that stand so.")
-@click.option("--last", type=click.IntRange(1), metavar="N", help="Only the N newest, the newest first.")
+@click.option("--last", default=50, show_default=True, type=click.IntRange(1), help="How many of the newest.")
 @click.option("--tag", help="Only those with this tag; an evaluation's job has those of its run.")
 @json_option
 def list_jobs(
-    store: StoreName, entity: str | None, status: str | None, last: int | None, tag: str | None, as_json: bool
+    store: StoreName, entity: str | None, status: str | None, last: int, tag: str | None, as_json: bool
 ) -> None:
-    """List jobs, the oldest first."""
+    """List jobs, the newest first."""
     with opened(store) as platform:
         wanted = None if status is None else JobStatus(status)
-        listing = platform.jobs.list(entity=entity, status=wanted, order="asc" if last is None else "desc")
+        listing = platform.jobs.list(entity=entity, status=wanted, order="desc")
         tagged = None if tag is None else _tagged(platform, tag)
         wanted_jobs = (job for job in listing if tagged is None or not tagged.isdisjoint((job.id, job.subject)))
         found = list(islice(wanted_jobs, last))
         if as_json:
             show_values(True, JOB_COLUMNS, found)
             return
-        shown = map(_brief, found)
-        rows = [[_cell(platform, job, column) for column in JOB_COLUMNS] for job in shown]
+        names = subject_names(platform, found)
+        shown = [attrs.evolve(_brief(job), subject=names[job.subject]) for job in found]
+        rows = [[getattr(job, column) for column in JOB_COLUMNS] for job in shown]
         show(False, JOB_COLUMNS, rows)
 
 
 def _tagged(platform: Platform, tag: str) -> frozenset[str]:
     """Return the ids of the jobs and of the runs that have a tag."""
     return frozenset().union(*(notes.tagged(tag) for notes in platform.notes()))
-
-
-def _cell(platform: Platform, job: JobSummary, column: str) -> object:
-    return subject_name(platform, job) if column == "subject" else getattr(job, column)
 
 
 def _brief(job: JobSummary) -> JobSummary:

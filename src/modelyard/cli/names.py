@@ -1,5 +1,6 @@
 """Names instead of ids: how the commands find a key, a run, and the subject of a job."""
 
+from collections.abc import Iterable, Mapping
 from itertools import islice
 
 import click
@@ -46,11 +47,14 @@ def run_title(run: EvaluationRun) -> str:
     return f"{ref_text(run.evaluation)}@{ref_text(run.model)}"
 
 
-def subject_name(platform: Platform, job: JobSummary) -> str:
-    try:
-        if job.kind in EVALUATIONS:
-            return run_title(platform.evaluations.runs.get(job.subject))
-        model = platform.models.get(job.subject)
-    except ModelyardError:
-        return id_text(job.subject)
-    return f"{model.project}/{model.name}"
+def subject_names(platform: Platform, jobs: Iterable[JobSummary]) -> Mapping[str, str]:
+    """Return the names of what jobs work on, by their ids: all runs are read at once, and each model once."""
+    runs = {job.subject for job in jobs if job.kind in EVALUATIONS}
+    names = {run.id: run_title(run) for run in platform.evaluations.runs.list(ids=runs)} if runs else {}
+    for subject in {job.subject for job in jobs} - runs:
+        try:
+            model = platform.models.get(subject)
+        except ModelyardError:
+            continue
+        names[subject] = f"{model.project}/{model.name}"
+    return {job.subject: names.get(job.subject) or id_text(job.subject) for job in jobs}

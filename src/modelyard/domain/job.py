@@ -50,12 +50,14 @@ def check_transition(now: JobStatus, then: JobStatus) -> None:
 
 class QueueState(StrEnum):
     """The state of a job in the queue: jobs of one lane run in order, so only a lane's first is ready. A paused job is
-    in no lane: the jobs after it continue, and when it is resumed it is queued again."""
+    in no lane: the jobs after it continue, and when it is resumed it is queued again. One that is held back keeps its
+    place in its lane, and is ready again after a pause."""
 
     WAITING = "waiting"
     READY = "ready"
     CLAIMED = "claimed"
     PAUSED = "paused"
+    HELD_BACK = "held_back"
     DONE = "done"
 
 
@@ -87,7 +89,10 @@ class Job:
     the saved state to resume from, at step `resume_step`. `handle` names what runs the job outside of its worker's
     process, if anything does (`protocols.Executor`). Everything that changes with every write of its worker is in its
     `JobProgress`. A job that is queued and claimed waits for room in its worker's executor. `base_model` is the one
-    that its worker must have, "" if any worker will do. `accelerators` and GiB of `memory` are for this job only."""
+    that its worker must have, "" if any worker will do. `accelerators` and GiB of `memory` are for this job only.
+    `held_back` is why it could not run, until it is claimed again, no earlier than `not_before`; `refusals` counts how
+    often no place was found for it. Of the ready jobs of an entity that with the lowest `rank` is first, and of equals
+    the oldest."""
 
     id: str
     kind: str
@@ -111,6 +116,10 @@ class Job:
     base_model: str = ""
     accelerators: int = 0
     memory: int = 0
+    held_back: str = ""
+    not_before: datetime | None = None
+    refusals: int = 0
+    rank: int = 0
     seq: int = sequence_field()
 
     @property
@@ -249,7 +258,22 @@ class SupersededEvent:
     created_at: datetime
 
 
+@attrs.frozen
+class Tenant:
+    """The share of an entity in the workers. `turn` is the virtual time of its next job, and `taken` that of the last
+    one: of those that wait, the lowest turn is next, and a job moves it on by one divided by its `weight`. `limits` are
+    how many of its jobs may run at a time, by kind; "" for all. `waiting` is whether it may have jobs to claim."""
+
+    entity: str
+    turn: int = 0
+    taken: int = 0
+    waiting: bool = False
+    weight: int = 1
+    limits: Mapping[str, int] = attrs.field(converter=frozen_mapping, factory=dict)
+
+
 JOB = "job"
+TENANT = "tenant"
 
 HELD_OUT = "validation"
 """The member of a training job's spec that names the file of its held-out rows, which belongs to the job."""
@@ -270,8 +294,8 @@ RECORDS = (
         indexes={
             "all": Index(()),
             "by_place": Index(("place",)),
-            "needs": Index(("place",), ("kind", "base_model", "accelerators", "memory")),
-            "by_needs": Index(("place", "kind", "base_model", "accelerators", "memory")),
+            "needs": Index(("place", "entity"), ("kind", "base_model", "accelerators", "memory", "rank")),
+            "by_needs": Index(("place", "entity", "kind", "base_model", "accelerators", "memory"), ("rank",)),
             "by_lane": Index(("lane", "place")),
             "of_lane": Index(("lane",)),
             "by_entity": Index(("entity",)),
@@ -283,6 +307,17 @@ RECORDS = (
         sequence="seq",
         domain=(JOB, "id"),
         artifacts=files_of,
+    ),
+    Record(
+        Tenant,
+        "tenants",
+        ("entity",),
+        indexes={
+            "by_turn": Index(("waiting",), ("turn",)),
+            "by_taken": Index((), ("taken",)),
+            "by_entity": Index(("entity",)),
+        },
+        domain=(TENANT, "entity"),
     ),
     Record(
         JobProgress,

@@ -90,20 +90,25 @@ MOST = 100_000
 class Resources(TypedDict, total=False):
     accelerators: int
     memory: int
+    priority: int
 
 
-def check_resources(needs: Mapping[str, Any]) -> Resources:
-    known = Resources.__annotations__
+_BOUNDS = {"accelerators": (0, MOST), "memory": (0, MOST), "priority": (-1000, 1000)}
+
+
+def check_resources(needs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a job with these needs. The higher its `priority`, the earlier it runs of its entity's."""
     if not isinstance(needs, Mapping):
-        raise InvalidInput.at("needs", msg=f"must be a mapping with {' and '.join(known)}")
+        raise InvalidInput.at("needs", msg=f"must be a mapping with {' and '.join(_BOUNDS)}")
     problems = [
-        Problem(("needs", name), f"must be a whole number from 0 to {MOST}" if name in known else "is not known")
+        Problem(("needs", name), "must be a whole number from {} to {}".format(*bounds) if bounds else "is not known")
         for name, amount in needs.items()
-        if name not in known or type(amount) is not int or not 0 <= amount <= MOST
+        if not (bounds := _BOUNDS.get(name)) or type(amount) is not int or not bounds[0] <= amount <= bounds[1]
     ]
     if problems:
         raise InvalidInput(problems)
-    return Resources(accelerators=needs.get("accelerators", 0), memory=needs.get("memory", 0))
+    accelerators, memory, priority = (needs.get(name, 0) for name in _BOUNDS)
+    return {"accelerators": accelerators, "memory": memory, "rank": -priority}
 
 
 @attrs.frozen

@@ -5,7 +5,7 @@ import types
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 import attrs
 
@@ -18,14 +18,18 @@ JsonSchema = dict[str, Any]
 
 @attrs.frozen
 class NeedsBody:
-    """What a job is to have for itself: accelerators, and GiB of main memory. A worker that has less leaves it."""
+    """What a job is to have for itself: accelerators, and GiB of main memory. A worker that has less leaves it. Of the
+    jobs of an entity, that with the highest `priority` is first."""
 
     accelerators: int | None = attrs.field(default=None, validator=Within(0, MOST))
     memory: int | None = attrs.field(default=None, validator=Within(0, MOST))
+    priority: int | None = attrs.field(default=None, validator=Within(-1000, 1000))
 
 
 def resources_of(body: NeedsBody) -> Resources:
-    return check_resources({name: amount for name, amount in attrs.asdict(body).items() if amount is not None})
+    named = {name: amount for name, amount in attrs.asdict(body).items() if amount is not None}
+    check_resources(named)
+    return cast(Resources, named)
 
 
 @attrs.frozen

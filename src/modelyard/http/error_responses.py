@@ -95,13 +95,14 @@ INTERNAL = "internal error; it was logged with the x-request-id of this response
 
 SENTENCES: Mapping[type[BaseException], str] = {
     errors.StoreBusy: "the store is busy; try again",
+    errors.ArtifactsUnavailable: "the store of the artifacts does not answer; try again later",
     errors.OutcomeUnknown: "it is not known whether this was stored; look before you send it again",
     errors.StorageFull: "there is no room left to store this; nothing was stored",
     errors.StoreClosed: "the platform is closing",
 }
 """What callers read in the place of messages that they must not see. Those of status 500 are `INTERNAL`."""
 
-EXPECTED = (errors.Overloaded, errors.NoWorker, errors.StoreBusy, errors.StoreClosed)
+EXPECTED = (errors.ArtifactsUnavailable, errors.Overloaded, errors.NoWorker, errors.StoreBusy, errors.StoreClosed)
 """Nothing is broken: the request succeeds later, or on another machine. Logged without a traceback."""
 
 CHAT_TYPES: Mapping[int, str] = {

@@ -8,6 +8,7 @@ from modelyard.parts.embeddings.service import Embeddings
 from modelyard.parts.fine_tuning.service import FineTuning
 from modelyard.parts.metrics.service import Metrics
 from modelyard.parts.responses.service import Responses
+from modelyard.parts.shares.service import Shares
 from modelyard.parts.tinker.service import TrainingRuns
 from modelyard.parts.torch.service import AddBaseModel, ListBaseModels
 from modelyard.parts.traces.service import Traces
@@ -27,6 +28,8 @@ class StandardResources:
     """Prompts that are continued without a chat template, and tokens."""
     training_runs: TrainingRuns
     """Models that clients train command by command."""
+    shares: Shares
+    """The shares of entities in the workers."""
     annotations: Annotations
     """Tags and notes on jobs, runs, models and checkpoints."""
     traces: Traces

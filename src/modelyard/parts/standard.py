@@ -31,6 +31,7 @@ STANDARD: Sequence[Part] = (
     _standard("tinker"),
     _standard("annotations"),
     _standard("uploads"),
+    _standard("shares"),
     _standard("webhooks", "on_event", "upkeep"),
     _standard("reports"),
     _standard("dashboard"),

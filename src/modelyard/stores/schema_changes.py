@@ -5,11 +5,12 @@ until they restart; no change rewrites what a column means.
 """
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 from modelyard.domain.completion import StoredCompletion
 from modelyard.domain.evaluation.run import Score
 from modelyard.domain.identity import AnsweredRequest, ApiKey, BrowserSession
-from modelyard.domain.job import Job, JobEvent, JobProgress
+from modelyard.domain.job import Job, JobEvent, JobProgress, Tenant
 from modelyard.domain.usage import Budget, LedgerEntry
 from modelyard.domain.worker import WorkerProcess, WorkerRecord
 from modelyard.lazy import deferred
@@ -22,6 +23,9 @@ from modelyard.stores.table_changes import (
     KeepByMonth,
     SchemaChange,
 )
+
+_OF_THE_QUEUE = [("held_back", str, ""), ("not_before", datetime, None), ("refusals", int, 0), ("rank", int, 0)]
+_NEEDS = ("kind", "base_model", "accelerators", "memory")
 
 CORE: tuple[SchemaChange, ...] = (
     SchemaChange("0010_checkpoints_of_completions", [AddColumn(StoredCompletion, "checkpoint_id", str)]),
@@ -43,7 +47,7 @@ CORE: tuple[SchemaChange, ...] = (
             AddColumn(Job, "accelerators", int, 0),
             AddColumn(Job, "memory", int, 0),
             DropIndex(Job, "by_needs"),
-            AddIndex(Job, "by_needs", ["place", "kind", "base_model", "accelerators", "memory", "seq"]),
+            AddIndex(Job, "by_needs", ["place", *_NEEDS, "seq"]),
         ],
     ),
     SchemaChange("0016_jobs_by_state", [AddIndex(Job, "by_state", ["status"])]),
@@ -66,6 +70,15 @@ CORE: tuple[SchemaChange, ...] = (
         ],
     ),
     SchemaChange("0033_paused_jobs", [AddColumn(JobProgress, "paused_by", str, "")]),
+    SchemaChange(
+        "0038_shares_of_entities",
+        [
+            *(AddColumn(Job, name, kind, default) for name, kind, default in _OF_THE_QUEUE),
+            AddTable(Tenant),
+            DropIndex(Job, "by_needs"),
+            AddIndex(Job, "by_needs", ["place", "entity", *_NEEDS, "rank", "seq"]),
+        ],
+    ),
 )
 """Every change of the core since the stores share them, oldest first."""
 

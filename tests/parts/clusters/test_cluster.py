@@ -1,5 +1,6 @@
 """What is the same for every cluster: one list for all jobs, patience, leaving, handles, last words."""
 
+import json
 import logging
 import os
 import signal
@@ -7,15 +8,18 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
 
 from modelyard import Settings, open_platform
 from modelyard.domain.job import Claim, JobKind, JobStatus, Needs
-from modelyard.errors import ClusterError, InvalidInput
+from modelyard.errors import ClusterError, InvalidInput, JobRefused
 from modelyard.parts.clusters import kubernetes, ray_jobs, slurm
 from modelyard.parts.clusters.cluster import ClusterExecutor
+from modelyard.parts.clusters.cluster_http import ClusterAnswer
+from modelyard.parts.clusters.ray_jobs import RayJobs
 from modelyard.parts.contracts.executor import NEEDS
 from modelyard.parts.contracts.executor_trials import until
 from modelyard.protocols import Ended, ExecutorState, Running, Waiting
@@ -321,3 +325,143 @@ def test_a_job_runs_in_the_cluster_while_its_worker_is_replaced(tmp_path: Path) 
         (job,) = platform.jobs.list()
     assert (result.score, job.attempts, len(cluster.processes)) == (1.0, 1, 1)
     cluster.stop(next(iter(cluster.processes)))
+
+
+# ---- a job that is refused ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fault", [ClusterError("no such gres"), KeyError("a100"), InvalidInput.at("template", msg="x")]
+)
+def test_a_job_that_a_cluster_which_answers_does_not_take_is_refused(
+    site: Site, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    def start(*_: object) -> str:
+        raise fault
+
+    monkeypatch.setattr(Scripted, "start", start)
+    with pytest.raises(JobRefused, match=str(fault).strip("'")):
+        site.submit()
+    site.cluster.down = True
+    with pytest.raises(ClusterError, match="the network is gone") as raised:
+        site.submit()
+    assert not isinstance(raised.value, JobRefused)
+
+
+class RayAnswers(RayJobs):
+    """Ray as its dashboard answers, with the status of its nodes."""
+
+    def __init__(self, status: Any) -> None:
+        super().__init__("http://127.0.0.1:1")
+        self.posted: list[Any] = []
+        self._http = self
+        self._status = status
+
+    name = "ray"
+
+    def request(self, method: str, path: str, body: Any = None, allowed: Collection[int] = ()) -> ClusterAnswer:
+        if path == "/api/cluster_status":
+            found = 404 if self._status is None else 200
+            return ClusterAnswer(found, json.dumps({"data": {"clusterStatus": self._status}}).encode())
+        self.posted.append(body)
+        return ClusterAnswer(200, b"{}")
+
+
+NODES = {
+    "autoscalerReport": {"nodeTypeMapping": {"aa": "node_aa", "bb": "node_bb"}},
+    "loadMetricsReport": {
+        "usageByNode": {
+            "aa": {"CPU": [0.0, 4.0], "memory": [0.0, 8.0 * 2**30]},
+            "bb": {"CPU": [1.0, 4.0], "GPU": [2.0, 2.0], "memory": [0.0, 16.0 * 2**30]},
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("needs", [{"accelerators": 9}, {"memory": 17}, {"accelerators": 3, "memory": 1}])
+def test_what_is_larger_than_any_node_of_ray_is_refused_and_not_queued_for_ever(needs: dict[str, int]) -> None:
+    cluster = RayAnswers(NODES)
+    with pytest.raises(ClusterError, match=r"the most accelerators of a node are 2, the most memory is 16\.0 GiB"):
+        cluster.start("name", ["true"], Needs(JobKind.SFT, **needs))
+    assert cluster.posted == []
+
+
+@pytest.mark.parametrize("needs", [{}, {"accelerators": 2}, {"accelerators": 2, "memory": 16}, {"memory": 8}])
+def test_what_some_node_of_ray_can_hold_is_queued_though_none_is_free(needs: dict[str, int]) -> None:
+    cluster = RayAnswers(NODES)
+    assert cluster.start("name", ["true"], Needs(JobKind.SFT, **needs)) == "name"
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        None,
+        {},
+        {"autoscalerReport": None, "loadMetricsReport": None},
+        {**NODES, "autoscalerReport": {"nodeTypeMapping": {"aa": "ray.worker.default", "bb": "ray.head.default"}}},
+    ],
+)
+def test_a_ray_that_adds_nodes_or_does_not_tell_them_is_trusted(status: Any) -> None:
+    cluster = RayAnswers(status)
+    assert cluster.start("name", ["true"], Needs(JobKind.SFT, accelerators=9)) == "name"
+
+
+# ---- slurm's notice ----------------------------------------------------------------------------------------------
+
+
+def slurm_with(monkeypatch: pytest.MonkeyPatch, limits: str) -> list[tuple[str, ...]]:
+    """Slurm's commands, on a machine whose partitions have these limits. Returns what sbatch was given."""
+    given: list[tuple[str, ...]] = []
+
+    def run(*command: str, input: str | None = None) -> str:
+        if command[0] == "sbatch":
+            given.append(command)
+            return "7\n"
+        return limits if "--format=%P %L %l" in command else "cpu\n"
+
+    monkeypatch.setattr(slurm, "_run", run)
+    monkeypatch.delenv("SBATCH_TIMELIMIT", raising=False)
+    return given
+
+
+@pytest.mark.parametrize(
+    ("limits", "options", "notice"),
+    [
+        ("cpu* n/a infinite\n", (), 90),
+        ("cpu* n/a 1-00:00:00\n", (), 90),
+        ("cpu* n/a 6:00\n", (), 90),
+        ("cpu* n/a 5:00\n", (), 75),
+        ("cpu* n/a 2:00\n", (), 30),
+        ("cpu* 3:00 infinite\n", (), 45),
+        ("cpu* n/a infinite\nother n/a 1:00\n", (), 90),
+        ("cpu* n/a infinite\n", ("--time=4",), 60),
+        ("cpu* n/a 1:00\n", ("--time=1-0:00:00",), 90),
+    ],
+)
+def test_the_notice_of_slurm_leaves_a_job_time_to_work(
+    monkeypatch: pytest.MonkeyPatch, limits: str, options: Sequence[str], notice: int
+) -> None:
+    given = slurm_with(monkeypatch, limits)
+    slurm.SlurmJobs(options=lambda _: options).start("name", ["true"], NEEDS)
+    assert f"--signal=B:TERM@{notice}" in given[0]
+
+
+@pytest.mark.parametrize(
+    ("limits", "notice", "least"),
+    [("cpu n/a 1:00\n", None, 120), ("cpu n/a 0:30\n", None, 120), ("cpu n/a 5:00\n", 300, 360)],
+)
+def test_a_time_limit_that_is_too_short_for_the_notice_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, limits: str, notice: int | None, least: int
+) -> None:
+    given = slurm_with(monkeypatch, limits)
+    cluster = slurm.SlurmJobs("cpu", notice=notice)
+    for ask in (cluster.check, lambda: cluster.start("name", ["true"], NEEDS)):
+        with pytest.raises(ClusterError, match=f"time limit of .* is too short: .* give jobs at least {least} s"):
+            ask()
+    assert given == []
+
+
+@pytest.mark.parametrize("reason", sorted(slurm.NEVER))
+def test_a_job_that_slurm_will_never_place_is_taken_back(reason: str) -> None:
+    assert slurm._state("PENDING", 0, reason) == Waiting(f"slurm will never place it: {reason}")
+    assert slurm._state("PENDING", 0, "Resources") == Waiting()

@@ -7,10 +7,11 @@ from typing import Any
 
 import obstore
 import pytest
+from obstore.exceptions import GenericError
 from obstore.store import LocalStore, MemoryStore
 
 from modelyard import Example, Message, Role, open_platform
-from modelyard.errors import ArtifactMissing
+from modelyard.errors import ArtifactMissing, ArtifactsUnavailable
 from modelyard.parts.objects.direct import part_size
 from modelyard.parts.objects.ranges import READ_AHEAD
 from modelyard.parts.objects.store import ObjectArtifacts
@@ -220,3 +221,25 @@ def test_a_platform_trains_on_artifacts_in_an_object_store(opened: Callable[...,
         platform.chat.complete(model="local/p/m", messages="ping")
         assert platform.sweep(grace=0).removed == 0
         assert set(opened().names())
+
+
+def test_a_copy_with_its_digest_is_opened_without_asking_the_bucket(
+    opened: Callable[..., ObjectArtifacts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = opened().put([b"weights"])
+    opened().open(stored.name, stored.digest).close()
+    requests: list[str] = []
+
+    def refuse(_: Any, name: str, **__: Any) -> None:
+        requests.append(name)
+        raise GenericError("error sending request")
+
+    for call in ("get", "head", "get_range"):
+        monkeypatch.setattr(obstore, call, refuse)
+    with opened().open(stored.name, stored.digest) as file:
+        assert (file.read(), requests) == (b"weights", [])
+    with opened().open(stored.name) as file:
+        assert (file.read(), requests) == (b"weights", [stored.name])
+    (tmp_path / "cache" / stored.name).unlink()
+    with pytest.raises(ArtifactsUnavailable, match="cannot be reached"):
+        opened().open(stored.name, stored.digest)

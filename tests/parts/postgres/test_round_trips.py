@@ -107,7 +107,7 @@ def test_a_claim_takes_two_round_trips_and_reads_what_goes_with_the_job(
             store.transact(lambda tx, job=job: (tx.add(job), tx.add(JobProgress(job.id, NOW, crashes=2))))  # type: ignore[misc]
 
         def step(tx: Tx) -> tuple[Job, JobProgress] | None:
-            return claim(tx, Claimant("w"), NOW, take_ready(tx, [job.needs]))
+            return claim(tx, Claimant("w"), NOW, take_ready(tx, "t", [job.needs]))
 
         monkeypatch.setattr(Wire, "many", lambda self, *given: (trips.append(1), many(self, *given))[1])
         found = store.transact(DomainStep(step, ()))
@@ -115,5 +115,5 @@ def test_a_claim_takes_two_round_trips_and_reads_what_goes_with_the_job(
         assert (found[0].id, found[1].crashes, found[1].epoch, len(trips)) == ("job-1", 2, 1, 2)
         with psycopg.connect(yard_address) as other:  # which has what goes with the second job
             other.execute("SELECT FROM modelyard.job_progress WHERE job_id = 'job-2' FOR UPDATE")
-            assert store.transact(DomainStep(lambda tx: take_ready(tx, [job.needs]).id, ())) == "job-2"  # type: ignore[union-attr]
+            assert store.transact(DomainStep(lambda tx: take_ready(tx, "t", [job.needs]).id, ())) == "job-2"  # type: ignore[union-attr]
         assert store.read(lambda s: s.get(JobProgress, "job-1")) == found[1]

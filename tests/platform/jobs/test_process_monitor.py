@@ -8,7 +8,7 @@ import pytest
 
 from modelyard.domain.job import Claim, Job, JobStatus, Needs, QueueState, SupersededEvent
 from modelyard.domain.schema import RECORDS
-from modelyard.errors import LeaseLost, RecordNotFound, StoreBusy
+from modelyard.errors import ArtifactsUnavailable, LeaseLost, RecordNotFound, StoreBusy
 from modelyard.platform.jobs import process_monitor
 from modelyard.platform.jobs.claims import heartbeat
 from modelyard.platform.jobs.process_monitor import LEASES_TO_BEGIN
@@ -74,6 +74,13 @@ class Engine:
         if handle in self.running:
             self.running.remove(handle)
         self.dead[handle] = fault
+
+
+class HopelessEngine(Engine):
+    """It accepts jobs that it will never have room for."""
+
+    def state(self, handle: str) -> ExecutorState:
+        return Waiting("no node is so large") if handle in self.running else super().state(handle)
 
 
 @attrs.define(eq=False)
@@ -698,3 +705,41 @@ def test_the_workers_are_read_only_where_a_process_may_be_left(site: Site, monke
     site.yard.runtime.store.transact(lambda tx: tx.replace(attrs.evolve(tx.get(Job, site.job_id), handle="")))
     other._watcher.reattach()
     assert len(read) == 1
+
+
+# ---- what never has room, and what meets an outage ---------------------------------------------------------------
+
+
+def test_a_job_that_will_never_have_room_gives_its_place_back_and_says_why(yard: Any) -> None:
+    site = Site(yard, HopelessEngine())
+    site.worker.look()
+    assert (site.job.place, site.job.refusals, site.engine.killed) == (QueueState.HELD_BACK, 1, ["process-1"])
+    assert site.yard.jobs.get(site.job_id).waiting_for == "its next attempt: no node is so large"
+    assert site.worker.has_room()
+    assert site.crashes == 0
+
+
+def test_a_worker_looks_at_the_artifacts_when_the_process_of_a_job_has_met_their_outage(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = site.process(2)
+    runner = site.runner
+    site.yard.trainer.before = raising(ArtifactsUnavailable("the object store cannot be reached"))
+    for _ in steps:
+        pass
+    assert (site.job.place, site.progress.faults, site.crashes) == (QueueState.HELD_BACK, 0, 0)
+    assert runner.doubts_artifacts
+    looks: list[int] = []
+    monkeypatch.setattr(type(site.yard.runtime.artifacts), "check", lambda self: looks.append(1))
+    site.engine.die("process-1")
+    site.worker.look()
+    assert looks == [1]
+    site.worker.look()
+    assert looks == [1]
+
+
+def raising(error: Exception) -> Callable[[str], None]:
+    def before(item: str) -> None:
+        raise error
+
+    return before

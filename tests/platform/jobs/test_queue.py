@@ -60,7 +60,9 @@ def put(yard: Any, lane: str = "lane", **fields: Any) -> Job:
 
 
 def ready(snapshot: Snapshot, lane: str | None = None) -> Job | None:
-    return take_ready(snapshot, ready_needs(snapshot)) if lane is None else ready_in_lane(snapshot, lane)
+    return (
+        take_ready(snapshot, "acme", ready_needs(snapshot, "acme")) if lane is None else ready_in_lane(snapshot, lane)
+    )
 
 
 def take(yard: Any, lane: str | None = None) -> Job:

@@ -47,7 +47,7 @@ LANES = ("a", "b")
 
 
 def _claim(tx: Tx, claimant: Claimant, now: datetime, lane: str | None) -> tuple[Job, JobProgress] | None:
-    ready = take_ready(tx, ready_needs(tx)) if lane is None else ready_in_lane(tx, lane)
+    ready = take_ready(tx, "acme", ready_needs(tx, "acme")) if lane is None else ready_in_lane(tx, lane)
     return claim(tx, claimant, now, ready)
 
 

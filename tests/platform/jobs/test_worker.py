@@ -472,7 +472,7 @@ def test_a_worker_passes_over_jobs_that_it_cannot_run_without_reading_each(yard:
         yard.sft(2, f"m{number}")
     other = yard.new_job("elsewhere", JobKind.RESCORE)
     yard.runtime.store.transact(lambda tx: enqueue(tx, other, 1000))
-    needs = yard.runtime.store.read(lambda snapshot: ready_needs(Counting(snapshot)))
+    needs = yard.runtime.store.read(lambda snapshot: ready_needs(Counting(snapshot), "acme"))
     assert needs == [Needs(JobKind.SFT, "base-model"), Needs(JobKind.RESCORE)]
     assert sum(map(len, reads)) == 2
     claimed = Runner(attrs.evolve(yard.runtime, trainers=())).claim()

@@ -272,7 +272,7 @@ def test_counting_who_is_ahead_ends_at_a_hundred_and_reads_no_more_than_that(yar
     yard.runtime = attrs.evolve(yard.runtime, store=reads)
     assert yard.training.get(jobs[-1].id).queue_position == MAX_AHEAD
     assert reads.limits
-    assert sorted(reads.limits) == [MAX_AHEAD, MAX_AHEAD, MAX_WORKERS, MAX_WORKERS]
+    assert sorted(reads.limits) == [MAX_AHEAD, MAX_AHEAD, MAX_AHEAD, MAX_WORKERS, MAX_WORKERS]
 
 
 @attrs.define

@@ -8,7 +8,7 @@ import attrs
 
 from modelyard.clock import SystemClock
 from modelyard.domain.job import Claim, Needs
-from modelyard.errors import ClusterError
+from modelyard.errors import ClusterError, JobRefused
 from modelyard.executors.subprocess import WORKER, check_factory, with_last_words
 from modelyard.lazy import log
 from modelyard.protocols import Clock, Ended, Executor, ExecutorState, Running, Waiting
@@ -20,8 +20,9 @@ BETWEEN_LOOKS = 0.1
 class Cluster(Protocol):
     """Starts processes on other machines, now or when there is room. Ids are strings without a space.
 
-    Each function makes one request, however many ids it is given, and raises `ClusterError` if the cluster does not
-    answer, or refuses. A second process for one job does no harm, so a request may be sent again.
+    Each function makes one request, however many ids it is given, also if it is given none, and raises `ClusterError`
+    if the cluster does not answer, or refuses. If `states` is answered after `start` was refused, only this job is. A
+    second process for one job does no harm, so a request may be sent again.
     """
 
     @property
@@ -92,16 +93,28 @@ class ClusterExecutor:
         self._answers = True
 
     def submit(self, claim: Claim, run: Callable[[Claim], None], needs: Needs) -> str:
-        """Submit the job. It is submitted again if no answer has come. Raises `ClusterError`."""
+        """Submit the job. It is submitted again if no answer has come.
+
+        Raises `JobRefused` if the cluster answers, but not to this job, and `ClusterError` if it does not answer.
+        """
         name, command = f"modelyard-{uuid4().hex}", [*self._before, claim.address, *self._after]
         try:
             job = self._cluster.start(name, command, needs)
-        except ClusterError:
-            job = self._cluster.start(name, command, needs)
+        except Exception as refusal:  # noqa: BLE001 - options of the host for these needs may raise anything
+            self._cluster.states(())  # raises if it is the cluster's own fault
+            job = self._again(name, command, needs, refusal)
         handle = f"{self._cluster.name} {job}"
         self._mine.add(handle)
         self._seen[job] = _Seen(Waiting(), self._clock.monotonic())
         return handle
+
+    def _again(self, name: str, command: Sequence[str], needs: Needs, refusal: Exception) -> str:
+        try:
+            return self._cluster.start(name, command, needs)
+        except ClusterError as error:
+            raise JobRefused(str(error)) from None
+        except Exception as error:  # noqa: BLE001 - as above
+            raise JobRefused(f"{type(error).__name__}: {error}") from refusal
 
     def states(self, handles: Collection[str]) -> Mapping[str, ExecutorState]:
         """Return the states of jobs, from the cluster's list."""

@@ -18,6 +18,8 @@ KILLED = (-9, -15)
 
 
 GIBIBYTE = 2**30
+TOTALS = {"entrypoint_num_gpus": "GPU", "entrypoint_memory": "memory"}
+"""What Ray calls the resources of a node, by its words for what a job takes."""
 
 
 def one_processor(needs: Needs) -> Mapping[str, Any]:
@@ -61,7 +63,9 @@ class RayJobs:
         self._http.request("GET", JOBS)
 
     def start(self, name: str, command: Sequence[str], needs: Needs) -> str:
-        """Submit a job with this name as its submission id."""
+        """Submit a job with this name as its submission id. Raises `ClusterError`, also if no node is so large."""
+        if named := _amounts(needs):
+            self._require_node(named)
         body = {"entrypoint": shlex.join(command), "submission_id": name, **self._options(needs), **_amounts(needs)}
         try:
             self._http.request("POST", JOBS, body)
@@ -69,6 +73,18 @@ class RayJobs:
             if f"{name} already exists" not in str(error):
                 raise
         return name
+
+    def _require_node(self, amounts: Mapping[str, Any]) -> None:
+        """Refuse what is more than any node has in all, which Ray would leave pending for ever. A cluster that adds
+        nodes by itself may get a larger one, and one that does not tell its nodes is trusted."""
+        answer = self._http.request("GET", "/api/cluster_status", allowed=range(400, 600))
+        nodes = _totals(answer.json()) if answer.status == 200 else []
+        if nodes and not any(all(node.get(TOTALS[word], 0) >= n for word, n in amounts.items()) for node in nodes):
+            most = {total: max(node.get(total, 0) for node in nodes) for total in TOTALS.values()}
+            raise ClusterError(
+                f"no node of {self.name} is so large: the most accelerators of a node are {most['GPU']:g}, the most "
+                f"memory is {most['memory'] / GIBIBYTE:.1f} GiB"
+            )
 
     def states(self, ids: Collection[str]) -> Mapping[str, ExecutorState]:
         """Return the states of jobs, from the list of all."""
@@ -85,6 +101,19 @@ class RayJobs:
         message = answer.json()["message"] if answer.status == 200 else ""
         _, found, log = message.partition("last available logs")
         return log.partition("\n")[2] if found else message
+
+
+def _totals(answer: Any) -> Sequence[Mapping[str, float]]:
+    """Return what each node has in all; nothing if Ray adds nodes by itself: only then are they of types of its own."""
+    try:
+        status = answer["data"]["clusterStatus"]
+        types: Mapping[str, str] = status["autoscalerReport"]["nodeTypeMapping"]
+        usage = status["loadMetricsReport"]["usageByNode"]
+        if any(name != f"node_{node}" for node, name in types.items()):
+            return []
+        return [{name: float(total) for name, (_, total) in node.items()} for node in usage.values()]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return []
 
 
 def _state(job: Mapping[str, Any]) -> ExecutorState:

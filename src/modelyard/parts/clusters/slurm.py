@@ -1,6 +1,7 @@
 """Jobs in a Slurm cluster, by its commands: sbatch, squeue, scancel."""
 
 import getpass
+import os
 import shlex
 import subprocess
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -35,10 +36,19 @@ ENDS = frozenset(
 )
 OWN_FAULTS = frozenset({"FAILED", "OUT_OF_MEMORY"})
 """What a job ends with by its own doing; anything else came from outside."""
+INFINITE = float("inf")
 UNREACHED = ("configuration source", "contact slurm controller")
 """What Slurm's commands write where they have found no cluster."""
 KILLED = (9, 15)
 """Signals that come from outside of a process."""
+
+
+NEVER = frozenset({"BadConstraints", "InvalidAccount", "InvalidQOS", "PartitionNodeLimit", "PartitionTimeLimit"})
+"""Reasons for which a job waits that no free node ends."""
+NOTICE, EARLY = 90, 60
+"""How many seconds before its time limit a job is asked to stop, and by how many more Slurm may be early."""
+SHORTEST = 2 * EARLY
+"""The shortest time limit, in seconds, that leaves a job time to work whenever the notice comes."""
 
 
 def no_options(needs: Needs) -> Sequence[str]:
@@ -59,7 +69,9 @@ class SlurmJobs:
     `logs`, which the nodes share with this machine.
 
     A job that is cancelled or preempted, or reaches its time limit, gets SIGTERM first, `notice` seconds before a time
-    limit, and is then returned to the queue with its saved state.
+    limit, and is then returned to the queue with its saved state. By default these are 90 seconds, and a quarter of a
+    limit of less than six minutes. A limit of less than two minutes, or than the notice and a minute, is refused: Slurm
+    may send the notice a minute early.
     """
 
     def __init__(
@@ -68,10 +80,11 @@ class SlurmJobs:
         *,
         options: Callable[[Needs], Sequence[str]] = no_options,
         logs: str | Path = ".",
-        notice: int = 90,
+        notice: int | None = None,
     ) -> None:
         self._options, self._logs = options, Path(logs).absolute()
-        self._always = ("--parsable", "--no-requeue", f"--signal=B:TERM@{notice}")
+        self._notice = notice
+        self._limit: float | None = None
         self._partition = () if partition is None else (f"--partition={partition}",)
 
     @property
@@ -85,14 +98,40 @@ class SlurmJobs:
         if self._partition and not found.split():
             known = ", ".join(sorted(set(_run("sinfo", "--noheader", "--format=%R").split())))
             raise ClusterError(f"slurm has no partition {self._partition[0].partition('=')[2]!r}; it has {known}")
+        self._signal(())
+
+    def _signal(self, options: Sequence[str]) -> str:
+        """Return the option that asks for the notice. Raises `ClusterError` for a limit that leaves no time for it."""
+        named = [one.partition("=")[2] for one in options if one.startswith("--time=")]
+        limit = _seconds((named or [os.environ.get("SBATCH_TIMELIMIT", "")])[-1]) or self._limit_of_partition()
+        notice = self._notice
+        if notice is None:
+            notice = int(min(NOTICE, limit / 4))
+        if limit < max(SHORTEST, notice + EARLY):
+            raise ClusterError(
+                f"the time limit of {limit:g} s is too short: slurm may ask a job to stop {notice + EARLY} s before; "
+                f"give jobs at least {max(SHORTEST, notice + EARLY)} s, by the partition or by --time"
+            )
+        return f"--signal=B:TERM@{notice}"
+
+    def _limit_of_partition(self) -> float:
+        """Return the seconds that a job of the partition gets that names no limit; read once."""
+        if self._limit is None:
+            rows = [
+                line.split() for line in _run("sinfo", "--noheader", "--format=%P %L %l", *self._partition).splitlines()
+            ]
+            chosen = [row for row in rows if len(row) == 3 and (self._partition or row[0].endswith("*"))]
+            limits = [_seconds(default) or _seconds(most) or INFINITE for _, default, most in chosen]
+            self._limit = min(limits, default=INFINITE)
+        return self._limit
 
     def start(self, name: str, command: Sequence[str], needs: Needs) -> str:
         """Submit a batch job, which becomes the command."""
         where = (f"--job-name={name}", f"--output={self._logs / 'slurm-%j.out'}")
+        options = self._options(needs)
+        always = ("--parsable", "--no-requeue", self._signal(options))
         script = f"#!/bin/sh\nexec {shlex.join(command)}\n"
-        answer = _run(
-            "sbatch", *self._always, *self._partition, *where, *self._options(needs), *_amounts(needs), input=script
-        )
+        answer = _run("sbatch", *always, *self._partition, *where, *options, *_amounts(needs), input=script)
         return answer.strip().partition(";")[0]
 
     def states(self, ids: Collection[str]) -> Mapping[str, ExecutorState]:
@@ -102,10 +141,11 @@ class SlurmJobs:
             f"--user={getpass.getuser()}",
             "--states=all",
             "--noheader",
-            "--Format=JobID:|,State:|,exit_code:|",
+            "--Format=JobID:|,State:|,exit_code:|,Reason:|",
         )
         rows = {
-            job: (state, int(status)) for job, state, status, *_ in (line.split("|") for line in listed.splitlines())
+            job: (state, int(status), reason)
+            for job, state, status, reason, *_ in (line.split("|") for line in listed.splitlines())
         }
         return {job: _state(*rows[job]) for job in ids if job in rows}
 
@@ -148,10 +188,21 @@ def _run(*command: str, input: str | None = None) -> str:
     return done.stdout
 
 
-def _state(state: str, status: int) -> ExecutorState:
+def _seconds(limit: str) -> float | None:
+    """Return the seconds of a time limit as Slurm writes it, such as 2:00 or 1-12:00:00; None if it is not a time."""
+    days, _, rest = limit.rpartition("-")
+    try:
+        first, *more = (int(part) for part in rest.split(":"))
+        units = (3600, 60, 1) if days or len(more) == 2 else (60, 1)
+        return 86_400 * int(days or 0) + sum(part * unit for part, unit in zip((first, *more), units, strict=False))
+    except ValueError:
+        return None
+
+
+def _state(state: str, status: int, reason: str = "") -> ExecutorState:
     """Return the state of a job; `status` is that of wait(2)."""
     if state in WAITS:
-        return Waiting()
+        return Waiting(f"slurm will never place it: {reason}" if reason in NEVER else "")
     if state not in ENDS:
         return Running()
     if state == "COMPLETED":

@@ -14,7 +14,6 @@ from modelyard.domain.job import HELD_OUT, Job, JobEvent, JobKind, files_of
 from modelyard.domain.models import Checkpoint, Model, ModelName
 from modelyard.domain.record import EMPTY, Order
 from modelyard.domain.training_config import TrainingConfig
-from modelyard.domain.worker import Resources
 from modelyard.errors import InvalidInput, NotFound
 from modelyard.formats.converter import unstructure
 from modelyard.parts.fine_tuning import hyperparameters
@@ -164,7 +163,7 @@ class FineTuning:
                 with located("validation_file"):
                     check_not_empty(rows)
                 data[HELD_OUT] = {**own(held_out), "rows": rows}
-            job = new_job(self._runtime, self._principal, JobRequest(method, model, config, key, Resources()), data)
+            job = new_job(self._runtime, self._principal, JobRequest(method, model, config, key, {}), data)
             return self._add(request, given, model, config, job)
 
     def _loop(self, request: FineTuningRequest, model: Model, given: Mapping[str, Any], key: str | None) -> Job:
@@ -173,7 +172,7 @@ class FineTuning:
         if not count:
             raise InvalidInput.at("training_file", msg="has no rows")
         config = loops.resolve(hyperparameters.loop_options_of(given, count))
-        asked = JobRequest(METHODS[JobKind.RL], model, config, key, Resources())
+        asked = JobRequest(METHODS[JobKind.RL], model, config, key, {})
         validated = request.validation_file
         held_out = None if validated is None else self._files.rows(validated, "validation_file")
         tasks = self._files.rows(request.training_file, "training_file")

@@ -10,11 +10,13 @@ from modelyard.errors import Forbidden, StoreError
 from modelyard.lazy import log
 from modelyard.parts.metrics.exposition import MetricFamily, exposition
 from modelyard.platform.jobs.announced import live_workers
-from modelyard.platform.jobs.claims import ready_needs
 from modelyard.platform.meters import Meters, TimeHistogram
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 from modelyard.version import __version__
+
+MOST_COUNTED = 1000
+"""How many jobs of a status are counted, so that a scrape takes as long after years as after a day."""
 
 Samples = Iterator[tuple[Mapping[str, object], float | TimeHistogram]]
 
@@ -113,9 +115,9 @@ def _losses(meters: Meters) -> Iterator[MetricFamily]:
 
 
 def _queue(runtime: Runtime, snapshot: Snapshot) -> list[MetricFamily]:
-    jobs = [({"status": status.value}, snapshot.count(Job, "by_state", status)) for status in JobStatus]
-    waiting = QueueState.READY, QueueState.WAITING
-    depth = [({"place": place.value}, snapshot.count(Job, "by_place", place)) for place in waiting]
+    jobs = [({"status": status.value}, _up_to(snapshot, "by_state", status)) for status in JobStatus]
+    waiting = QueueState.READY, QueueState.HELD_BACK, QueueState.WAITING
+    depth = [({"place": place.value}, _up_to(snapshot, "by_place", place)) for place in waiting]
     first = [job.created_at for place in waiting for job in snapshot.page(Job, "by_place", place, limit=1)]
     given = [
         ({"accelerators": count, "place": place.value}, jobs)
@@ -124,8 +126,13 @@ def _queue(runtime: Runtime, snapshot: Snapshot) -> list[MetricFamily]:
     ]
     age = max((runtime.clock.now() - min(first)).total_seconds(), 0.0) if first else 0.0
     return [
-        MetricFamily("modelyard_jobs", "gauge", "Jobs, by status.", jobs),
-        MetricFamily("modelyard_queue_jobs", "gauge", "Queued jobs: ready, or waiting for their turn.", depth),
+        MetricFamily("modelyard_jobs", "gauge", f"Jobs, by status; no more than {MOST_COUNTED} are counted.", jobs),
+        MetricFamily(
+            "modelyard_queue_jobs",
+            "gauge",
+            "Queued jobs: ready, held back after no place was found, or waiting for their turn.",
+            depth,
+        ),
         MetricFamily("modelyard_jobs_by_accelerators", "gauge", "Ready and claimed jobs, by what each needs.", given),
         _gauge("queue_oldest_seconds", "How long the oldest queued job has waited.", age),
         _gauge("workers", "Workers that are alive.", len(live_workers(runtime, snapshot))),
@@ -133,11 +140,13 @@ def _queue(runtime: Runtime, snapshot: Snapshot) -> list[MetricFamily]:
 
 
 def _by_accelerators(snapshot: Snapshot, place: QueueState) -> Counter[int]:
-    found = Counter({0: 0})
-    for needs in ready_needs(snapshot, place):
-        where = (needs.kind, needs.base_model, needs.accelerators, needs.memory)
-        found[needs.accelerators] += snapshot.count(Job, "by_needs", place, *where)
-    return found
+    found = snapshot.select(Job, ("accelerators",), "by_place", place, limit=MOST_COUNTED)
+    return Counter({0: 0, **Counter(count for (count,) in found)})
+
+
+def _up_to(snapshot: Snapshot, index: str, value: str) -> int:
+    """Count jobs without reading more of them than `MOST_COUNTED`."""
+    return len(snapshot.select(Job, ("seq",), index, value, limit=MOST_COUNTED))
 
 
 def _room(runtime: Runtime) -> Iterator[MetricFamily]:

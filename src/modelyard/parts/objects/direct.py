@@ -196,7 +196,8 @@ class _Whole:
         if not self._signs:
             return 0
         since, removed = datetime.now(UTC) - timedelta(seconds=seconds), 0
-        for page in obstore.list(self._store, _UPLOADING, chunk_size=1000):
+        pages = iter(obstore.list(self._store, _UPLOADING, chunk_size=1000))
+        while page := self._border.ask(name, next, pages, None):
             for one in page:
                 if one["path"].endswith(name) and one["last_modified"] <= since:
                     self._border.ask(name, obstore.delete, self._store, one["path"])

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from modelyard.artifacts.naming import missing
-from modelyard.errors import MissingExtra, StorageFull, StoreBusy, StoreError
+from modelyard.errors import ArtifactsUnavailable, MissingExtra, StorageFull, StoreError
 
 try:
     from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
@@ -18,7 +18,7 @@ _STATUS = re.compile(r"status(?: code)?:? (\d{3})|\b([45]\d\d) [A-Z][a-z]+")
 _NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist|container does not exist", re.IGNORECASE)
 _KINDS: tuple[tuple[type[StoreError], str, str], ...] = (
     (
-        StoreError,
+        ArtifactsUnavailable,
         r"RequestTimeTooSkewed|RequestExpired",
         "refuses the time of this machine, whose clock differs from its own; set the clock, then try again",
     ),
@@ -28,18 +28,18 @@ _KINDS: tuple[tuple[type[StoreError], str, str], ...] = (
         "has no room for this artifact; free some or raise the quota, then try again",
     ),
     (
-        StoreBusy,
+        ArtifactsUnavailable,
         r"SlowDown|ServerBusy|ServiceUnavailable|TooManyRequests|OperationTimedOut|\b(?:429|503)\b",
         "is too busy, also after several attempts; try again later",
     ),
     (
-        StoreError,
+        ArtifactsUnavailable,
         r"AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|InvalidToken|Authenti|Authoriz"
         r"|NoAuthenticationInformation|[Cc]redential|Forbidden|\b(?:401|403)\b",
         "refuses the credentials; check that they are set, valid, and may read, write, list and delete there",
     ),
     (
-        StoreError,
+        ArtifactsUnavailable,
         r"kind: (?:Connect|Timeout|Unknown|Request|Interrupted)|error sending request|timed out|Connect|dns",
         "cannot be reached; check the network, the endpoint and the region",
     ),
@@ -50,13 +50,15 @@ def to_store_error(fault: BaseException, place: str) -> StoreError:
     """Make the error for a fault of the object store at `place`, its bucket. Nothing that it sent is repeated."""
     text = f"{type(fault).__name__} {fault}"
     if _NO_BUCKET.search(text):
-        return StoreError(f"there is no {place}; create it, or correct the address of the artifacts")
+        return ArtifactsUnavailable(f"there is no {place}; create it, or correct the address of the artifacts")
     if isinstance(fault, PermissionDeniedError | UnauthenticatedError) and "TimeTooSkewed" not in text:
         text = "AccessDenied " + text
     for kind, pattern, advice in _KINDS:
         if re.search(pattern, text):
             return kind(f"the object store of {place} {advice}{_code_of(text)}")
-    return StoreError(f"the object store of {place} failed{_code_of(text)}; look into its log, then try again")
+    return ArtifactsUnavailable(
+        f"the object store of {place} failed{_code_of(text)}; look into its log, then try again"
+    )
 
 
 def _code_of(text: str) -> str:
@@ -83,7 +85,9 @@ class Border:
         except BaseException as fault:
             if type(fault).__name__ != "PanicException":  # of obstore's language: it gives no other sign
                 raise
-            raise StoreError(f"the endpoint of the object store of {self._place} is malformed; correct it") from None
+            raise ArtifactsUnavailable(
+                f"the endpoint of the object store of {self._place} is malformed; correct it"
+            ) from None
 
     def ask(self, name: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         with self.crossed(name):

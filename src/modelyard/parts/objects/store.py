@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from modelyard.artifacts.folder import FolderArtifacts
 from modelyard.artifacts.naming import NAME, PROOF, altered, missing, new_name
-from modelyard.errors import ArtifactMissing, MissingExtra, ModelyardError, StoreError
+from modelyard.errors import ArtifactMissing, ArtifactsUnavailable, MissingExtra, ModelyardError
 from modelyard.parts.objects.cache import LocalCache
 from modelyard.parts.objects.direct import direct_uploads
 from modelyard.parts.objects.faults import Border
@@ -101,14 +101,21 @@ class ObjectArtifacts:
     # ---- reading
 
     def open(self, name: str, digest: str | None = None) -> BinaryIO:
-        """Open a local copy, or the object itself if it is too large for a copy. Raises `ArtifactMissing`."""
+        """Open a local copy, or the object itself if it is too large for a copy. Raises `ArtifactMissing`.
+
+        A copy that has the digest is right for ever: the object store is not asked whether it still has the object.
+        """
         if not NAME.fullmatch(name):
             raise missing(name)
         copy = self._cache.open(name, digest)
         if copy is None:
             return self._fetched(name, digest)
+        if digest is not None:
+            return copy
         try:
             self._size(name)
+        except ArtifactsUnavailable:  # a copy of bytes that never change
+            return copy
         except ModelyardError:
             copy.close()
             self._cache.drop(name)
@@ -142,7 +149,7 @@ class ObjectArtifacts:
                 rest -= len(chunk)
                 yield chunk
         if rest:
-            raise StoreError(f"the object store sent {rest} bytes too few of artifact {name!r}; try again")
+            raise ArtifactsUnavailable(f"the object store sent {rest} bytes too few of artifact {name!r}; try again")
 
     def _range(self, name: str, start: int, length: int) -> bytes:
         found: bytes = self._ask(name, obstore.get_range, name, start=start, length=length)

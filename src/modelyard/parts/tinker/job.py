@@ -11,7 +11,7 @@ from contextlib import closing
 
 import attrs
 
-from modelyard.domain.job import Job, JobProgress, NewEvent
+from modelyard.domain.job import Job, JobProgress, NewEvent, QueueState
 from modelyard.domain.training import GRADIENT_STEP
 from modelyard.domain.usage import Budget
 from modelyard.errors import Conflict, InvalidInput, LeaseLost, ModelyardError, NotFound, RecordNotFound, StoreError
@@ -27,9 +27,10 @@ from modelyard.parts.tinker.command_log import (
 )
 from modelyard.parts.tinker.held_run import keep_held, take_held
 from modelyard.parts.tinker.records import FutureStatus, RunCommand, TrainingRun, run_topic
-from modelyard.platform.jobs.claims import ClaimedJob, fenced, ready_needs, record_events, require_claim
-from modelyard.platform.jobs.queue import READY, announce, fail, save_resume, succeed
+from modelyard.platform.jobs.claims import ClaimedJob, fenced, record_events, require_claim
+from modelyard.platform.jobs.queue import announce, fail, save_resume, succeed
 from modelyard.platform.jobs.runner import sentence
+from modelyard.platform.jobs.shares import READY
 from modelyard.platform.jobs.turns import park, rotate
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.training.billing import book_tokens, cost_of, require_budget
@@ -109,7 +110,7 @@ class _Holder:
                 yield
 
     def others_wait(self) -> bool:
-        return bool(self.runtime.store.read(ready_needs))
+        return bool(self.runtime.store.read(lambda snapshot: snapshot.page(Job, "by_place", QueueState.READY, limit=1)))
 
     def _park(self, tx: Tx) -> bool:
         """Put the job aside, unless a command has come, or its cancellation or pause was requested."""

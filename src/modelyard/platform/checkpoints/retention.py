@@ -32,7 +32,7 @@ def enforce(tx: Tx, records: Sequence[Record], model: Model, now: datetime) -> S
 def _awaited(snapshot: Snapshot, model: Model) -> set[int | None]:
     return {
         job.spec["config"].get("kl_penalty_reference_step")
-        for place in (QueueState.CLAIMED, QueueState.READY, QueueState.WAITING, QueueState.PAUSED)
+        for place in set(QueueState) - {QueueState.DONE}
         for job in iter_index(snapshot, Job, "by_lane", model.id, place)
     }
 

@@ -137,8 +137,9 @@ def _resumed(job: Job, ids: Mapping[str, str], asker: Mapping[str, Any], now: da
     """Make a job that continues a failed one. A job that failed by its error budget had finished all rows in flight,
     and its failures do not count again."""
     spec = {**job.spec, **job.result, "asker": asker, "resumed": True, "drained": "forgiven" in job.result}
-    new, needs = Job(ids[job.id], job.kind, job.entity, job.project, job.lane, now, spec), job.needs
-    return attrs.evolve(new, base_model=needs.base_model, accelerators=needs.accelerators, memory=needs.memory)
+    new = Job(ids[job.id], job.kind, job.entity, job.project, job.lane, now, spec)
+    needs = {name: getattr(job, name) for name in ("base_model", "accelerators", "memory", "rank")}
+    return attrs.evolve(new, **needs)
 
 
 def _reopen(runtime: Runtime, tx: Tx, run_id: str, resumed: Callable[[Job], Job]) -> list[Job]:

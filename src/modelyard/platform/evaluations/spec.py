@@ -280,9 +280,9 @@ def _asks(rule: object) -> bool:
     return isinstance(rule, LlmJudge) or (isinstance(rule, Combined) and any(map(_asks, rule.parts.values())))
 
 
-def resources_of(options: Mapping[str, Any]) -> Resources:
+def resources_of(options: Mapping[str, Any]) -> dict[str, Any]:
     needs = options.get("needs")
-    return Resources() if needs is None else check_resources(needs)
+    return check_resources({} if needs is None else needs)
 
 
 def _is_number(value: object) -> bool:

@@ -50,6 +50,8 @@ def waiting_for(job: Job, workers: Sequence[WorkerRecord]) -> str | None:
         return None
     if job.place is QueueState.PAUSED:
         return "its resumption: it is paused"
+    if job.held_back:
+        return f"its next attempt: {job.held_back}"
     if job.place is QueueState.CLAIMED:
         return "room in the executor of its worker"
     able = [worker.id for worker in workers if str(job.needs) not in worker.declines]

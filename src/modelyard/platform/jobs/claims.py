@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from math import inf
 from typing import Any
 
 import attrs
@@ -34,45 +33,30 @@ _NEW = Gain.NEW  # before Python 3.12, a member of an enum takes ten times as lo
 
 _BEFORE_ALL = -1
 """A number before that of every job in order of arrival."""
+MOST_NEEDS, MOST_RANK = 100, 100_000
 
 # ---- a worker's claim --------------------------------------------------------------------------------------------
 
 
-def ready_needs(snapshot: Snapshot, place: QueueState = QueueState.READY) -> list[Needs]:
-    """Return what the ready jobs need, or those of another place, each once, that of the oldest job first. It takes one
-    index probe for each, however many jobs there are."""
-    oldest: list[Job] = []
+def ready_needs(snapshot: Snapshot, entity: str) -> list[Needs]:
+    """Return what the ready jobs of an entity need, each once, that of its first job first. It takes one index probe
+    for each, however many jobs there are, and `MOST_NEEDS` at most."""
+    firsts: list[Job] = []
     after: tuple[object, ...] | None = None
-    while page := snapshot.page(Job, "needs", place, after=after, limit=1):
+    while len(firsts) < MOST_NEEDS and (
+        page := snapshot.page(Job, "needs", QueueState.READY, entity, after=after, limit=1)
+    ):
         job = page[0]
-        oldest.append(job)
+        firsts.append(job)
         # The next amount of memory, and not the end of this one: a store finds it without reading the jobs between.
-        after = (job.kind, job.base_model, job.accelerators, job.memory + 1, _BEFORE_ALL)
-    return [job.needs for job in sorted(oldest, key=lambda job: job.seq)]
+        after = (job.kind, job.base_model, job.accelerators, job.memory + 1, -MOST_RANK - 1, _BEFORE_ALL)
+    return [job.needs for job in sorted(firsts, key=lambda job: (job.rank, job.seq))]
 
 
-class ReadyNeeds:
-    """The needs of ready jobs, those of the oldest first, cached for `Settings.poll`."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._found: Sequence[Needs] = ()
-        self._at = -inf
-
-    @property
-    def known(self) -> Sequence[Needs]:
-        fresh = self._runtime.clock.monotonic() - self._at < self._runtime.settings.poll
-        return self._found if fresh else ()
-
-    def look_up(self) -> Sequence[Needs]:
-        self._found, self._at = self._runtime.store.read(ready_needs), self._runtime.clock.monotonic()
-        return self._found
-
-
-def take_ready(tx: Tx, needs: Iterable[Needs]) -> Job | None:
+def take_ready(tx: Tx, entity: str, needs: Iterable[Needs]) -> Job | None:
     for one in needs:
         where = (one.kind, one.base_model, one.accelerators, one.memory)
-        job = tx.take(Job, "by_needs", QueueState.READY, *where)
+        job = tx.take(Job, "by_needs", QueueState.READY, entity, *where)
         if job is not None:
             return job
     return None
@@ -123,6 +107,8 @@ def claim(tx: Tx, claimant: Claimant, now: datetime, job: Job | None) -> tuple[J
         status=JobStatus.RUNNING,
         place=QueueState.CLAIMED,
         handle="",
+        held_back="",
+        not_before=None,
         attempts=job.attempts + 1,
         started_at=job.started_at or time,
     )

@@ -1,22 +1,24 @@
-"""Claims of dead workers: they are found by looking again and again at the jobs of others, a page at a time."""
+"""Claims of dead workers, and pauses that are over: found by looking again and again, a page at a time."""
 
 from collections.abc import Callable, Collection
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 
 from modelyard.domain.events import LeaseTaken
-from modelyard.domain.job import Claim, Job, JobProgress, JobStatus
+from modelyard.domain.job import Claim, Job, JobProgress, JobStatus, QueueState, Tenant
 from modelyard.platform.jobs.claims import claim_of
 from modelyard.platform.jobs.job_type import JobTypes
-from modelyard.platform.jobs.queue import WorkerLoss, announce, crash, requeue
+from modelyard.platform.jobs.queue import WorkerLoss, announce, crash, release, requeue
+from modelyard.platform.jobs.shares import ready
 from modelyard.platform.listing import Cursor
 from modelyard.platform.paging import cursor_at, get_or_none
 from modelyard.platform.runtime import Runtime
 from modelyard.process_identity import died_here
-from modelyard.protocols import Tx
+from modelyard.protocols import Snapshot, Tx
 
 PAGE = 100
 JOBS = "jobs"
+HELD_BACK = "jobs held back"
 LEASES_TO_REMEMBER = 100
 """For how many leases a job that was not looked at is remembered: longer than it takes to look at all."""
 
@@ -27,6 +29,7 @@ class ExpiredClaims:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self._after: Cursor | None = None
+        self._after_held: Cursor | None = None
 
     def reclaim(self, mine: Collection[Claim], take_over: Callable[[JobProgress], bool]) -> None:
         """Look at the next page of claimed jobs; return those of dead workers to the queue, unless they are taken
@@ -40,6 +43,22 @@ class ExpiredClaims:
                 continue
             if not take_over(progress):
                 self.take(progress)
+
+    def release_due(self) -> None:
+        """Let jobs be claimed whose pause is over: no pause is longer than a lease, if the wall clock was set back."""
+        page = self.runtime.store.read(
+            lambda snapshot: snapshot.page(Job, "by_place", QueueState.HELD_BACK, after=self._after_held, limit=PAGE)
+        )
+        self._after_held = cursor_at(Job, "by_place", page[-1]) if len(page) == PAGE else None
+        now, lease, time = self.runtime.clock.now(), self.runtime.settings.lease, self.runtime.clock.monotonic()
+        seen = {job.id: job.attempts for job in page}
+        still = self.runtime.liveness.idle_seconds(HELD_BACK, seen, time, LEASES_TO_REMEMBER * lease)
+        due = [job for job in page if job.not_before is None or job.not_before <= now or still[job.id] >= lease]
+        for job in due:
+            self.runtime.store.transact(partial(release, seen=job))
+
+        for job in self.runtime.store.read(_without_share):
+            self.runtime.store.transact(partial(ready, entity=job.entity))
 
     def _next_page(self) -> list[JobProgress]:
         page = self.runtime.store.read(
@@ -58,6 +77,12 @@ class ExpiredClaims:
             self.runtime.observe(LeaseTaken(job.id, seen.worker_id))
             announce(self.runtime, job)
         return job
+
+
+def _without_share(snapshot: Snapshot) -> list[Job]:
+    """Return the oldest ready job if its entity has no share yet: it is from before entities had one."""
+    oldest = snapshot.page(Job, "by_place", QueueState.READY, limit=1)
+    return [job for job in oldest if get_or_none(snapshot, Tenant, job.entity) is None]
 
 
 def expire(tx: Tx, types: JobTypes, seen: JobProgress, event_id: str, now: datetime, max_crashes: int) -> Job | None:

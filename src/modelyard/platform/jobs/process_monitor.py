@@ -113,6 +113,10 @@ class ProcessMonitor:
             if isinstance(state, Ended):
                 watch.ended = watch.ended or state
                 self._settle(watch, watch.ended)
+            elif isinstance(state, Waiting) and state.fault and watch.claimed is not None:
+                self.executor.cancel(watch.handle)
+                self._runner.refuse(watch.claimed, state.fault)
+                self._forget(watch)
             else:
                 self._note_waiting(watch, isinstance(state, Waiting))
                 if self._must_go(watch):
@@ -156,7 +160,10 @@ class ProcessMonitor:
         loss = None if ended is None else self._loss(ended, watch)
         job = self.runtime.store.transact(lambda tx: end_attempt(tx, types, watch.attempt, event_id, now, most, loss))
         self._forget(watch)
-        if job is not None:
+        if job is None:
+            now_is, _ = self.runtime.store.read(partial(_seen, job_id=watch.attempt.id))
+            self._runner.doubts_artifacts |= now_is is not None and now_is.place is QueueState.HELD_BACK
+        else:
             log.warning("job %s was given back by its worker: %s", job.id, loss.reason if loss else "the worker stops")
             announce(self.runtime, job)
 

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from modelyard.domain.record import KEY
 from modelyard.domain.worker import WORKER, WorkerProcess, WorkerRecord
-from modelyard.platform.jobs.queue import READY
 from modelyard.platform.jobs.runner import BEATS_PER_LEASE
+from modelyard.platform.jobs.shares import READY
 from modelyard.platform.periodic import Periodic
 from modelyard.platform.runtime import Runtime
 from modelyard.process_identity import process_here

@@ -5,7 +5,8 @@ claim is worthless. The most frequent writes of a worker, events and heartbeats,
 and not the job: the fence, `seq` and progress are one record."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import Any
 
 import attrs
@@ -24,22 +25,26 @@ from modelyard.domain.job import (
     check_transition,
     files_of,
 )
-from modelyard.errors import Conflict, IdempotencyKeyUsed, RateLimited
+from modelyard.errors import Conflict, IdempotencyKeyUsed, RateLimited, StoreError
 from modelyard.platform.jobs.claims import fenced, record
 from modelyard.platform.jobs.job_type import JobTypes
+from modelyard.platform.jobs.shares import ready
+from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
 
 QUEUE_RETRY_AFTER = 60.0
 
-READY = "jobs/ready"
 LOSSES_PER_CRASH = 10
 """How many losses from outside, of claims that had stored steps again, count as much as one crash."""
 
 MAX_FAULTS = 10
 """After how many faults of the store without progress in between a job fails."""
 
-_FIRST = (QueueState.CLAIMED, QueueState.READY)
+MAX_REFUSALS = 20
+"""After how many refusals to place it a job fails: minutes, since the pauses between them grow up to a lease."""
+
+_FIRST = (QueueState.CLAIMED, QueueState.READY, QueueState.HELD_BACK)
 _DRAWN = frozenset({"seed", "artifact", "billing"})
 
 
@@ -74,7 +79,7 @@ def _has_queued(snapshot: Snapshot, entity: str, number: int) -> bool:
 
 def _notify_ready(tx: Tx, job: Job) -> None:
     if job.place is QueueState.READY:
-        tx.notify(READY)
+        ready(tx, job.entity)
 
 
 def asked_before(snapshot: Snapshot, job: Job) -> Job | None:
@@ -139,6 +144,8 @@ def end(
     done = attrs.evolve(job, status=status, place=QueueState.DONE, ended_at=progress.updated_at, error_message=message)
     tx.replace(done)
     types[job.kind].on_end(tx, done)
+    if job.place is QueueState.CLAIMED:
+        ready(tx, job.entity, limited=True)
     if job.place in _FIRST:
         _release_next(tx, job.lane, progress.updated_at)
     return done
@@ -150,7 +157,7 @@ def _release_next(tx: Tx, lane: str, time: datetime) -> None:
         progress = tx.get(JobProgress, following.id)
         tx.replace(attrs.evolve(progress, updated_at=progress.time(time)))
         tx.replace(attrs.evolve(following, place=QueueState.READY))
-        tx.notify(READY)
+        ready(tx, following.entity)
 
 
 def succeed(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> Job:
@@ -205,10 +212,36 @@ def requeue(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime) -> 
     place = QueueState.PAUSED if progress.paused_by else QueueState.READY
     job = attrs.evolve(job, status=JobStatus.QUEUED, place=place)
     tx.replace(job)
+    ready(tx, job.entity, limited=True)
     if place is QueueState.PAUSED:
         _release_next(tx, job.lane, progress.time(now))
     _notify_ready(tx, job)
     return job
+
+
+def hold_back(
+    tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime, reason: str, seconds: float, refused: bool = False
+) -> Job:
+    """Put a claimed job back, to be claimed in so many seconds at the earliest. Nothing is charged to it, unless it was
+    `refused` a place: then it fails after `MAX_REFUSALS`."""
+    job = attrs.evolve(job, refusals=job.refusals + refused)
+    if job.refusals >= MAX_REFUSALS:
+        return fail(tx, types, job, event_id, f"no place was found for it in {job.refusals} attempts: {reason}", now)
+    back = requeue(tx, types, job, event_id, now)
+    if back.place is not QueueState.READY:
+        return back
+    not_before = tx.get(JobProgress, job.id).updated_at + timedelta(seconds=seconds)
+    held = attrs.evolve(back, place=QueueState.HELD_BACK, held_back=reason, not_before=not_before)
+    tx.replace(held)
+    return held
+
+
+def release(tx: Tx, seen: Job) -> None:
+    """Let a job be claimed whose pause is over."""
+    job = get_or_none(tx, Job, seen.id)
+    if job is not None and job.place is QueueState.HELD_BACK and job.not_before == seen.not_before:
+        tx.replace(attrs.evolve(job, place=QueueState.READY))
+        ready(tx, job.entity)
 
 
 # ---- paused and resumed ------------------------------------------------------------------------------------------
@@ -222,11 +255,11 @@ def request_pause(tx: Tx, job_id: str, by: str) -> Job:
         raise Conflict(f"a job that is {job.status} cannot be paused")
     if not progress.leaving:
         tx.replace(attrs.evolve(progress, paused_by=by))
-    if progress.cancelled_by or job.place not in (QueueState.READY, QueueState.WAITING):
+    if progress.cancelled_by or job.place in (QueueState.CLAIMED, QueueState.PAUSED):
         return job
     paused = attrs.evolve(job, place=QueueState.PAUSED)
     tx.replace(paused)
-    if job.place is QueueState.READY:
+    if job.place in _FIRST:
         _release_next(tx, job.lane, progress.updated_at)
     return paused
 
@@ -311,5 +344,6 @@ def announce(runtime: Runtime, job: Job) -> Job:
         job_type = runtime.job_types[job.kind]
         job_type.after_end(runtime, job)
         for name in () if job_type.resumable(job) or job_type.shares_files(runtime, job) else files_of(job):
-            runtime.artifacts.remove(name)
+            with suppress(StoreError):  # its end is stored; a sweep removes what no record names
+                runtime.artifacts.remove(name)
     return job

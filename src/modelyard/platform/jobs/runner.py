@@ -9,11 +9,12 @@ from functools import partial
 import attrs
 
 from modelyard.clock import backoff
-from modelyard.domain.job import JOB, Claim, Job, JobProgress, Needs, QueueState
+from modelyard.domain.job import JOB, TENANT, Claim, Job, JobProgress, Needs, QueueState, Tenant
 from modelyard.domain.record import truncate_for_storage
 from modelyard.domain.worker import Capacity
 from modelyard.errors import (
     ArtifactMissing,
+    ArtifactsUnavailable,
     LeaseLost,
     ModelyardError,
     RecordConflict,
@@ -29,23 +30,26 @@ from modelyard.platform.jobs.attempts import adopt
 from modelyard.platform.jobs.claims import (
     Claimant,
     ClaimedJob,
-    ReadyNeeds,
     claim,
     claim_of,
     heartbeat,
     ready_in_lane,
     require_claim,
-    take_ready,
 )
 from modelyard.platform.jobs.expired_claims import ExpiredClaims
 from modelyard.platform.jobs.job_type import JobTypes
-from modelyard.platform.jobs.queue import WorkerLoss, announce, crash, fail, requeue, requeue_after_fault
+from modelyard.platform.jobs.queue import WorkerLoss, announce, crash, fail, hold_back, requeue, requeue_after_fault
+from modelyard.platform.jobs.shares import allowed_needs, floor, take_turn
+from modelyard.platform.listing import Cursor
+from modelyard.platform.paging import cursor_at
 from modelyard.platform.periodic import Periodic
 from modelyard.platform.runtime import Runtime
 from modelyard.process_identity import process_here
-from modelyard.protocols import DomainStep, Tx
+from modelyard.protocols import Domain, DomainStep, Snapshot, Tx
 
 BEATS_PER_LEASE = 3
+TENANTS = 50
+"""How many entities that wait are read at once."""
 
 End = Callable[[Tx, JobTypes, Job, str, datetime], Job]
 
@@ -79,7 +83,8 @@ class Runner:
         self._claimed: dict[Claim, ClaimedJob] = {}
         self._unsettled: dict[Claim, End] = {}
         self._faults, self._paused_until = 0, 0.0
-        self.ready: ReadyNeeds = ReadyNeeds(runtime)
+        self.doubts_artifacts = False
+        self.ready: Sequence[Needs] = ()
         self._expired: ExpiredClaims | None = None
         self._lock = threading.Lock()
 
@@ -101,28 +106,47 @@ class Runner:
         return left.gives(needs) and self.can_run(needs)
 
     def claim(self, lane: str | None = None, suspects: bool = True) -> ClaimedJob | None:
-        """Claim the oldest ready job that it can run, of one lane or of all; None when there is none. Nor is there one
-        for a while after a fault of the store, or if the oldest is a suspect and `suspects` false."""
-        if self.pause() > 0:
+        """Claim a ready job that it can run, the first of one lane or of all; None when there is none. Nor is there one
+        for a while after a fault of the store, while artifacts cannot be had, or if the oldest is a suspect and
+        `suspects` false."""
+        if self.pause() > 0 or (self.doubts_artifacts and self._artifacts_fault()):
             return None
         if lane is not None:
             return self._claim(self._first_of(lane), suspects)
-        found = self._claim(self._oldest(self.ready.known), suspects)
-        return found or self._claim(self._oldest(self.ready.look_up()), suspects)
+        for _ in range(TENANTS):
+            chosen = self.runtime.store.read(self._next_tenant)
+            if chosen is None:
+                return None
+            entity, able, earliest = chosen
+            take = partial(take_turn, entity=entity, able=able, earliest=earliest)
+            found = self._claim(take, suspects, (TENANT, entity))
+            if found or (able and not suspects):
+                return found
+        return None
 
-    def _claim(self, find: Callable[[Tx], Job | None] | None, suspects: bool) -> ClaimedJob | None:
+    def _claim(self, find: Callable[[Tx], Job | None] | None, suspects: bool, *domains: Domain) -> ClaimedJob | None:
         if find is None:
             return None
         claimant, now = attrs.evolve(self.claimant, suspects=suspects), self.runtime.clock.now()
-        found = self.runtime.store.transact(DomainStep(lambda tx: claim(tx, claimant, now, find(tx)), ()))
+        found = self.runtime.store.transact(DomainStep(lambda tx: claim(tx, claimant, now, find(tx)), domains))
         if found is None:
             return None
         announce(self.runtime, found[0])
         return self.track(*found)  # from now on it has heartbeats
 
-    def _oldest(self, ready: Sequence[Needs]) -> Callable[[Tx], Job | None] | None:
-        able = [needs for needs in ready if self._can_run_now(needs)]
-        return (lambda tx: take_ready(tx, able)) if able else None
+    def _next_tenant(self, snapshot: Snapshot) -> tuple[str, Sequence[Needs], int] | None:
+        """Return the next entity that it can serve, those needs and the virtual time; or one that waits for nothing."""
+        after: Cursor | None = None
+        self.ready = ()
+        while page := snapshot.page(Tenant, "by_turn", True, after=after, limit=TENANTS):
+            for tenant in page:
+                needs = allowed_needs(snapshot, tenant)
+                able = [one for one in needs if self._can_run_now(one)]
+                self.ready = (*self.ready, *needs)
+                if able or not needs:
+                    return tenant.entity, able, floor(snapshot)
+            after = cursor_at(Tenant, "by_turn", page[-1])
+        return None
 
     def _first_of(self, lane: str) -> Callable[[Tx], Job | None] | None:
         ready = self.runtime.store.read(lambda snapshot: ready_in_lane(snapshot, lane))
@@ -158,7 +182,6 @@ class Runner:
         try:
             with closing(self._job_types[claimed.job.kind].run(claimed)) as items:
                 for item in items:
-                    self.recovered()
                     yield item
                     if claimed.leaving or stop():
                         claimed.finishes_rows = self._interrupted is requeue and not claimed.progress.cancelled_by
@@ -173,7 +196,7 @@ class Runner:
         except Exception as error:  # noqa: BLE001 - any error of a job's work fails the job, not the worker
             message = sentence(error)
             if _passes(error):
-                self._pause(claimed, message)
+                self._pause(claimed, message, isinstance(error, ArtifactsUnavailable))
                 return
             unforeseen = not isinstance(error, ModelyardError)
             log.info("job %s failed: %s", claimed.job.id, message, exc_info=unforeseen)
@@ -186,24 +209,45 @@ class Runner:
         return self._paused_until - self.runtime.clock.monotonic()
 
     def rest(self) -> float:
-        seconds = backoff(self._faults, first=self.runtime.settings.poll, longest=self.runtime.settings.lease)
+        if -self.pause() > self.runtime.settings.lease:  # since the last one
+            self._faults = 0
+        seconds = self.pause_of(self._faults)
         self._faults += 1
         self._paused_until = self.runtime.clock.monotonic() + seconds
         return seconds
 
-    def recovered(self) -> None:
-        self._faults = 0
-
-    def _pause(self, claimed: ClaimedJob, message: str) -> None:
-        seconds = self.rest()
+    def _pause(self, claimed: ClaimedJob, message: str, unavailable: bool) -> None:
+        seconds, end = self.rest(), partial(requeue_after_fault, reason=message)
         log.warning("job %s goes back into the queue; claims pause for %g s: %s", claimed.job.id, seconds, message)
-        self._settle(
-            claimed, lambda tx, types, job, event_id, now: requeue_after_fault(tx, types, job, event_id, now, message)
-        )
+        if self._artifacts_fault() or unavailable:
+            self.doubts_artifacts = True
+            end = partial(hold_back, reason=message, seconds=self.pause_of(claimed.job.attempts - 1))
+        self._settle(claimed, end)
 
-    def give_back(self, claimed: ClaimedJob) -> None:
-        self._settle(claimed, requeue)
+    def _artifacts_fault(self) -> bool:
+        """Return whether artifacts cannot be written or read now. If so, claims pause, longer each time."""
+        try:
+            self.runtime.artifacts.check()
+        except StoreError as fault:
+            self.doubts_artifacts = True
+            if self.pause() <= 0:
+                log.warning("claims pause for %g s: %s", self.rest(), fault)
+            return True
+        self.doubts_artifacts = False
+        return False
+
+    def pause_of(self, attempt: int) -> float:
+        return backoff(attempt, first=self.runtime.settings.poll, longest=self.runtime.settings.lease)
+
+    def give_back(self, claimed: ClaimedJob, end: End = requeue) -> None:
+        self._settle(claimed, end)
         self.drop(claimed)
+
+    def refuse(self, claimed: ClaimedJob, reason: str) -> None:
+        """Hold back a job for which there is no place, longer each time; the others are claimed."""
+        reason, seconds = truncate_for_storage(reason), self.pause_of(claimed.job.refusals)
+        log.warning("job %s is held back for %g s: %s", claimed.job.id, seconds, reason)
+        self.give_back(claimed, partial(hold_back, reason=reason, seconds=seconds, refused=True))
 
     def drop(self, claimed: ClaimedJob) -> None:
         with self._lock:
@@ -282,6 +326,7 @@ class Runner:
     def reclaim_expired(self, take_over: Callable[[JobProgress], bool] = lambda _: False) -> None:
         if self._expired is None:
             self._expired = ExpiredClaims(self.runtime)
+        self._expired.release_due()
         self._expired.reclaim({claimed.claim for claimed in self.claimed_jobs}, take_over)
 
 

@@ -5,7 +5,8 @@ from datetime import datetime
 import attrs
 
 from modelyard.domain.job import Job, JobProgress, JobStatus, QueueState, check_transition
-from modelyard.platform.jobs.queue import READY, first_in_lane
+from modelyard.platform.jobs.queue import first_in_lane
+from modelyard.platform.jobs.shares import ready
 from modelyard.protocols import Snapshot, Tx
 
 
@@ -25,9 +26,8 @@ def park(tx: Tx, job: Job, now: datetime) -> None:
 
 def unpark(tx: Tx, job: Job) -> None:
     if job.place is QueueState.WAITING and first_in_lane(tx, job.lane) is None:
-        ready = attrs.evolve(job, place=QueueState.READY)
-        tx.replace(ready)
-        tx.notify(READY)
+        tx.replace(attrs.evolve(job, place=QueueState.READY))
+        ready(tx, job.entity)
 
 
 def rotate(tx: Tx, job: Job, now: datetime, place: QueueState = QueueState.READY) -> None:
@@ -37,5 +37,4 @@ def rotate(tx: Tx, job: Job, now: datetime, place: QueueState = QueueState.READY
     last = attrs.evolve(job, status=JobStatus.QUEUED, place=place)
     tx.remove(Job, job.id)  # added again, it gets a number after all others
     tx.add(last)
-    if place is QueueState.READY:
-        tx.notify(READY)
+    ready(tx, job.entity, limited=place is not QueueState.READY)

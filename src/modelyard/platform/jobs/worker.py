@@ -9,7 +9,7 @@ import attrs
 
 from modelyard.domain.job import Needs
 from modelyard.domain.worker import Capacity, WorkerRecord
-from modelyard.errors import ModelyardError, StoreError
+from modelyard.errors import JobRefused, ModelyardError, StoreError
 from modelyard.lazy import log
 from modelyard.platform.jobs.announced import forget_dead, watches_over_others
 from modelyard.platform.jobs.claims import ClaimedJob
@@ -178,9 +178,8 @@ class Worker:
             if not self._submit(claimed):
                 self._called = True
                 return
-        ready = self._runner.ready.known or self._runner.ready.look_up()
-        self._decline(ready)
-        if ready:
+        self._decline(self._runner.ready)
+        if self._runner.ready:
             self._process.pass_on()
 
     def _look_after_others(self) -> None:
@@ -226,13 +225,15 @@ class Worker:
             needs = attrs.evolve(claimed.job.needs, alone=claimed.progress.suspect)
             claim = attrs.evolve(claimed.claim, attempt=claimed.job.attempts)
             handle = self.executor.submit(claim, lambda _: self._run(claimed), needs)
+        except JobRefused as refusal:
+            self._runner.refuse(claimed, str(refusal))
+            return True
         except BaseException as error:  # noqa: BLE001 - it is logged, and the job goes back into the queue
             self._runner.give_back(claimed)
             unforeseen, seconds = not isinstance(error, ModelyardError), self._runner.rest()
             message = "the executor refused job %s; claims pause for %g s: %s"
             log.error(message, claimed.job.id, seconds, error, exc_info=unforeseen)
             return False
-        self._runner.recovered()
         if self.executor.reattach(handle, alive=True):  # what runs in this process settles itself; the rest is watched
             self._watcher.add(claimed, handle)
         return True

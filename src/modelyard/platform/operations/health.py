@@ -133,7 +133,7 @@ def _words(failure: Exception) -> str:
 def _oldest_queued(snapshot: Snapshot) -> datetime | None:
     first = [
         job
-        for place in (QueueState.READY, QueueState.WAITING)
+        for place in (QueueState.READY, QueueState.HELD_BACK, QueueState.WAITING)
         for job in snapshot.page(Job, "by_place", place, limit=1)
     ]
     return min((job.created_at for job in first), default=None)

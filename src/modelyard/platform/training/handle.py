@@ -215,7 +215,7 @@ def shown(runtime: Runtime, snapshot: Snapshot, jobs: Iterable[Job], now: dateti
 def _queue_head(snapshot: Snapshot) -> Sequence[Cursor]:
     places = [
         cursor_at(Job, "by_place", job)
-        for place in (QueueState.READY, QueueState.WAITING)
+        for place in (QueueState.READY, QueueState.HELD_BACK, QueueState.WAITING)
         for job in snapshot.page(Job, "by_place", place, limit=MAX_AHEAD)
     ]
     return sorted(places)[:MAX_AHEAD]

@@ -16,7 +16,6 @@ from modelyard.domain.training_config import (
     SFTOptions,
     TrainingConfig,
 )
-from modelyard.domain.worker import Resources
 from modelyard.formats.converter import structure, unstructure
 from modelyard.formats.json import as_json
 from modelyard.formats.training_data import EXAMPLES, GROUPS, PREFERENCES, RowFormat
@@ -49,7 +48,7 @@ class JobRequest:
     model: Model
     config: TrainingConfig
     idempotency_key: str | None
-    needs: Resources
+    needs: Mapping[str, Any]
 
 
 TRAINING_KINDS = frozenset({JobKind.SFT, JobKind.RL, JobKind.DPO, JobKind.LOOP})

@@ -18,7 +18,6 @@ from modelyard.domain.job import Job, JobKind, JobStatus, NewEvent
 from modelyard.domain.models import Model
 from modelyard.domain.training import TRAINING_ROUND, TRAINING_STARTED, TrajectoryGroup
 from modelyard.domain.training_config import LoopConfig, RLConfig
-from modelyard.domain.worker import Resources
 from modelyard.errors import BudgetExceeded, TrainingError
 from modelyard.formats.jsonl import read_rows
 from modelyard.formats.training_data import GROUPS
@@ -61,7 +60,8 @@ class _Loop:
         self.model = self._model()
         self.scorer = NamedScorer.kept(self.spec["reward"])
         self.record = LoopRecord(claimed)
-        self.needs = Resources(accelerators=claimed.job.accelerators, memory=claimed.job.memory)
+        job = claimed.job
+        self.needs = {"accelerators": job.accelerators, "memory": job.memory, "rank": job.rank}
 
     def _model(self) -> Model:
         model = self.runtime.store.read(lambda snapshot: get_or_none(snapshot, Model, self.spec["model_id"]))

@@ -264,7 +264,7 @@ class Training:
         self, method: Method, model: Model | str, config: TrainingConfig, key: str | None, needs: Resources | None
     ) -> JobRequest:
         key, target = check_idempotency_key(key), self._model(model)
-        chosen = Resources() if needs is None else check_resources(needs)
+        chosen = check_resources({} if needs is None else needs)
         self._runtime.require_room()
         require_offered(self._runtime, target.base_model, method.kind)
         return JobRequest(method, target, config, key, chosen)

@@ -78,5 +78,7 @@ def continue_job(tx: Tx, ended: Job, ids: Sequence[str], now: datetime, max_queu
         result[CHILD] = continue_job(tx, child, ids[1:], now, max_queued).id
     kept = (ended.kind, ended.entity, ended.project, ended.lane, now, ended.spec)
     job = Job(ids[0], *kept, result=result, resume=ended.resume, resume_step=ended.resume_step)
-    job = attrs.evolve(job, base_model=ended.base_model, accelerators=ended.accelerators, memory=ended.memory)
+    job = attrs.evolve(
+        job, base_model=ended.base_model, accelerators=ended.accelerators, memory=ended.memory, rank=ended.rank
+    )
     return add_job(tx, job, max_queued)

@@ -10,7 +10,7 @@ import pytest
 from moto.core import set_initial_no_auth_action_count
 
 from disturbed_server import KEY, RETRIES, SECRET, Server, artifacts_in
-from modelyard.errors import ArtifactMissing, StoreBusy, StoreError
+from modelyard.errors import ArtifactMissing, ArtifactsUnavailable
 from modelyard.parts.objects.store import ObjectArtifacts
 
 MIB = 2**20
@@ -74,7 +74,7 @@ def test_a_short_storm_of_busy_answers_is_sat_out(artifacts: ObjectArtifacts, se
 @pytest.mark.parametrize("call", CALLS)
 def test_a_storm_without_end_is_said_to_be_one(artifacts: ObjectArtifacts, server: Server, call: str) -> None:
     server.fault = lambda environ: "busy"
-    with pytest.raises(StoreBusy, match="too busy"):
+    with pytest.raises(ArtifactsUnavailable, match="too busy"):
         CALLS[call](artifacts)
 
 
@@ -89,7 +89,7 @@ def test_a_part_that_never_comes_through_leaves_nothing(
     artifacts: ObjectArtifacts, server: Server, bucket: str
 ) -> None:
     server.fault = lambda environ: "cut" if is_part(environ) else None
-    with pytest.raises(StoreError, match="cannot be reached"):
+    with pytest.raises(ArtifactsUnavailable, match="cannot be reached"):
         artifacts.put(large())
     assert list(artifacts.names()) == []
     assert server.client().list_multipart_uploads(Bucket=bucket).get("Uploads") is None
@@ -105,14 +105,14 @@ def test_a_download_that_is_cut_continues(artifacts: ObjectArtifacts, server: Se
 def test_a_download_that_never_ends_leaves_no_copy(artifacts: ObjectArtifacts, server: Server, tmp_path: Path) -> None:
     stored = artifacts.put(large())
     server.fault = lambda environ: "half" if is_get(environ) else None
-    with pytest.raises(StoreError, match="cannot be reached"):
+    with pytest.raises(ArtifactsUnavailable, match="cannot be reached"):
         artifacts.open(stored.name)
     assert list((tmp_path / "cache").iterdir()) == []
 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_missing_bucket_is_named(server: Server, tmp_path: Path, call: str) -> None:
-    with pytest.raises(StoreError, match="there is no bucket 'no-such'; create it") as raised:
+    with pytest.raises(ArtifactsUnavailable, match="there is no bucket 'no-such'; create it") as raised:
         CALLS[call](artifacts_in(server, "no-such", tmp_path))
     assert not isinstance(raised.value, ArtifactMissing)
 
@@ -120,14 +120,14 @@ def test_a_missing_bucket_is_named(server: Server, tmp_path: Path, call: str) ->
 @pytest.mark.parametrize("call", CALLS)
 def test_a_clock_that_differs_is_said_to_be_at_fault(artifacts: ObjectArtifacts, server: Server, call: str) -> None:
     server.ahead = timedelta(hours=1)
-    with pytest.raises(StoreError, match="refuses the time of this machine"):
+    with pytest.raises(ArtifactsUnavailable, match="refuses the time of this machine"):
         CALLS[call](artifacts)
 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_wrong_credentials_are_refused_and_never_shown(server: Server, bucket: str, tmp_path: Path, call: str) -> None:
     guarded = set_initial_no_auth_action_count(0)(CALLS[call])
-    with pytest.raises(StoreError, match="refuses the credentials") as raised:
+    with pytest.raises(ArtifactsUnavailable, match="refuses the credentials") as raised:
         guarded(artifacts_in(server, bucket, tmp_path))
     shown = f"{raised.value!r} {raised.value.__cause__!r}"
     assert KEY not in shown
@@ -139,7 +139,7 @@ def test_a_server_that_is_away_is_said_to_be(server: Server, bucket: str, tmp_pa
     with socket.create_server(("127.0.0.1", 0)) as closing:
         port = closing.getsockname()[1]
     away = artifacts_in(server, bucket, tmp_path, endpoint=f"http://127.0.0.1:{port}", retry_config=RETRIES)
-    with pytest.raises(StoreError, match="cannot be reached; check the network, the endpoint"):
+    with pytest.raises(ArtifactsUnavailable, match="cannot be reached; check the network, the endpoint"):
         CALLS[call](away)
 
 

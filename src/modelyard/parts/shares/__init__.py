@@ -1,0 +1,1 @@
+"""The shares of entities in the workers, as the host sets them."""

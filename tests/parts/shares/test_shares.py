@@ -1,0 +1,119 @@
+"""The shares of entities, set in Python, over HTTP and from the command line; and each of them in PostgreSQL."""
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from http_client import client_of
+from modelyard import Example, Message, Platform, Role, open_platform
+from modelyard.cli import main
+from modelyard.domain.job import Job
+from modelyard.domain.schema import RECORDS
+from modelyard.errors import Forbidden, InvalidInput
+from modelyard.parts.postgres.store import PostgresStore
+from modelyard.parts.shares.service import EntityShare
+from share_simulation import Queue, check_shares
+from yard_fixtures import Yard
+
+ROWS = [Example((Message(Role.USER, "q"), Message(Role.ASSISTANT, "a")))] * 2
+
+
+def submitted(platform: Platform, entity: str, name: str, **options: Any) -> str:
+    model = platform.models.create(name, project="p", base_model="tabular-mini", entity=entity)
+    return platform.training.sft(model.id, ROWS, **options).id
+
+
+def test_a_share_is_what_was_set_and_is_replaced_as_a_whole() -> None:
+    with open_platform() as platform:
+        assert platform.shares.get("acme") == EntityShare("acme")
+        share = platform.shares.set("acme", weight=3, running=8, running_of={"sft": 2})
+        assert share == platform.shares.get("acme") == EntityShare("acme", 3, 8, {"sft": 2})
+        platform.shares.set("beta")
+        assert [one.entity for one in platform.shares.list()] == ["acme", "beta"]
+        assert platform.shares.set("acme", weight=2) == EntityShare("acme", 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        ({"weight": 0}, ("weight",)),
+        ({"weight": 1001}, ("weight",)),
+        ({"weight": True}, ("weight",)),
+        ({"running": 0}, ("running",)),
+        ({"running_of": {"sft": -1}}, ("running_of", "sft")),
+        ({"running_of": {"sfx": 1}}, ("running_of", "sfx")),
+    ],
+)
+def test_what_cannot_be_a_share_is_refused_at_its_place(options: dict[str, Any], place: tuple[str, ...]) -> None:
+    with open_platform() as platform, pytest.raises(InvalidInput) as refused:
+        platform.shares.set("acme", **options)
+    assert [problem.loc for problem in refused.value.problems] == [place]
+
+
+def test_it_is_set_and_shown_over_http_by_the_host_alone() -> None:
+    with open_platform() as platform:
+        path, host = "/v1/admin/shares/acme", platform.keys.create("acme", host=True).secret
+        client = client_of(platform)
+        body = {"weight": 3, "running": None, "running_of": {"rl": 1}}
+        assert client.send("PUT", path, body, key=host).json == {"entity": "acme", **body}
+        assert client.send("GET", path, key=host).json == {"entity": "acme", **body}
+        assert client.send("PUT", path, {"wieght": 3}, key=host).status == 422
+        assert client.send("PUT", path, {"weight": "3"}, key=host).status == 422
+        assert (client.send("GET", path).status, client.send("PUT", path, body).status) == (403, 403)
+        principal = platform.keys.create("acme").key.principal()
+        with pytest.raises(Forbidden):
+            platform.acting_as(principal).shares.get("acme")
+
+
+def test_it_is_set_and_listed_from_the_command_line(tmp_path: Path) -> None:
+    store = ["--store", str(tmp_path / "yard.db")]
+    open_platform(str(tmp_path / "yard.db")).close()
+    run = CliRunner().invoke
+    done = run(main, ["shares", "set", "acme", "--weight", "3", "--running-of", "sft=2", *store])
+    assert done.exit_code == 0, done.output
+    listed = json.loads(run(main, ["shares", "list", "--json", *store]).output)
+    assert listed == [{"entity": "acme", "weight": 3, "running": None, "running_of": {"sft": 2}}]
+    assert "is not like sft=2" in run(main, ["shares", "set", "acme", "--running-of", "sft", *store]).output
+
+
+def test_a_priority_is_named_with_the_needs_and_kept_by_the_job() -> None:
+    with open_platform() as platform:
+        late = submitted(platform, "acme", "late", needs={"priority": -5})
+        early = submitted(platform, "acme", "early", needs={"priority": 5})
+        order: list[str] = []
+        worker = platform.worker()
+        while worker.run_next():
+            order += [id for id in (late, early) if platform.jobs.get(id).ended_at and id not in order]
+        assert order == [early, late]
+
+
+@pytest.mark.parametrize("priority", [1001, -1001, 1.5, True, "high"])
+def test_what_is_no_priority_is_refused(priority: Any) -> None:
+    with open_platform() as platform, pytest.raises(InvalidInput, match="from -1000 to 1000"):
+        submitted(platform, "acme", "m", needs={"priority": priority})
+
+
+def test_a_priority_comes_over_http() -> None:
+    with open_platform() as platform:
+        client = client_of(platform)
+        model = platform.models.create("m", project="p", base_model="tabular-mini", entity="acme")
+        groups = [{"trajectories": [{"messages_and_choices": [{"role": "user", "content": "q"}], "reward": 1.0}]}]
+        body = {"model_id": model.id, "trajectory_groups": groups, "needs": {"priority": 7, "accelerators": 1}}
+        with platform.worker():
+            made = client.send("POST", "/v1/preview/training-jobs", body)
+        assert made.status < 300, made.raw
+        job = platform._runtime.store.read(lambda snapshot: snapshot.get(Job, made.json["id"]))
+        assert job.rank == -7
+
+
+def test_shares_hold_in_postgresql(yard_address: str) -> None:
+    with closing(PostgresStore(yard_address, RECORDS)) as store:
+        queue, weights = Queue(Yard.build(store)), {"a": 1, "b": 3, "c": 2}
+        for entity, weight in weights.items():
+            queue.weigh(entity, weight)
+            queue.submit(entity, 12)
+        check_shares(queue.serve(20), weights)

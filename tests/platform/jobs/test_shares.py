@@ -1,0 +1,229 @@
+"""Jobs of entities are taken in turns, by weight; within an entity by priority; and no entity runs more than it may."""
+
+from collections import Counter
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from example_counts import examples
+from modelyard.domain.job import Job, JobKind, JobStatus, QueueState, Tenant
+from modelyard.domain.record import KEY
+from modelyard.domain.schema import RECORDS
+from modelyard.domain.worker import Capacity
+from modelyard.platform.jobs.runner import Runner
+from modelyard.platform.jobs.shares import take_turn
+from modelyard.stores.memory import MemoryStore
+from share_simulation import Queue, check_shares
+from yard_fixtures import Yard
+
+WEIGHTS = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 20), min_size=1)
+
+
+def queue() -> Queue:
+    return Queue(Yard.build(MemoryStore(RECORDS)))
+
+
+@pytest.fixture
+def memory() -> Queue:
+    return queue()
+
+
+@examples(30)
+@given(WEIGHTS)
+def test_entities_that_wait_get_their_shares(weights: dict[str, int]) -> None:
+    site = queue()
+    for entity, weight in weights.items():
+        site.weigh(entity, weight)
+        site.submit(entity, 40)
+    check_shares(site.serve(40), weights)
+
+
+def test_the_same_holds_in_a_file(yard_on_disk: Any) -> None:
+    site, weights = Queue(yard_on_disk), {"a": 1, "b": 3, "c": 2}
+    for entity, weight in weights.items():
+        site.weigh(entity, weight)
+        site.submit(entity, 20)
+    check_shares(site.serve(30), weights)
+
+
+@examples(30)
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 6), st.integers(0, 8)), min_size=1, max_size=12), WEIGHTS
+)
+def test_nobody_starves_whoever_comes_whenever(bursts: list[tuple[str, int, int]], weights: dict[str, int]) -> None:
+    """Between two jobs of an entity that waits, each other one gets its share at most, and two jobs."""
+    site = queue()
+    for entity, weight in weights.items():
+        site.weigh(entity, weight)
+    waiting: Counter[str] = Counter()
+    since: dict[str, Counter[str]] = {}
+    for entity, number, claims in [*bursts, ("a", 0, 1000)]:
+        site.submit(entity, number)
+        if number and not waiting[entity]:
+            since[entity] = Counter()
+        waiting[entity] += number
+        for _ in range(claims):
+            for served in site.serve(1):
+                waiting[served] -= 1
+                for one, seen in since.items():
+                    seen[served] += 1
+                    mine, its = weights.get(one, 1), weights.get(served, 1)
+                    assert one == served or not waiting[one] or seen[served] <= its / mine + 2
+                since[served] = Counter()
+    assert not +waiting
+
+
+def test_a_newcomer_waits_for_one_job_however_many_another_has_queued(memory: Queue) -> None:
+    memory.submit("crowd", 300)
+    assert memory.serve(100) == ["crowd"] * 100
+    memory.submit("guest")
+    assert memory.serve(2).index("guest") <= 1
+
+
+def test_who_was_away_gets_nothing_for_it(memory: Queue) -> None:
+    memory.submit("a", 200)
+    memory.submit("b", 1)
+    memory.serve(100)
+    memory.submit("b", 50)
+    assert Counter(memory.serve(20)) in ({"a": 10, "b": 10}, {"a": 9, "b": 11})
+
+
+def test_who_could_not_be_served_gets_nothing_for_it_and_lends_nothing(memory: Queue) -> None:
+    memory.submit("cards", 30, accelerators=1)
+    memory.submit("a", 60)
+    assert memory.serve(50) == ["a"] * 50
+    memory.submit("b", 30)
+    assert Counter(memory.serve(10)) in ({"a": 5, "b": 5}, {"a": 4, "b": 6})
+    able = Runner(memory.yard.runtime, capacity=Capacity(8, None))
+    served = [job.entity for _ in range(9) if (job := memory.claim(able)) is not None]
+    assert max(Counter(served).values()) <= 4
+
+
+@examples(30)
+@given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 2)), min_size=1, max_size=20))
+def test_within_an_entity_the_highest_priority_is_first_and_then_the_oldest(jobs: list[tuple[int, int]]) -> None:
+    """Whatever else they need."""
+    site = queue()
+    ids = [(rank, site.submit("a", rank=rank, memory=memory)[0].id) for rank, memory in jobs]
+    served = [job.id for _ in ids if (job := site.claim()) is not None]
+    assert served == [id for _, id in sorted(ids, key=lambda one: one[0])]
+
+
+def test_a_priority_takes_nothing_from_others(memory: Queue) -> None:
+    memory.submit("a", 20, rank=-1000)
+    memory.submit("b", 20)
+    check_shares(memory.serve(20), {"a": 1, "b": 1})
+
+
+@examples(30)
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([JobKind.SFT, JobKind.RL, None])), max_size=40),
+    st.dictionaries(st.sampled_from(["", JobKind.SFT, JobKind.RL]), st.integers(1, 3), min_size=1),
+)
+def test_no_entity_runs_more_than_it_may_and_a_limit_leaves_no_place_empty(
+    moves: list[tuple[str, str | None]], limits: dict[str, int]
+) -> None:
+    site = queue()
+    site.weigh("a", limits=limits)
+    running: list[Job] = []
+    queued: Counter[tuple[str, str]] = Counter()
+    for entity, kind in moves:
+        if kind is not None:
+            site.submit(entity, kind=kind)
+            queued[entity, kind] += 1
+        elif running:
+            site.end(running.pop(0))
+        if len(running) < 4 and (job := site.claim()) is not None:
+            running.append(job)
+            queued[job.entity, job.kind] -= 1
+        mine = Counter(job.kind for job in running if job.entity == "a")
+        mine[""] = mine.total()
+        assert all(mine[one] <= most for one, most in limits.items())
+        left = [kind for (one, kind), number in queued.items() if number and one == "a"]
+        free = [one for one in left if mine[""] < limits.get("", 9) and mine[one] < limits.get(one, 9)]
+        if len(running) < 4 and (free or any(number for (one, _), number in queued.items() if one == "b")):
+            runner = site.yard.runner()
+            assert site.yard.runtime.store.read(runner._next_tenant) is not None
+
+
+def test_a_limit_of_an_entity_is_at_most_what_runs_until_one_ends(memory: Queue) -> None:
+    memory.weigh("a", limits={"": 1})
+    memory.submit("a", 2)
+    memory.submit("b", 1)
+    first, second = memory.claim(), memory.claim()
+    assert first is not None
+    assert second is not None
+    assert {first.entity, second.entity} == {"a", "b"}
+    assert memory.claim() is None
+    memory.end(first if first.entity == "a" else second)
+    third = memory.claim()
+    assert third is not None
+    assert third.entity == "a"
+
+
+def test_a_worker_that_chose_before_another_has_reached_the_limit_takes_nothing(memory: Queue) -> None:
+    memory.weigh("a", limits={"": 1})
+    memory.submit("a", 2)
+    store, runner = memory.yard.runtime.store, memory.yard.runner()
+    chosen = store.read(runner._next_tenant)
+    assert chosen is not None
+    assert memory.claim() is not None
+    assert store.transact(lambda tx: take_turn(tx, *chosen)) is None
+
+
+def test_jobs_from_before_entities_had_shares_are_claimed(memory: Queue) -> None:
+    (job,) = memory.submit("a")
+    memory.yard.runtime.store.transact(lambda tx: tx.remove(Tenant, "a"))
+    worker = memory.yard.worker()
+    worker.run_until_idle()
+    assert memory.yard.job(job.id).status is not JobStatus.QUEUED
+
+
+def test_who_waits_for_nothing_is_noted_once(memory: Queue) -> None:
+    (job,) = memory.submit("a")
+    claimed = memory.claim()
+    assert claimed is not None
+    assert memory.claim() is None
+    tenant = memory.yard.runtime.store.read(lambda snapshot: snapshot.find(Tenant, KEY, "a"))
+    assert (tenant.waiting, memory.yard.job(job.id).place) == (False, QueueState.CLAIMED)
+
+
+@pytest.mark.parametrize("queued", [10, 1000])
+def test_a_claim_reads_as_much_however_long_the_queue_is(memory: Queue, queued: int) -> None:
+    for entity in "abc":
+        memory.submit(entity, queued // 3)
+    reads: list[int] = []
+
+    class Counting:
+        def __init__(self, snapshot: Any) -> None:
+            self._snapshot = snapshot
+
+        def __getattr__(self, name: str) -> Any:
+            found = getattr(self._snapshot, name)
+
+            def call(*given: Any, **more: Any) -> Any:
+                answer = found(*given, **more)
+                reads.append(len(answer) if isinstance(answer, list) else 1)
+                return answer
+
+            return call if name in ("page", "select", "find", "get", "count") else found
+
+    store = memory.yard.runtime.store
+    real_read, real_transact = store.read, store.transact
+
+    class Counted:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        def read(self, query: Any) -> Any:
+            return real_read(lambda snapshot: query(Counting(snapshot)))
+
+        def transact(self, step: Any, durable: bool = True) -> Any:
+            return real_transact(lambda tx: step(Counting(tx)), durable)
+
+    runner = Runner(attrs.evolve(memory.yard.runtime, store=Counted()))
+    assert runner.claim() is not None
+    assert (len(reads), sum(reads)) == (6, 7)
