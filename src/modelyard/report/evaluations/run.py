@@ -1,12 +1,12 @@
 """The report of a run: as text, in a notebook, as one HTML page, and row by row."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import attrs
 
 from modelyard.domain.evaluation.aggregate import Aggregate, MetricSummary
-from modelyard.domain.evaluation.metrics import MetricKind, RunRow, metric_names, rows
+from modelyard.domain.evaluation.metrics import Metric, MetricKind, RunRow, metric_names, rows
 from modelyard.domain.evaluation.run import EvaluationRun, Outcome
 from modelyard.errors import InvalidInput
 from modelyard.formats.json import dumps
@@ -75,8 +75,11 @@ class RunReport:
 
     @property
     def junit(self) -> str:
-        """The rows as cases in the XML of JUnit: a row fails if a score that is a bool is false in some trial."""
-        return junit.suite(self._title, map(_case, rows(self.rows.full())))
+        """The rows as cases in the XML of JUnit: a row fails if some trial has a score that is false, or 0 in a metric
+        that has bools, too."""
+        found = list(rows(self.rows.full()))
+        bools = {one.metric for row in found for one in row.readings if one.kind is MetricKind.BINARY}
+        return junit.suite(self._title, (_case(row, bools) for row in found))
 
     def _repr_html_(self) -> str:
         return fragment(tag("h3", self._title), *run_content(self.run, self.aggregate, SHOWN_IN_NOTEBOOK))
@@ -134,11 +137,11 @@ def _code(*cells: object) -> list[str]:
     return [markdown.code(cell) for cell in cells]
 
 
-def _case(row: RunRow) -> junit.Case:
+def _case(row: RunRow, bools: Container[Metric]) -> junit.Case:
     found = row.readings
     names = metric_names(reading.metric for reading in found)
     broken = [f"{names[one.metric]}: {one.reason}" for one in found if one.outcome is Outcome.SCORER_ERROR]
-    missed = dict.fromkeys(names[one.metric] for one in found if one.kind is MetricKind.BINARY and not one.value)
+    missed = dict.fromkeys(names[one.metric] for one in found if one.value == 0 and one.metric in bools)
     return junit.Case(
         name=row.digest[:10],
         failure=f"false: {', '.join(missed)}" if missed else "",
