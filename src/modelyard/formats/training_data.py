@@ -172,7 +172,18 @@ def example_of(value: Mapping[str, Any]) -> Example:
     if len(untrained) == len(answers):
         msg = "is that of every assistant message, so there is nothing to learn from this row; leave it out"
         raise InvalidInput.at("messages", answers[-1], "weight", msg=msg)
+    for place in answers:
+        if place not in untrained and says_nothing(messages[place]):
+            raise InvalidInput.at("messages", place, "content", msg=f"{_NOTHING}; leave it out, or give it weight 0")
     return Example(messages, tuple(map(tool_of, read.tools)), sources_of(value), untrained)
+
+
+_NOTHING = "is required of an answer that is trained, unless it has tool_calls"
+
+
+def says_nothing(answer: Message) -> bool:
+    """Return whether an answer has neither text, which may be empty, nor calls nor reasoning."""
+    return answer.content in (None, ()) and not (answer.tool_calls or answer.reasoning)
 
 
 def _without_repeated_prompt(row: Any) -> Any:
@@ -206,7 +217,10 @@ def _read_answer(value: Any) -> Message:
     read = structure_exactly(_Weighed, {"role": "assistant", **plain})
     if read.weight == 0:
         raise InvalidInput.at("weight", msg="must be 1 or left out: both answers are trained")
-    return check_answer(message_of(read))
+    answer = check_answer(message_of(read))
+    if says_nothing(answer):
+        raise InvalidInput.at("content", msg=_NOTHING)
+    return answer
 
 
 @attrs.frozen
