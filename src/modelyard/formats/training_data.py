@@ -65,14 +65,14 @@ def read_dataset(file: BinaryIO) -> Iterator[Example | Preference]:
         yield _at_line(place, parse, row)
 
 
-def read_groups(file: BinaryIO) -> Iterator[TrajectoryGroup]:
+def read_groups(file: BinaryIO, read: Callable[[Any], Trajectory] = trajectory_of) -> Iterator[TrajectoryGroup]:
     waiting: list[Trajectory] = []
     place = 0
     for place, row in _rows(file):
-        if isinstance(row, Mapping) and "messages_and_choices" in row:
-            waiting.append(_at_line(place, trajectory_of, row))
+        if isinstance(row, Mapping) and row.keys() & {"messages_and_choices", "exchanges"}:
+            waiting.append(_at_line(place, read, row))
         else:
-            group = _at_line(place, group_of, row)
+            group = _at_line(place, lambda row: group_of(row, read), row)
             yield attrs.evolve(group, trajectories=(*waiting, *group.trajectories)) if waiting else group
             waiting = []
     if waiting:
@@ -243,7 +243,14 @@ def _parser_of(row: Any) -> Callable[[Any], Example | Preference]:
 
 EXAMPLES = RowFormat(Example, example_of, read_examples, dump_example)
 PREFERENCES = RowFormat(Preference, preference_of, read_preferences, dump_preference)
-GROUPS = RowFormat(TrajectoryGroup, group_of, read_groups, dump_group)
+
+
+def group_rows(read: Callable[[Any], Trajectory] = trajectory_of) -> RowFormat[TrajectoryGroup]:
+    """Return how groups are read by a reader of trajectories."""
+    return RowFormat(TrajectoryGroup, lambda row: group_of(row, read), lambda file: read_groups(file, read), dump_group)
+
+
+GROUPS = group_rows()
 DATASETS: RowFormat[Any] = RowFormat(
     Example | Preference,  # type: ignore[arg-type]  # isinstance takes it
     lambda row: _parser_of(row)(row),

@@ -9,6 +9,7 @@ from modelyard.errors import InvalidInput
 from modelyard.formats.json_stream import JsonReader, file_chunks
 from modelyard.formats.trajectories import dump_group_end, dump_trajectory, group_around, trajectory_of
 from modelyard.http.route import RouteCall
+from modelyard.platform.training.data import trajectory_reader
 from modelyard.protocols import StoredArtifact
 
 _GROUPS, _TRAJECTORIES = "trajectory_groups", "trajectories"
@@ -59,10 +60,9 @@ def _at(write: Callable[[], bytes], *place: str | int) -> bytes:
 
 
 @contextmanager
-def groups_body(call: RouteCall) -> Iterator[tuple[Mapping[str, Any], StoredArtifact]]:
+def groups_body(call: RouteCall, trained: bool = False) -> Iterator[tuple[Mapping[str, Any], StoredArtifact]]:
     """Read the other members of a body, and its groups as an artifact, which is removed unless the block records it."""
-    readers = (part.trajectories() for part in call.platform.parts if part.trajectories is not None)
-    body = GroupsBody(file_chunks(call.file), next(readers, trajectory_of))
+    body = GroupsBody(file_chunks(call.file), trajectory_reader(call.platform.parts, trained))
     stored = call.spool.put(body.lines())
     with call.spool.remove_unless_recorded(stored):
         yield body.rest, stored
