@@ -14,7 +14,7 @@ import attrs
 
 from modelyard.domain.completion import Message, Role
 from modelyard.domain.training import Example, Preference, Trajectory, TrajectoryGroup
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, located_at
 from modelyard.formats.chat.messages import RecordedMessage, RecordedTool, message_object, message_of, tool_of
 from modelyard.formats.chat.tools import tool_object
 from modelyard.formats.converter import structure_exactly
@@ -88,10 +88,8 @@ def _rows(file: BinaryIO, marks: Sequence[bytes] = ()) -> Iterator[tuple[int, An
 
 
 def _at_line(place: int, parse: Callable[[Any], T], row: Any) -> T:
-    try:
+    with located_at("line", place):
         return parse(row)
-    except InvalidInput as wrong:
-        raise wrong.below("line", place) from None
 
 
 def dump_example(example: Example) -> bytes:

@@ -11,7 +11,7 @@ import attrs
 
 from modelyard.domain.completion import FinishReason, Message, Role, TokenLogprob
 from modelyard.domain.training import History, RolloutError, SampledChoice, Trajectory, TrajectoryGroup
-from modelyard.errors import InvalidInput, Problem, nearest
+from modelyard.errors import InvalidInput, located_at, nearest
 from modelyard.formats.chat.messages import (
     RecordedMessage,
     RecordedTool,
@@ -197,14 +197,10 @@ def trajectory_of(value: Any) -> Trajectory:
 
 
 def group_of(value: Mapping[str, Any], read: Callable[[Any], Trajectory] = trajectory_of) -> TrajectoryGroup:
-    given, problems, trajectories = structure_exactly(_Group, without_nulls(value)), list[Problem](), list[Trajectory]()
+    given, trajectories = structure_exactly(_Group, without_nulls(value)), list[Trajectory]()
     for number, one in enumerate(given.trajectories):
-        try:
+        with located_at("trajectories", number):
             trajectories.append(read(one))
-        except InvalidInput as wrong:
-            problems += wrong.below("trajectories", number).problems
-    if problems:
-        raise InvalidInput(problems)
     return _group(tuple(trajectories), given)
 
 
@@ -260,10 +256,8 @@ def _spelled_ids(entries: tuple[_Token, ...]) -> tuple[int, ...]:
 def dump_group(group: TrajectoryGroup) -> bytes:
     lines = []
     for number, trajectory in enumerate(group.trajectories):
-        try:
+        with located_at("trajectories", number):
             lines.append(dump_trajectory(trajectory))
-        except InvalidInput as wrong:
-            raise wrong.below("trajectories", number) from None
     return b"".join(lines) + dump_group_end(group)
 
 

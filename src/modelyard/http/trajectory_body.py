@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from modelyard.domain.training import Trajectory
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, located_at
 from modelyard.formats.json_stream import JsonReader, file_chunks
 from modelyard.formats.trajectories import dump_group_end, dump_trajectory, group_around, trajectory_of
 from modelyard.http.route import RouteCall
@@ -40,23 +40,17 @@ class GroupsBody:
             if name == _TRAJECTORIES and not self._reader.is_null():
                 found = True
                 for member in self._reader.elements(*place, name):
-                    yield self._line(lambda data: dump_trajectory(self._read(data)), *place, name, member)
+                    data = self._reader.take(*place, name, member)
+                    with located_at("body", *place, name, member):
+                        line = dump_trajectory(self._read(data))
+                    yield line
             else:
                 rest[name] = self._reader.take(*place, name)
         if not found:
             raise InvalidInput.at("body", *place, _TRAJECTORIES, msg="is required", type="missing")
-        yield _at(lambda: dump_group_end(group_around((), rest)), *place)
-
-    def _line(self, write: Callable[[Any], bytes], *place: str | int) -> bytes:
-        data = self._reader.take(*place)
-        return _at(lambda: write(data), *place)
-
-
-def _at(write: Callable[[], bytes], *place: str | int) -> bytes:
-    try:
-        return write()
-    except InvalidInput as wrong:
-        raise wrong.below("body", *place) from None
+        with located_at("body", *place):
+            end = dump_group_end(group_around((), rest))
+        yield end
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from modelyard.domain.training import (
     TrajectoryGroup,
 )
 from modelyard.domain.training_config import TrainingConfig
-from modelyard.errors import InvalidInput, Problem
+from modelyard.errors import InvalidInput, Problem, located_at
 from modelyard.formats.converter import unstructure
 from modelyard.formats.training_data import RowFormat, read_groups, says_nothing
 from modelyard.formats.trajectories import trajectory_of
@@ -48,12 +48,10 @@ def rows_of(rows: RowFormat[T], data: Iterable[T | Mapping[str, Any]]) -> Iterat
 
 
 def _value(rows: RowFormat[T], number: int, row: T | Mapping[str, Any]) -> T:
-    try:
+    with located_at("data", number):
         if isinstance(row, rows.value):
             return _read_back(rows, row)
         return rows.of(unstructure(row))  # callers may use tuples and any mapping
-    except InvalidInput as error:
-        raise error.below("data", number) from None
 
 
 def _read_back(rows: RowFormat[T], row: T) -> T:
@@ -268,10 +266,8 @@ def check_groups(artifacts: ArtifactStore, stored: StoredArtifact, check: BaseMo
     with artifacts.open(stored.name) as file:
         for number, group in enumerate(read_groups(file)):
             for member, one in enumerate(group.trajectories):
-                try:
+                with located_at("data", number, "trajectories", member):
                     check.trajectory(one)
-                except InvalidInput as wrong:
-                    raise wrong.below("data", number, "trajectories", member) from None
 
 
 def trajectory_reader(parts: Iterable[Part], trained: bool = False) -> Callable[[Any], Trajectory]:
