@@ -41,6 +41,7 @@ STANDARD: Sequence[Part] = (
     _standard("postgres"),
     _standard("objects"),
     _standard("clusters"),
+    _standard("quickstart"),
     _standard("contracts"),
     _standard("doubles"),
 )
