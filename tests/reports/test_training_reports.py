@@ -223,9 +223,11 @@ def test_what_is_wrong_counts_and_a_gate_refuses_it(yard: Platform, what: str) -
     assert not yard.evaluations.gate(result.run, {"s": 0.9}).passed
 
 
-def test_no_trial_more_than_there_are_counts(yard: Platform) -> None:
+def test_more_trials_than_there_are_are_not_drawn(yard: Platform) -> None:
     run = yard.evaluations.run("e", lambda row: "n", [{"expected": "y"}], "exact_match", project="d", trials=3).run
-    assert yard.evaluations.report(run, reducer="pass@5").metric("exact_match").mean == 0
+    assert yard.evaluations.report(run, reducer="pass@3").metric("exact_match").mean == 0
+    with pytest.raises(InvalidInput, match="a row has 3"):
+        yard.evaluations.report(run, reducer="pass@5")
 
 
 def test_a_baseline_with_a_mark_is_read_or_the_mark_is_named(yard: Platform, tmp_path: Path) -> None:
