@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from modelyard.errors import InvalidInput
 from modelyard.parts.messages.formats.request import MessagesBody, read_messages_request
 from unknown_members import has_reasons, misspelt, refuses_each_unknown_member, without_effect
 
@@ -127,3 +128,14 @@ def test_a_budget_of_thinking_is_an_effort(client: Any, budget: int, effort: str
 def test_what_changes_nothing_is_listed_with_a_reason() -> None:
     cached = ("cache_control", "system[].cache_control", "tools[].cache_control")
     has_reasons(without_effect(MessagesBody), *cached, "service_tier")
+
+
+@pytest.mark.parametrize("wrong", ["x", 1, {}, ["x"]])
+def test_what_changes_nothing_is_of_its_type(wrong: Any) -> None:
+    def body(value: Any) -> Any:
+        return {**ASKED, "messages": [{"role": "user", "content": [{"type": "text", "text": "x", "citations": value}]}]}
+
+    read_messages_request(body([{"type": "char_location"}]))
+    with pytest.raises(InvalidInput) as refused:
+        read_messages_request(body(wrong))
+    assert refused.value.problems[0].loc[:5] == ("messages", 0, "content", 0, "citations")
