@@ -190,6 +190,29 @@ Score: -0.5 => -0.5
 {"score": 4, "reasoning": "of 10 claims 9 hold"} => 4
 {"score": "4/5"} => 4
 ```json\\n{"rating": 3}\\n``` => 3
+4, where 5 is best => 4
+4 where 1 is the worst and 5 the best => 4
+4. 5 is the best possible score. => 4
+4; 5 being the highest => 4
+4, where the best is 5 => 4
+4, up to 5 => 4
+On a scale from 1 (worst) to 5 (best): 4 => 4
+4 on a scale from 1 (worst) to 5 (best) => 4
+\\frac{4}{5} => 4
+$\\dfrac{4}{5} = 0.8$ => 4
+\\tfrac45 => 4
+\\boxed{\\frac{\\text{4}}{5}} => 4
+Score: \\boxed{4}/5 => 4
+{4 \\over 5} => 4
+4 \\text{ out of } 5 => 4
+The step \\frac{1}{2} is right. I give 4 => 4
+4⁄5 => 4
+4∕5 => 4
+3½ => 3.5
+4½ / 5 => 4.5
+3\\frac{1}{2} / 5 => 3.5
+I go with 4 => 4
+I give 4 for good style => 4
 """
 
 
@@ -212,7 +235,7 @@ def test_the_number_of_a_judge(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", ["", "good", "(scale 1-5)", "on a scale of 1 to 5", "true", '{"score": true}', "1e999"]
+    "answer", ["", "good", "(scale 1-5)", "on a scale of 1 to 5", "true", '{"score": true}', "1e999", "½", "5 is best"]
 )
 def test_without_a_number_there_is_none(answer: str) -> None:
     assert rating_in(answer) is None
@@ -233,7 +256,8 @@ def test_what_a_judge_reasons_first_does_not_count(reasons: list[str], verdict: 
 
 @given(st.integers(1, 5), st.lists(st.sampled_from(REASONS), max_size=3))
 def test_the_scale_is_not_the_number(number: int, reasons: list[str]) -> None:
-    for said in (f"{number}/5", f"{number} out of 5", f"{number} (scale 1-5)", f"(1-5) {number}", f"{number} (1 to 5)"):
+    scales = ["/5", " out of 5", " (scale 1-5)", " (1 to 5)", ", where 5 is best", "; 5 being the best", ", 5 = top"]
+    for said in (*(f"{number}{scale}" for scale in scales), f"(1-5) {number}", f"\\frac{{{number}}}{{5}}"):
         assert rating_in(" ".join([*reasons, said])) == number
 
 

@@ -2,7 +2,8 @@
 `code`, and as `status` the HTTP status for a host with its own routes. `http.error_responses` makes each interface's
 body from it. A message says what is wrong and what to do about it, and never repeats a secret."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, ClassVar, Self
 
@@ -107,6 +108,15 @@ class InvalidInput(CallerError):
     def below(self, *loc: str | int) -> Self:
         """Return these problems, each located below `loc`."""
         return type(self)([attrs.evolve(problem, loc=(*loc, *problem.loc)) for problem in self.problems])
+
+
+@contextmanager
+def located_at(*place: str | int) -> Iterator[None]:
+    """Locate the problems of a block below a place."""
+    try:
+        yield
+    except InvalidInput as wrong:
+        raise wrong.below(*place) from None
 
 
 class UnsupportedParameter(InvalidInput):

@@ -158,8 +158,8 @@ class Part:
     `engine` is what answers and trains by default, besides the echo and the tabular models; it gets the store, or None
     if that is new. `stores`, `artifacts` and `clusters` open what has an address with this scheme, as in "s3"; each
     comes with an example. `trained` prepares what is recorded at the end of a training job; the names of
-    its artifacts are added to the list that it gets. `trajectories` reads trajectories that clients send in a form of
-    its own, besides the usual one.
+    its artifacts are added to the list that it gets. `trajectories` reads trajectories in a form of its own, besides
+    the usual one: with `trained=True`, it refuses those of which it cannot tell what is trained.
 
     `on_event` is called in the transaction in which something happens, with what has happened: the `Job` or the
     `EvaluationRun` that has ended, the `Promotion` that has moved an alias, the `Budget` of which it is time to warn.
@@ -184,7 +184,7 @@ class Part:
     site: "Callable[[Platform], Callable[..., Site]] | None" = None
     notes: "Callable[[Platform], Notes] | None" = None
     trained: "Callable[[Runtime, Job, list[str]], TrainedRecord | None]" = _no_trained_record
-    trajectories: "Callable[[], Callable[[Any], Trajectory]] | None" = None
+    trajectories: "Callable[[], Callable[..., Trajectory]] | None" = None
     on_event: "Callable[[Runtime, Tx, object], None] | None" = None
     upkeep: "Callable[[Runtime], None] | None" = None
 

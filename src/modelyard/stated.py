@@ -106,13 +106,22 @@ _OUT_OF = re.compile(
     r"(?:a\s+(?:possible|maximum)\s+)?\d"
 )
 _RATED = re.compile(rf"\b(?:score|rating|grade)\s*[\"']?\s*[:=]\s*[\"'(\[]*\s*({NUMBER.pattern})", re.IGNORECASE)
-_ASIDE = re.compile(r"\([^()]{0,200}\)")
+_ASIDE, _WORDS = re.compile(r"\([^()]{0,200}\)"), re.compile(r"\([^()\d]{0,200}\)")
+_END_OF_SCALE = "(?:best|worst|highest|lowest|top|bottom|perfect|excellent|ideal|poor(?:est)?|m(?:ax|in)imum)"
 _SCALE = re.compile(
     rf"[(\[][^()\[\]]{{0,40}}?\d[\d.]{{0,9}}{_TO}\d[^()\[\]]{{0,40}}[)\]]"
     rf"|\b(?:scale|range)\b[^.\n\d]{{0,20}}\d[\d.]{{0,9}}{_TO}\d[\d.]{{0,9}}|\bscale\s+of\s+\d[\d.]{{0,9}}"
     rf"|\d[\d.]{{0,9}}{_TO}\d[\d.]{{0,9}}[\s-]*(?:points?\s+)?(?:scale|range)|\d[\d.]{{0,9}}[\s-]*points?[\s-]+scale"
     r"|\bmax(?:imum)?\b[^.\n\d]{0,15}\d[\d.]{0,9}|\b\d[\d.]{0,9}\s*=\s*[^\W\d]|(?<=\d)\s{0,10}[(\[]?\s{0,10}"
-    r"(?:/|(?:out\s+)?of)\s{0,10}[\d.]{1,20}"
+    r"(?:/|(?:out\s+)?of|over)\s{0,10}[\d.]{1,20}|\b(?:where(?:\s+an?)?|up\s+to)\s+\d[\d.]{0,9}"
+    rf"|\b\d[\d.]{{0,9}}\s+(?:(?:is|are|being|means?|as|the|an?|possible|considered)\s+){{0,4}}{_END_OF_SCALE}\b"
+    rf"|\b{_END_OF_SCALE}(?:\s+(?:possible|score|rating|grade|value|mark)){{0,2}}\s*(?:is|being|=)\s*\d[\d.]{{0,9}}"
+)
+_COMMAND = re.compile(r"\\(?![dtc]?frac(?![a-zA-Z]))(?:[a-zA-Z]+|[^\w\s])")
+_FRACTION = re.compile(
+    r"(?:(?P<whole>\d{1,9})\s?)?(?:\\[dtc]?frac\s?(?:\{{1,5}\s?(?P<top>\d{1,9}(?:\.\d{1,9})?)\s?\}{1,5}\s?"
+    r"\{{1,5}\s?(?P<under>\d{1,9})\s?\}{1,5}|(?P<t>\d)\s?(?P<u>\d))(?:\s?=\s?[\d.]{1,20})?"
+    r"|(?P<one>[\u00bc-\u00be\u2150-\u215e]))"
 )
 
 
@@ -159,7 +168,8 @@ def _without_alternatives(text: str) -> str:
 
 
 def _rating(text: str) -> float | None:
-    unscaled = _SCALE.sub(" ", text)
+    text = _typed(text)
+    unscaled = _SCALE.sub(" ", _WORDS.sub(" ", text))
     rated = [*_RATED.finditer(unscaled)] or [*_OUT_OF.finditer(text)]
     without_asides = number_in(_ASIDE.sub(" ", unscaled))
     number = number_in(rated[-1][1]) if rated else number_in(unscaled) if without_asides is None else without_asides
@@ -167,6 +177,21 @@ def _rating(text: str) -> float | None:
         return None if number is None else float(number)
     except OverflowError:
         return None
+
+
+def _typed(text: str) -> str:
+    """Return a text without the commands of TeX. Of a fraction of its own, the numerator is what is rated."""
+    text = _COMMAND.sub(lambda found: "over" if found[0] == "\\over" else "", text)
+    text = _FRACTION.sub(_fraction, text.replace("\u2044", "/").replace("\u2215", "/"))
+    return re.sub(r"\$([^$]{1,100})\$", r"\1", re.sub("[{}]", " ", text))
+
+
+def _fraction(found: re.Match[str]) -> str:
+    whole, top, under = found["whole"], found["top"] or found["t"], found["under"] or found["u"]
+    if not whole:
+        return top or found[0]
+    part = unicodedata.numeric(found["one"]) if top is None else float(top) / (int(under) or 1)
+    return repr(int(whole) + part)
 
 
 def _deciding(answer: str) -> list[Any]:

@@ -112,6 +112,19 @@ def test_the_tool_runner_goes_on_without_threads(served: Any) -> None:
     assert (called, message.content[0].text) == ([7], "It is found.")
 
 
+def test_so_does_that_of_the_javascript_client(tmp_path: Path) -> None:
+    program = shutil.copy(HERE.with_name("messages_js") / "runner.mjs", tmp_path)
+    (tmp_path / "node_modules").symlink_to(node_modules(HERE.with_name("messages_js") / "package.json"))
+    answers = [call("look", x=7), say("It is found."), call("look", x=8), say("So is this.")]
+    with open_platform(backend=ScriptedBackend(answers, models=("scripted",))) as platform:
+        key = platform.keys.create("acme").secret
+        with asgi_server(asgi_app(platform), log_level="warning") as server:
+            command = ["node", program, server.url, key]
+            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout) == {"called": [7, 8], "texts": ["It is found.", "So is this."]}
+
+
 def test_hints_of_a_cache_and_thinking_with_a_budget(client: Any) -> None:
     asked: Any = {"model": "echo", "max_tokens": 20, "messages": HELLO}
     cached = client.messages.create(**asked, extra_body={"cache_control": {"type": "ephemeral"}})

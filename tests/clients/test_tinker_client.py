@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from modelyard import open_platform
 from modelyard.asgi import asgi_app
+from modelyard.engines.tabular.tokenizer import CHUNKS, END_OF_TURN, VOCABULARY_SIZE, decode, encode
 from modelyard.http.interface import Interface
 from modelyard.parts.doubles.clients.server import asgi_server
 
@@ -65,6 +67,36 @@ def test_it_finds_what_can_be_trained(service: Any, run: Any) -> None:
     assert models == {"echo": False, BASE: True}
     info = run.get_info()
     assert (info.model_data.model_name, info.lora_rank, info.is_lora) == (BASE, 4, True)
+
+
+TEXTS = [
+    "",
+    "hello",
+    "The order is open.",
+    " the  to\n\tyou",
+    "caf\u00e9 \U0001f642 \u65e5\u672c",
+    "x" * 3000,
+    "\u2028\x85\r\n",
+    "12,3",
+]
+
+
+@pytest.mark.parametrize("sampling", [False, True])
+def test_the_tokenizer_of_a_tabular_model_is_the_one_that_it_reads_with(
+    served: Any, service: Any, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampling: bool
+) -> None:
+    """Of a training client from the folder that the server names, of a sampling client from one named as the model."""
+    monkeypatch.chdir(tmp_path)
+    if sampling:
+        (tmp_path / BASE).symlink_to(run.get_info().model_data.tokenizer_id)
+    tokenizer = (service.create_sampling_client(base_model=BASE).result() if sampling else run).get_tokenizer()
+    asked = served.platform.chat.complete(model=BASE, messages="hi", max_tokens=20, logprobs=True, seed=1)
+    for text in (*TEXTS, *CHUNKS, "".join(CHUNKS), asked.text):
+        ids = tokenizer.encode(text)
+        assert ids == encode(text)
+        assert tokenizer.decode(ids) == text
+    assert tokenizer.decode(range(256), skip_special_tokens=True) == decode(range(256))
+    assert (tokenizer.eos_token_id, len(tokenizer)) == (END_OF_TURN, VOCABULARY_SIZE)
 
 
 def test_the_loss_falls_and_forward_changes_nothing(run: Any) -> None:

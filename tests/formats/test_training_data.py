@@ -17,7 +17,7 @@ from modelyard.domain.training import Example, History, RolloutError, SampledCho
 from modelyard.errors import InvalidInput
 from modelyard.formats import training_data as training
 from modelyard.formats import trajectories
-from modelyard.formats.training_data import dump_example, example_of, read_examples, read_groups
+from modelyard.formats.training_data import dump_example, example_of, read_examples, read_groups, says_nothing
 from modelyard.formats.trajectories import dump_group, group_of
 
 CAPTURES = Path(__file__).parent.parent / "captures" / "training"
@@ -37,7 +37,7 @@ ANSWERS = st.builds(Message, st.just(Role.ASSISTANT), CONTENT, tool_calls=CALLS)
 TOOLS = st.lists(st.builds(Tool, TEXT, TEXT, OBJECTS, st.booleans()), max_size=2).map(tuple)
 EXAMPLES = st.builds(
     lambda messages, last, tools: Example((*messages, last), tools), st.lists(MESSAGES), ANSWERS, TOOLS
-)
+).filter(lambda one: not any(says_nothing(message) for message in one.messages if message.role is Role.ASSISTANT))
 LOGPROBS = st.builds(
     TokenLogprob, TEXT, st.floats(-100, 0), st.none() | st.lists(st.integers(0, 255), max_size=4).map(tuple)
 )
@@ -449,3 +449,39 @@ def test_a_row_with_any_members_is_read_as_it_says_or_refused_at_each_unknown_on
     assert not expected
     assert read.untrained == tuple(at + 1 for at, weight in enumerate(weights) if weight == 0)
     assert list(read_examples(io.BytesIO(dump_example(read)))) == [read]
+
+
+NOTHING: list[dict[str, Any]] = [{}, {"content": None}, {"content": []}, {"content": None, "tool_calls": []}]
+NOTHING += [{"content": None, "refusal": ""}, {"reasoning_content": ""}]
+CALLED = {"tool_calls": [{"function": {"name": "f"}}]}
+SOMETHING: list[dict[str, Any]] = [{"content": ""}, {"refusal": "no"}, {"reasoning_content": "hm"}, CALLED]
+
+
+@given(st.lists(st.sampled_from([*NOTHING, *SOMETHING]), min_size=1, max_size=3), st.integers(0, 2))
+def test_an_answer_that_is_trained_says_something(answers: list[dict[str, Any]], untrained: int) -> None:
+    """Each answer but one, which is read and not trained. An empty text is an answer, too."""
+    messages: list[dict[str, Any]] = [USER]
+    for at, answer in enumerate(answers):
+        messages.append({"role": "assistant", **answer} | ({"weight": 0} if at == untrained else {}))
+    messages.append(MESSAGE)
+    empty = [at for at, answer in enumerate(answers) if at != untrained and answer in NOTHING]
+    line = json.dumps({"messages": messages}).encode()
+    if not empty:
+        (read,) = read_examples(io.BytesIO(line))
+        assert list(read_examples(io.BytesIO(dump_example(read)))) == [read]
+        return
+    with pytest.raises(InvalidInput) as caught:
+        list(read_examples(io.BytesIO(line)))
+    assert caught.value.problems[0].loc == ("line", 1, "messages", empty[0] + 1, "content")
+
+
+@pytest.mark.parametrize("answer", [*NOTHING, *SOMETHING])
+@pytest.mark.parametrize("name", ["chosen", "rejected"])
+def test_so_does_each_answer_of_a_preference(answer: dict[str, Any], name: str) -> None:
+    row = {"messages": [USER], "chosen": "a", "rejected": "b", name: answer}
+    if answer in SOMETHING:
+        assert training.preference_of(row)
+        return
+    with pytest.raises(InvalidInput) as caught:
+        training.preference_of(row)
+    assert caught.value.problems[0].loc == (name, "content")

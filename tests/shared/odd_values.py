@@ -3,7 +3,7 @@
 import enum
 import json
 from collections import ChainMap, Counter, OrderedDict, UserDict, defaultdict, namedtuple
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -11,7 +11,10 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy
+import pytest
 from hypothesis import strategies as st
+
+from modelyard.errors import InvalidInput
 
 
 class Name(str):
@@ -137,6 +140,21 @@ def as_data(value: Any) -> Any:
     text = json.dumps(value, allow_nan=False, default=mapping, ensure_ascii=False)
     text.encode()
     return json.loads(text, object_pairs_hook=members, parse_int=int64)
+
+
+def is_its_json_or_refused(door: Callable[[Any], Any], value: Any) -> None:
+    """Assert that what a door keeps of a value is what the json module writes for it, or that it is refused at its
+    place."""
+    try:
+        wanted = as_data(value)
+    except (TypeError, ValueError, RecursionError):
+        with pytest.raises(InvalidInput) as caught:
+            door(value)
+        assert caught.value.problems[0].loc
+    else:
+        found = door(value)
+        assert plain(found) == wanted
+        assert is_data(found)
 
 
 def is_data(value: Any) -> bool:

@@ -102,7 +102,8 @@ class Recorder:
         if body is not None:
             found["request"] = body
         if answer.headers.get("content-type") in (JSON, LINES):
-            found["response"] = json.loads(answer.raw.splitlines()[0])
+            first = answer.raw.splitlines()[0].replace(str(SOURCE).encode(), b"/srv/modelyard")
+            found["response"] = json.loads(first)
         elif answer.headers.get("content-type", "").startswith("text/plain"):
             found["response"] = b"".join(answer.raw.splitlines(keepends=True)[:LINES_SHOWN]).decode()
         params = self.client.endpoint.table.match(path).params

@@ -1,10 +1,13 @@
 """A request with a member that is not known, for each object in it."""
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Literal, get_args, get_origin
 
 import attrs
+import pytest
+
+from modelyard.errors import InvalidInput
 
 Place = tuple[str | int, ...]
 
@@ -33,6 +36,24 @@ def misspelt(body: Any, free: Collection[str]) -> Iterator[tuple[str, str, Any]]
                 owner = owner[step]
             owner[f"{name}x"] = 1
             yield name, written((*place, f"{name}x")), changed
+
+
+def refuses_each_unknown_member(read: Callable[..., Any], body: Any, free: Collection[str]) -> None:
+    """Assert that a reader takes a body, and refuses it with a misspelt member more: at its place, with the nearest
+    name."""
+    read(body, "body")
+    for name, place, changed in misspelt(body, free):
+        with pytest.raises(InvalidInput) as caught:
+            read(changed, "body")
+        (problem,) = caught.value.problems
+        assert str(problem).startswith(f"body.{place}".replace("[", ".").replace("]", "") + ": "), problem
+        assert f"'{name}'" in problem.msg
+
+
+def has_reasons(listed: Mapping[str, str], *names: str) -> None:
+    """Assert that each member without effect has a reason, and that these are among them."""
+    assert listed.keys() >= {*names}
+    assert all(len(reason) > 10 for reason in listed.values())
 
 
 def written(place: Place) -> str:

@@ -14,10 +14,6 @@ defer_modules(__name__, "uvicorn_server")
 
 SECTIONS = {
     "Start": {
-        "quickstart": (
-            "modelyard.cli.serving:quickstart",
-            "Fine-tune, reinforce and evaluate a small model, in seconds.",
-        ),
         "ask": ("modelyard.cli.asking:ask", "Ask a model for one completion, shown as it is made."),
         "serve": ("modelyard.cli.serving:serve", "Serve the platform over HTTP until interrupted."),
         "work": ("modelyard.cli.working:work", "Run queued jobs until interrupted."),

@@ -1,10 +1,7 @@
-"""Commands that run the quickstart and serve over HTTP."""
-
-from pathlib import Path
+"""The command that serves over HTTP."""
 
 import click
 
-from modelyard import quickstart as quickstart_job
 from modelyard.asgi import asgi_app
 from modelyard.cli import uvicorn_server
 from modelyard.cli.logs import log_option, log_to_terminal
@@ -25,13 +22,6 @@ def _interfaces(context: click.Context, option: click.Parameter, given: str) -> 
     if unknown:
         raise click.BadParameter(f"there is no interface {unknown[0]!r}; there are {', '.join(_KNOWN)}")
     return tuple(_KNOWN[name] for name in names)
-
-
-@click.command()
-@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=Path("quickstart"))
-def quickstart(folder: Path) -> None:
-    """Fine-tune, reinforce and evaluate a small model on real data, in seconds, in FOLDER (default: ./quickstart)."""
-    quickstart_job.run(folder)
 
 
 @click.command()

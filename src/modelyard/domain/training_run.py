@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, located_at
 
 Rows = Sequence[Sequence[float]]
 
@@ -186,10 +186,8 @@ def token_objective(
         raise InvalidInput.at("loss_fn", msg=f"is {name!r}; there are {', '.join(TOKEN_LOSSES)}")
     chosen = _settings(name, loss, settings)
     for number, (row, given) in enumerate(zip(rows, columns, strict=True)):
-        try:
+        with located_at(number):
             _check_row(name, loss, row, given)
-        except InvalidInput as bad:
-            raise bad.below(number) from None
     inputs = [[given[column] for column in loss.columns] for given in columns]
 
     def of(new: Rows) -> Loss:

@@ -19,7 +19,7 @@ from modelyard.domain.evaluation.filters import (
     equals_one_of,
     no,
 )
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, located_at
 from modelyard.formats.converter import either
 
 MAX_PARTS = 1000
@@ -39,10 +39,8 @@ class _Reader:
         self._parts, self.field = 0, field
 
     def within(self, step: str | int, value: Any, known: "Mapping[str, _Part]") -> Expression:
-        try:
+        with located_at(step):
             return self._part(value, known)
-        except InvalidInput as wrong:
-            raise wrong.below(step) from None
 
     def _part(self, value: Any, known: "Mapping[str, _Part]") -> Expression:
         self._parts += 1
@@ -52,10 +50,8 @@ class _Reader:
         if name not in known:
             raise InvalidInput.at(msg=f"must be an object with one of {either(list(known))}")
         assert name is not None
-        try:
+        with located_at(name):
             return known[name](self, value[name])
-        except InvalidInput as wrong:
-            raise wrong.below(name) from None
 
     def operand(self, step: str | int, value: Any) -> Expression:
         return self.within(step, value, _OPERANDS)
@@ -105,10 +101,8 @@ def _contains(reader: _Reader, value: Any) -> Expression:
 
 def _in(reader: _Reader, value: Any) -> Expression:
     operand, among = _list(value, 2)
-    try:
+    with located_at(1):
         several = reader.operands(among)
-    except InvalidInput as wrong:
-        raise wrong.below(1) from None
     return Operation(equals_one_of, (reader.operand(0, operand), *several))
 
 

@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from itertools import accumulate
 from types import MappingProxyType, NoneType
 from typing import Any, Never, cast
@@ -248,8 +249,9 @@ def written(value: object, at: tuple[str | int, ...]) -> tuple[bytes, Any]:
             _check_structure(raw, MAX_DEPTH, MAX_STRUCTURE)
         _check_escapes(raw)
     except (_Refused, TypeError, ValueError, RecursionError) as error:
-        endless = isinstance(error, RecursionError) or str(error).startswith("Circular")
-        place = None if endless else _place(value, _is_unfit)
+        place = None
+        with suppress(RecursionError):  # of a value that is in itself
+            place = _place(value, _is_unfit)
         finite = place is not None and isinstance(error, ValueError)
         says = "must be a finite number" if finite else f"cannot be kept as JSON: {error}"
         raise InvalidInput.at(*at, *(place or ()), msg=says, type="json_invalid") from None

@@ -14,7 +14,7 @@ import attrs
 
 from modelyard.domain.completion import Message, Role
 from modelyard.domain.training import Example, Preference, Trajectory, TrajectoryGroup
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, located_at
 from modelyard.formats.chat.messages import RecordedMessage, RecordedTool, message_object, message_of, tool_of
 from modelyard.formats.chat.tools import tool_object
 from modelyard.formats.converter import structure_exactly
@@ -65,14 +65,14 @@ def read_dataset(file: BinaryIO) -> Iterator[Example | Preference]:
         yield _at_line(place, parse, row)
 
 
-def read_groups(file: BinaryIO) -> Iterator[TrajectoryGroup]:
+def read_groups(file: BinaryIO, read: Callable[[Any], Trajectory] = trajectory_of) -> Iterator[TrajectoryGroup]:
     waiting: list[Trajectory] = []
     place = 0
     for place, row in _rows(file):
-        if isinstance(row, Mapping) and "messages_and_choices" in row:
-            waiting.append(_at_line(place, trajectory_of, row))
+        if isinstance(row, Mapping) and row.keys() & {"messages_and_choices", "exchanges"}:
+            waiting.append(_at_line(place, read, row))
         else:
-            group = _at_line(place, group_of, row)
+            group = _at_line(place, lambda row: group_of(row, read), row)
             yield attrs.evolve(group, trajectories=(*waiting, *group.trajectories)) if waiting else group
             waiting = []
     if waiting:
@@ -88,10 +88,8 @@ def _rows(file: BinaryIO, marks: Sequence[bytes] = ()) -> Iterator[tuple[int, An
 
 
 def _at_line(place: int, parse: Callable[[Any], T], row: Any) -> T:
-    try:
+    with located_at("line", place):
         return parse(row)
-    except InvalidInput as wrong:
-        raise wrong.below("line", place) from None
 
 
 def dump_example(example: Example) -> bytes:
@@ -172,7 +170,18 @@ def example_of(value: Mapping[str, Any]) -> Example:
     if len(untrained) == len(answers):
         msg = "is that of every assistant message, so there is nothing to learn from this row; leave it out"
         raise InvalidInput.at("messages", answers[-1], "weight", msg=msg)
+    for place in answers:
+        if place not in untrained and says_nothing(messages[place]):
+            raise InvalidInput.at("messages", place, "content", msg=f"{_NOTHING}; leave it out, or give it weight 0")
     return Example(messages, tuple(map(tool_of, read.tools)), sources_of(value), untrained)
+
+
+_NOTHING = "is required of an answer that is trained, unless it has tool_calls"
+
+
+def says_nothing(answer: Message) -> bool:
+    """Return whether an answer has neither text, which may be empty, nor calls nor reasoning."""
+    return answer.content in (None, ()) and not (answer.tool_calls or answer.reasoning)
 
 
 def _without_repeated_prompt(row: Any) -> Any:
@@ -206,7 +215,10 @@ def _read_answer(value: Any) -> Message:
     read = structure_exactly(_Weighed, {"role": "assistant", **plain})
     if read.weight == 0:
         raise InvalidInput.at("weight", msg="must be 1 or left out: both answers are trained")
-    return check_answer(message_of(read))
+    answer = check_answer(message_of(read))
+    if says_nothing(answer):
+        raise InvalidInput.at("content", msg=_NOTHING)
+    return answer
 
 
 @attrs.frozen
@@ -229,7 +241,14 @@ def _parser_of(row: Any) -> Callable[[Any], Example | Preference]:
 
 EXAMPLES = RowFormat(Example, example_of, read_examples, dump_example)
 PREFERENCES = RowFormat(Preference, preference_of, read_preferences, dump_preference)
-GROUPS = RowFormat(TrajectoryGroup, group_of, read_groups, dump_group)
+
+
+def group_rows(read: Callable[[Any], Trajectory] = trajectory_of) -> RowFormat[TrajectoryGroup]:
+    """Return how groups are read by a reader of trajectories."""
+    return RowFormat(TrajectoryGroup, lambda row: group_of(row, read), lambda file: read_groups(file, read), dump_group)
+
+
+GROUPS = group_rows()
 DATASETS: RowFormat[Any] = RowFormat(
     Example | Preference,  # type: ignore[arg-type]  # isinstance takes it
     lambda row: _parser_of(row)(row),

@@ -3,7 +3,7 @@ the recorded answer of a server. It keeps its message, finish reason, logprobs (
 and `prompt_token_ids`; what servers add of their own is dropped."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import NoneType
 from typing import Any, ClassVar
 
@@ -11,7 +11,7 @@ import attrs
 
 from modelyard.domain.completion import FinishReason, Message, Role, TokenLogprob
 from modelyard.domain.training import History, RolloutError, SampledChoice, Trajectory, TrajectoryGroup
-from modelyard.errors import InvalidInput, nearest
+from modelyard.errors import InvalidInput, located_at, nearest
 from modelyard.formats.chat.messages import (
     RecordedMessage,
     RecordedTool,
@@ -186,15 +186,22 @@ class _GroupEnd:
 
 @attrs.frozen(kw_only=True)
 class _Group(_GroupEnd):
-    trajectories: tuple[_Trajectory, ...]
+    trajectories: tuple[Any, ...]
 
 
 # ---- read --------------------------------------------------------------------------------------------------------
 
 
-def group_of(value: Mapping[str, Any]) -> TrajectoryGroup:
-    read = structure_exactly(_Group, without_nulls(value))
-    return _group(tuple(map(_trajectory, read.trajectories)), read)
+def trajectory_of(value: Any) -> Trajectory:
+    return _trajectory(structure_exactly(_Trajectory, without_nulls(value)))
+
+
+def group_of(value: Mapping[str, Any], read: Callable[[Any], Trajectory] = trajectory_of) -> TrajectoryGroup:
+    given, trajectories = structure_exactly(_Group, without_nulls(value)), list[Trajectory]()
+    for number, one in enumerate(given.trajectories):
+        with located_at("trajectories", number):
+            trajectories.append(read(one))
+    return _group(tuple(trajectories), given)
 
 
 def group_around(trajectories: tuple[Trajectory, ...], data: Mapping[str, Any]) -> TrajectoryGroup:
@@ -204,10 +211,6 @@ def group_around(trajectories: tuple[Trajectory, ...], data: Mapping[str, Any]) 
 def _group(trajectories: tuple[Trajectory, ...], read: _GroupEnd) -> TrajectoryGroup:
     exceptions = tuple(RolloutError(one.type, one.message, one.traceback) for one in read.exceptions)
     return TrajectoryGroup(trajectories, exceptions, read.metadata, read.metrics, read.logs)
-
-
-def trajectory_of(value: Any) -> Trajectory:
-    return _trajectory(structure_exactly(_Trajectory, without_nulls(value)))
 
 
 def _trajectory(read: _Trajectory) -> Trajectory:
@@ -253,10 +256,8 @@ def _spelled_ids(entries: tuple[_Token, ...]) -> tuple[int, ...]:
 def dump_group(group: TrajectoryGroup) -> bytes:
     lines = []
     for number, trajectory in enumerate(group.trajectories):
-        try:
+        with located_at("trajectories", number):
             lines.append(dump_trajectory(trajectory))
-        except InvalidInput as wrong:
-            raise wrong.below("trajectories", number) from None
     return b"".join(lines) + dump_group_end(group)
 
 

@@ -5,10 +5,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from modelyard.domain.training import Trajectory
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, located_at
 from modelyard.formats.json_stream import JsonReader, file_chunks
 from modelyard.formats.trajectories import dump_group_end, dump_trajectory, group_around, trajectory_of
 from modelyard.http.route import RouteCall
+from modelyard.platform.training.data import trajectory_reader
 from modelyard.protocols import StoredArtifact
 
 _GROUPS, _TRAJECTORIES = "trajectory_groups", "trajectories"
@@ -39,30 +40,23 @@ class GroupsBody:
             if name == _TRAJECTORIES and not self._reader.is_null():
                 found = True
                 for member in self._reader.elements(*place, name):
-                    yield self._line(lambda data: dump_trajectory(self._read(data)), *place, name, member)
+                    data = self._reader.take(*place, name, member)
+                    with located_at("body", *place, name, member):
+                        line = dump_trajectory(self._read(data))
+                    yield line
             else:
                 rest[name] = self._reader.take(*place, name)
         if not found:
             raise InvalidInput.at("body", *place, _TRAJECTORIES, msg="is required", type="missing")
-        yield _at(lambda: dump_group_end(group_around((), rest)), *place)
-
-    def _line(self, write: Callable[[Any], bytes], *place: str | int) -> bytes:
-        data = self._reader.take(*place)
-        return _at(lambda: write(data), *place)
-
-
-def _at(write: Callable[[], bytes], *place: str | int) -> bytes:
-    try:
-        return write()
-    except InvalidInput as wrong:
-        raise wrong.below("body", *place) from None
+        with located_at("body", *place):
+            end = dump_group_end(group_around((), rest))
+        yield end
 
 
 @contextmanager
-def groups_body(call: RouteCall) -> Iterator[tuple[Mapping[str, Any], StoredArtifact]]:
+def groups_body(call: RouteCall, trained: bool = False) -> Iterator[tuple[Mapping[str, Any], StoredArtifact]]:
     """Read the other members of a body, and its groups as an artifact, which is removed unless the block records it."""
-    readers = (part.trajectories() for part in call.platform.parts if part.trajectories is not None)
-    body = GroupsBody(file_chunks(call.file), next(readers, trajectory_of))
+    body = GroupsBody(file_chunks(call.file), trajectory_reader(call.platform.parts, trained))
     stored = call.spool.put(body.lines())
     with call.spool.remove_unless_recorded(stored):
         yield body.rest, stored

@@ -42,6 +42,7 @@ STANDARD: Sequence[Part] = (
     _standard("postgres", "upkeep"),
     _standard("objects"),
     _standard("clusters"),
+    _standard("quickstart"),
     _standard("contracts"),
     _standard("doubles"),
 )

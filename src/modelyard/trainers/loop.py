@@ -4,7 +4,6 @@ is reported; all learners share them."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Protocol
 
 import attrs
@@ -122,14 +121,6 @@ def run(learner: Learner, plan: Plan, save_every: int) -> Iterator[TrainItem]:
 
 
 # ---- shared by the methods ---------------------------------------------------------------------------------------
-
-
-@contextmanager
-def located_at(*place: str | int) -> Iterator[None]:
-    try:
-        yield
-    except InvalidInput as bad:
-        raise InvalidInput([attrs.evolve(one, loc=(*place, *one.loc)) for one in bad.problems]) from bad
 
 
 @attrs.define

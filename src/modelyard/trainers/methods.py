@@ -9,7 +9,7 @@ import attrs
 from modelyard.domain.training import Example, Preference
 from modelyard.domain.training_config import BatchedConfig, DPOConfig, RLConfig, SFTConfig
 from modelyard.domain.training_run import Objective
-from modelyard.errors import InvalidInput
+from modelyard.errors import InvalidInput, located_at
 from modelyard.trainers.loop import (
     Learner,
     Metrics,
@@ -18,7 +18,6 @@ from modelyard.trainers.loop import (
     Turn,
     TurnTally,
     length_metrics,
-    located_at,
 )
 from modelyard.trainers.losses import preference_loss, supervised_loss
 from modelyard.trainers.rl import plan_rl

@@ -9,7 +9,7 @@ import attrs
 from modelyard.domain.training import Trajectory, TrajectoryGroup
 from modelyard.domain.training_config import RLConfig
 from modelyard.domain.training_run import Loss, Objective, Rows
-from modelyard.errors import TrainingError
+from modelyard.errors import TrainingError, located_at
 from modelyard.trainers.credits import Credit, credit_trajectories, group_advantages, packed
 from modelyard.trainers.loop import (
     Learner,
@@ -19,7 +19,6 @@ from modelyard.trainers.loop import (
     Turn,
     TurnTally,
     length_metrics,
-    located_at,
     mean,
 )
 from modelyard.trainers.losses import TrainedSequence, policy_loss

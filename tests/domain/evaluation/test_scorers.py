@@ -176,6 +176,24 @@ class Scalar:
         return self.value
 
 
+class Mask:
+    """Which values of an array are hidden."""
+
+    def __init__(self, hidden: bool) -> None:
+        self.hidden = hidden
+
+    def all(self) -> bool:
+        return self.hidden
+
+
+class Masked(Scalar):
+    """One value of a masked array, whose `item()` is a number even if it is hidden."""
+
+    def __init__(self, value: object, hidden: bool) -> None:
+        super().__init__(value)
+        self.mask = Mask(hidden)
+
+
 @pytest.mark.parametrize(
     ("value", "kept", "reason"),
     [
@@ -190,11 +208,22 @@ class Scalar:
         (Decimal("0.5"), 0.5, ""),
         (Scalar(True), True, ""),
         (Scalar(math.nan), None, "the score is nan"),
+        (Masked(0.0, hidden=True), None, "the scorer gave no score"),
+        (Masked(2.5, hidden=False), 2.5, ""),
+        ({"a": Masked(0.0, hidden=True)}, {"a": None}, "a: the scorer gave no score"),
         ({"a": {"b": math.inf}, "c": 1, "d": None}, {"a": {"b": None}, "c": 1, "d": None}, "a: b: the score is inf"),
     ],
 )
 def test_a_score_is_kept_or_it_is_said_why_not(value: object, kept: object, reason: str) -> None:
     assert checked_score(value) == (kept, reason)
+
+
+@given(st.floats(-9, 9), st.booleans())
+def test_a_value_of_numpy_that_is_hidden_is_no_score(number: float, hidden: bool) -> None:
+    numpy = pytest.importorskip("numpy")
+    for value in (numpy.ma.array(number, mask=hidden), numpy.ma.array([number], mask=hidden)):
+        assert checked_score(value)[0] == (None if hidden else number)
+    assert checked_score(numpy.ma.masked)[0] is None
 
 
 @pytest.mark.parametrize("value", [[1.0], object(), b"x", {"a": [1]}])

@@ -420,6 +420,70 @@ def test_a_refused_rl_body_names_its_place_and_leaves_nothing(worked: Trainee) -
     assert worked.ok("GET", JOBS)["data"] == []
 
 
+IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:x"}}]}
+SAMPLED = {"logprobs": {"content": [{"token": "x", "logprob": -1.0}]}}
+
+
+@pytest.mark.parametrize("first", ["trajectory_groups", "experimental_config"])
+@pytest.mark.parametrize(
+    ("items", "by_text", "place"),
+    [
+        ([IMAGE, {"message": {"content": "x"}, **SAMPLED}], False, ["0", "content", "0"]),
+        ([IMAGE, {"message": {"content": "x"}}], True, ["0", "content", "0"]),
+        ([{"message": {"content": "x", "reasoning": "so"}, **SAMPLED}], False, ["0", "message", "reasoning_content"]),
+        ([{"role": "assistant", "content": None}], True, ["0", "content"]),
+        ([{"message": {"content": None}}], True, ["0", "message", "content"]),
+        ([{"message": {"content": None}, **SAMPLED}], True, None),
+        ([{"message": {"content": "x"}, **SAMPLED}, IMAGE], False, None),
+    ],
+)
+def test_trajectories_that_the_base_model_cannot_read_are_refused_before_a_job_is_made(
+    worked: Trainee, items: list[Any], by_text: bool, place: list[str] | None, first: str
+) -> None:
+    groups = [GROUP, {"trajectories": [trajectory("a", 0.0), {"messages_and_choices": items, "reward": 1}]}]
+    config = {"allow_training_without_logprobs": by_text}
+    members = {"trajectory_groups": groups, "experimental_config": config}
+    ordered = {first: members[first], **members}
+    answer = worked.send("POST", JOBS, {"model_id": worked.model()["id"], **ordered})
+    if place is None:
+        assert answer.status == 200, answer.raw
+        return
+    below = ["body", "trajectory_groups", "1", "trajectories", "1", "messages_and_choices"]
+    assert (answer.status, answer.locs) == (422, [[*below, *place]])
+    assert (kept(worked), list(worked.platform.training.list())) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("path", "row", "place"),
+    [
+        (SFT_JOBS, {"messages": [IMAGE, ROW["messages"][1]]}, ["messages", "0", "content", "0"]),
+        (SFT_JOBS, {"messages": [{"role": "assistant", "content": "x", "reasoning": "so"}]}, ["messages", "0"]),
+        (DPO_JOBS, PAIR | {"messages": [IMAGE]}, ["messages", "0", "content", "0"]),
+        (DPO_JOBS, PAIR | {"chosen": {"content": "x", "reasoning_content": "so"}}, ["chosen", "reasoning_content"]),
+    ],
+)
+def test_so_are_rows_of_a_dataset(worked: Trainee, path: str, row: Any, place: list[str]) -> None:
+    good = PAIR if path == DPO_JOBS else ROW
+    body = {"model_id": worked.model()["id"], "training_data_url": worked.dataset(good, row)}
+    answer = worked.send("POST", path, body)
+    below = ["body", "training_data_url", "line", "2", *place]
+    assert (answer.status, [loc[: len(below)] for loc in answer.locs]) == (422, [below])
+    assert list(worked.platform.training.list()) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "place"),
+    [
+        ({"messages": [ROW["messages"][0], {"role": "assistant", "content": None}]}, ["messages", "1", "content"]),
+        (PAIR | {"rejected": {"role": "assistant"}}, ["rejected", "content"]),
+    ],
+)
+def test_an_uploaded_answer_says_something(client: Trainee, row: Any, place: list[str]) -> None:
+    lines = b"\n".join(json.dumps(one).encode() for one in (PAIR if "chosen" in row else ROW, row))
+    answer = client.send("POST", DATASETS, raw=lines, project="bots", name="greetings")
+    assert (answer.status, answer.locs) == (422, [["body", "line", "2", *place]])
+
+
 def test_options_of_sft_and_dpo_are_checked_at_their_place(client: Trainee) -> None:
     model, url = client.model(), client.dataset()
     for path, option, value in ((SFT_JOBS, "batch_size", 0), (DPO_JOBS, "beta", 0.0)):

@@ -98,6 +98,28 @@ def test_a_row_is_a_case_that_fails_with_a_false_score(platform: Platform, score
     assert "<script>x</script>" in failure.text
 
 
+@pytest.mark.parametrize(
+    ("values", "failures"),
+    [
+        ([True, False], 1),
+        ([True, 0], 1),
+        ([1, False], 1),
+        ([False, 0, 0.0, 1, 0.5], 3),
+        ([True, 0.0, None, "no"], 1),
+        ([1, 0, 0.5], 0),
+        (["no", 0], 0),
+    ],
+)
+def test_a_zero_is_false_in_a_metric_that_has_bools(
+    platform: Platform, scored_runs: Any, values: list[Any], failures: int
+) -> None:
+    once = scored_runs.add(platform, scored_runs.questions(values))
+    trials = [scored_runs.answer("one row", scores={"exact": value}, trial=at) for at, value in enumerate(values)]
+    for run, expected in ((once, failures), (scored_runs.add(platform, trials, "support:step2"), failures > 0)):
+        root = ElementTree.fromstring(platform.evaluations.report(run).junit.encode())
+        assert root.attrib["failures"] == str(int(expected))
+
+
 def test_a_metric_of_a_comparison_is_a_case_that_fails_where_it_is_worse(
     platform: Platform, scored_runs: Any, tmp_path: Path
 ) -> None:

@@ -2,14 +2,14 @@
 place: in calls, feedback, objects and tables."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given
-from tests.shared.odd_values import as_data, is_data, odd_values, plain
+from tests.shared.odd_values import is_data, is_its_json_or_refused, odd_values, plain
 
 from modelyard import Platform, open_platform
-from modelyard.errors import InvalidInput
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +54,4 @@ DOORS: dict[str, Callable[[Platform, Any], Any]] = {
 @pytest.mark.parametrize("door", DOORS)
 @given(odd_values)
 def test_a_value_is_its_json_or_is_refused_at_its_place(opened: Platform, door: str, value: Any) -> None:
-    try:
-        wanted = as_data(value)
-    except (TypeError, ValueError, RecursionError):
-        with pytest.raises(InvalidInput) as caught:
-            DOORS[door](opened, value)
-        assert caught.value.problems[0].loc
-    else:
-        found = DOORS[door](opened, value)
-        assert plain(found) == wanted
-        assert is_data(found)
+    is_its_json_or_refused(partial(DOORS[door], opened), value)

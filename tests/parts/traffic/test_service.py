@@ -40,7 +40,7 @@ def answers(platform: Platform, url: str) -> list[str]:
     return [row.messages[-1].text for row in rows(platform, url)]
 
 
-def traced(platform: Platform, words: str, answer: str, *, id: str = "", model: str = "traced", **more: Any) -> Any:
+def traced(platform: Platform, words: str, answer: Any, *, id: str = "", model: str = "traced", **more: Any) -> Any:
     call = platform.traces.calls.start(
         "ask", {"model": model, "messages": [{"role": "user", "content": words}]}, **more
     )
@@ -129,6 +129,19 @@ def test_only_the_callers_own_rows_are_collected(platform: Platform) -> None:
     assert answers(platform, one.traffic.collect("mine", project="p").url) == ["in p"]
     with pytest.raises(Forbidden):
         one.traffic.collect("mine", project="q")
+
+
+@pytest.mark.parametrize("turn", [{"content": None}, {"content": []}, {}, {"content": None, "tool_calls": []}])
+def test_conversations_with_a_turn_that_says_nothing_are_left_out(platform: Platform, turn: dict[str, Any]) -> None:
+    traced(platform, "asked", None)
+    asked = {"role": "user", "content": "asked"}
+    inputs = {"model": "traced", "messages": [asked, {"role": "assistant", **turn}, asked]}
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "yes"}}
+    output = {"id": "c", "object": "chat.completion", "model": "echo", "choices": [choice]}
+    platform.traces.calls.end(platform.traces.calls.start("ask", inputs).id, output)
+    traced(platform, "asked, too", "yes")
+    found = platform.traffic.collect("answered")
+    assert (found.train is not None, found.left_out) == (True, {"no answer": 2})
 
 
 def test_redaction_reaches_every_text_and_leaves_json_whole(platform: Platform) -> None:

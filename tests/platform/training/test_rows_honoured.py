@@ -56,9 +56,24 @@ def without_tools() -> Iterator[Platform]:
 
 # ---- what a base model cannot read ---------------------------------------------------------------------------------
 
+THOUGHT = {**ANSWER, "reasoning_content": "so"}
+
+
+def sampled(message: Any = ANSWER, **more: Any) -> dict[str, Any]:
+    return {"message": message, "logprobs": {"content": [{"token": "I", "logprob": -1.0}]}, **more}
+
+
+def rewarded(*items: Any, **more: Any) -> dict[str, Any]:
+    """A group of a plain trajectory, and one of these items."""
+    plain = {"messages_and_choices": [USER, sampled()], "reward": 1}
+    return {"trajectories": [plain, {"messages_and_choices": [*items], "reward": 0, **more}]}
+
+
+SECOND = ("trajectories", 1, "messages_and_choices")
 GOOD: dict[str, dict[str, Any]] = {
     "sft": {"messages": [USER, ANSWER]},
     "dpo": {"messages": [USER], "chosen": "yes", "rejected": "no"},
+    "rl": rewarded(USER, sampled()),
 }
 
 
@@ -79,18 +94,32 @@ def as_dataset(platform: Platform, rows: list[Any], folder: Path) -> tuple[Any, 
 DOORS = [as_plain, as_file, as_dataset]
 
 
-@pytest.mark.parametrize("door", DOORS)
+CASES: list[tuple[str, Any, tuple[Any, ...], str]] = [
+    ("sft", {"messages": [IMAGE, ANSWER]}, ("messages", 0, "content", 1), "does not take image_url"),
+    ("sft", {"messages": [SOUND, ANSWER]}, ("messages", 0, "content", 0), "does not take input_audio"),
+    ("sft", {"messages": [USER, CALL]}, ("messages", 1, "tool_calls"), "calls no tools"),
+    ("sft", {"messages": [USER, ANSWER], "tools": [TOOL]}, ("tools",), "takes no tools"),
+    ("dpo", {**GOOD["dpo"], "messages": [IMAGE]}, ("messages", 0, "content", 1), "does not take image_url"),
+    ("dpo", {**GOOD["dpo"], "rejected": CALL}, ("rejected", "tool_calls"), "calls no tools"),
+    ("dpo", {**GOOD["dpo"], "chosen": {"content": IMAGE["content"]}}, ("chosen", "content", 1), "image_url"),
+    ("sft", {"messages": [USER, THOUGHT]}, ("messages", 1, "reasoning_content"), "writes no reasoning"),
+    ("dpo", {**GOOD["dpo"], "rejected": THOUGHT}, ("rejected", "reasoning_content"), "writes no reasoning"),
+    ("rl", rewarded(IMAGE, sampled()), (*SECOND, 0, "content", 1), "does not take image_url"),
+    ("rl", rewarded(USER, sampled(THOUGHT)), (*SECOND, 1, "message", "reasoning_content"), "writes no reasoning"),
+    ("rl", rewarded(USER, CALL, USER, sampled()), (*SECOND, 1, "tool_calls"), "calls no tools"),
+    ("rl", rewarded(USER, sampled(), tools=[TOOL]), ("trajectories", 1, "tools"), "takes no tools"),
+    (
+        "rl",
+        rewarded(USER, additional_histories=[{"messages_and_choices": [SOUND, sampled()]}]),
+        ("trajectories", 1, "additional_histories", 0, "messages_and_choices", 0, "content", 0),
+        "does not take input_audio",
+    ),
+]
+
+
 @pytest.mark.parametrize(
-    ("method", "row", "place", "says"),
-    [
-        ("sft", {"messages": [IMAGE, ANSWER]}, ("messages", 0, "content", 1), "does not take image_url"),
-        ("sft", {"messages": [SOUND, ANSWER]}, ("messages", 0, "content", 0), "does not take input_audio"),
-        ("sft", {"messages": [USER, CALL]}, ("messages", 1, "tool_calls"), "calls no tools"),
-        ("sft", {"messages": [USER, ANSWER], "tools": [TOOL]}, ("tools",), "takes no tools"),
-        ("dpo", {**GOOD["dpo"], "messages": [IMAGE]}, ("messages", 0, "content", 1), "does not take image_url"),
-        ("dpo", {**GOOD["dpo"], "rejected": CALL}, ("rejected", "tool_calls"), "calls no tools"),
-        ("dpo", {**GOOD["dpo"], "chosen": {"content": IMAGE["content"]}}, ("chosen", "content", 1), "image_url"),
-    ],
+    ("door", "method", "row", "place", "says"),
+    [(door, *case) for case in CASES for door in DOORS if (door, case[0]) != (as_dataset, "rl")],
 )
 def test_what_a_base_model_cannot_read_is_refused_at_its_place_through_each_door(
     without_tools: Platform, tmp_path: Path, door: Any, method: str, row: Any, place: tuple[Any, ...], says: str
@@ -124,10 +153,51 @@ def test_tools_are_trained_where_the_model_reads_them_and_reasoning_that_it_cann
 ) -> None:
     assert platform.training.sft("p/m", [{"messages": [USER, CALL], "tools": [TOOL]}]).result().step == 1
     thought = {"messages": [USER, {**ANSWER, "reasoning_content": "so"}]}
-    with pytest.raises(JobFailed, match=r"data\.0\.messages\.1\.reasoning_content"):
-        platform.training.sft("p/m", [thought]).result()
+    with pytest.raises(InvalidInput, match=r"data\.0\.messages\.1\.reasoning_content"):
+        platform.training.sft("p/m", [thought])
     earlier = {"messages": [USER, {**ANSWER, "reasoning_content": "so", "weight": 0}, USER, ANSWER]}
     assert platform.training.sft("p/m", [earlier]).result().step == 2
+    assert platform.training.sft("p/m", [{"messages": [USER, THOUGHT, *earlier["messages"]]}], assistant_turns="last")
+
+
+ITEMS: list[Any] = [USER, IMAGE, ANSWER, THOUGHT, {"role": "assistant"}, sampled(), sampled(THOUGHT)]
+ITEMS += [
+    sampled(prompt_token_ids=[5]),
+    {"message": ANSWER},
+    {"message": {"content": None}},
+    sampled({"content": None}),
+]
+
+
+@examples(100)
+@given(items=st.lists(st.sampled_from(range(len(ITEMS))), max_size=4), by_text=st.booleans())
+@example(items=[1, 7], by_text=False)
+@example(items=[5, 1], by_text=False)
+@example(items=[0, 4], by_text=True)
+def test_a_trajectory_is_refused_for_what_is_trained_and_for_what_its_trained_answers_follow(
+    items: list[int], by_text: bool
+) -> None:
+    given = [ITEMS[at] for at in items]
+    messages = [item.get("message", item) for item in given]
+    by_its_text = [
+        by_text and "logprobs" not in item and message.get("role", "assistant") == "assistant"
+        for item, message in zip(given, messages, strict=True)
+    ]
+    trained = [text or "logprobs" in item for text, item in zip(by_its_text, given, strict=True)]
+    read = max((at + 1 for at, is_ in enumerate(trained) if is_ and "prompt_token_ids" not in given[at]), default=0)
+    wrong = any(message is IMAGE for message in messages[:read])
+    wrong |= any(is_ and message is THOUGHT for is_, message in zip(trained, messages, strict=True))
+    wrong |= any(is_ and not message.get("content") for is_, message in zip(by_its_text, messages, strict=True))
+    with open_platform() as platform:
+        platform.models.create("m", project="p", base_model="tabular-mini")
+        try:
+            platform.training.rl("p/m", [rewarded(*given)], allow_training_without_logprobs=by_text)
+        except InvalidInput as refused:
+            places = [one.loc[:4] for one in refused.problems]
+            assert wrong, refused
+            assert set(places) == {("data", 0, "trajectories", 1)}
+        else:
+            assert not wrong
 
 
 # ---- weights -------------------------------------------------------------------------------------------------------

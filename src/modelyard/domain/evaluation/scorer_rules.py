@@ -31,7 +31,7 @@ from modelyard.domain.evaluation.scorers import (
     text_of,
 )
 from modelyard.domain.record import frozen_mapping
-from modelyard.errors import InvalidInput, Problem
+from modelyard.errors import InvalidInput, Problem, located_at
 
 _STEP = re.compile(r"""\.?([A-Za-z_][\w-]*)|\[(-?[0-9]{1,9})\]|\[(?:'([^']*)'|"([^"]*)")\]""")
 _NOTHING = object()
@@ -295,10 +295,8 @@ def _part(name: str, plain: Any) -> DeclarativeScorer:
     below = plain.get("scorers") if _is_combined(plain) else None
     if isinstance(below, Mapping) and any(map(_is_combined, below.values())):
         raise InvalidInput.at("scorers", name, msg="combines what is combined itself; combine it in one formula")
-    try:
+    with located_at("scorers", name):
         return rule_of(plain)
-    except InvalidInput as wrong:
-        raise wrong.below("scorers", name) from None
 
 
 RULES: Mapping[str, type[DeclarativeScorer]] = {

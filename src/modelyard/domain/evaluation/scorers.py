@@ -213,7 +213,8 @@ def _end_of(label: str, words: str) -> int:
 def checked_score(value: Any) -> tuple[Any, str]:
     """Normalise what a scorer returned: the value to store, and why parts of it were dropped ("" if none). A score is a
     bool, a number, a string, None, or a mapping of names to these. A value with `item()`, such as a scalar of an array
-    library, is replaced by the result. NaN and infinity become None. Raises TypeError for anything else."""
+    library, is replaced by the result, and by None if it is masked. NaN and infinity become None. Raises TypeError for
+    anything else."""
     if value is None:
         return None, "the scorer gave no score"
     if isinstance(value, Mapping):
@@ -227,7 +228,8 @@ def checked_score(value: Any) -> tuple[Any, str]:
     if isinstance(value, Real | Decimal):
         return (float(value), "") if math.isfinite(value) else (None, f"the score is {float(value)}")
     if callable(item := getattr(value, "item", None)):
-        return checked_score(item())
+        hidden = getattr(getattr(value, "mask", None), "all", bool)()  # of a masked value, item() is any number
+        return checked_score(None if hidden else item())
     raise TypeError(f"the scorer returned {type(value).__name__}; a score is a bool, a number, a string or a mapping")
 
 

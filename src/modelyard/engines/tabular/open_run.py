@@ -18,8 +18,7 @@ from modelyard.engines.tabular.learning import TargetTokens, WorkingCopy
 from modelyard.engines.tabular.model import WEIGHT_LIMIT, Adapter, Context, Row, TabularModel
 from modelyard.engines.tabular.raw_prompt import read_row
 from modelyard.engines.tabular.tokenizer import VOCABULARY_SIZE
-from modelyard.errors import TrainingError
-from modelyard.trainers.loop import located_at
+from modelyard.errors import TrainingError, located_at
 
 WEIGHTS_PER_RATE = 1000.0
 """The factor on learning rates, so that the rates of large models also suit this one: 1e-4 moves a weight by 0.1."""

@@ -48,9 +48,9 @@ JOB = f"{JOBS}/{{training_job_id}}"
 def create_rl_job(call: RouteCall) -> Response:
     """Create an RL job, which trains a model on the rewards of its trajectories."""
     key = idempotency_key(call)
-    with groups_body(call) as (rest, stored):
+    with groups_body(call, trained=True) as (rest, stored):
         body = rl_request(rest)
-        with problems_at("body", "experimental_config", model="model_id"):
+        with problems_at("body", "experimental_config", model="model_id", data="trajectory_groups"):
             return _create(call, JobKind.RL, body.model_id, stored, body.experimental_config, key, body.needs)
 
 

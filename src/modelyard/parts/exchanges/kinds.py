@@ -142,7 +142,8 @@ _STOPPED = {
 }
 
 
-def message(request: Json, response: Json) -> RecordedTurn:
+def message(request: Json, response: Json, trained: bool = False) -> RecordedTurn:
+    """Return a turn. The format has no log-probabilities, so only the tokens of an answer can be trained."""
     asked = {name: request[name] for name in ("model", "messages", "system", "tools") if name in request}
     read = _below("request", lambda: read_counted({"model": "-", **asked}))
     turn = _below(
@@ -151,6 +152,10 @@ def message(request: Json, response: Json) -> RecordedTurn:
     )
     (answer,) = messages_of_turns(None, [turn])
     finish = _STOPPED.get(str(response.get("stop_reason")), FinishReason.STOP)
+    for name in ("token_ids", "logprobs") if trained else ():
+        if not response.get(name):
+            msg = "is required, as this answer is trained: ask a server that returns token_ids and logprobs"
+            raise InvalidInput.at("response", name, msg=msg, type="missing")
     sampled = _below("response", lambda: _with_tokens(SampledChoice(answer, finish), response))
     return RecordedTurn(read.messages, read.tools, (sampled,))
 

@@ -1,7 +1,7 @@
 """Trajectories as newer training clients record them: exchanges with a server, in four formats."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from modelyard.part import Part
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from modelyard.domain.training import Trajectory
 
 
-def _trajectories() -> "Callable[[Any], Trajectory]":
+def _trajectories() -> "Callable[..., Trajectory]":
     from modelyard.parts.exchanges.reading import read_trajectory
 
     return read_trajectory

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import attrs
@@ -51,8 +52,9 @@ class Exchanges:
     messages: tuple[RecordedExchange, ...] = ()
 
 
-def read_trajectory(data: Any) -> Trajectory:
-    """Read a trajectory in either form. Raises `InvalidInput`."""
+def read_trajectory(data: Any, trained: bool = False) -> Trajectory:
+    """Read a trajectory in either form, with `trained` only if the tokens are known of what is trained. Raises
+    `InvalidInput`."""
     if not isinstance(data, dict) or "exchanges" not in data:
         return trajectory_of(data)
     given = structure_exactly(Exchanges, data["exchanges"] or {}, "exchanges")
@@ -67,7 +69,7 @@ def read_trajectory(data: Any) -> Trajectory:
         *histories_of(_turns("chat_completions", given.chat_completions, kinds.chat_completion)),
         *_prompts(given.completions),
         *histories_of(_turns("responses", given.responses, kinds.ResponseChain().turn)),
-        *histories_of(_turns("messages", given.messages, kinds.message)),
+        *histories_of(_turns("messages", given.messages, partial(kinds.message, trained=trained))),
     ]
     return attrs.evolve(read, histories=tuple(histories))
 

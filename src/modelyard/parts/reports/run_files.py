@@ -1,9 +1,9 @@
 """A run as a page, in a notebook, as Markdown and as JUnit."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from modelyard.domain.evaluation.aggregate import Aggregate
-from modelyard.domain.evaluation.metrics import MetricKind, RunRow, metric_names, rows
+from modelyard.domain.evaluation.metrics import Metric, MetricKind, RunRow, metric_names, rows
 from modelyard.domain.evaluation.run import EvaluationRun, Outcome
 from modelyard.formats.json import dumps
 from modelyard.parts.reports import junit, markdown
@@ -31,7 +31,9 @@ def run_markdown(report: RunReport) -> str:
 
 
 def run_junit(report: RunReport) -> str:
-    return junit.suite(_title(report.run), map(_case, rows(report.rows.full())))
+    found = list(rows(report.rows.full()))
+    bools = {one.metric for row in found for one in row.readings if one.kind is MetricKind.BINARY}
+    return junit.suite(_title(report.run), (_case(row, bools) for row in found))
 
 
 def _title(run: EvaluationRun) -> str:
@@ -63,11 +65,11 @@ def _code(*cells: object) -> list[str]:
     return [markdown.code(cell) for cell in cells]
 
 
-def _case(row: RunRow) -> junit.Case:
+def _case(row: RunRow, bools: Container[Metric]) -> junit.Case:
     found = row.readings
     names = metric_names(reading.metric for reading in found)
     broken = [f"{names[one.metric]}: {one.reason}" for one in found if one.outcome is Outcome.SCORER_ERROR]
-    missed = dict.fromkeys(names[one.metric] for one in found if one.kind is MetricKind.BINARY and not one.value)
+    missed = dict.fromkeys(names[one.metric] for one in found if one.value == 0 and one.metric in bools)
     return junit.Case(
         name=row.digest[:10],
         failure=f"false: {', '.join(missed)}" if missed else "",

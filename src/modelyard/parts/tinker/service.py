@@ -15,8 +15,10 @@ from modelyard.domain.job import Job
 from modelyard.domain.models import Model
 from modelyard.domain.record import EMPTY
 from modelyard.domain.training_run import AdapterConfig
+from modelyard.engines import TabularBackend
 from modelyard.errors import InvalidInput, NotFound, RateLimited
 from modelyard.flow import Await, Call, Flow, run
+from modelyard.parts.tinker import tabular_tokenizer
 from modelyard.parts.tinker.command_log import (
     RUN_ID,
     Future,
@@ -43,6 +45,7 @@ from modelyard.parts.tinker.samplers import Samplers
 from modelyard.parts.tinker.saved_weights import check_weights_name, remove_expired
 from modelyard.parts.tinker.sessions import ClientSessions, ListedPart, listed_part
 from modelyard.parts.tinker.weights import SavedWeights, load_arguments, weights_to_load
+from modelyard.platform.chat.backend_stream import backend_of
 from modelyard.platform.checkpoints.transactions import create
 from modelyard.platform.jobs.announced import alive
 from modelyard.platform.jobs.queue import announce, enqueue
@@ -213,8 +216,14 @@ class TrainingRuns:
         return run.created_at if found is None else found.created_at
 
     def tokenizer_of(self, base_model: str) -> str | None:
-        """Return the folder of a base model on this machine, which has its tokenizer; None for another base model."""
-        return next(filter(None, (engine.folder_of(base_model) for engine in self._runtime.engines)), None)
+        """Return a folder on this machine that has the tokenizer of a base model: its own, or that of tabular models;
+        None for another base model."""
+        folder = next(filter(None, (engine.folder_of(base_model) for engine in self._runtime.engines)), None)
+        if folder is not None or base_model not in {entry.id for entry in self._runtime.backend.entries()}:
+            return folder
+        reads = getattr(backend_of(self._runtime.backend, base_model), "token_bytes", None)
+        tabular = isinstance(getattr(reads, "__self__", None), TabularBackend)  # a deferred one has its methods
+        return next(iter(tabular_tokenizer.__path__)) if tabular else None
 
     # ---- commands
 

@@ -12,11 +12,11 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from modelyard.domain.completion import Message
+from modelyard.domain.completion import Message, Role
 from modelyard.domain.identity import Principal
 from modelyard.domain.training import Dataset, Example, Preference
 from modelyard.formats.json import dumps, loads
-from modelyard.formats.training_data import DATASETS, dump_example, example_of
+from modelyard.formats.training_data import DATASETS, dump_example, example_of, says_nothing
 from modelyard.parts.traffic.judging import ChosenAnswer, Judging, with_scores
 from modelyard.parts.traffic.kept_rows import KeptRows, preference_between
 from modelyard.parts.traffic.redaction import TextRedaction
@@ -105,6 +105,8 @@ class Collector:
             return LeftOut(missed)
         if self._redaction.steps and any(_has_files(message) for message in row.messages):
             return LeftOut("not only text")
+        if any(message.role is Role.ASSISTANT and says_nothing(message) for message in row.messages):
+            return LeftOut("no answer")
         row = self._reader.with_feedback(row) if self._selection.reads_feedback else row
         where = self._request.where
         return row if where is None or where(row) else LeftOut("where")

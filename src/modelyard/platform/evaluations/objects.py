@@ -11,7 +11,7 @@ from modelyard.domain.evaluation.objects import LATEST, ObjectAlias, ObjectKind,
 from modelyard.domain.evaluation.scorer_rules import rule_of
 from modelyard.domain.identity import Principal
 from modelyard.domain.promotion import check_alias
-from modelyard.errors import InvalidInput, NotFound, ObjectDeleted, Problem
+from modelyard.errors import InvalidInput, NotFound, ObjectDeleted, Problem, located_at
 from modelyard.formats.json import as_json
 from modelyard.formats.jsonl import read_rows, written_row
 from modelyard.platform.artifacts import remove_unless_recorded
@@ -278,10 +278,8 @@ def _content(kind: ObjectKind, name: str, given: Mapping[str, Any]) -> Mapping[s
 def _check_scorer(data: Any) -> None:
     if not isinstance(data, Mapping):
         raise InvalidInput.at("scorer", msg='must be an object, such as {"type": "exact_match"}')
-    try:
+    with located_at("scorer"):
         rule_of(data)
-    except InvalidInput as wrong:
-        raise wrong.below("scorer") from None
 
 
 def _wrong_members(content: Mapping[str, Any]) -> Iterator[Problem]:

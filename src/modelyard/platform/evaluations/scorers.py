@@ -17,7 +17,7 @@ from modelyard.domain.evaluation.scorer_rules import RULES, Combined, rule_of
 from modelyard.domain.evaluation.scorers import DeclarativeScorer, LlmJudge, OwnRule, read_formula
 from modelyard.domain.identity import Principal
 from modelyard.domain.record import EMPTY, truncate_for_storage
-from modelyard.errors import EvaluationError, InvalidInput
+from modelyard.errors import EvaluationError, InvalidInput, located_at
 from modelyard.flow import Flow
 from modelyard.formats.json import as_json
 from modelyard.platform.evaluations.model_under_test import CompletionModel, JudgeScorer
@@ -153,10 +153,8 @@ def _named(scorer: Any, objects: Objects, name: str | None = None) -> NamedScore
     if isinstance(scorer, Mapping):
         plain = as_json(scorer, at=("scorers",))
         name = name or str(plain.get("name") or plain.get("type"))
-        try:
+        with located_at("scorers", name):
             return NamedScorer(_checked_name(name), rule_of(plain))
-        except InvalidInput as wrong:
-            raise wrong.below("scorers", name) from None
     if not callable(scorer):
         raise InvalidInput.at("scorers", msg=f"must be functions, or declarative: {', '.join(sorted(RULES))}")
     own = getattr(scorer, "__name__", type(scorer).__name__)
@@ -170,10 +168,8 @@ def _read(version: ObjectVersion) -> NamedScorer:
     if not isinstance(data, Mapping):
         msg = f"{version.object_id} is source code, which is stored and never run; publish a declarative scorer"
         raise InvalidInput.at("scorers", msg=msg)
-    try:
+    with located_at("scorers", version.object_id):
         return NamedScorer(_checked_name(version.object_id), rule_of(data), published=version.ref)
-    except InvalidInput as wrong:
-        raise wrong.below("scorers", version.object_id) from None
 
 
 def _checked_name(name: str) -> str:

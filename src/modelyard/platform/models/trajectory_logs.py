@@ -6,12 +6,12 @@ from modelyard.domain.identity import Principal, check_name
 from modelyard.domain.models import Model, TrajectoryLog
 from modelyard.domain.training import TrajectoryGroup
 from modelyard.errors import NotFound
-from modelyard.formats.training_data import GROUPS, read_groups
+from modelyard.formats.training_data import group_rows, read_groups
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.checkpoints.lookup import named_model
 from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
-from modelyard.platform.training.data import GroupData, Means, rows_of, store_rows
+from modelyard.platform.training.data import GroupData, Means, rows_of, store_rows, trajectory_reader
 from modelyard.protocols import StoredArtifact, Tx
 
 
@@ -25,7 +25,8 @@ def store_log(
         with runtime.artifacts.open(groups.name) as file:
             count = sum(1 for _ in means.over(read_groups(file)))
         return _add(runtime, principal, model, split, groups, count, means)
-    stored, count = store_rows(runtime.artifacts, GROUPS, means.over(rows_of(GROUPS, groups)))
+    rows = group_rows(trajectory_reader(runtime.parts))
+    stored, count = store_rows(runtime.artifacts, rows, means.over(rows_of(rows, groups)))
     with remove_unless_recorded(runtime.artifacts, stored.name):
         return _add(runtime, principal, model, split, stored, count, means)
 

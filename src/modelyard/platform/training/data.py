@@ -2,20 +2,32 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from io import BytesIO
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 import attrs
 
 from modelyard.domain.catalogue import CatalogueEntry
-from modelyard.domain.completion import Message
-from modelyard.domain.training import Dataset, DatasetName, Example, Preference, Trajectory, TrajectoryGroup
+from modelyard.domain.completion import Message, Role
+from modelyard.domain.training import (
+    Dataset,
+    DatasetName,
+    Example,
+    History,
+    Preference,
+    SampledChoice,
+    Trajectory,
+    TrajectoryGroup,
+)
 from modelyard.domain.training_config import TrainingConfig
-from modelyard.errors import InvalidInput, Problem
+from modelyard.errors import InvalidInput, Problem, located_at
 from modelyard.formats.converter import unstructure
-from modelyard.formats.training_data import RowFormat
+from modelyard.formats.training_data import RowFormat, read_groups, says_nothing
+from modelyard.formats.trajectories import trajectory_of
+from modelyard.part import Part
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.catalogue.service import offered
 from modelyard.platform.chat.capability_checks import modality_of
@@ -36,12 +48,10 @@ def rows_of(rows: RowFormat[T], data: Iterable[T | Mapping[str, Any]]) -> Iterat
 
 
 def _value(rows: RowFormat[T], number: int, row: T | Mapping[str, Any]) -> T:
-    try:
+    with located_at("data", number):
         if isinstance(row, rows.value):
             return _read_back(rows, row)
         return rows.of(unstructure(row))  # callers may use tuples and any mapping
-    except InvalidInput as error:
-        raise error.below("data", number) from None
 
 
 def _read_back(rows: RowFormat[T], row: T) -> T:
@@ -106,48 +116,91 @@ class Means:
 
 # ---- what a base model reads -------------------------------------------------------------------------------------
 
+_Place = tuple[str | int, ...]
+_Turn = tuple[_Place, Message, bool]
+"""A message, and whether it is trained."""
+
 _PARTS = ("image_url", "input_audio", "video_url", "file")
 
 
 @attrs.frozen
 class BaseModelCheck:
     """Checks that a base model can read what rows hold, as a chat with it does: the modalities of its entry, and tools
-    if it takes them."""
+    and reasoning if it has them. What was sampled is trained by its ids, whatever it was asked."""
 
     entry: CatalogueEntry
     tools: bool
+    reasoning: bool
+    config: TrainingConfig | None = None
 
     @classmethod
-    def of(cls, runtime: Runtime, base_model: str) -> "BaseModelCheck | None":
+    def of(cls, runtime: Runtime, base_model: str, config: TrainingConfig | None = None) -> "BaseModelCheck | None":
         """Return the check of a base model; None for one that is not served here, so that only its trainer knows."""
         entry = offered(runtime).get(base_model)
-        return None if entry is None else cls(entry, runtime.backend.capabilities(base_model).tools)
+        able = None if entry is None else runtime.backend.capabilities(base_model)
+        return None if entry is None or able is None else cls(entry, able.tools, able.reasoning, config)
 
     @property
     def marks(self) -> Sequence[bytes]:
         """One of these is in every line that may be refused."""
         names = [name for name in _PARTS if self._refuses(name)] + ([] if self.tools else ["tools", "tool_calls"])
-        return [b'"%b"' % name.encode() for name in names]
+        names += [] if self.reasoning else ["reasoning_content"]
+        nothing = [b'"content":null', b'"content":[]'] if self._by_text else []
+        return [*nothing, *(b'"%b"' % name.encode() for name in names)]
+
+    @property
+    def _by_text(self) -> bool:
+        return getattr(self.config, "allow_training_without_logprobs", False)
 
     def __call__(self, row: Row) -> Row:
         """Return the row. Raises `InvalidInput`."""
-        messages: list[tuple[tuple[str | int, ...], Message]]
-        messages = [(("messages", number), message) for number, message in enumerate(row.messages)]
+        turns: list[_Turn] = [(("messages", number), message, False) for number, message in enumerate(row.messages)]
         if isinstance(row, Preference):
-            messages += [(("chosen",), row.chosen), (("rejected",), row.rejected)]
-        problems = [problem for place, message in messages for problem in self._problems(place, message)]
-        if row.tools and not self.tools:
-            problems.append(Problem(("tools",), f"{self.entry.id} takes no tools; leave them out"))
-        if problems:
-            raise InvalidInput(problems)
+            turns += [(("chosen",), row.chosen, True), (("rejected",), row.rejected, True)]
+        else:
+            for number in row.trained(getattr(self.config, "assistant_turns", "all")):
+                turns[number] = (*turns[number][:2], True)
+        self._require(turns, [("tools",)] if row.tools else [])
         return row
 
-    def _problems(self, place: tuple[str | int, ...], message: Message) -> Iterator[Problem]:
+    def trajectory(self, one: Trajectory) -> Trajectory:
+        """Return the trajectory. Raises `InvalidInput`."""
+        places = [(), *(("additional_histories", number) for number in range(len(one.histories) - 1))]
+        read = list(map(self._turns, places, one.histories))
+        tools = [
+            (*at, "tools") for at, of, turns in zip(places, one.histories, read, strict=True) if of.tools and turns
+        ]
+        self._require(chain.from_iterable(read), tools)
+        return one
+
+    def _turns(self, place: _Place, history: History) -> list[_Turn]:
+        """Return what is trained of a history, and what is read: all before an answer without the ids of its prompt."""
+        found, read = list[_Turn](), 0
+        for number, item in enumerate(history.items):
+            choice = item if isinstance(item, SampledChoice) else SampledChoice(item)
+            at = (*place, "messages_and_choices", number, *(("message",) if choice is item else ()))
+            by_text = choice.logprobs is None and self._by_text and choice.message.role is Role.ASSISTANT
+            if by_text and not choice.token_ids and says_nothing(choice.message):
+                raise InvalidInput.at(*at, "content", msg="is required of an answer that is trained by its text")
+            found.append((at, choice.message, by_text or choice.logprobs is not None))
+            read = number + 1 if found[-1][2] and not choice.prompt_token_ids else read
+        return [turn for number, turn in enumerate(found) if number < read or turn[2]]
+
+    def _require(self, turns: Iterable[_Turn], tools: Iterable[_Place]) -> None:
+        problems = [problem for turn in turns for problem in self._problems(*turn)]
+        if not self.tools:
+            problems += [Problem(place, f"{self.entry.id} takes no tools; leave them out") for place in tools]
+        if problems:
+            raise InvalidInput(problems)
+
+    def _problems(self, place: _Place, message: Message, trained: bool) -> Iterator[Problem]:
         for number, part in enumerate(message.content if isinstance(message.content, tuple) else ()):
             if part.type != "text" and self._refuses(part.type):
                 yield Problem((*place, "content", number), f"{self.entry.id} does not take {part.type}")
         if message.tool_calls and not self.tools:
             yield Problem((*place, "tool_calls"), f"{self.entry.id} calls no tools; leave out the row")
+        if message.reasoning and trained and not self.reasoning:
+            yield Problem((*place, "reasoning_content"), f"{self.entry.id} writes no reasoning; leave it out")
 
     def _refuses(self, part: str) -> bool:
         return modality_of(part) not in self.entry.input_modalities
@@ -202,6 +255,25 @@ def check_not_empty(rows: int) -> None:
 def check_rows(config: TrainingConfig, rows: int) -> None:
     check_not_empty(rows)
     config.check_rows(rows)
+
+
+def check_groups(artifacts: ArtifactStore, stored: StoredArtifact, check: BaseModelCheck | None) -> None:
+    """Raise `InvalidInput`, at ("data", <number of the group>, ...), for what the base model cannot read."""
+    marks = () if check is None else check.marks
+    with artifacts.open(stored.name) as file:
+        if check is None or not any(mark in line for line in file for mark in marks):
+            return
+    with artifacts.open(stored.name) as file:
+        for number, group in enumerate(read_groups(file)):
+            for member, one in enumerate(group.trajectories):
+                with located_at("data", number, "trajectories", member):
+                    check.trajectory(one)
+
+
+def trajectory_reader(parts: Iterable[Part], trained: bool = False) -> Callable[[Any], Trajectory]:
+    """Return what reads trajectories in any form that the parts know."""
+    readers = (part.trajectories() for part in parts if part.trajectories is not None)
+    return next((partial(one, trained=trained) for one in readers), trajectory_of)
 
 
 def readable_rows(

@@ -16,7 +16,7 @@ from modelyard.domain.training import Dataset, DatasetName, TrainingEvent, Train
 from modelyard.domain.training_config import DPOOptions, LoopOptions, RLOptions, SFTOptions, TrainingConfig
 from modelyard.domain.worker import Resources, check_resources
 from modelyard.errors import InvalidInput, NotFound, nearest
-from modelyard.formats.training_data import DATASETS, RowFormat
+from modelyard.formats.training_data import DATASETS, RowFormat, group_rows
 from modelyard.platform.artifacts import remove_unless_recorded
 from modelyard.platform.checkpoints.lookup import named_model
 from modelyard.platform.jobs import announced
@@ -32,12 +32,14 @@ from modelyard.platform.training.data import (
     ExampleData,
     GroupData,
     PreferenceData,
+    check_groups,
     check_rows,
     keep_version,
     own,
     readable_rows,
     rows_of,
     store_rows,
+    trajectory_reader,
     version_of,
 )
 from modelyard.platform.training.handle import (
@@ -97,7 +99,7 @@ class Training:
     def rl(
         self,
         model: Model | str,
-        groups: GroupData | StoredArtifact,
+        groups: GroupData | StoredArtifact | str | os.PathLike[str],
         *,
         idempotency_key: str | None = None,
         needs: Resources | None = None,
@@ -105,9 +107,9 @@ class Training:
     ) -> JobHandle:
         """Train a model on the rewards of its own trajectories. `options` are the fields of `RLConfig`.
 
-        `groups` are values or plain dicts, read as they come; or an artifact with them as `formats.training_data`
-        writes them, which belongs to the job unless this raises. `idempotency_key` and `needs` are as for `sft`. Raises
-        as `sft` does.
+        `groups` are values or plain dicts, read as they come; for the host alone, the path of a JSON Lines file; or an
+        artifact with them as `formats.training_data` writes them, which belongs to the job unless this raises.
+        `idempotency_key` and `needs` are as for `sft`. Raises as `sft` does.
         """
         return self.submit(JobKind.RL, model, groups, options, idempotency_key=idempotency_key, needs=needs)
 
@@ -172,6 +174,7 @@ class Training:
         if require_worker:
             announced.require_worker(self._runtime)
         if isinstance(data, StoredArtifact):
+            check_groups(self._runtime.artifacts, data, self._check(request))
             return self._submit(request, own(data))
         if isinstance(data, str) and "://" in data:
             return self._submit(request, *self._dataset_named(request, data))
@@ -283,11 +286,13 @@ class Training:
             return store_rows(self._runtime.artifacts, rows, rows.read(file))
 
     def _check(self, request: JobRequest) -> BaseModelCheck | None:
-        of_ids = request.method.kind == JobKind.RL  # what was sampled is trained by its ids, whatever it was asked
-        return None if of_ids else BaseModelCheck.of(self._runtime, request.model.base_model)
+        return BaseModelCheck.of(self._runtime, request.model.base_model, request.config)
 
     def _rows(self, request: JobRequest) -> RowFormat[Any]:
         check = self._check(request)
+        if request.method.kind == JobKind.RL:
+            read = trajectory_reader(self._runtime.parts, trained=True)
+            return group_rows(read if check is None else lambda one: check.trajectory(read(one)))
         return request.method.rows if check is None else request.method.rows.checked(check)
 
     def _dataset_named(self, request: JobRequest, url: str) -> tuple[Mapping[str, Any], str]:

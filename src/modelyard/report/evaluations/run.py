@@ -68,7 +68,8 @@ class RunReport:
 
     @property
     def junit(self) -> str:
-        """The rows as cases in the XML of JUnit: a row fails if a score that is a bool is false in some trial."""
+        """The rows as cases in the XML of JUnit: a row fails if some trial has a score that is false, or 0 in a metric
+        that has bools, too."""
         return report.run_junit(self)
 
     def _repr_html_(self) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from modelyard.errors import InvalidInput
 from modelyard.parts.responses.formats.request import INCLUDED, ResponseRequest, read_response_request
-from unknown_members import misspelt, without_effect
+from unknown_members import has_reasons, misspelt, refuses_each_unknown_member, without_effect
 
 CACHE = {"prompt_cache_breakpoint": {"mode": "explicit", "ttl": "30m"}}
 FREE = {"parameters", "schema", "metadata"}
@@ -65,13 +65,7 @@ ASKED: dict[str, Any] = {
 
 
 def test_a_member_that_is_not_known_is_refused_at_its_place_with_the_nearest_name() -> None:
-    read_response_request(FULL, "body")
-    for name, place, changed in misspelt(FULL, FREE):
-        with pytest.raises(InvalidInput) as caught:
-            read_response_request(changed, "body")
-        (problem,) = caught.value.problems
-        assert str(problem).startswith(f"body.{place}".replace("[", ".").replace("]", "") + ": "), problem
-        assert f"'{name}'" in problem.msg
+    refuses_each_unknown_member(read_response_request, FULL, FREE)
 
 
 def test_over_http_the_refusal_names_the_place_and_nothing_unknown_is_returned(client: Any) -> None:
@@ -106,9 +100,7 @@ def test_what_would_change_an_answer_is_refused_by_name(client: Any, members: An
 
 
 def test_what_changes_nothing_is_listed_with_a_reason() -> None:
-    listed = without_effect(ResponseRequest)
-    assert {"reasoning.summary", "max_tool_calls", "prompt_cache_options"} <= listed.keys()
-    assert all(len(reason) > 10 for reason in listed.values())
+    has_reasons(without_effect(ResponseRequest), "reasoning.summary", "max_tool_calls", "prompt_cache_options")
 
 
 def test_an_answer_can_be_sent_again_with_what_clients_add(client: Any) -> None:

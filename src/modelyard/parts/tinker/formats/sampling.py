@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -28,6 +28,10 @@ _SEEDS = 2**63
 @attrs.define(kw_only=True)
 class PromptChunk:
     """A piece of a prompt: token ids."""
+
+    IGNORED: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("data", "dmel", "format", "location", "expected_tokens"), "pieces that have it are refused by their type"
+    )
 
     tokens: tuple[int, ...] = attrs.field(default=(), metadata={"parser": lambda raw: _token_ids(raw)})
     type: str = attrs.field(

@@ -1,7 +1,7 @@
 """The commands of Tinker's client in JSON, and their answers."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import attrs
 
@@ -118,6 +118,10 @@ class RunNamed:
 @attrs.define(kw_only=True)
 class RefusedCommand:
     """A command that is not supported."""
+
+    IGNORED: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("type", "path", "ttl_seconds", "age_encryption_recipients"), "the command is refused, whatever it asks for"
+    )
 
     model_id: str = attrs.field(validator=NAMED)
     seq_id: int = attrs.field(validator=_FIRST)

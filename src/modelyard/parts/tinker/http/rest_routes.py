@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 
 from modelyard.errors import InvalidInput
-from modelyard.formats.converter import structure
+from modelyard.formats.converter import structure_exactly
 from modelyard.http.interface import Auth
 from modelyard.http.message import Response, json_response
 from modelyard.http.route import Body, Parameter, Route, RouteCall, documented_route
@@ -110,7 +110,7 @@ def delete_weights(call: RouteCall) -> Response:
 
 def set_weights_expiry(call: RouteCall) -> Response:
     """Have saved weights expire after so many seconds, or never."""
-    body = structure(Expiry, call.body, "body")
+    body = structure_exactly(Expiry, call.body, "body")
     runs_of(call).weights.set_expiry(_path(call), body.ttl_seconds)
     return json_response({})
 
@@ -118,7 +118,7 @@ def set_weights_expiry(call: RouteCall) -> Response:
 def show_weights_info(call: RouteCall) -> Response:
     """Show what a run needs to load weights."""
     runs = runs_of(call)
-    weights = runs.weights.get(structure(WeightsNamed, call.body, "body").tinker_path)
+    weights = runs.weights.get(structure_exactly(WeightsNamed, call.body, "body").tinker_path)
     run = runs.get(weights.run_id)
     layers = (run.adapter["train_unembed"], run.adapter["train_mlp"], run.adapter["train_attn"])
     return json_response(WeightsInfo(run.base_model, True, run.adapter["rank"], *layers))

@@ -9,7 +9,7 @@ import attrs
 from modelyard.domain.canonical import digest
 from modelyard.errors import InvalidInput
 from modelyard.flow import Call, Flow
-from modelyard.formats.converter import structure
+from modelyard.formats.converter import structure_exactly
 from modelyard.http.error_responses import sentence
 from modelyard.http.errors import Gone, UnsupportedMedia
 from modelyard.http.interface import Auth
@@ -55,7 +55,7 @@ LONG_POLL = 20.0
 
 def create_training_run(call: RouteCall) -> Response:
     """Create a run: a model with an adapter on a base model."""
-    body = structure(NewRun, call.body, "body")
+    body = structure_exactly(NewRun, call.body, "body")
     future = runs_of(call).create(
         body.session_id,
         body.model_seq_id,
@@ -68,7 +68,7 @@ def create_training_run(call: RouteCall) -> Response:
 
 def load_weights(call: RouteCall) -> Response:
     """Load saved weights into a run, or make a run of them."""
-    body, runs = structure(LoadedWeights, call.body, "body"), runs_of(call)
+    body, runs = structure_exactly(LoadedWeights, call.body, "body"), runs_of(call)
     if body.session_id is not None and body.model_seq_id is not None and body.model_id is None:
         future = runs.create_from(
             body.session_id,
@@ -106,13 +106,13 @@ def forward_backward(call: RouteCall) -> Response:
 
 def make_optimizer_step(call: RouteCall) -> Response:
     """Make an optimizer step with the gradients so far."""
-    body, runs = structure(OptimStep, call.body, "body"), runs_of(call)
+    body, runs = structure_exactly(OptimStep, call.body, "body"), runs_of(call)
 
     def add() -> str:
         if body.optimizer_params is not None:
             msg = f"are of {body.optimizer_params.get('type')!r}, which is not supported: the optimizer is adamw"
             raise InvalidInput.at("body", "optimizer_params", msg=msg)
-        params = structure(AdamNumbers, dict(body.adam_params or {}), "body", "adam_params")
+        params = structure_exactly(AdamNumbers, dict(body.adam_params or {}), "body", "adam_params")
         return runs.command(body.model_id, body.seq_id, CommandKind.OPTIM_STEP, attrs.asdict(params))
 
     return _promise(_or_refused(runs, body.model_id, body.seq_id, add))
@@ -120,7 +120,7 @@ def make_optimizer_step(call: RouteCall) -> Response:
 
 def save_weights(call: RouteCall) -> Response:
     """Save the weights of a run with the optimizer's state, under a name."""
-    body, runs = structure(SaveBody, call.body, "body"), runs_of(call)
+    body, runs = structure_exactly(SaveBody, call.body, "body"), runs_of(call)
 
     def add() -> str:
         options = {"overwrite": body.overwrite, **_saved_as(body)}
@@ -131,7 +131,7 @@ def save_weights(call: RouteCall) -> Response:
 
 def save_weights_for_sampler(call: RouteCall) -> Response:
     """Save the weights of a run to sample from: under a name, or at once for a sampling session."""
-    body, runs = structure(SaveBody, call.body, "body"), runs_of(call)
+    body, runs = structure_exactly(SaveBody, call.body, "body"), runs_of(call)
 
     def add() -> str:
         save = partial(runs.save, body.model_id, body.seq_id, CommandKind.SAVE_FOR_SAMPLER)
@@ -153,19 +153,19 @@ def _saved_as(body: SaveBody) -> Mapping[str, Any]:
 
 def refuse_weights_export(call: RouteCall) -> Response:
     """Refuse to export weights in its turn: the files of a checkpoint are downloaded from the model."""
-    body, runs = structure(RefusedCommand, call.body, "body"), runs_of(call)
+    body, runs = structure_exactly(RefusedCommand, call.body, "body"), runs_of(call)
     why = "save_weights_external is not supported: download the files of a checkpoint of the model"
     return _promise(runs.command(body.model_id, body.seq_id, CommandKind.REFUSED, {"why": why}))
 
 
 def unload_training_run(call: RouteCall) -> Response:
     """End a run after the commands that it has."""
-    return _promise(runs_of(call).unload(structure(RunNamed, call.body, "body").model_id))
+    return _promise(runs_of(call).unload(structure_exactly(RunNamed, call.body, "body").model_id))
 
 
 def show_training_run_info(call: RouteCall) -> Response:
     """Show what a run trains."""
-    run = runs_of(call).get(structure(RunNamed, call.body, "body").model_id)
+    run = runs_of(call).get(structure_exactly(RunNamed, call.body, "body").model_id)
     data = ModelData("causal-lm", run.base_model, runs_of(call).tokenizer_of(run.base_model))
     return whole(RunInfo(run.id, data, run.base_model, run.adapter["rank"]))
 
@@ -189,7 +189,7 @@ def _promise(future_id: str) -> Response:
 
 def create_sampling_session(call: RouteCall) -> Response:
     """Create a sampling session for a base model or saved weights."""
-    body = structure(NewSampler, call.body, "body")
+    body = structure_exactly(NewSampler, call.body, "body")
     sampler = runs_of(call).samplers.create(
         body.session_id, body.sampling_session_seq_id, base_model=body.base_model, path=body.model_path
     )
@@ -198,7 +198,7 @@ def create_sampling_session(call: RouteCall) -> Response:
 
 def join_sampling_session(call: RouteCall) -> Response:
     """Give one more client of a sampling session a number."""
-    body = structure(SamplerNamed, call.body, "body")
+    body = structure_exactly(SamplerNamed, call.body, "body")
     return whole(JoinedSampler(runs_of(call).samplers.join(body.sampling_session_id)))
 
 
@@ -210,7 +210,7 @@ def show_sampling_session(call: RouteCall) -> Response:
 
 def sample_tokens(call: RouteCall) -> Flow[Response | None]:
     """Begin to sample."""
-    body = yield Call(partial(structure, SampleBody, call.body, "body"), threads=call.threads)
+    body = yield Call(partial(structure_exactly, SampleBody, call.body, "body"), threads=call.threads)
     samplers = runs_of(call).samplers
     sampler = yield Call(partial(samplers.get, body.sampling_session_id), threads=call.threads)
     request, given = sample_request(body, sampler.model), call.body
@@ -224,7 +224,7 @@ def sample_tokens(call: RouteCall) -> Flow[Response | None]:
 
 def cancel_sampling(call: RouteCall) -> Response:
     """Stop sampling for a request that no one waits for any more."""
-    runs_of(call).samplers.cancel(structure(RequestNamed, call.body, "body").request_id)
+    runs_of(call).samplers.cancel(structure_exactly(RequestNamed, call.body, "body").request_id)
     return json_response({})
 
 
@@ -233,7 +233,7 @@ def cancel_sampling(call: RouteCall) -> Response:
 
 def retrieve_answer(call: RouteCall) -> Flow[Response | None]:
     """Return the answer to a command or a request to sample; wait for it for a while."""
-    body, runs = structure(RequestNamed, call.body, "body"), runs_of(call)
+    body, runs = structure_exactly(RequestNamed, call.body, "body"), runs_of(call)
     found = yield from runs._waiting(body.request_id, LONG_POLL)
     return (yield Call(partial(_answer, runs, found), threads=call.threads))  # type: ignore[no-any-return]
 

@@ -1,11 +1,11 @@
 """The messages of Tinker's client, as tinker 0.38 has them: of sessions, samplers, runs and saved weights.
 
-Members that only some of its versions send are ignored.
+Members that change nothing are in an `IGNORED`, with the reason; any other unknown one is refused.
 """
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import attrs
 
@@ -90,6 +90,10 @@ class ClientVersion:
 @attrs.define(kw_only=True)
 class ReportedEvents:
     """The events that a client reports of itself."""
+
+    IGNORED: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("platform", "sdk_version", "session_id", "process_uuid"), "events are not kept, so it does not matter of whom"
+    )
 
     events: tuple[Any, ...]
 

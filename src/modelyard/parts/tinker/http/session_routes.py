@@ -5,7 +5,7 @@ from functools import partial
 import attrs
 
 from modelyard.errors import InvalidInput
-from modelyard.formats.converter import structure
+from modelyard.formats.converter import structure_exactly
 from modelyard.http.errors import Gone
 from modelyard.http.interface import Auth
 from modelyard.http.message import Response, json_response
@@ -37,14 +37,14 @@ def show_client_config(call: RouteCall) -> Response:
     The client never uses it again, and does not close it: when that is collected, in whatever thread, the number of its
     socket may be another connection's, which is then read from no more until it times out after a minute.
     """
-    structure(ClientVersion, call.body, "body")
+    structure_exactly(ClientVersion, call.body, "body")
     closing = [("connection", "close")] if b"connection" in call.headers else []
     return json_response(attrs.asdict(ClientFlags()), headers=closing)
 
 
 def show_dynamic_client_config(call: RouteCall) -> Response:
     """Tell a client how to behave from now on."""
-    structure(ClientVersion, call.body, "body")
+    structure_exactly(ClientVersion, call.body, "body")
     return whole(ChangingFlags())
 
 
@@ -65,7 +65,7 @@ def show_tinker_capabilities(call: RouteCall) -> Response:
 
 def create_session(call: RouteCall) -> Response:
     """Begin a session."""
-    body = structure(NewRunSession, call.body, "body")
+    body = structure_exactly(NewRunSession, call.body, "body")
     session = runs_of(call).sessions.begin(
         project=body.project_id,
         tags=body.tags,
@@ -78,7 +78,7 @@ def create_session(call: RouteCall) -> Response:
 
 def keep_session_alive(call: RouteCall) -> Response:
     """Note that a client is there. One whose session has ended is told to stop."""
-    session = runs_of(call).sessions.beat(structure(SessionNamed, call.body, "body").session_id)
+    session = runs_of(call).sessions.beat(structure_exactly(SessionNamed, call.body, "body").session_id)
     if session.finished:
         raise Gone(f"the session {session.id} has finished: {session.finished}")
     return whole(HeartbeatAnswer())
@@ -86,7 +86,7 @@ def keep_session_alive(call: RouteCall) -> Response:
 
 def accept_telemetry(call: RouteCall) -> Response:
     """Accept what a client reports of itself, and keep nothing of it."""
-    structure(ReportedEvents, call.body, "body")
+    structure_exactly(ReportedEvents, call.body, "body")
     return whole(TelemetryAnswer())
 
 
@@ -109,7 +109,7 @@ def show_session(call: RouteCall) -> Response:
 
 def finish_session(call: RouteCall) -> Response:
     """End a session, and its runs after the commands that they have."""
-    body = structure(SessionEnd, call.body, "body")
+    body = structure_exactly(SessionEnd, call.body, "body")
     why = body.reason.get("type")
     if why not in ("success", "errored", "interrupted"):
         raise InvalidInput.at("body", "reason", "type", msg="must be success, errored or interrupted")

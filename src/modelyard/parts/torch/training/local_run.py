@@ -8,13 +8,12 @@ import attrs
 import torch
 
 from modelyard.domain.training_run import AdamParams, Loss, Objective, Rows, TargetRow
-from modelyard.errors import TrainingError
+from modelyard.errors import TrainingError, located_at
 from modelyard.parts.torch.training.memory_plan import MemoryBudget
 from modelyard.parts.torch.training.row_learner import RowLearner
 from modelyard.parts.torch.training.shared_base import SharedBase
 from modelyard.parts.torch.training.trainable import AdapterWeights
 from modelyard.protocols import OpenRun
-from modelyard.trainers.loop import located_at
 
 
 @attrs.frozen
