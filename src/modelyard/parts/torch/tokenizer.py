@@ -21,6 +21,7 @@ from modelyard.domain.record import EMPTY
 from modelyard.errors import BackendError, InvalidInput, Problem, nearest
 from modelyard.formats.converter import UNKNOWN
 from modelyard.parts.torch import reasoning
+from modelyard.parts.torch.loading import LOADING
 from modelyard.parts.torch.network import first_line
 from modelyard.parts.torch.rendered import Rendered, Span
 from modelyard.parts.torch.tool_calls import FORMATS, format_of
@@ -114,9 +115,10 @@ class ChatTokenizer:
 
     def __init__(self, folder: Path) -> None:
         try:
-            self.tokenizer: Any = AutoTokenizer.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False, use_fast=True
-            )
+            with LOADING:
+                self.tokenizer: Any = AutoTokenizer.from_pretrained(
+                    folder, local_files_only=True, trust_remote_code=False, use_fast=True
+                )
         except Exception as fault:
             raise BackendError(f"the tokenizer in {folder.name!r} cannot be loaded: {first_line(fault)}") from fault
         self._escaper = SpecialTokenEscaper(self.tokenizer)
