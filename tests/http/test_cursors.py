@@ -12,7 +12,21 @@ from modelyard.http.endpoint import Endpoint
 from modelyard.http.interface import Interface
 from modelyard.http.message import Request
 
-CURSORS = ("x", "x" * 1001, "x" * 5000, "\u20ac" * 400, "\U0001f9ea" * 300, "\0", "0", "-1", "9" * 40, "a/b", "null", "[]", "%")
+CURSORS = (
+    "x",
+    "x" * 1001,
+    "x" * 5000,
+    "\u20ac" * 400,
+    "\U0001f9ea" * 300,
+    "\0",
+    "0",
+    "-1",
+    "9" * 40,
+    "a/b",
+    "null",
+    "[]",
+    "%",
+)
 NAMES = ("after", "before", "cursor", "page_token", "pageToken", "after_id", "before_id", "starting_after")
 IDS = {"kind": "job", "project": "default", "entity": "acme"}
 
