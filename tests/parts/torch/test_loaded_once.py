@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from modelyard import Settings, open_platform
+from modelyard import Message, Role, Settings, open_platform
 from modelyard.parts.torch import network as networks
+from modelyard.parts.torch import tokenizer as tokenizers
 from modelyard.parts.torch.lora import LoraShape
 from modelyard.parts.torch.network import Network
 from modelyard.parts.torch.records import Tuning
+from modelyard.parts.torch.tokenizer import ChatTokenizer
 from modelyard.parts.torch.training.trainable import attach_adapter
 
 MANY = 6
@@ -63,6 +65,22 @@ def test_networks_that_are_made_at_once_are_read_once_and_share_their_weights(
     assert all(one == places[0] for one in places)
     own = Network(folder, own=True)
     assert not {*places[0].values()} & {weight.data_ptr() for weight in own.model.parameters()}
+
+
+def test_templates_which_all_tokenizers_share_are_rendered_one_after_the_other(
+    folders: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat, plain, inside = ChatTokenizer(folders()), tokenizers.render_jinja_template, threading.Lock()
+
+    def alone(*given: Any, **options: Any) -> Any:
+        assert inside.acquire(blocking=False), "another thread renders"
+        try:
+            return plain(*given, **options)
+        finally:
+            inside.release()
+
+    monkeypatch.setattr(tokenizers, "render_jinja_template", alone)
+    at_once(lambda: [chat.prompt([Message(Role.USER, f"sea {number}")]) for number in range(50)])
 
 
 def test_an_adapter_belongs_to_the_network_to_which_it_was_attached(folders: Callable[..., Path]) -> None:

@@ -5,6 +5,7 @@ Sampled tokens are never made again from their text: `encode(decode(ids))` is of
 
 import json
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -79,6 +80,9 @@ class SpecialTokenEscaper:
     def _encoded(self, text: str) -> Any:
         return self._tokenizer(text, add_special_tokens=False).encodings[0]
 
+
+_RENDERING = threading.Lock()
+"""Held while a template is rendered: all tokenizers share compiled templates, which note where answers are."""
 
 _ANSWER = "\ufdd3"
 _CALL = Message(
@@ -239,13 +243,16 @@ class ChatTokenizer:
         """Render the template with escaped special tokens; also return the spans that it marks as answers."""
         check_text(messages)
         try:
-            (text,), marks = render_jinja_template(
-                [[self._escaper.escape(plain_message(message)) for message in messages]],
-                tools=[self._escaper.escape(_plain_tool(tool)) for tool in tools] or None,
-                chat_template=self._template(tools),
-                **self.tokenizer.special_tokens_map,
-                **options,
-            )
+            conversation = [self._escaper.escape(plain_message(message)) for message in messages]
+            offered = [self._escaper.escape(_plain_tool(tool)) for tool in tools] or None
+            with _RENDERING:
+                (text,), marks = render_jinja_template(
+                    [conversation],
+                    tools=offered,
+                    chat_template=self._template(tools),
+                    **self.tokenizer.special_tokens_map,
+                    **options,
+                )
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as fault:
             raise InvalidInput.at("messages", msg=f"do not fit this model's chat template: {fault}") from None
         return text, [(first, last) for first, last in marks[0]] if marks else []
