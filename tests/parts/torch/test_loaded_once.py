@@ -1,5 +1,6 @@
 """One base model and many who load it at a time: it is read once, by one thread, and a failure to load passes."""
 
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -80,7 +81,12 @@ def test_templates_which_all_tokenizers_share_are_rendered_one_after_the_other(
             inside.release()
 
     monkeypatch.setattr(tokenizers, "render_jinja_template", alone)
-    at_once(lambda: [chat.prompt([Message(Role.USER, f"sea {number}")]) for number in range(50)])
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        at_once(lambda: [chat.prompt([Message(Role.USER, f"sea {number}")]) for number in range(50)])
+    finally:
+        sys.setswitchinterval(usual)
 
 
 def test_an_adapter_belongs_to_the_network_to_which_it_was_attached(folders: Callable[..., Path]) -> None:
