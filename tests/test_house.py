@@ -33,6 +33,7 @@ LONG = {
 
 SHORT = {
     "version.py": "the one place that the package and the build read the version from",
+    "__main__.py": "`python -m modelyard`",
     "cli/__main__.py": "`python -m modelyard.cli`",
     "http/core_routes.py": "the list of the routes that wait for a request",
     "otel.py": "a public module of a part",

@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+from modelyard import lazy
+from modelyard.clock import backoff
 from modelyard.lazy import deferred
 
 PACKAGE = """
@@ -29,6 +31,16 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     yield "deferring"
     for name in [name for name in sys.modules if name.partition(".")[0] == "deferring"]:
         del sys.modules[name]
+
+
+def test_what_a_module_has_left_behind_hides_no_public_name(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the cache of a folder that was deleted."""
+    import deferring
+
+    (Path(deferring.__path__[0]) / "backoff" / "__pycache__").mkdir(parents=True)
+    monkeypatch.setattr(lazy, "_homes_of_parts", lambda _: {"clock": ["backoff"]})
+    load, _ = lazy.lazy_exports("deferring", {})
+    assert load("backoff") is backoff
 
 
 def test_a_deferred_module_is_loaded_by_the_first_use(package: str) -> None:

@@ -33,7 +33,7 @@ def lazy_exports(
 
     def is_module(name: str) -> bool:
         place = f"{sys.modules[package].__path__[0]}/{name}"
-        return exists(f"{place}.py") or exists(place)
+        return exists(f"{place}.py") or exists(f"{place}/__init__.py")
 
     def everything() -> dict[str, str]:
         return home_of | {name: home for home, names in _homes_of_parts(package).items() for name in names}

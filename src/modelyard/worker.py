@@ -24,8 +24,9 @@ from modelyard.executors.fork_server import serve_forks
 from modelyard.platform.jobs.claims import ClaimedJob
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.platform import Platform
+from modelyard.report import terminal
 
-USAGE = "usage: python -m modelyard.worker MODULE:FUNCTION JOB_ID [ARGUMENT...]"
+USAGE = "usage: python -m modelyard.worker [--log=text|json] MODULE:FUNCTION JOB_ID [ARGUMENT...]"
 
 
 def platform_of(factory: str, arguments: Sequence[str] = ()) -> Platform:
@@ -112,6 +113,8 @@ def main(words: Sequence[str]) -> int:
     if words[:1] == ["fork"]:
         sys.argv[1:] = forked = serve_forks(words[1:])
         os._exit(main(forked) if forked else 0)  # to take all modules down again would cost seconds
+    form = words[0].removeprefix("--log=") if words and words[0].startswith("--log=") else ""
+    words = words[1:] if form else words
     if len(words) < 2:
         print(USAGE, file=sys.stderr)
         return 2
@@ -122,6 +125,8 @@ def main(words: Sequence[str]) -> int:
     departure = Departure()
     leave_on_signals(departure)
     with platform_of(factory, arguments) as platform:
+        if form:
+            terminal.log_to_terminal(form)
         runner = Runner(platform._runtime)
         try:
             claimed = departure.begin(runner, job_id, int(attempt or 0))

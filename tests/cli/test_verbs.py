@@ -211,13 +211,15 @@ def test_a_restored_backup_without_its_files_is_reported(here: Path, tmp_path: P
 
 
 def test_the_doctor_reports_each_part_and_fails_where_jobs_wait_for_no_worker(here: Path, tmp_path: Path) -> None:
-    assert "no worker is alive" in call("doctor").stdout
+    told = call("doctor").stdout
+    assert "no worker is alive, and no job waits" in told
+    assert "fails" not in told
     assert json.loads(call("doctor", "--json").stdout)["store"]["success"]
     store = tmp_path / "yard.db"
     with open_platform(store) as platform:
         model = platform.models.create("bot", base_model="tabular-mini")
         platform.training.sft(model, [Example((Message(Role.USER, "a"), Message(Role.ASSISTANT, "b")))])
-    call("doctor", "--store", store, status=1)
+    assert "fails" in call("doctor", "--store", store, status=1).stdout
 
 
 def test_old_events_are_let_go(here: Path) -> None:

@@ -451,3 +451,19 @@ def test_without_process_information_no_process_is_found(monkeypatch: pytest.Mon
     executor = SubprocessExecutor("a:b")
     assert not executor.reattach("/1-1/2-2", alive=False)
     assert executor.states(["/1-1/2-2"]) == {"/1-1/2-2": Ended("its process is gone", preempted=True)}
+
+
+# ---- commands that run a job themselves --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
+def test_a_command_that_runs_a_job_itself_gives_it_back_when_it_is_told_to_end(site: Site, end: signal.Signals) -> None:
+    job = site.sft(gate="step 2")
+    watch = ("-m", "modelyard.cli", "jobs", "watch", job.id, "--factory", "gated_yard:from_environment")
+    process = site.start(*watch, stdin=subprocess.DEVNULL)
+    site.reached()
+    process.send_signal(end)
+    status, reply = end_of(process)
+    assert status == 1
+    assert "Traceback" not in reply
+    assert (site.job(job).status, site.progress(job).held) == (JobStatus.QUEUED, False)

@@ -1,5 +1,7 @@
 """Paths: one match, strictly decoded once, whatever a client or a server in between makes of them."""
 
+from urllib.parse import quote
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -112,6 +114,24 @@ def test_below_a_guarded_prefix_even_nothing_asks_who_calls(raw: str) -> None:
 )
 def test_each_prefix_has_the_scheme_of_its_interface(raw: str, auth: Auth) -> None:
     assert TABLE.match(raw).auth is auth
+
+
+@pytest.mark.parametrize("base", ["/v1", "/inference/v1", "/openai/v1", "/openai", "/openai/deployments/m"])
+@pytest.mark.parametrize("name", ["images", "audio", "moderations", "conversations", "nosuch"])
+def test_a_path_that_is_not_there_is_named_and_so_is_an_interface_of_vendors(base: str, name: str) -> None:
+    path = f"{base}/{name}/generations"
+    with pytest.raises(UnknownRoute) as refused:
+        TABLE.match(path).route("POST")
+    assert path in str(refused.value)
+    assert (f"interface {name!r}, which is not served" in str(refused.value)) is (name != "nosuch")
+
+
+@given(st.text(max_size=400))
+def test_the_path_that_is_named_forges_nothing(path: str) -> None:
+    told = TABLE.match(f"/nosuch/{quote(path, safe='')}").missing
+    assert told.isascii()
+    assert told.isprintable()
+    assert len(told) < 300
 
 
 def test_another_method_is_refused_naming_those_that_are_there() -> None:

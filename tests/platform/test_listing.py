@@ -56,6 +56,15 @@ def test_async_for_yields_the_same() -> None:
     assert asyncio.run(all_of(numbers(2 * BATCH + 3, keep=3)[0])) == list(range(0, 2 * BATCH + 3, 3))
 
 
+@pytest.mark.parametrize("after", ["x" * 1001, "\u20ac" * 334, "\ud800" * 1001, "x" * 10**6])
+def test_an_id_that_no_store_can_hold_is_not_found(after: str) -> None:
+    listing = numbers(3)[0]
+    with pytest.raises(NotFound):
+        listing.page(after=after)
+    with pytest.raises(NotFound):
+        listing.after(after)
+
+
 def test_pages_join_to_the_whole() -> None:
     listing, _ = numbers(23, keep=2)
     found, after = [], None

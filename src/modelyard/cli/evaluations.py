@@ -11,6 +11,7 @@ from modelyard.cli.lazy_group import Group
 from modelyard.cli.names import RUN_HELP, run_named, run_title
 from modelyard.cli.terminal import StoreName, json_option, opened, show, show_fields, store_option
 from modelyard.domain.evaluation.run import EvaluationRun
+from modelyard.report.evaluations.export import check_report_path
 from modelyard.report.numbers import id_text, ref_text, scorer_text
 
 project_option = click.option("--project", help="The project; by default that of the platform.")
@@ -57,6 +58,8 @@ def evaluate(
     given = {"trials": trials, "concurrency": concurrency, "shards": shards, "project": project}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     with opened(store) as platform:
+        if save is not None:
+            check_report_path(save)
         baseline = None if not_worse_than is None else run_named(platform, not_worse_than)
         found = platform.evaluations.run_each(
             evaluation, models, rows, scorers or None, progress=sys.stderr.isatty(), **options
@@ -138,6 +141,8 @@ def compare_runs(
     """Compare the run CANDIDATE with the run BASELINE, row by row."""
     with opened(store) as platform:
         before, after = run_named(platform, baseline), run_named(platform, candidate)
+        if save is not None:
+            check_report_path(save)
         report = platform.evaluations.compare(baseline=before, candidate=after, lower_is_better=lower_is_better)
         click.echo(str(report))
         if save is not None:

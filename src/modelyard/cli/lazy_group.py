@@ -1,6 +1,8 @@
 """A group of commands that are loaded when they are used, so that help and completion answer at once."""
 
+import signal
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from io import TextIOWrapper
@@ -28,6 +30,12 @@ class Group(click.Group):
             return super().invoke(context)
         except modelyard.errors.ModelyardError as error:  # loaded only then
             raise click.ClickException(str(error)) from error
+        except UnicodeError as error:
+            raise click.ClickException(f"what is to be read is not UTF-8: {error}") from error
+        except OSError as error:
+            if error.filename is None:  # not about a file, as where nothing reads the output any more
+                raise
+            raise click.ClickException(f"{error.filename}: {error.strerror}") from error
 
 
 def _loaded(home: str) -> click.Command:
@@ -64,6 +72,12 @@ class LazyGroup(Group):
         context = super().make_context(*arguments, **options)
         context.meta[PARTS] = self._parts
         return context
+
+    def invoke(self, context: click.Context) -> Any:
+        """Run the command; a request of the system to end is an interrupt, so that a job that it runs is given back."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+        return super().invoke(context)
 
     def _known(self) -> Mapping[str, tuple[str, str]]:
         return {name: where for section in self.sections.values() for name, where in section.items()}

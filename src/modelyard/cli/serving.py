@@ -4,13 +4,13 @@ import click
 
 from modelyard.asgi import asgi_app
 from modelyard.cli import uvicorn_server
-from modelyard.cli.logs import log_option, log_to_terminal
 from modelyard.cli.terminal import StoreName, named_factory, opened, printable_store, store_option, try_artifacts
-from modelyard.cli.working import ending_with_workers, executor_of
+from modelyard.cli.working import ending_with_workers, executor_of, log_option
 from modelyard.domain.identity import anonymous as anonymous_principal
 from modelyard.http.auth import is_loopback
 from modelyard.http.interface import Interface
 from modelyard.http.interfaces import STANDARD
+from modelyard.report.terminal import log_to_terminal
 
 _STANDARD = ",".join(map(str, STANDARD))
 _KNOWN = {interface.name: interface for interface in Interface}
@@ -72,7 +72,7 @@ def serve(
             )
         platform.prepare()
         interfaces += (_KNOWN["uploads"],) if uploads else ()
-        executor = executor_of(platform, store, 1, isolate)
+        executor = executor_of(platform, store, 1, isolate, log)
         working = worker or isolate
         app = asgi_app(
             platform,

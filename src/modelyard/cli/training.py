@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -9,7 +10,7 @@ import click
 from modelyard.cli.lazy_group import Group
 from modelyard.cli.terminal import C, StoreName, opened, store_option
 from modelyard.domain.job import JobKind
-from modelyard.errors import JobFailed
+from modelyard.errors import Conflict, JobFailed
 
 
 def parsed_option(text: str) -> tuple[str, Any]:
@@ -79,16 +80,22 @@ def _train(
     no_wait: bool,
 ) -> None:
     with opened(store, must_exist=base_model is None) as platform:
+        made = None
         if base_model is not None:
-            project, _, name = model.rpartition("/")
-            entity, _, project = project.rpartition("/")
-            platform.models.create(
-                name, project=project or None, entity=entity or None, base_model=base_model, return_existing=True
-            )
+            place, _, name = model.rpartition("/")
+            entity, _, project = place.rpartition("/")
+            with suppress(Conflict):  # there is one of that name
+                made = platform.models.create(
+                    name, project=project or None, entity=entity or None, base_model=base_model
+                )
         try:
             job = platform.training.submit(kind, model, data, dict(options))
-        except TypeError as wrong:  # an option that the method lacks, or a value of another type
-            raise click.UsageError(str(wrong)) from wrong
+        except Exception as wrong:
+            if made is not None:
+                platform.models.delete(made)
+            if isinstance(wrong, TypeError):  # an option that the method lacks, or a value of another type
+                raise click.UsageError(str(wrong)) from wrong
+            raise
         if no_wait:
             click.echo(job.id)
             return

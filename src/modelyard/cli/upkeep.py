@@ -16,6 +16,7 @@ CHECK_LEASE = 0.1
 """Seconds until a restored store counts a job's worker as dead: no worker came with the copy."""
 
 PARTS = ("api", "store", "artifacts", "worker", "queue")
+IDLE = "no worker is alive, and no job waits for one"
 
 
 @click.command()
@@ -99,15 +100,14 @@ def doctor(store: StoreName, as_json: bool) -> None:
     if as_json:
         show_fields([*attrs.asdict(check).items(), ("success", check.success)], True)
     else:
-        parts = [(name, getattr(check, name)) for name in PARTS]
-        rows = [
-            (name, "ok" if one.success else "fails", f"{one.duration_s * 1000:.1f} ms", one.error)
-            for name, one in parts
-        ]
+        rows = []
+        for name in PARTS:
+            one, idle = getattr(check, name), name == "worker" and check.idle
+            state = "idle" if idle else "ok" if one.success else "fails"
+            rows.append((name, state, f"{one.duration_s * 1000:.1f} ms", IDLE if idle else one.error))
         show(False, ("part", "state", "took", "why"), rows)
         facts = ("version", "store_engine", "store_version", "durability", "warning", "oldest_queued_s", "workers")
         click.echo()
         show_fields((name, getattr(check, name)) for name in facts)
-    idle = check.worker.success or check.oldest_queued_s is None
-    if not (idle and all(getattr(check, name).success for name in PARTS if name != "worker")):
+    if not all(getattr(check, name).success or (name == "worker" and check.idle) for name in PARTS):
         click.get_current_context().exit(1)

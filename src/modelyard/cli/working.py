@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from modelyard.cli.logs import log_option, log_to_terminal
 from modelyard.cli.terminal import (
     StoreName,
     named_artifacts,
@@ -23,10 +22,12 @@ from modelyard.executors.fork_server import can_fork
 from modelyard.executors.isolating import IsolatingExecutor
 from modelyard.executors.subprocess import SubprocessExecutor
 from modelyard.executors.thread import ThreadExecutor
+from modelyard.lazy import log as logger
 from modelyard.part import JobCluster, by_scheme, standard_parts
 from modelyard.platform.jobs.process_workers import process_workers
 from modelyard.platform.platform import Platform
 from modelyard.protocols import Executor
+from modelyard.report.terminal import log_to_terminal
 
 SLOW_TO_IMPORT = ("modelyard.stores.sqlite.store", "modelyard.platform.training.run")
 """What every training imports."""
@@ -66,6 +67,14 @@ ENDED = "worker {} has ended by itself: its log says why; start it again"
 
 DEFAULT_FACTORY = "modelyard.compose:open_by_addresses"
 
+log_option = click.option(
+    "--log",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How each line of the log is written: for people, or as a JSON object.",
+)
+
 
 @click.command()
 @store_option
@@ -91,24 +100,23 @@ def work(
     if cluster is not None:
         check_cluster_options(None if factory else store, isolate)
         cluster.check()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ExitStack() as stack:
         platform = stack.enter_context(opened(store))
         try_artifacts(platform)
         log_to_terminal(log)
         platform.prepare()
         if cluster is None:
-            executor = executor_of(platform, store, concurrency, isolate)
+            executor = executor_of(platform, store, concurrency, isolate, log)
             accelerators = accelerators or 0
         else:
             executor = cluster.executor(factory or DEFAULT_FACTORY, _arguments(store), python)
         worker = stack.enter_context(platform.worker(concurrency, executor, accelerators=accelerators, memory=memory))
         does = "waits for jobs" if cluster is None else f"submits jobs to {cluster.name}, where they outlive it"
-        click.echo(f"worker {worker.id} {does}; Ctrl-C stops it", err=True)
+        logger.info("worker %s %s; Ctrl-C stops it", worker.id, does)
         try:
             worker.ended.wait()
         except KeyboardInterrupt:
-            click.echo("stopping", err=True)
+            logger.info("worker %s is stopping", worker.id)
         else:
             raise click.ClickException(ENDED.format(worker.id))
 
@@ -130,17 +138,17 @@ def ending_with_workers(platform: Platform) -> Iterator[None]:
             raise click.ClickException(ENDED.format(failed[0]))
 
 
-def executor_of(platform: Platform, store: StoreName, concurrency: int, isolate: bool) -> Executor:
+def executor_of(platform: Platform, store: StoreName, concurrency: int, isolate: bool, log: str) -> Executor:
     """Make an executor of processes that open the same platform, with what loads slowly loaded beforehand.
 
     Unless every job is to be isolated, those alone are that were in a process that died.
     """
     arguments, factory = _arguments(store), named_factory() or DEFAULT_FACTORY
     if not isolate:
-        return IsolatingExecutor(ThreadExecutor(concurrency), SubprocessExecutor(factory, arguments))
+        return IsolatingExecutor(ThreadExecutor(concurrency), SubprocessExecutor(factory, arguments, log=log))
     slow = platform.prepare()
     preload = (*slow, *SLOW_TO_IMPORT) if slow else ()
-    return SubprocessExecutor(factory, arguments, preload=preload, fork=bool(preload) and can_fork())
+    return SubprocessExecutor(factory, arguments, preload=preload, fork=bool(preload) and can_fork(), log=log)
 
 
 def _arguments(store: StoreName) -> list[str]:

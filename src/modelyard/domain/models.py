@@ -131,8 +131,8 @@ class Retention:
     all stay.
 
     `keep_last` is how many of the highest steps to keep. `keep_best` is how many to keep with the highest `metric`, or
-    the lowest if `lower_is_better`. `ttl` keeps checkpoints younger than this many seconds. Raises `InvalidInput`
-    naming every rule out of bounds.
+    the lowest if `lower_is_better`; a checkpoint without that metric stays. `ttl` keeps checkpoints younger than this
+    many seconds. Raises `InvalidInput` naming every rule out of bounds.
     """
 
     model_id: str
@@ -173,10 +173,12 @@ class Retention:
         if self.metric is None:
             return ()
         sign = -1 if self.lower_is_better else 1
+        unknown = [one for one in checkpoints if self.metric not in one.metrics]
         measured = [
             (sign * one.metrics[self.metric], one.step, one) for one in checkpoints if self.metric in one.metrics
         ]
-        return [one for _, _, one in sorted(measured, key=lambda ranked: ranked[:2])[-(self.keep_best or 0) :]]
+        best = sorted(measured, key=lambda ranked: ranked[:2])[-(self.keep_best or 0) :]
+        return [*unknown, *(one for _, _, one in best)]
 
     def _young(self, checkpoints: Sequence[Checkpoint], now: datetime) -> Iterable[Checkpoint]:
         ttl = self.ttl

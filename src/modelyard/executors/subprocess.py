@@ -38,7 +38,8 @@ class SubprocessExecutor:
 
     Unless the environment sets it, threads do not spin while they wait (OMP_WAIT_POLICY), and no model hub is searched
     (HF_HUB_OFFLINE). A process leaves when its standard input is closed, so none outlives this one. Its outputs go to
-    this process's standard error. `close` gives the processes `grace` seconds to give their jobs back.
+    this process's standard error; with `log`, "text" or "json", its log does too. `close` gives the processes `grace`
+    seconds to give their jobs back.
 
         executor = SubprocessExecutor("modelyard.compose:open_platform", ["yard.db"])
         with platform.worker(concurrency=2, executor=executor):
@@ -58,20 +59,22 @@ class SubprocessExecutor:
         preload: Sequence[str] = (),
         *,
         fork: bool = False,
+        log: str = "",
     ) -> None:
         check_factory(factory)
         if not hasattr(os, "killpg"):
             raise InvalidInput.at("executor", msg="a process for each job needs Linux or macOS: on Windows use WSL")
         if fork and not can_fork():
             raise InvalidInput.at("fork", msg="needs Linux; leave it out")
-        self._factory, self._arguments, self._grace = factory, tuple(arguments), grace
+        self._first = (*([f"--log={log}"] if log else []), factory)
+        self._arguments, self._grace = tuple(arguments), grace
         self._preload, self._fork = tuple(preload), fork
         self._spare: _Child | None = None
         self._forks: ForkServer | None = None
         self._children: dict[str, _Child] = {}
 
     def submit(self, claim: Claim, run: Callable[[Claim], None], needs: Needs) -> str:
-        words = [self._factory, claim.address, *self._arguments]
+        words = [*self._first, claim.address, *self._arguments]
         child = self._from_fork(words) or self._from_spare(claim.address) or _Child.start(words)
         self._prepare()
         handle = f"{machine()}/{this_process()}/{ProcessName.of(child.process.pid)}"
@@ -82,7 +85,7 @@ class SubprocessExecutor:
         if self._fork:
             self._forks = self._forks or ForkServer(_command(["fork", *self._preload]), _environment())
         elif self._preload:
-            self._spare = _Child.start([self._factory, "-", *self._arguments])
+            self._spare = _Child.start([*self._first, "-", *self._arguments])
             self._spare.tell([f"import {module}" for module in self._preload])
 
     def _from_fork(self, words: Sequence[str]) -> "_Child | None":

@@ -135,6 +135,8 @@ def failed(failure: Exception, error_format: ErrorFormat, request_id: str, media
     status = error_status(failure, error_format)
     if status >= 500:
         report(failure, request_id)
+    elif log.isEnabledFor(logging.INFO) and not isinstance(failure, http_errors.ClientDisconnected):
+        _log_refusal(failure, status, request_id)
     body = error_format.body(failure, status)
     if error_format.coded is not None and media is not None and media.lower().startswith(PROTOBUF):
         return Response(status, [("content-type", PROTOBUF), *_headers(failure)], error_format.coded(body))
@@ -149,7 +151,8 @@ def report(failure: Exception, request_id: str) -> None:
     """
     expected, ours = isinstance(failure, EXPECTED), isinstance(failure, errors.ModelyardError)
     level, verb = (logging.WARNING, "was refused") if expected else (logging.ERROR, "failed")
-    if not log.isEnabledFor(level) or getattr(failure, "reported", None) == request_id:
+    heard = log.isEnabledFor(level) and (log.hasHandlers() or not expected)  # nothing is said raw but what is broken
+    if not heard or getattr(failure, "reported", None) == request_id:
         return
     with suppress(AttributeError):  # an exception with slots is reported as often as it comes
         failure.reported = request_id  # type: ignore[attr-defined]
@@ -160,6 +163,15 @@ def report(failure: Exception, request_id: str) -> None:
         lines = "".join(traceback.format_exception(cause)).splitlines()
         record.exc_text = "\n".join(f"  {_escaped(line)}" for line in lines)
     log.handle(record)
+
+
+def _log_refusal(failure: Exception, status: int, request_id: str) -> None:
+    """Log what was wrong and where, which may name fields of the caller's. The words may quote the request: they are
+    there at level DEBUG only."""
+    where = " ".join(place(one) for one in getattr(failure, "problems", ())[:5])
+    words = f": {failure}" if log.isEnabledFor(logging.DEBUG) else ""
+    told = _escaped(f"{error_code(failure)} {where[:200]}".strip() + words)
+    log.info("request %s was refused with %d: %s", request_id, status, told)
 
 
 def _escaped(text: str) -> str:

@@ -22,7 +22,12 @@ MAX_SEGMENT = 1024
 AZURE = "openai"
 """The first segment of Azure's paths."""
 
-UNKNOWN = "no route has this path; /openapi.json lists the routes"
+MAX_SHOWN = 200
+"""Characters at most of a path that an error names."""
+
+NOT_SERVED = {"assistants", "audio", "containers", "conversations", "evals", "images", "moderations", "realtime"}
+NOT_SERVED |= {"threads", "vector_stores", "videos"}
+"""Interfaces of vendors, by the first segment after `v1`, that nothing here serves."""
 
 _CHAT = "POST /inference/v1/chat/completions"
 
@@ -48,14 +53,14 @@ def mounted_path(raw: str | None, path: str, root: str) -> str:
 class RouteMatch:
     """What a path matched: its methods and parameters, who may call it, and the format of errors.
 
-    `missing` is what a caller is told where nothing matched.
+    `missing` is what a caller is told if nothing matched.
     """
 
     routes: Mapping[str, Route]
     params: Mapping[str, str]
     auth: Auth
     error_format: ErrorFormat
-    missing: str = UNKNOWN
+    missing: str = ""
 
     def route(self, method: str) -> Route:
         """Return the route of a method; HEAD has that of GET. Raises `UnknownRoute`, `MethodNotAllowed`."""
@@ -162,7 +167,7 @@ class HttpRouter:
             if found is not None:
                 routes = {method: _deployed(route, deployment) for method, route in found[0].items()}
                 return RouteMatch(routes, found[1], Auth.API_KEY, next(iter(routes.values())).error_format)
-        return RouteMatch({}, {}, Auth.API_KEY, ERROR, UNKNOWN)
+        return RouteMatch({}, {}, Auth.API_KEY, ERROR, _unknown([AZURE, *segments], rest))
 
     def _guard(self, segments: Sequence[str | None]) -> tuple[Auth, ErrorFormat]:
         for prefix, guard in self._guards.items():
@@ -174,7 +179,15 @@ class HttpRouter:
         for interface in self._interfaces:
             if why := interface.missing(segments):
                 return why
-        return UNKNOWN
+        return _unknown(segments, segments[segments[:1] == ["inference"] :][1:])
+
+
+def _unknown(segments: Sequence[str | None], rest: Sequence[str | None]) -> str:
+    """Say that no route has this path, and of which interface of a vendor it is, by the segments after `v1`."""
+    shown = quote("/".join(segment or "?" for segment in segments), safe="/:?")[:MAX_SHOWN]
+    name = rest[0] if rest else None
+    vendor = f" is of the interface {name!r}, which is not served" if name in NOT_SERVED else " has no route"
+    return f"the path /{shown}{vendor}; /openapi.json lists the routes"
 
 
 def _deployed(route: Route, deployment: str | None) -> Route:

@@ -8,6 +8,7 @@ import attrs
 
 from modelyard.domain.job import Job, JobKind, JobProgress
 from modelyard.domain.training import TRAINING_ENDED, TRAINING_FAILED
+from modelyard.domain.usage import Budget
 from modelyard.lazy import calls
 from modelyard.part import Part
 from modelyard.platform.evaluations import job as evaluation_job
@@ -22,6 +23,7 @@ from modelyard.platform.training.billing import book_rest, is_over_budget
 from modelyard.platform.training.methods import METHODS
 from modelyard.platform.training.run import train
 from modelyard.platform.training.submission import CHILD, RUN
+from modelyard.platform.usage.booking import warn_of
 from modelyard.protocols import Tx
 
 
@@ -114,12 +116,19 @@ def _training_steps(platform: Any, id: str) -> Iterable[Any]:
 
 
 def _training(kind: str) -> JobType:
+    due: dict[str, list[Budget]] = {}
+
+    def book(tx: Tx, job: Job) -> Iterable[Budget]:
+        due[job.id] = [*book_rest(tx, job)]
+        return due[job.id]
+
     return JobType(
         kind,
         train,
         TRAINING_ENDED,
         TRAINING_FAILED,
-        book_rest,
+        book,
+        after_end=lambda runtime, job: warn_of(runtime, due.pop(job.id, ())),
         resumable=is_over_budget,
         can_run=partial(_trains, kind),
         shown=_training_job,

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from modelyard import report
 from modelyard.domain.record import DEFAULT_LIMIT, Page, check_limit
+from modelyard.errors import NotFound
 from modelyard.threads import TenantThreads, run_in
 
 R = TypeVar("R")
@@ -15,6 +16,8 @@ T = TypeVar("T")
 BATCH = 200
 REPR_ITEMS = 10
 REPR_WIDTH = 120
+MAX_ID = 1000
+"""Bytes of an id at most: an index of a store holds no longer one."""
 
 Cursor = tuple[object, ...]
 
@@ -52,13 +55,18 @@ class Listing(Generic[T]):
         """Read at most `limit` items, from the first one after the item with the id `after`. Raises `InvalidInput`, and
         `NotFound` for an unknown `after`."""
         check_limit(limit)
-        cursor = None if after is None else self._place(after)
+        cursor = None if after is None else self._placed(after)
         found = list(islice(chain.from_iterable(self._batches(cursor, limit + 1)), limit + 1))
         return ShownPage(tuple(self._shown(found[:limit])), len(found) > limit)
 
     def after(self, id: str) -> Iterator[T]:
         """Iterate over what follows the item with this id. Raises `NotFound` for an unknown id."""
-        return self._from(self._place(id))
+        return self._from(self._placed(id))
+
+    def _placed(self, id: str) -> Cursor:
+        if len(id.encode(errors="replace")) > MAX_ID:
+            raise NotFound("Item", _cut(id))
+        return self._place(id)
 
     def __iter__(self) -> Iterator[T]:
         return self._from(None)

@@ -48,6 +48,22 @@ class JsonFormatter(logging.Formatter):
         return self.formatException(record.exc_info) if record.exc_info else None
 
 
+def log_to_terminal(form: str) -> None:
+    """Log to standard error as `text` or `json`, with a line for each request, unless logging is set up already."""
+    if logging.getLogger().handlers:
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if form == "json" else PlainFormatter())
+    handler.addFilter(unreported)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("modelyard.access").setLevel(logging.INFO)
+
+
+def unreported(record: logging.LogRecord) -> bool:
+    failure = record.exc_info[1] if record.exc_info else None
+    return record.name.startswith("modelyard") or not getattr(failure, "reported", False)
+
+
 Show = Callable[[int, int | None, Mapping[str, float]], None]
 """Shows the number of steps done, their total (None: not known yet), and numbers next to the bar."""
 

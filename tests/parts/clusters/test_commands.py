@@ -145,5 +145,6 @@ def test_a_worker_submits_jobs_to_a_cluster_where_they_outlive_it(tmp_path: Path
             assert platform.evaluations.wait(run.id, timeout=60).score == 1.0
         worker.send_signal(signal.SIGTERM)
         _, reply = worker.communicate(timeout=60)
-        assert (worker.returncode, reply.splitlines()[-1]) == (0, "stopping")
+        assert worker.returncode == 0
+        assert "is stopping" in reply.splitlines()[-1]
         assert len(fake.jobs) == 1

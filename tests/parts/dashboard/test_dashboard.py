@@ -157,7 +157,11 @@ def test_after_the_login_one_is_where_one_wanted_to_be_but_never_elsewhere(
 ) -> None:
     key = platform.keys.create("acme").secret
     assert header(Browser(dashboard).post("login", key=key, to="/dashboard/jobs"), "location") == "/dashboard/jobs"
-    for elsewhere in ("https://evil.example", "//evil.example/dashboard/", "/v1/models", ""):
+    for elsewhere in (
+        *("https://evil.example", "//evil.example/dashboard/", "/v1/models", "", "/dashboard", "/dashboard/a b"),
+        *("/dashboard/a\r\nSet-Cookie: a=b", "/dashboard/\u20ac", "/dashboard/\x7f"),
+        *("/dashboard/../v1/models", "/dashboard/%2e%2e/v1/models", "/dashboard/\0", "\\\\evil.example/dashboard/"),
+    ):
         assert header(Browser(dashboard).post("login", key=key, to=elsewhere), "location") == "/dashboard/"
 
 
@@ -166,6 +170,65 @@ def test_a_page_of_another_site_cannot_log_anyone_in(platform: Platform, dashboa
     browser = Browser(dashboard)
     assert browser.send("POST", "login", body=body, **{"sec-fetch-site": "cross-site"}).status == 403
     assert not browser.cookie
+
+
+ELSEWHERE = (
+    "https://evil.example",
+    "null",
+    "http://yard.example.evil.example",
+    "http://evil.example/yard.example",
+    "x",
+)
+
+
+@pytest.mark.parametrize("name", ["origin", "referer"])
+def test_a_browser_that_tells_only_its_address_is_logged_in_from_the_dashboards_own_page(
+    platform: Platform, dashboard: Dashboard, name: str
+) -> None:
+    body = urlencode({"key": platform.keys.create("acme").secret}).encode()
+    for page in ELSEWHERE:
+        browser = Browser(dashboard)
+        assert browser.send("POST", "login", body=body, **{name: page}).status == 403
+        assert not browser.cookie
+    for page in ("http://yard.example", "https://yard.example/dashboard/login?to=x"):
+        assert Browser(dashboard).send("POST", "login", body=body, **{name: page}).status == 303
+    proxied = {"x-forwarded-host": "yard.public.example", name: "https://yard.public.example/dashboard/login"}
+    assert Browser(dashboard).send("POST", "login", body=body, **proxied).status == 303
+
+
+MISSING = ("models/nosuch/1/x", "models/{model}/1/nosuch", "models/{model}/9/weights", "models/{foreign}/1/{file}")
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("path", MISSING)
+def test_a_file_that_is_not_there_or_not_theirs_is_a_page_before_the_first_byte(
+    platform: Platform, dashboard: Dashboard, browser: Browser, path: str, asynchronous: bool
+) -> None:
+    (model,) = [one for one in platform.models.list() if one.name == "helpdesk"]
+    name = next(iter(platform.models.checkpoint(model, 1).files))
+    if "foreign" in path:
+        browser = Browser(dashboard)
+        browser.log_in(platform.keys.create("other").secret)
+    path = path.format(model=model.id, foreign=model.id, file=name)
+    if asynchronous:
+        sent = [("host", browser.host), ("cookie", f"{COOKIE}={browser.cookie}")]
+
+        async def nothing() -> AsyncIterator[bytes]:
+            yield b""
+
+        request = Request("GET", f"/dashboard/{path}", "", sent, nothing())
+        response = asyncio.run(dashboard.ahandle(request))
+    else:
+        response = browser.send("GET", path)
+    assert (response.status, type(response.body)) == (404, bytes)
+
+
+def test_a_file_is_sent_whole(platform: Platform, browser: Browser) -> None:
+    (model,) = [one for one in platform.models.list() if one.name == "helpdesk"]
+    for name in platform.models.checkpoint(model, 1).files:
+        response = browser.send("GET", f"models/{model.id}/1/{name}")
+        with platform.models.open_file(model, 1, name) as file:
+            assert b"".join(response.body) == file.read()
 
 
 def test_a_session_ends_with_its_key_with_its_time_and_at_the_log_out(clock: ManualClock) -> None:

@@ -98,6 +98,36 @@ def test_a_schema_that_cannot_be_kept_is_refused(shared_backend: LocalBackend, s
         deltas_of(shared_backend, request_for("tiny", response_format=wanted))
 
 
+MANY = {"type": "object", "properties": {f"p{at}": {"type": "string"} for at in range(2000)}}
+TOO_LARGE: dict[str, dict[str, Any]] = {
+    "a repeated letter": {"response_format": ResponseFormat(ResponseType.REGEX, pattern="a{1000000000}")},
+    "letters left out": {"response_format": ResponseFormat(ResponseType.REGEX, pattern="a?" * 480 + "a" * 480)},
+    "many properties": {"response_format": ResponseFormat(ResponseType.JSON_SCHEMA, "", MANY)},
+    "a tool of many": {"tools": (Tool("f", "", MANY),), "tool_choice": ToolChoice(ToolMode.REQUIRED, "f")},
+}
+
+
+@pytest.mark.parametrize("fields", TOO_LARGE.values(), ids=TOO_LARGE)
+def test_a_grammar_that_is_too_large_is_the_requests_fault_however_late_that_is_known(
+    chat: ChatTokenizer, fields: dict[str, Any]
+) -> None:
+    def follow() -> None:
+        matcher = Grammars(chat, len(chat.token_bytes)).of(request_for("tiny", **fields), FORMATS[0])
+        assert matcher is not None
+        for _ in range(200):
+            matcher.accept(next(token for token, allowed in enumerate(matcher.allowed()) if allowed))
+
+    with pytest.raises(InvalidInput, match=r"is too large to be kept|cannot be kept"):
+        follow()
+
+
+def test_one_grammar_that_is_too_large_ends_its_own_answer_as_refused(shared_backend: LocalBackend) -> None:
+    pattern = TOO_LARGE["letters left out"]["response_format"]
+    with pytest.raises(InvalidInput):
+        deltas_of(shared_backend, request_for("tiny", response_format=pattern, max_tokens=8))
+    assert deltas_of(shared_backend, request_for("tiny", max_tokens=2))
+
+
 @pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
 def test_what_a_grammar_of_each_format_allows_its_reader_reads(chat: ChatTokenizer, form: Any) -> None:
     """Always the first allowed token: the shortest way through."""

@@ -160,10 +160,10 @@ def test_a_model_is_loaded_off_the_event_loop(
 ) -> None:
     begun, go_on, plain = threading.Event(), threading.Event(), getattr(module, name)
 
-    def slow(*given: Any) -> Any:
+    def slow(*given: Any, **options: Any) -> Any:
         begun.set()
         assert go_on.wait(60), "the event loop stands still"
-        return plain(*given)
+        return plain(*given, **options)
 
     monkeypatch.setattr(module, name, slow)
 
@@ -187,8 +187,8 @@ def test_a_platform_lets_go_of_its_networks_when_it_closes(
     made: list[Callable[[], object]] = []
     plain = networks.Network
 
-    def noting(*given: Any) -> Any:
-        network = plain(*given)
+    def noting(*given: Any, **options: Any) -> Any:
+        network = plain(*given, **options)
         made.append(weakref.ref(network.model))
         return network
 

@@ -60,9 +60,36 @@ def test_the_best_ones_stay_the_later_of_equals_first() -> None:
     assert kept(Retention("m", keep_best=3, metric="reward", lower_is_better=True), checkpoints) == [0, 2, 5]
 
 
-def test_a_checkpoint_without_the_metric_is_not_among_the_best() -> None:
-    assert kept(Retention("m", keep_best=2, metric="reward"), line(None, 1.0, None, 0.5, None)) == [0, 1, 3, 4]
-    assert kept(Retention("m", keep_best=2, metric="other"), line(1.0, 1.0, 1.0)) == [0, 2]
+def test_a_checkpoint_whose_metric_is_not_known_stays_and_takes_no_place_among_the_best() -> None:
+    assert kept(Retention("m", keep_best=1, metric="reward"), line(None, 1.0, None, 0.5, None)) == [0, 1, 2, 4]
+    assert kept(Retention("m", keep_best=2, metric="other"), line(1.0, 1.0, 1.0)) == [0, 1, 2]
+
+
+@given(
+    st.lists(st.none() | st.floats(-9, 9), min_size=1, max_size=12),
+    st.sampled_from(["reward", "token_f1"]),
+    st.integers(1, 4),
+    st.booleans(),
+    st.none() | st.integers(1, 3),
+    st.none() | st.floats(1, 10**5),
+)
+def test_what_was_never_measured_is_never_removed(
+    rewards: list[float | None], metric: str, best: int, lower: bool, last: int | None, ttl: float | None
+) -> None:
+    """However else checkpoints are kept: a metric of evaluations, or one of another training, tells nothing of them."""
+    policy, checkpoints = Retention("m", last, best, metric, lower, ttl), line(*rewards)
+    gone = policy.expired(checkpoints, NOON + timedelta(days=9))
+    assert all(metric in one.metrics for one in gone)
+    assert len([one for one in checkpoints if metric in one.metrics and one not in gone]) >= min(
+        best, len([one for one in checkpoints if metric in one.metrics])
+    )
+
+
+def test_a_metric_that_evaluations_measured_removes_nothing(yard: Any) -> None:
+    yard.models.set_retention(yard.model(), keep_last=1, keep_best=("token_f1", 2))
+    train(yard, 3)
+    yard.models.apply_retention(yard.model())
+    assert steps(yard) == [0, 1, 2, 3]
 
 
 def test_the_young_ones_stay() -> None:

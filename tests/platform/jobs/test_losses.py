@@ -11,7 +11,7 @@ from modelyard.domain.worker import WorkerRecord
 from modelyard.errors import StorageFull, StoreBusy, StoreError
 from modelyard.platform.jobs.announced import alive
 from modelyard.platform.jobs.expired_claims import PAGE
-from modelyard.platform.jobs.queue import MAX_FAULTS
+from modelyard.platform.jobs.queue import LOSSES_PER_CRASH, MAX_FAULTS
 from modelyard.platform.jobs.runner import Runner
 from modelyard.platform.jobs.worker import Worker
 from modelyard.process_identity import machine
@@ -131,6 +131,25 @@ def test_suspects_run_side_by_side_where_each_has_its_own_process(yard: Any) -> 
     yard.lose_worker()
     _, executor = begin(yard, isolates=True)
     assert [needs.alone for _, needs in executor.submitted] == [True] * 3
+
+
+def test_a_suspect_that_is_lost_before_a_process_of_its_own_has_adopted_it_is_charged_a_tenth(yard: Any) -> None:
+    job = yard.sft(4)
+    for losses in range(LOSSES_PER_CRASH):
+        begin(yard, isolates=True)
+        yard.lose_worker()
+        assert job.refresh().status is JobStatus.QUEUED
+        assert (yard.progress(job.id).crashes, yard.progress(job.id).losses) == (0, losses)
+
+
+def test_a_suspect_that_is_lost_once_a_process_has_adopted_it_is_charged(yard: Any) -> None:
+    job = yard.sft(4)
+    begin(yard, isolates=True)
+    yard.lose_worker()
+    begin(yard, isolates=True)
+    yard.runner().adopt(job.id)
+    yard.lose_worker()
+    assert (yard.progress(job.id).crashes, yard.progress(job.id).losses) == (1, 0)
 
 
 def test_a_suspect_that_has_saved_its_state_is_one_no_longer(yard: Any) -> None:
@@ -315,5 +334,5 @@ def test_a_fault_that_does_not_pass_fails_the_job_after_longer_and_longer_pauses
     began = yard.clock.monotonic()
     yard.worker().run_until_idle()
     assert (job.status, job.refresh().attempts) == (JobStatus.FAILED, MAX_FAULTS)
-    assert job.refresh().error_message == "the store failed 10 times without any progress: the disk is full"
+    assert job.refresh().error_message == "it failed 10 times without any progress: the disk is full"
     assert yard.clock.monotonic() - began >= 1 + 2 + 4 + 8 + 16 + 4 * 30

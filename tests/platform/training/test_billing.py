@@ -12,7 +12,7 @@ from modelyard.domain.catalogue import Pricing
 from modelyard.domain.events import BudgetWarning
 from modelyard.domain.job import JobStatus
 from modelyard.domain.models import Checkpoint
-from modelyard.errors import BudgetExceeded, Conflict, NotFound
+from modelyard.errors import BudgetExceeded, Conflict, NotFound, TrainingError
 from modelyard.platform.jobs.service import Jobs
 from modelyard.platform.training.billing import TOKENS
 from modelyard.platform.usage.service import Ledger
@@ -187,6 +187,23 @@ def test_no_checkpoint_is_made_where_its_last_steps_cannot_be_paid(priced: Any) 
     ended = priced.job(job.id)
     assert (ended.status, ended.resume_step) == (JobStatus.FAILED, 8)
     assert spent(priced) == cost_of_steps(priced, job.id, 8)
+
+
+def test_a_job_that_fails_warns_of_the_budget_that_its_last_steps_have_passed(priced: Any) -> None:
+    seen: list[Any] = []
+    yard = attrs.evolve(priced, runtime=attrs.evolve(priced.runtime, observer=seen.append))
+    ledger(yard).set_budget(1000, entity=yard.principal.entity, warn_at="0.001")
+    job = yard.sft()
+
+    def fail(item: str) -> None:
+        if item == "step 2":
+            raise TrainingError("the data are bad")
+
+    yard.trainer.before = fail
+    yard.worker().run_until_idle()
+    assert yard.job(job.id).status is JobStatus.FAILED
+    (warning,) = [event for event in seen if isinstance(event, BudgetWarning)]
+    assert (warning.entity, warning.spent) == (yard.principal.entity, spent(yard))
 
 
 def test_the_job_that_passes_the_threshold_of_a_budget_warns_of_it_once(priced: Any) -> None:

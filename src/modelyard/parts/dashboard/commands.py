@@ -4,9 +4,9 @@ import click
 
 from modelyard.asgi import dashboard_app
 from modelyard.cli import uvicorn_server
-from modelyard.cli.logs import log_to_terminal
 from modelyard.cli.terminal import StoreName, opened, store_option
 from modelyard.domain.identity import host as host_principal
+from modelyard.report.terminal import log_to_terminal
 
 
 @click.command()

@@ -1,7 +1,7 @@
 """One request to the dashboard: who asks, what answers, and the response."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from hashlib import sha256
 from hmac import compare_digest
@@ -163,7 +163,8 @@ class PageExchange:
             return self._redirect(answer.to)
         if isinstance(answer, HtmlPage):
             return _response(answer.status, (_PAGE,), framed(view, answer))
-        return Response(200, [("content-type", "text/plain; charset=utf-8"), *HEADERS], answer)
+        first = next(answer, b"")  # what cannot be shown fails here, while a status can say so
+        return Response(200, [("content-type", "text/plain; charset=utf-8"), *HEADERS], _continued(first, answer))
 
     @property
     def _method(self) -> str:
@@ -208,15 +209,25 @@ class PageExchange:
         view = self._view(_NOBODY, "", form)
         if method != "POST":
             return _response(200, (_PAGE,), framed(view, login(view)))
-        if (self._headers.text(b"sec-fetch-site") or "same-origin") not in ("same-origin", "none"):
+        if not self._is_own_form():
             raise Forbidden("log in on the page of this dashboard")
         try:
             token = self._sessions.open(form.get("key", "").strip())
         except Unauthenticated as error:
             return _response(401, (_PAGE,), framed(view, login(view, str(error))))
         to = form.get("to", "")
-        here = view.url("") if not to.startswith(f"/{PREFIX}/") else quote(self._request.root) + to
+        here = quote(self._request.root) + to if _is_own(to) else view.url("")
         return self._redirect(here, self._set_cookie(token, int(self._sessions.lifetime.total_seconds())))
+
+    def _is_own_form(self) -> bool:
+        """Return whether a form comes from a page of this host, as far as the browser says. Old ones, and any without
+        encryption, name its address alone."""
+        site = self._headers.text(b"sec-fetch-site")
+        if site is not None:
+            return site in ("same-origin", "none")
+        page = self._headers.text(b"origin") or self._headers.text(b"referer")
+        hosts = (self._headers.text(b"host"), self._headers.text(b"x-forwarded-host"))
+        return page is None or page.partition("://")[2].partition("/")[0] in hosts
 
     def _log_out(self, view: View) -> Response:
         self._sessions.close(_cookie(self._headers.text(b"cookie") or ""))
@@ -242,6 +253,17 @@ class PageExchange:
 
     def _redirect(self, to: str, *headers: Header) -> Response:
         return _response(303, (("location", to), *headers))
+
+
+def _is_own(path: str) -> bool:
+    """Return whether a path is one of the dashboard's, in characters that a header may have."""
+    printable = path.isascii() and path.isprintable() and " " not in path
+    return printable and path.startswith(f"/{PREFIX}/") and ".." not in unquote(path)
+
+
+def _continued(first: bytes, others: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from others
 
 
 def _fields(text: str, place: str) -> Mapping[str, str]:

@@ -11,9 +11,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_outputs import MoeModelOutputWithPast
 from transformers.utils import logging as transformers_logging
 
-from modelyard.errors import BackendError, Overloaded
+from modelyard.errors import BackendError, CallerError, Overloaded
 from modelyard.parts.torch.hf_cache import JointCache, cache_name
 from modelyard.parts.torch.kv_cache import Mask, suits
+from modelyard.parts.torch.loading import LOADING, with_shared_weights
 from modelyard.parts.torch.lora import LoraLinear
 from modelyard.parts.torch.model_config import context_length
 from modelyard.parts.torch.network_checks import WayChecks, narrowed, out_of_memory, tried
@@ -106,7 +107,8 @@ CHECKED = 48
 class Network:
     """A transformers model in memory, without gradients.
 
-    `weights` replace those in the folder. Shapes: rows x tokens x hidden size.
+    `weights` replace those in the folder. Only an `own` network may change its weights: others share them with all
+    networks of the same folder, device and type. Shapes: rows x tokens x hidden size.
     """
 
     def __init__(
@@ -115,12 +117,23 @@ class Network:
         device: str = "cpu",
         dtype: torch.dtype | None = None,
         weights: Mapping[str, Tensor] | None = None,
+        own: bool = False,
     ) -> None:
         transformers_logging.disable_progress_bar()
         dtype = dtype or _usual_dtype(device)
-        try:
+
+        def load() -> Any:
             model: Any = _stored(folder, dtype) if weights is None else _tuned(folder, dtype, weights)
-            self.model: Any = model.eval().requires_grad_(False).to(device)
+            return model.eval().requires_grad_(False).to(device)
+
+        self.model: Any
+        self._held: Any = None
+        try:
+            with LOADING:
+                if own or weights is not None:
+                    self.model = load()
+                else:
+                    self.model, self._held = with_shared_weights(folder, device, dtype, load)
         except Exception as fault:
             raise _not_loaded(folder, fault) from fault
         self.config: Any = self.model.config.get_text_config(decoder=True)
@@ -238,8 +251,8 @@ class Network:
             raise BackendError("its logits are computed in an unknown way")
 
 
-def failure_of(fault: Exception) -> BackendError:
-    if isinstance(fault, BackendError):
+def failure_of(fault: Exception) -> BackendError | CallerError:
+    if isinstance(fault, BackendError | CallerError):
         return fault
     full, name = out_of_memory(fault), type(fault).__name__
     kind, hint = (Overloaded, "; try again later, or with fewer tokens") if full else (BackendError, "")

@@ -5,6 +5,7 @@ Sampled tokens are never made again from their text: `encode(decode(ids))` is of
 
 import json
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -21,6 +22,7 @@ from modelyard.domain.record import EMPTY
 from modelyard.errors import BackendError, InvalidInput, Problem, nearest
 from modelyard.formats.converter import UNKNOWN
 from modelyard.parts.torch import reasoning
+from modelyard.parts.torch.loading import LOADING
 from modelyard.parts.torch.network import first_line
 from modelyard.parts.torch.rendered import Rendered, Span
 from modelyard.parts.torch.tool_calls import FORMATS, format_of
@@ -79,6 +81,9 @@ class SpecialTokenEscaper:
         return self._tokenizer(text, add_special_tokens=False).encodings[0]
 
 
+_RENDERING = threading.Lock()
+"""Held while a template is rendered: all tokenizers share compiled templates, which note where answers are."""
+
 _ANSWER = "\ufdd3"
 _CALL = Message(
     Role.ASSISTANT, tool_calls=(ToolCall("c4ll00000", "f", json.dumps({"x": _ANSWER}, ensure_ascii=False)),)
@@ -114,9 +119,10 @@ class ChatTokenizer:
 
     def __init__(self, folder: Path) -> None:
         try:
-            self.tokenizer: Any = AutoTokenizer.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False, use_fast=True
-            )
+            with LOADING:
+                self.tokenizer: Any = AutoTokenizer.from_pretrained(
+                    folder, local_files_only=True, trust_remote_code=False, use_fast=True
+                )
         except Exception as fault:
             raise BackendError(f"the tokenizer in {folder.name!r} cannot be loaded: {first_line(fault)}") from fault
         self._escaper = SpecialTokenEscaper(self.tokenizer)
@@ -237,13 +243,16 @@ class ChatTokenizer:
         """Render the template with escaped special tokens; also return the spans that it marks as answers."""
         check_text(messages)
         try:
-            (text,), marks = render_jinja_template(
-                [[self._escaper.escape(plain_message(message)) for message in messages]],
-                tools=[self._escaper.escape(_plain_tool(tool)) for tool in tools] or None,
-                chat_template=self._template(tools),
-                **self.tokenizer.special_tokens_map,
-                **options,
-            )
+            conversation = [self._escaper.escape(plain_message(message)) for message in messages]
+            offered = [self._escaper.escape(_plain_tool(tool)) for tool in tools] or None
+            with _RENDERING:
+                (text,), marks = render_jinja_template(
+                    [conversation],
+                    tools=offered,
+                    chat_template=self._template(tools),
+                    **self.tokenizer.special_tokens_map,
+                    **options,
+                )
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as fault:
             raise InvalidInput.at("messages", msg=f"do not fit this model's chat template: {fault}") from None
         return text, [(first, last) for first, last in marks[0]] if marks else []

@@ -76,12 +76,13 @@ def latest_job(snapshot: Snapshot, lane: str) -> Job | None:
 class Claimant:
     """Who claims a job: the id under which it does, and its process (`process_identity.process_here`). `alone` means
     that this job will be the only one in the process. A suspect always is; `suspects` is whether one may be claimed
-    now."""
+    now. With `isolates` it is alone only in a process of its own, once that has adopted it."""
 
     id: str
     process: str = ""
     alone: bool = True
     suspects: bool = True
+    isolates: bool = False
 
 
 def claim(tx: Tx, claimant: Claimant, now: datetime, job: Job | None) -> tuple[Job, JobProgress] | None:
@@ -98,7 +99,7 @@ def claim(tx: Tx, claimant: Claimant, now: datetime, job: Job | None) -> tuple[J
         held=True,
         updated_at=time,
         process=claimant.process,
-        alone=claimant.alone or progress.suspect,
+        alone=claimant.alone or (progress.suspect and not claimant.isolates),
         gain=Gain.NOTHING,
         loose="",
     )

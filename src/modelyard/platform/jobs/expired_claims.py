@@ -6,6 +6,7 @@ from functools import cache, partial
 
 from modelyard.domain.events import LeaseTaken
 from modelyard.domain.job import Claim, Job, JobProgress, JobStatus, QueueState, Tenant
+from modelyard.lazy import log
 from modelyard.platform.jobs.claims import claim_of
 from modelyard.platform.jobs.job_type import JobTypes
 from modelyard.platform.jobs.queue import WorkerLoss, announce, crash, release, requeue
@@ -74,6 +75,7 @@ class ExpiredClaims:
         if job is not None:
             if self.runtime.cache.meters is not None:
                 self.runtime.cache.meters.lease_lost()
+            log.warning("job %s was taken over from worker %s, which is dead or silent", job.id, seen.worker_id)
             self.runtime.observe(LeaseTaken(job.id, seen.worker_id))
             announce(self.runtime, job)
         return job

@@ -172,7 +172,7 @@ class ProcessMonitor:
         begun = job is None or progress is None or has_begun(job, progress)
         orphaned = watch.claimed is None and ended.preempted
         reason = truncate_for_storage(ended.fault or UNFINISHED)
-        left = not ended.fault and not begun
+        left = not begun and (ended.preempted or not ended.fault)
         return WorkerLoss(reason, ended.preempted, alone=True, with_worker=orphaned, left=left)
 
     def _forget(self, watch: MonitoredProcess) -> None:

@@ -4,6 +4,7 @@ probe. A job's status and the event that records it commit together, and every w
 claim is worthless. The most frequent writes of a worker, events and heartbeats, read and write the small `JobProgress`
 and not the job: the fence, `seq` and progress are one record."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -26,6 +27,7 @@ from modelyard.domain.job import (
     files_of,
 )
 from modelyard.errors import Conflict, IdempotencyKeyUsed, RateLimited, StoreError
+from modelyard.lazy import log
 from modelyard.platform.jobs.claims import fenced, record
 from modelyard.platform.jobs.job_type import JobTypes
 from modelyard.platform.jobs.shares import ready
@@ -39,7 +41,7 @@ LOSSES_PER_CRASH = 10
 """How many losses from outside, of claims that had stored steps again, count as much as one crash."""
 
 MAX_FAULTS = 10
-"""After how many faults of the store without progress in between a job fails."""
+"""After how many faults of the store or of a backend without progress in between a job fails."""
 
 MAX_REFUSALS = 20
 """After how many refusals to place it a job fails: minutes, since the pauses between them grow up to a lease."""
@@ -284,7 +286,7 @@ class WorkerLoss:
     """How a job lost its worker: the `reason`, if it is known. `preempted` means that the worker may have been ended
     from outside. `alone` means that the job had its own process, or was lost by its own fault. `with_worker` means that
     it had its own process, and that its worker has died too. `left` means that its process left in an orderly manner
-    before it had adopted the job, as it does on request."""
+    before it had adopted the job, as it does on request, or was ended from outside before."""
 
     reason: str = ""
     preempted: bool = True
@@ -297,7 +299,7 @@ def crash(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime, max_c
     """Record that a running job has lost its worker. After `max_crashes` losses that are its own it fails. The loss of
     a process with several jobs counts against none of them: each becomes a suspect, which runs alone next. Nor does the
     loss of a claim that has stored something new count. A claim that was ended from outside, and had stored steps
-    again, is a tenth of a crash."""
+    again, is a tenth of a crash; and so is one of a suspect that no process of its own had adopted yet."""
     progress = _charged(tx.get(JobProgress, job.id), loss)
     tx.replace(progress)
     if progress.crashes < max_crashes and progress.losses < LOSSES_PER_CRASH * max_crashes:
@@ -311,30 +313,35 @@ def crash(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime, max_c
 
 
 def _charged(progress: JobProgress, loss: WorkerLoss) -> JobProgress:
-    if not (progress.alone or loss.alone):
+    alone = progress.alone or loss.alone
+    if not (alone or progress.suspect):
         return attrs.evolve(progress, suspect=True)
     if progress.gain is Gain.NEW:
         return progress
-    if loss.with_worker or loss.left or (loss.preempted and progress.gain is Gain.REPEATED):
+    if not alone or loss.with_worker or loss.left or (loss.preempted and progress.gain is Gain.REPEATED):
         return attrs.evolve(progress, losses=progress.losses + 1)
     return attrs.evolve(progress, crashes=progress.crashes + 1)
 
 
 def requeue_after_fault(tx: Tx, types: JobTypes, job: Job, event_id: str, now: datetime, reason: str) -> Job:
-    """Put a running job back because the store or the disk failed it; after `MAX_FAULTS` in a row it fails."""
+    """Put a running job back because the store, the disk or a backend failed it; after `MAX_FAULTS` in a row it
+    fails."""
     progress = tx.get(JobProgress, job.id)
     progress = attrs.evolve(progress, faults=progress.faults + 1)
     tx.replace(progress)
     if progress.faults < MAX_FAULTS:
         return requeue(tx, types, job, event_id, now)
-    message = f"the store failed {progress.faults} times without any progress: {reason}"
+    message = f"it failed {progress.faults} times without any progress: {reason}"
     return fail(tx, types, job, event_id, message, now)
 
 
 # ---- after the commit --------------------------------------------------------------------------------------------
 
 
-def announce(runtime: Runtime, job: Job) -> Job:
+def announce(runtime: Runtime, job: Job, error: Exception | None = None) -> Job:
+    """Report what has become of a job, to the log too; below its line is the traceback of an `error`."""
+    if "logging" in sys.modules:  # else nothing has set logging up
+        _log(job, error)
     runtime.observe(JobChanged(job.id, job.kind, job.status))
     if job.ended:
         for last in runtime.store.read(
@@ -347,3 +354,15 @@ def announce(runtime: Runtime, job: Job) -> Job:
             with suppress(StoreError):  # its end is stored; a sweep removes what no record names
                 runtime.artifacts.remove(name)
     return job
+
+
+_WORDS = {JobStatus.RUNNING: "begins", JobStatus.QUEUED: "is in the queue again", JobStatus.CANCELLED: "was cancelled"}
+
+
+def _log(job: Job, error: Exception | None) -> None:
+    if not job.attempts and not job.ended:  # it was made
+        return
+    why = f": {job.error_message}" if job.error_message else ""
+    words = "job %s (%s of %s/%s, attempt %d) %s%s"
+    parts = job.id, job.kind, job.entity, job.project, job.attempts, _WORDS.get(job.status, job.status), why
+    (log.warning if job.status is JobStatus.FAILED else log.info)(words, *parts, exc_info=error)

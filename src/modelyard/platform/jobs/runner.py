@@ -15,6 +15,7 @@ from modelyard.domain.worker import Capacity
 from modelyard.errors import (
     ArtifactMissing,
     ArtifactsUnavailable,
+    BackendError,
     LeaseLost,
     ModelyardError,
     RecordConflict,
@@ -72,14 +73,15 @@ class Runner:
         interrupted: End = requeue,
         alone: bool = True,
         capacity: Capacity = Capacity(),  # noqa: B008 - frozen
+        isolates: bool = False,
     ) -> None:
         """Run jobs of these types, by default those of the runtime; `interrupted` settles a job when its run was
-        stopped. `alone` means that it runs one job at a time. Its jobs never need more than `capacity` together."""
+        stopped. `alone` and `isolates` are as in `Claimant`. Its jobs never need more than `capacity` together."""
         self.runtime: Runtime = runtime
         self.id: str = runtime.ids()
         self._job_types, self._interrupted = runtime.job_types if job_types is None else job_types, interrupted
         self._capacity = capacity
-        self.claimant: Claimant = Claimant(self.id, process_here(), alone)
+        self.claimant: Claimant = Claimant(self.id, process_here(), alone, isolates=isolates)
         self._claimed: dict[Claim, ClaimedJob] = {}
         self._unsettled: dict[Claim, End] = {}
         self._faults, self._paused_until = 0, 0.0
@@ -198,9 +200,10 @@ class Runner:
             if _passes(error):
                 self._pause(claimed, message, isinstance(error, ArtifactsUnavailable))
                 return
-            unforeseen = not isinstance(error, ModelyardError)
-            log.info("job %s failed: %s", claimed.job.id, message, exc_info=unforeseen)
-            self._settle(claimed, lambda tx, types, job, event_id, now: fail(tx, types, job, event_id, message, now))
+            unforeseen = None if isinstance(error, ModelyardError) else error
+            self._settle(
+                claimed, lambda tx, types, job, event_id, now: fail(tx, types, job, event_id, message, now), unforeseen
+            )
         finally:
             if claimed.claim not in self._unsettled:
                 self.drop(claimed)
@@ -253,7 +256,7 @@ class Runner:
         with self._lock:
             self._claimed.pop(claimed.claim, None)
 
-    def _settle(self, claimed: ClaimedJob, end: End) -> None:
+    def _settle(self, claimed: ClaimedJob, end: End, error: Exception | None = None) -> None:
         """Write how the run ended, unless the job was lost. If the store refuses, the next heartbeat tries again."""
         types, event_id, now = self.runtime.job_types, self.runtime.ids(), self.runtime.clock.now()
         try:
@@ -267,7 +270,7 @@ class Runner:
             self._unsettled[claimed.claim] = end
             return
         else:
-            announce(self.runtime, job)
+            announce(self.runtime, job, error)
         self._unsettled.pop(claimed.claim, None)
 
     # ---- heartbeats
@@ -349,11 +352,12 @@ _LASTING = (
     StoreTooNew,
     UsedAfterFork,
 )
-"""Faults of the store that another attempt would meet again."""
+"""Faults of the store that another attempt would meet again. A model that cannot be loaded or asked may be there
+then."""
 
 
 def _passes(error: Exception) -> bool:
-    return isinstance(error, StoreError) and not isinstance(error, _LASTING)
+    return isinstance(error, StoreError | BackendError) and not isinstance(error, _LASTING)
 
 
 def sentence(error: Exception) -> str:

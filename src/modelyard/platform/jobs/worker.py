@@ -52,7 +52,8 @@ class Worker:
         self.runtime: Runtime = runtime
         self.executor: Executor = executor
         self.concurrency: int = concurrency
-        self._runner = Runner(runtime, alone=concurrency == 1 and not executor.isolates, capacity=capacity)
+        isolates = executor.isolates
+        self._runner = Runner(runtime, alone=concurrency == 1 and not isolates, capacity=capacity, isolates=isolates)
         self._watcher = ProcessMonitor(runtime, executor, self._runner)
         self._stopping = threading.Event()
         self.ended: threading.Event = threading.Event()

@@ -232,9 +232,9 @@ class Models:
         """Set which checkpoints of a model are kept, whenever one is added and when `apply_retention` is called.
 
         Kept are the `keep_last` highest steps, the `keep_best` ones by a metric, such as ("reward", 3), and checkpoints
-        that are younger than `ttl`; others are removed. Without any rule all stay. The latest checkpoint, step 0,
-        pinned ones, checkpoints that a job needs, and targets of an alias, now or after a rollback, are always kept.
-        Raises `InvalidInput`, `NotFound`.
+        that are younger than `ttl` or lack the metric; others are removed. Without any rule all stay. The latest
+        checkpoint, step 0, pinned ones, checkpoints that a job needs, and targets of an alias, now or after a rollback,
+        are always kept. Raises `InvalidInput`, `NotFound`.
         """
         metric, best = keep_best or (None, None)
         seconds = None if ttl is None else ttl.total_seconds()

@@ -54,6 +54,11 @@ class SystemCheck:
         """Whether every part works."""
         return all(part.success for part in (self.api, self.store, self.artifacts, self.worker, self.queue))
 
+    @property
+    def idle(self) -> bool:
+        """Whether no worker is alive, and no job waits for one: nothing is wrong."""
+        return not self.worker.success and self.queue.success and self.oldest_queued_s is None
+
 
 class Health:
     """The health checks of a platform."""

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from modelyard.errors import CallerError, MissingExtra, ModelyardError, StoreError, TrainingError
+from modelyard.errors import BackendError, CallerError, MissingExtra, ModelyardError, StoreError, TrainingError
 from modelyard.lazy import log
 from modelyard.protocols import SavedState, Started, Step, Trained, TrainItem
 
@@ -14,14 +14,14 @@ def trainer_border() -> Iterator[None]:
     """Turn any exception of a trainer into a `TrainingError`; an interrupt of the main thread passes."""
     try:
         yield
-    except (TrainingError, CallerError, StoreError):
+    except (TrainingError, BackendError, CallerError, StoreError):
         raise
     except MissingExtra as error:
         raise TrainingError(str(error)) from error
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | SystemExit) and threading.current_thread() is threading.main_thread():
             raise
-        log.info("the trainer failed", exc_info=True)
+        log.error("the trainer failed", exc_info=True)
         raise TrainingError(
             f"the trainer failed with {type(error).__name__}: {error}; correct the data or the configuration, "
             "or look into the worker's log, then start a new job"

@@ -195,14 +195,23 @@ class Savable(Protocol):
     def export(self, format: Format = "jsonl") -> Iterator[bytes]: ...
 
 
+def check_report_path(path: str | os.PathLike[str]) -> None:
+    """Raise `InvalidInput` for a name that tells no kind of report, and OSError for a place that takes no file."""
+    if PurePath(path).suffix.removeprefix(".") not in (*_WHOLE, *get_args(Format)):
+        raise InvalidInput.at("path", msg="must end in .html, .md, .xml (JUnit), .jsonl or .csv")
+    new = not os.path.lexists(path)
+    open(path, "ab").close()
+    if new:
+        os.remove(path)
+
+
 def save_report(report: Savable, path: str | os.PathLike[str]) -> None:
     """Write a report to a file of the kind that its ending names: .html, .md, .xml, .jsonl or .csv. Raises
     `InvalidInput`."""
+    check_report_path(path)
     ending = PurePath(path).suffix.removeprefix(".")
     formats: tuple[Format, ...] = get_args(Format)
     chosen = next((known for known in formats if known == ending), None)
-    if chosen is None and ending not in _WHOLE:
-        raise InvalidInput.at("path", msg="must end in .html, .md, .xml (JUnit), .jsonl or .csv")
     lines = iter([_WHOLE[ending](report).encode()]) if chosen is None else report.export(chosen)
     with open(path, "wb") as file:
         file.writelines(lines)

@@ -99,6 +99,7 @@ def _health(view: View) -> Html:
     pairs: list[tuple[str, object]] = [
         (name, joined([chip("ok", "better") if part.success else chip("fault", "worse"), f" {part.error or ''}"]))
         for name, part in parts
+        if not (name == "worker" and check.idle)
     ]
     pairs += [("workers alive", count_text(check.workers)), ("version", check.version)]
     pairs.append(("stored in", f"{check.store_engine or NONE} {check.store_version or ''}"))

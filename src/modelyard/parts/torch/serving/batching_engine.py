@@ -16,7 +16,7 @@ from functools import partial
 import torch
 
 from modelyard.domain.completion import FinishReason
-from modelyard.errors import BackendError, QueueFull
+from modelyard.errors import BackendError, CallerError, QueueFull
 from modelyard.parts.torch.cuda_graphs import NewRecorder
 from modelyard.parts.torch.lora import AdapterBank, LoraShape
 from modelyard.parts.torch.network import Network, failure_of
@@ -219,7 +219,7 @@ class Engine:
             raise fault
         self._end(failed[0], failure=failure_of(fault))
 
-    def _end(self, sequence: Sequence, failure: BackendError | None = None) -> None:
+    def _end(self, sequence: Sequence, failure: BackendError | CallerError | None = None) -> None:
         if sequence.state is SequenceState.RUNNING:
             self._leave(sequence, failed=failure is not None)
         sequence.end(failure)

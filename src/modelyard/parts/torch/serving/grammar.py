@@ -4,11 +4,11 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NoReturn
 
 from modelyard.domain.completion import CompletionRequest, ResponseType, ToolMode
-from modelyard.errors import BackendError, InvalidInput
-from modelyard.parts.torch.serving.schema_support import SchemaAt, softened
+from modelyard.errors import InvalidInput
+from modelyard.parts.torch.serving.schema_support import Loc, SchemaAt, softened
 from modelyard.parts.torch.tokenizer import ChatTokenizer
 from modelyard.parts.torch.tool_calls import ToolFormat
 
@@ -20,18 +20,30 @@ _OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
 class Matcher:
-    """The state of a grammar within one answer."""
+    """The state of a grammar within one answer. `loc` is where the request has it.
 
-    def __init__(self, matcher: Any) -> None:
-        self._matcher = matcher
+    A grammar may turn out to be too large in the middle of an answer: that is the request's fault.
+    """
+
+    def __init__(self, matcher: Any, loc: Loc) -> None:
+        self._matcher, self._loc = matcher, loc
 
     def allowed(self) -> bytes:
-        return self._matcher.compute_logit_bias()
+        bias: bytes = self._matcher.compute_logit_bias()
+        if self._matcher.is_error():
+            self._refuse()
+        return bias
 
     def accept(self, token: int) -> bool:
         if not self._matcher.consume_token(token):
-            raise BackendError(f"the answer cannot be kept to its grammar: {self._matcher.get_error()[:200]}")
+            self._refuse()
         return bool(self._matcher.is_stopped())
+
+    def _refuse(self) -> NoReturn:
+        fault = " ".join(self._matcher.get_error().partition("<state>")[0].split())[:200]
+        raise InvalidInput.at(
+            *self._loc, msg=f"is too large to be kept to by this engine, so use a simpler one: {fault}"
+        )
 
 
 class Grammars:
@@ -60,7 +72,7 @@ class Grammars:
         matcher = llguidance.LLMatcher(self._tokens, llguidance.grammar_from(kind, value))
         if matcher.get_error():
             raise InvalidInput.at("structured_outputs", kind, msg=f"cannot be kept: {_fault(matcher.get_error())}")
-        return Matcher(matcher)
+        return Matcher(matcher, ("structured_outputs", kind))
 
     def _of_calls(self, request: CompletionRequest, form: ToolFormat) -> Matcher:
         """Return the grammar of a call as the chat template writes it, with its markers as special tokens.
@@ -90,7 +102,7 @@ class Grammars:
         while True:
             matcher = llguidance.LLMatcher(self._tokens, grammar([_json(place.schema) for place in places]))
             if not matcher.get_error():
-                return Matcher(matcher)
+                return Matcher(matcher, places[0].loc if len(places) == 1 else ("tools",))
             places = [self._without_annotations(place) for place in places]
 
     def _without_annotations(self, place: "SchemaAt") -> "SchemaAt":

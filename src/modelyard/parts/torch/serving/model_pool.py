@@ -98,7 +98,9 @@ class Networks:
     def _base(self) -> Engine:
         with self._lock:
             if self._own is None:
-                self._own = self._engine(Network(self._folder, self._device), self._room.adapters)
+                # An engine on a processor lays its weights out for itself.
+                network = Network(self._folder, self._device, own=torch.device(self._device).type == "cpu")
+                self._own = self._engine(network, self._room.adapters)
             return self._own
 
     def _load_tuned(self, model: ServedModel, place: int) -> None:

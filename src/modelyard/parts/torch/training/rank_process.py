@@ -20,7 +20,8 @@ def main() -> None:
     setup: RankSetup = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the process that started this one
     threading.Thread(target=_end_with, args=(sys.stdin.buffer,), daemon=True).start()
     torch.set_num_threads(setup.threads)
-    network = Network(Path(setup.folder), setup.device, torch.float32 if setup.shape is None else None)
+    full = setup.shape is None
+    network = Network(Path(setup.folder), setup.device, torch.float32 if full else None, own=full)
     if setup.shape is None:
         trained = all_weights(network.model)
     else:

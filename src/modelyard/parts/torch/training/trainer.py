@@ -144,7 +144,8 @@ class LocalTrainer:
         """Yield the base model and its trainable parameters for the duration of a job, with memory for `copies` of the
         parameters.
 
-        Raises `TrainingError`, also if the job does not fit into the memory.
+        Raises `TrainingError`, also if the job does not fit into the memory; `BackendError` if the base model cannot be
+        loaded, as another attempt may load it.
         """
         base = self._base_model(context.base_model)
         full, folder = base.tuning is Tuning.FULL, Path(base.path)
@@ -153,7 +154,9 @@ class LocalTrainer:
             limit = self._limit()
             check_unchanged(base)
             check_weights(base.parameters, _bytes_each(self._device, full), limit)
-            network = Network(folder, self._device, torch.float32 if full else None)
+        with torch_threads(1 if base.small else None):
+            network = Network(folder, self._device, torch.float32 if full else None, own=full)
+        with self._within(base):
             trained = all_weights(network.model) if full else self._adapter(network, context)
             scorer = TokenScorer(network)
             room = MemoryBudget(need_of(network, scorer, trained.parameters, copies), limit)

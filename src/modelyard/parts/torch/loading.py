@@ -1,0 +1,42 @@
+"""Loading of base models: by one thread of the process at a time, and unchanged weights once.
+
+While a network is made, the libraries change settings of the whole process: the default type of numbers, and how
+weights are initialised. Two threads that load at a time each get the other's.
+"""
+
+import copy
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import nn
+
+LOADING = threading.RLock()
+"""Held while a network or a tokenizer is loaded, in any thread of this process."""
+
+_Key = tuple[str, str, torch.dtype, tuple[tuple[str, int, int], ...]]
+_LOADED: "WeakValueDictionary[_Key, nn.Module]" = WeakValueDictionary()
+
+
+def with_shared_weights(folder: Path, device: str, dtype: torch.dtype, load: Callable[[], Any]) -> tuple[Any, Any]:
+    """Return a network of the base model in a folder, and what to hold for as long as it is used.
+
+    Networks of the same files share the memory of their weights, which none may change. Each has layers of its own, so
+    that an adapter is part of one of them.
+    """
+    key = (str(folder.resolve()), str(torch.device(device)), dtype, _stamps(folder))
+    with LOADING:
+        loaded = _LOADED.get(key)
+        if loaded is None:
+            loaded = _LOADED[key] = load()
+        weights = {id(one): nn.Parameter(one.data, one.requires_grad) for one in loaded.parameters()}
+        return copy.deepcopy(loaded, dict(weights)), loaded
+
+
+def _stamps(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Return the names, sizes and times of the files in a folder, which change with them."""
+    found = sorted((path.name, path.stat()) for path in folder.iterdir() if path.is_file())
+    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in found)
