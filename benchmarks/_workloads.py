@@ -115,7 +115,7 @@ def asgi(streamed: bool, on_disk: bool) -> Callable[[ExitStack], Call]:
     return prepared
 
 
-CHAT, SERVER = "/inference/v1/chat/completions", "modelyard.cli.uvicorn_server"
+CHAT, SERVER = "/inference/v1/chat/completions", "modelyard.parts.server.uvicorn_server"
 
 
 def asked(platform: Any, model: str, messages: Any, streamed: bool) -> tuple[list[tuple[bytes, bytes]], bytes]:

@@ -33,6 +33,7 @@ STANDARD: Sequence[Part] = (
     _standard("uploads"),
     _standard("webhooks", "on_event", "upkeep"),
     _standard("dashboard"),
+    _standard("server"),
     _standard("metrics"),
     _standard("torch", "engine"),
     _standard("upstream"),

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from modelyard.cli import main, serving, working
+from modelyard.cli import main, working
 from modelyard.executors.subprocess import SubprocessExecutor
+from modelyard.parts.server import commands
 from modelyard.parts.torch import engine
 from modelyard.parts.torch import records as base_model
 
@@ -83,7 +84,7 @@ def test_jobs_in_processes_of_their_own_find_torch_loaded(
 ) -> None:
     made: list[SubprocessExecutor] = []
     monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
-    monkeypatch.setattr(serving, "asgi_app", lambda *_, executor, **__: made.append(executor))
+    monkeypatch.setattr(commands, "asgi_app", lambda *_, executor, **__: made.append(executor))
     if not here:
         monkeypatch.delattr(os, "pidfd_open")
     store = tmp_path / "yard.db"

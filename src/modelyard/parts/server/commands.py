@@ -1,19 +1,17 @@
-"""Commands that run the quickstart and serve over HTTP."""
-
-from pathlib import Path
+"""The commands that serve over HTTP."""
 
 import click
 
-from modelyard import quickstart as quickstart_job
-from modelyard.asgi import asgi_app
-from modelyard.cli import uvicorn_server
+from modelyard.asgi import asgi_app, dashboard_app
 from modelyard.cli.logs import log_option, log_to_terminal
 from modelyard.cli.terminal import StoreName, named_factory, opened, printable_store, store_option, try_artifacts
 from modelyard.cli.working import executor_of
 from modelyard.domain.identity import anonymous as anonymous_principal
+from modelyard.domain.identity import host as host_principal
 from modelyard.http.auth import is_loopback
 from modelyard.http.interface import Interface
 from modelyard.http.interfaces import STANDARD
+from modelyard.parts.server import uvicorn_server
 
 _STANDARD = ",".join(map(str, STANDARD))
 _KNOWN = {interface.name: interface for interface in Interface}
@@ -25,13 +23,6 @@ def _interfaces(context: click.Context, option: click.Parameter, given: str) -> 
     if unknown:
         raise click.BadParameter(f"there is no interface {unknown[0]!r}; there are {', '.join(_KNOWN)}")
     return tuple(_KNOWN[name] for name in names)
-
-
-@click.command()
-@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=Path("quickstart"))
-def quickstart(folder: Path) -> None:
-    """Fine-tune, reinforce and evaluate a small model on real data, in seconds, in FOLDER (default: ./quickstart)."""
-    quickstart_job.run(folder)
 
 
 @click.command()
@@ -94,3 +85,17 @@ def serve(
             anonymous=None if anonymous is None else anonymous_principal(anonymous),
         )
         uvicorn_server.run(app, host, port)
+
+
+@click.command()
+@store_option
+@click.option("--port", default=8001, show_default=True, type=click.IntRange(0, 65535))
+def ui(store: StoreName, port: int) -> None:
+    """Show the dashboard of a store on this machine, to read only.
+
+    It needs no login, and runs until it is interrupted.
+    """
+    with opened(store) as platform:
+        log_to_terminal("text")
+        click.echo(f"Look at http://127.0.0.1:{port}/ ; Ctrl-C stops it", err=True)
+        uvicorn_server.run(dashboard_app(platform, reader=host_principal()), "127.0.0.1", port)

@@ -14,13 +14,14 @@ import httpx
 import pytest
 import uvloop
 
-from modelyard import cli, open_platform
+from modelyard import open_platform
 from modelyard.asgi import asgi_app
-from modelyard.cli.uvicorn_server import MOST, OPTIONS, JoinedWrites
 from modelyard.clock import SystemClock
+from modelyard.parts import server as server_part
 from modelyard.parts.doubles.clients.server import asgi_server
 from modelyard.parts.scripted.answers import pause, say
 from modelyard.parts.scripted.backend import ScriptedBackend
+from modelyard.parts.server.uvicorn_server import MOST, OPTIONS, JoinedWrites
 
 CHAT = "/inference/v1/chat/completions"
 
@@ -153,8 +154,8 @@ def protocol(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """The protocol of an installation with and without httptools."""
     if request.param == "h11":
         monkeypatch.setitem(sys.modules, "httptools", None)
-    name = "modelyard.cli.uvicorn_server"
-    monkeypatch.setattr(cli, "uvicorn_server", None)  # so that the package gets back its own
+    name = "modelyard.parts.server.uvicorn_server"
+    monkeypatch.setattr(server_part, "uvicorn_server", None)  # so that the package gets back its own
     for module in ("uvicorn.protocols.http.auto", name):
         monkeypatch.delitem(sys.modules, module, raising=False)
     found = import_module(name).OPTIONS["http"]
