@@ -14,6 +14,7 @@ from modelyard.http.interfaces import STANDARD
 from modelyard.parts.server import uvicorn_server
 
 _STANDARD = ",".join(map(str, STANDARD))
+GRACE_HELP = "How long to go on after SIGTERM, with a /readyz of 503, so that nobody sends more.  [default: 0]"
 _KNOWN = {interface.name: interface for interface in Interface}
 
 
@@ -46,6 +47,14 @@ def _interfaces(context: click.Context, option: click.Parameter, given: str) -> 
     help="Let requests without an API key act for this entity; only on a loopback host.",
 )
 @click.option("--cors-origin", "origins", multiple=True, metavar="ORIGIN", help="Let pages of this origin use it.")
+@click.option("--grace", metavar="SECONDS", type=click.FloatRange(0), default=0, help=GRACE_HELP)
+@click.option(
+    "--head-timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(0, min_open=True),
+    default=30.0,
+    help="How long the head of a request may take.  [default: 30]",
+)
 @log_option
 def serve(
     store: StoreName,
@@ -58,6 +67,8 @@ def serve(
     dashboard: bool,
     anonymous: str | None,
     origins: tuple[str, ...],
+    grace: float,
+    head_timeout: float,
     log: str,
 ) -> None:
     """Serve the platform over HTTP until interrupted."""
@@ -84,7 +95,7 @@ def serve(
             dashboard=dashboard,
             anonymous=None if anonymous is None else anonymous_principal(anonymous),
         )
-        uvicorn_server.run(app, host, port)
+        uvicorn_server.run(app, host, port, grace, platform.health.leave, head_timeout)
 
 
 @click.command()
