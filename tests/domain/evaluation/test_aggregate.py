@@ -201,6 +201,7 @@ def test_metrics_without_end_are_counted_and_left_out() -> None:
 # ---- numbers
 
 
+@pytest.mark.slow
 def test_a_bool_has_a_rate_with_wilson_s_interval() -> None:
     found = only(aggregate(run_with([True] * 8 + [False] * 2)))
     expected = scipy.stats.binomtest(8, 10).proportion_ci(0.95, method="wilson")

@@ -25,10 +25,10 @@ from modelyard.parts.dashboard.app import Dashboard
 from modelyard.parts.dashboard.exchange import COOKIE
 from modelyard.parts.dashboard.pages import rows as row_pages
 from modelyard.parts.dashboard.view import Kept
+from modelyard.parts.reports.html import Html
 from modelyard.platform.evaluations.result import Rows
 from modelyard.platform.evaluations.service import Evaluations
 from modelyard.platform.platform import Platform
-from modelyard.report.html import Html
 from modelyard.testing.clock import ManualClock
 
 HOSTILE = "<script>alert('x')</script>\"&\u202e" + "n" * 60

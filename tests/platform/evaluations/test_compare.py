@@ -171,8 +171,7 @@ def test_runs_over_other_rows_say_why_they_have_none_in_common(platform: Platfor
     one = scored_runs.add(platform, scored_runs.questions(values(3, 0)))
     other = scored_runs.add(platform, [scored_runs.answer("another question", scores={"exact": True})])
     report = platform.evaluations.compare(baseline=one, candidate=other)
-    for text in (str(report), report.html):
-        assert "no row is in both: rows are paired by all that they hold" in text
+    assert "no row is in both: rows are paired by all that they hold" in str(report)
 
 
 # ---- gates

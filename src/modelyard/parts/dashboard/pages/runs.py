@@ -8,10 +8,10 @@ from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.parts.annotations.pages import annotated, badges, notes
 from modelyard.parts.annotations.records import AnnotatedKind, Annotation
 from modelyard.parts.dashboard.view import HtmlPage, View, bar, empty, lasted, short_id, status_chip, when
-from modelyard.report.evaluations.comparison_page import comparison_content
-from modelyard.report.evaluations.headline import primary_first
-from modelyard.report.evaluations.run_page import run_content, short_ref
-from modelyard.report.html import Html, facts, joined, section, table, tag
+from modelyard.parts.reports.comparison_page import comparison_content
+from modelyard.parts.reports.headline import primary_first
+from modelyard.parts.reports.html import Html, facts, joined, section, table, tag
+from modelyard.parts.reports.run_page import run_content, short_ref
 from modelyard.report.numbers import NONE, count_text, interval_text, ref_text
 
 PAGE = 50
