@@ -11,10 +11,6 @@ __all__ = ["main"]
 
 SECTIONS = {
     "Start": {
-        "quickstart": (
-            "modelyard.quickstart:quickstart",
-            "Fine-tune, reinforce and evaluate a small model, in seconds.",
-        ),
         "ask": ("modelyard.cli.asking:ask", "Ask a model for one completion, shown as it is made."),
         "work": ("modelyard.cli.working:work", "Run queued jobs until interrupted."),
     },

@@ -2,8 +2,8 @@ import re
 
 import pytest
 
-from modelyard import quickstart
 from modelyard.compose import open_platform
+from modelyard.parts.quickstart import story as quickstart
 
 pytestmark = [pytest.mark.docs, pytest.mark.timeout(900)]
 

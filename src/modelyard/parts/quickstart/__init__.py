@@ -1,0 +1,1 @@
+"""A first look: train and evaluate a small model from end to end."""
