@@ -8,7 +8,13 @@ from modelyard.domain.frozen_fast import maker
 from modelyard.domain.usage import Admission
 from modelyard.errors import ModelyardError
 from modelyard.flow import Call, CallerDisconnected, Emit, Flow
-from modelyard.platform.chat.assembly import UNINTERRUPTED, ResponseAssembler, assemblers_of, in_order
+from modelyard.platform.chat.assembly import (
+    UNINTERRUPTED,
+    ResponseAssembler,
+    assemblers_of,
+    check_length,
+    in_order,
+)
 from modelyard.platform.chat.backend_stream import (
     BackendStream,
     Close,
@@ -121,6 +127,8 @@ class CompletionPipeline(RunningCompletion):
                 raise
             except Exception as error:
                 raise backend_failed(error) from error
+            if self.request.n > 1:
+                check_length(self.request, sum([one.length for one in self.assemblers]), "n")
             taken += len(assembler.shown)
             if assembler.shown:
                 yield from self._emit(assembler)

@@ -14,7 +14,7 @@ from modelyard.domain.usage import Admission
 from modelyard.formats import converter
 from modelyard.lazy import log
 from modelyard.platform.chat import capability_checks as checks
-from modelyard.platform.chat.assembly import ResponseAssembler, check_length
+from modelyard.platform.chat.assembly import ResponseAssembler
 from modelyard.platform.chat.booked_request import BookedRequest
 from modelyard.platform.usage.booking import CompletionBooking
 from modelyard.protocols import ServedModel, Tx
@@ -87,7 +87,6 @@ class RunningCompletion(BookedRequest):
 
     def assembled(self) -> Completion:
         """Assemble the completion. Raises `BackendError` for an answer that is incomplete or cannot be counted."""
-        check_length(self.assemblers)
         choices = [choice for assembler in self.assemblers for choice in assembler.fold()]
         return _completion(self.id, self.created, self.given.model, tuple(choices), self.usage())
 
