@@ -180,7 +180,7 @@ def _decoded_in_pieces(raw: bytes, decoder: json.JSONDecoder) -> object:
             kept.append("".join([_decoded_string(piece) for piece in pieces]))
             begin = at
     whole: object = decoder.decode(_text(b"".join((*parts, raw[begin:]))))
-    return _unmarked(whole, mark, kept, decoder.object_pairs_hook or dict) if kept else whole
+    return _unmarked(whole, mark, kept, dict if decoder is _LENIENT else _object) if kept else whole
 
 
 def _decoded_string(piece: bytes) -> str:

@@ -2,4 +2,4 @@
 
 from modelyard.lazy import defer_modules
 
-defer_modules(__name__, "uvicorn_server")
+defer_modules(__name__, "forwarded", "uvicorn_server")

@@ -1,5 +1,8 @@
 """The commands that serve over HTTP."""
 
+from collections.abc import Callable
+from typing import Any
+
 import click
 
 from modelyard.asgi import asgi_app, dashboard_app
@@ -11,11 +14,25 @@ from modelyard.domain.identity import host as host_principal
 from modelyard.http.auth import is_loopback
 from modelyard.http.interface import Interface
 from modelyard.http.interfaces import STANDARD
-from modelyard.parts.server import uvicorn_server
+from modelyard.parts.server import forwarded, uvicorn_server
 
 _STANDARD = ",".join(map(str, STANDARD))
 GRACE_HELP = "How long to go on after SIGTERM, with a /readyz of 503, so that nobody sends more.  [default: 0]"
+ROOT_HELP = "The path below which a proxy serves this, and which it takes off."
+PROXY_HELP = (
+    "Believe the X-Forwarded headers of this address or network: Prefix, For and Proto.  [default: this machine's]"
+)
 _KNOWN = {interface.name: interface for interface in Interface}
+
+
+def _checked(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    def check(context: click.Context, option: click.Parameter, given: Any) -> Any:
+        try:
+            return getattr(forwarded, name)(given) if given else given
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+
+    return check
 
 
 def _interfaces(context: click.Context, option: click.Parameter, given: str) -> tuple[Interface, ...]:
@@ -47,6 +64,10 @@ def _interfaces(context: click.Context, option: click.Parameter, given: str) -> 
     help="Let requests without an API key act for this entity; only on a loopback host.",
 )
 @click.option("--cors-origin", "origins", multiple=True, metavar="ORIGIN", help="Let pages of this origin use it.")
+@click.option("--root-path", default="", metavar="PATH", callback=_checked("check_prefix"), help=ROOT_HELP)
+@click.option(
+    "--proxy", "proxies", multiple=True, metavar="ADDRESS", callback=_checked("check_proxies"), help=PROXY_HELP
+)
 @click.option("--grace", metavar="SECONDS", type=click.FloatRange(0), default=0, help=GRACE_HELP)
 @click.option(
     "--head-timeout",
@@ -67,6 +88,8 @@ def serve(
     dashboard: bool,
     anonymous: str | None,
     origins: tuple[str, ...],
+    root_path: str,
+    proxies: tuple[str, ...],
     grace: float,
     head_timeout: float,
     log: str,
@@ -95,6 +118,7 @@ def serve(
             dashboard=dashboard,
             anonymous=None if anonymous is None else anonymous_principal(anonymous),
         )
+        app = forwarded.behind_proxy(app, root_path, proxies or forwarded.LOOPBACK)
         uvicorn_server.run(app, host, port, grace, platform.health.leave, head_timeout)
 
 

@@ -22,6 +22,7 @@ OPTIONS: Mapping[str, Any] = {
     "log_config": None,
     "access_log": False,  # each request has a line of our own
     "server_header": False,
+    "proxy_headers": False,  # `behind_proxy` reads them
     "timeout_graceful_shutdown": GRACE_SECONDS,
 }
 
