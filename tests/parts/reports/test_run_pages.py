@@ -189,7 +189,7 @@ def test_a_comparison_accounts_for_every_row(platform: Platform, scored_runs: An
     found = platform.evaluations.compare(baseline=before, candidate=after)
     lacking = "rows without a value: 1 in the baseline, 1 in the candidate, 1 in both"
     (line,) = (line for line in str(found).splitlines() if line.startswith("exact, rows"))
-    assert line == f"exact, {lacking}; over all 5, these as worst: -20.0 pp (-123.9 to +83.9 pp)"
+    assert line == f"exact, {lacking}; over all 5, these as worst: -20.0 pp (-78.6 to +57.6 pp)"
     assert lacking in Outline(found.html).text
 
 
