@@ -8,13 +8,7 @@ from modelyard.domain.frozen_fast import maker
 from modelyard.domain.usage import Admission
 from modelyard.errors import ModelyardError
 from modelyard.flow import Call, CallerDisconnected, Emit, Flow
-from modelyard.platform.chat.assembly import (
-    UNINTERRUPTED,
-    ResponseAssembler,
-    assemblers_of,
-    check_length,
-    in_order,
-)
+from modelyard.platform.chat.assembly import UNINTERRUPTED, ResponseAssembler, assemblers_of, in_order
 from modelyard.platform.chat.backend_stream import (
     BackendStream,
     Close,
@@ -127,9 +121,7 @@ class CompletionPipeline(RunningCompletion):
                 raise
             except Exception as error:
                 raise backend_failed(error) from error
-            if self.request.n > 1:
-                check_length(self.request, sum([one.length for one in self.assemblers]), "n")
-            taken += len(assembler.shown)
+            taken += self.to_show(assembler)
             if assembler.shown:
                 yield from self._emit(assembler)
             if taken + assembler.details >= UNINTERRUPTED and not waits:

@@ -14,7 +14,7 @@ from modelyard.domain.usage import Admission
 from modelyard.formats import converter
 from modelyard.lazy import log
 from modelyard.platform.chat import capability_checks as checks
-from modelyard.platform.chat.assembly import ResponseAssembler
+from modelyard.platform.chat.assembly import ResponseAssembler, check_length
 from modelyard.platform.chat.booked_request import BookedRequest
 from modelyard.platform.usage.booking import CompletionBooking
 from modelyard.protocols import ServedModel, Tx
@@ -84,6 +84,12 @@ class RunningCompletion(BookedRequest):
         """Return what the request asks of the budgets and limits: the most that it can cost."""
         key_id, entity, now = self.principal.key_id, self.attribution.entity, self.runtime.clock.now()
         return _admission(self.id, key_id, entity, (), self.cost_with(self.max_tokens), now)
+
+    def to_show(self, assembler: ResponseAssembler) -> int:
+        """Return how many deltas are to be shown. Raises `InvalidInput` if the choices are too long together."""
+        if self.request.n > 1:
+            check_length(self.request, sum([one.length for one in self.assemblers]), "n")
+        return len(assembler.shown)
 
     def assembled(self) -> Completion:
         """Assemble the completion. Raises `BackendError` for an answer that is incomplete or cannot be counted."""
