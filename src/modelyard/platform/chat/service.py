@@ -55,7 +55,7 @@ class Chat:
     def astream(
         self, request: CompletionRequest | None = None, /, **options: Unpack[ChatOptions]
     ) -> "AsyncCompletionStream":
-        """Stream the answer on an event loop."""
+        """Stream the answer on an event loop. To await the stream waits for its first deltas, and raises a refusal."""
         return AsyncCompletionStream(aiterate(self._flow(request, options, streamed=True)))
 
     def _pipeline(
