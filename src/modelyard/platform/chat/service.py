@@ -76,7 +76,8 @@ class Chat:
         asked = runtime, self._principal, attribution, request.model
         make, threads = partial(make_plan, *asked), runtime.store_threads(attribution.entity)
         plan = known_plan(*asked) or (yield Call(make, runtime.store.blocking, threads))
-        return (yield Call(partial(plan.count, request), plan.counts_in_thread, plan.served.threads))  # type: ignore[no-any-return]
+        count = partial(plan.count, request, runtime.settings.strict_conversations)
+        return (yield Call(count, plan.counts_in_thread, plan.served.threads))  # type: ignore[no-any-return]
 
     def list(
         self,
