@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from importlib import import_module
@@ -115,7 +115,9 @@ def asgi(streamed: bool, on_disk: bool) -> Callable[[ExitStack], Call]:
     return prepared
 
 
-CHAT, SERVER = "/inference/v1/chat/completions", "modelyard.cli.uvicorn_server"
+CHAT = "/inference/v1/chat/completions"
+SERVERS = "modelyard.parts.server.uvicorn_server", "modelyard.cli.uvicorn_server"
+"""Where commits have the server, the newest first."""
 
 
 def asked(platform: Any, model: str, messages: Any, streamed: bool) -> tuple[list[tuple[bytes, bytes]], bytes]:
@@ -132,7 +134,10 @@ def asked(platform: Any, model: str, messages: Any, streamed: bool) -> tuple[lis
 
 def server_options() -> dict[str, Any]:
     """How `modelyard serve` of the commit runs uvicorn."""
-    return {**import_module(SERVER).OPTIONS} if find_spec(SERVER) else {}
+    for server in SERVERS:
+        with suppress(ModuleNotFoundError):
+            return {**import_module(server).OPTIONS}
+    return {}
 
 
 def served(on_disk: bool) -> Callable[[ExitStack], Call]:

@@ -67,8 +67,8 @@ def serve_one(kind: str, port: int) -> None:
         serve(bare, "none", port)
         return
     from modelyard.asgi import asgi_app
-    from modelyard.cli.uvicorn_server import OPTIONS
     from modelyard.compose import open_platform
+    from modelyard.parts.server.uvicorn_server import OPTIONS
 
     platform = open_platform()
     options = OPTIONS if kind == "modelyard" else {}

@@ -137,6 +137,7 @@ except MissingExtra as error:
     assert "pip install 'modelyard[contracts]'" in str(found["says"])
 
 
+@pytest.mark.parts
 @pytest.mark.slow
 def test_a_missing_extra_says_which_command_installs_it() -> None:
     missing = """

@@ -125,7 +125,7 @@ async def _without_request(
 
 
 def _request(scope: Scope, incoming: "RequestReceiver") -> Request:
-    raw, path, root = scope.get("raw_path"), scope["path"], scope.get("root_path", "")
+    raw, path, root = scope.get("raw_path"), scope["path"], scope.get("root_path", "").rstrip("/")
     sent = raw and raw.decode("latin-1")
     if root or sent != path:
         path = mounted_path(sent, path, root)

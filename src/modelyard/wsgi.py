@@ -56,7 +56,7 @@ def wsgi_app(
 
 def _request(environ: Environ) -> Request:
     path = environ.get("PATH_INFO", "")
-    root = environ.get("SCRIPT_NAME", "")
+    root = environ.get("SCRIPT_NAME", "").rstrip("/")
     raw = environ.get("REQUEST_URI") or environ.get("RAW_URI")
     return Request(
         environ["REQUEST_METHOD"],

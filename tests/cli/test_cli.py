@@ -10,17 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from modelyard import Example, Message, Role, open_platform
-from modelyard.cli import main, serving
-from modelyard.cli.uvicorn_server import GRACE_SECONDS
+from modelyard.cli import main
 from modelyard.domain.evaluation.run import RunState
-from modelyard.domain.identity import anonymous
 from modelyard.errors import JobFailed, StoreError
-from modelyard.executors.isolating import IsolatingExecutor
-from modelyard.executors.subprocess import SubprocessExecutor
-from modelyard.http.interface import Interface
-from modelyard.http.interfaces import STANDARD
 from modelyard.stores.sqlite.store import SqliteStore
-from modelyard.worker import platform_of
 
 
 @pytest.fixture
@@ -148,7 +141,7 @@ def test_a_wrong_store_or_id_is_one_clear_line(store: Path, tmp_path: Path) -> N
     assert "Traceback" not in call("models", "--store", foreign, status=1).output
 
 
-@pytest.mark.parametrize("command", [("work",), ("serve",), ("jobs", "list")])
+@pytest.mark.parametrize("command", [("work",), ("jobs", "list")])
 def test_a_command_gets_either_a_store_or_a_factory(command: tuple[str, ...]) -> None:
     assert "give either --store or --factory" in call(*command, "--store", "a", "--factory", "a:b", status=2).output
 
@@ -182,82 +175,11 @@ def test_a_worker_runs_each_job_in_its_own_process_until_it_is_terminated(store:
     assert "is stopping" in reply.splitlines()[-1]
 
 
-def test_callers_without_a_key_are_served_on_a_loopback_host_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    served: list[object] = []
-    monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
-    monkeypatch.setattr(serving, "asgi_app", lambda *_, anonymous, **__: served.append(anonymous))
-    words = ("serve", "--store", tmp_path / "yard.db", "--anonymous", "acme")
-    for host in ("127.0.0.1", "::1", "localhost"):
-        call(*words, "--host", host)
-    assert served == [anonymous("acme")] * 3
-    for host in ("0.0.0.0", "::", "yard.example"):
-        assert "only this machine reaches" in call(*words, "--host", host, status=2).output
-    assert len(served) == 3
-
-
-@pytest.mark.parts
-def test_the_interfaces_that_are_served_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    served: list[set[str]] = []
-    monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
-    monkeypatch.setattr(serving, "asgi_app", lambda _, interfaces, *__, **___: served.append({*map(str, interfaces)}))
-    for words in ((), ("--interfaces", "inference, base"), ("--interfaces", "base", "--uploads")):
-        call("serve", "--store", tmp_path / "yard.db", *words)
-    assert served == [{*map(str, STANDARD)}, {"inference", "base"}, {"base", "uploads"}]
-    refused = call("serve", "--store", tmp_path / "yard.db", "--interfaces", "base,talk", status=2).output
-    assert "there is no interface 'talk'" in refused
-    assert all(interface.name in refused for interface in Interface)
-
-
-def test_a_served_platform_runs_jobs_in_threads_or_in_processes_or_not_at_all(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    requested: list[tuple[bool, object]] = []
-    monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
-    monkeypatch.setattr(
-        serving,
-        "asgi_app",
-        lambda _, __, worker, executor, **___: requested.append((worker, executor)),
-    )
-    for words in ((), ("--worker",), ("--isolate",), ("--worker", "--isolate")):
-        call("serve", "--store", store, *words)
-    assert [worker for worker, _ in requested[:2]] == [False, True]
-    assert all(isinstance(executor, IsolatingExecutor) for _, executor in requested[:2])
-    for worker, executor in requested[2:]:
-        assert worker
-        assert isinstance(executor, SubprocessExecutor)
-        assert executor._arguments == (str(store),)
-        assert (executor._preload, executor._fork) == ((), False)
-
-
-def test_a_served_platform_ends_though_a_client_has_stopped_reading(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    requested: dict[str, object] = {}
-    monkeypatch.setattr("uvicorn.run", lambda app, **options: requested.update(options))
-    call("serve", "--store", store)
-    assert requested["timeout_graceful_shutdown"] == GRACE_SECONDS
-
-
 def test_artifacts_may_lie_elsewhere_than_next_to_the_file(tmp_path: Path) -> None:
     store, kept = tmp_path / "yard.db", tmp_path / "elsewhere"
     call("keys", "create", "--store", store, "--artifacts", kept, "--entity", "acme")
     assert kept.is_dir()
     assert [one.name for one in tmp_path.glob("*-artifacts")] == []
-
-
-def test_isolated_jobs_have_the_same_artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    requested: list[SubprocessExecutor] = []
-    monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
-    monkeypatch.setattr(serving, "asgi_app", lambda *_, executor, **__: requested.append(executor))
-    store, kept = tmp_path / "yard.db", tmp_path / "elsewhere"
-    call("serve", "--store", store, "--artifacts", kept, "--isolate")
-    (executor,) = requested
-    assert executor._arguments == (str(store), str(kept))
-    kept.rmdir()
-    with platform_of(executor._factory, executor._arguments):
-        assert kept.is_dir()
 
 
 @pytest.mark.parametrize(
@@ -271,7 +193,8 @@ def test_isolated_jobs_have_the_same_artifacts(tmp_path: Path, monkeypatch: pyte
 def test_an_address_of_artifacts_that_cannot_be_opened_is_one_clear_line(
     tmp_path: Path, address: str, reply: str
 ) -> None:
-    shown = call("serve", "--store", tmp_path / "yard.db", "--artifacts", address, status=1).output
+    words = ("--store", tmp_path / "yard.db", "--artifacts", address, "--entity", "acme")
+    shown = call("keys", "create", *words, status=1).output
     assert reply in shown
     assert "hidden" not in shown
     assert len(shown.splitlines()) == 1

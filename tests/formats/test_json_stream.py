@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from example_counts import examples
 from modelyard.errors import InvalidInput
+from modelyard.formats import json_stream
 from modelyard.formats.json import loads
 from modelyard.formats.json_stream import JsonReader, file_chunks
 
@@ -174,3 +175,14 @@ def test_a_file_is_read_chunk_by_chunk(tmp_path: Any) -> None:
     (tmp_path / "file").write_bytes(b"abcdefgh")
     with (tmp_path / "file").open("rb") as file:
         assert list(file_chunks(file, 3)) == [b"abc", b"def", b"gh"]
+
+
+def test_a_value_that_is_too_large_is_refused_before_it_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_stream, "MAX_VALUE", 1000)
+    chunks = iter([b'{"a": "', *[b"x" * 100] * 100, b'"}'])
+    reader = JsonReader(chunks)
+    members = reader.members()
+    name = next(members)
+    with pytest.raises(InvalidInput, match="more than 1000 bytes"):
+        reader.take(name)
+    assert sum(map(len, chunks)) > 5000

@@ -5,17 +5,13 @@ from collections.abc import Iterable
 import click
 
 from modelyard.cli.lazy_group import LazyGroup
-from modelyard.lazy import defer_modules
 from modelyard.part import Part, standard_parts
 
 __all__ = ["main"]
 
-defer_modules(__name__, "uvicorn_server")
-
 SECTIONS = {
     "Start": {
         "ask": ("modelyard.cli.asking:ask", "Ask a model for one completion, shown as it is made."),
-        "serve": ("modelyard.cli.serving:serve", "Serve the platform over HTTP until interrupted."),
         "work": ("modelyard.cli.working:work", "Run queued jobs until interrupted."),
     },
     "Models": {

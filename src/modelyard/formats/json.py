@@ -6,13 +6,14 @@ it needless, so an ordinary body pays very little for all of them."""
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from types import MappingProxyType, NoneType
 from typing import Any, Never, cast
 
 from modelyard.errors import InvalidInput
+from modelyard.lazy import hashlib
 
 MAX_DEPTH = 64
 MAX_STRUCTURE = 200_000
@@ -30,6 +31,11 @@ _DIGITS_AS_ZEROS = bytes.maketrans(b"123456789E", b"000000000e")
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
 )
+
+
+_MANY, _PIECE = 20_000, 2**18
+_ESCAPES = re.compile(rb'(?:[^"\\]+|(?:\\u[dD][89abAB][0-9a-fA-F]{2})?\\u[0-9a-fA-F]{4}|\\.){1,%d}' % _MANY, re.DOTALL)
+"""A part of a string, without half of an escape."""
 
 
 class _Refused(Exception):
@@ -53,6 +59,8 @@ def loads(
         if b"\\" in raw:
             _check_escapes(raw)
         decoder = _CAREFUL if len(raw) < _FEW or _has_suspicious_number(raw) else _PLAIN
+        if len(raw) > _MANY and raw.count(b"\\") > _MANY:
+            return _decoded_in_pieces(raw, decoder)
         text = _text(raw)
         try:  # what begins and ends without a space needs no more than the scanner
             value, end = decoder.scan_once(text, 0)  # type: ignore[attr-defined]
@@ -90,7 +98,7 @@ def _text(raw: bytes) -> str:
 
 
 def _check_structure(raw: bytes, max_depth: int, max_structure: int) -> None:
-    bare = _structure(raw)
+    bare = _structure(raw, max_structure)
     if len(bare) > max_structure:
         raise _Refused(f"has more than {max_structure} structural characters; send smaller pieces")
     if _depth(bare, max_depth + 1) > max_depth:
@@ -103,11 +111,14 @@ def _openings(raw: bytes) -> int:
     return 2 * len(raw) - len(raw.replace(b"[", b"")) - len(raw.replace(b"{", b""))
 
 
-def _structure(raw: bytes) -> bytes:
+def _structure(raw: bytes, most: int) -> bytes:
     """Return the structural characters outside of strings. Two neighbouring quotes can go: what follows them stays
     inside of a string or outside."""
-    plain = _ESCAPED.sub(b"", raw) if b"\\" in raw else raw
-    return _QUOTED.sub(b"", plain.translate(None, _ALL_BUT_STRUCTURE).replace(b'""', b""))
+    plain = b"".join(_ESCAPED.sub(b"", piece) for piece in _pieces(raw)) if b"\\" in raw else raw
+    structure = plain.translate(None, _ALL_BUT_STRUCTURE)
+    if structure.count(b'"') > 2 * (most + 1):  # so many strings have more commas and colons between them
+        raise _Refused(f"has more than {most} structural characters; send smaller pieces")
+    return _QUOTED.sub(b"", structure.replace(b'""', b""))
 
 
 def _depth(structure: bytes, enough: int) -> int:
@@ -126,8 +137,56 @@ def _depth(structure: bytes, enough: int) -> int:
 
 
 def _check_escapes(raw: bytes) -> None:
-    if b"\\" in raw and any(escape[1] for escape in _ESCAPE.finditer(raw)):
+    if (b"\\ud" in raw or b"\\uD" in raw) and any(escape[1] for escape in _ESCAPE.finditer(raw)):
         raise _Refused("has half of a surrogate pair, which is not a character")
+
+
+def _pieces(raw: bytes) -> Iterator[bytes]:
+    """Cut a text where no escape is cut, so that no pattern holds the interpreter for long."""
+    at = 0
+    while at < len(raw):
+        end = at + _PIECE
+        slashes = end - at - len(raw[at:end].rstrip(b"\\"))
+        end += slashes % 2
+        yield raw[at:end]
+        at = end
+
+
+def _decoded_in_pieces(raw: bytes, decoder: json.JSONDecoder) -> object:
+    """Parse a text with very many escapes, for each of which the scanner makes an object while nobody else runs: decode
+    long strings in pieces, with a mark in their place."""
+    mark, kept, parts, begin, at = hashlib.sha256(raw).hexdigest(), list[str](), list[bytes](), 0, 0
+    while (start := raw.find(b'"', at)) >= 0:
+        pieces, end = list[bytes](), start + 1
+        while (found := _ESCAPES.match(raw, end)) is not None and found.end() > end:
+            pieces.append(found[0])
+            end = found.end()
+        if raw[end : end + 1] != b'"':
+            raise _Refused("is not valid JSON: a string does not end")
+        at = end + 1
+        if len(pieces) > 1:
+            parts += raw[begin:start], b'"%b %d"' % (mark.encode(), len(kept))
+            kept.append("".join([_decoded_string(piece) for piece in pieces]))
+            begin = at
+    whole: object = decoder.decode(_text(b"".join((*parts, raw[begin:]))))
+    return _unmarked(whole, mark, kept, _object) if kept else whole
+
+
+def _decoded_string(piece: bytes) -> str:
+    try:
+        return str(json.loads(b'"%b"' % piece))
+    except json.JSONDecodeError as error:
+        raise _Refused(f"is not valid JSON: {error.msg} in a string") from None
+
+
+def _unmarked(value: Any, mark: str, kept: Sequence[str], members: Callable[[Any], Any]) -> Any:
+    if isinstance(value, str):
+        return kept[int(value[len(mark) :])] if value.startswith(mark) else value
+    if isinstance(value, list):
+        return [_unmarked(one, mark, kept, members) for one in value]
+    if isinstance(value, dict):
+        return members([[_unmarked(one, mark, kept, members) for one in pair] for pair in value.items()])
+    return value
 
 
 def _has_suspicious_number(raw: bytes) -> bool:

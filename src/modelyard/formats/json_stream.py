@@ -22,6 +22,9 @@ from modelyard.formats.json import MAX_DEPTH, MAX_STRUCTURE, loads
 
 CHUNK = 2**18
 
+MAX_VALUE = 2**24
+"""Bytes of a value that is taken as a whole: while it is parsed, nobody else runs."""
+
 _SIGNIFICANT = re.compile(rb"[^ \t\n\r]")
 # A string, or what the end of the buffer leaves of it; lists of scalars and objects of those are stepped over whole.
 # Python before 3.11.5 goes on at the wrong place where a pass of a possessive group fails after its first character, so
@@ -173,6 +176,8 @@ class JsonReader:
         """Read at least as much again as is waiting, so that no byte is looked at more than a few times."""
         parts = [self._buffer[self._position :]]
         waiting, size = len(parts[0]), 0
+        if waiting > MAX_VALUE:
+            raise self._invalid((), f"has a value of more than {MAX_VALUE} bytes; send smaller pieces")
         for chunk in self._chunks:
             parts.append(chunk)
             size += len(chunk)

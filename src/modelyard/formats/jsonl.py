@@ -1,6 +1,7 @@
 """Rows of a dataset as JSON Lines: one object a line, read and written a row at a time. Blank lines mean nothing."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
@@ -10,15 +11,46 @@ from modelyard.formats.json_stream import CHUNK
 
 MAX_ROW = 16 * 2**20
 
+_NOT_BLANK = re.compile(rb"\S")
 _decode = json.JSONDecoder().decode
 
 
+def lines_of(file: BinaryIO, longest: int = MAX_ROW) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that are not blank, with their numbers from 1; blank ones take no step each. A line that is too
+    long is yielded up to one byte more, and is the last."""
+    number, chunk, at = 1, b"", 0
+    while True:
+        found = _NOT_BLANK.search(chunk, at)
+        number += chunk.count(b"\n", at, found.start() if found else len(chunk))
+        if found is None:
+            chunk, at = file.read(CHUNK), 0
+            if not chunk:
+                return
+            continue
+        at = max(at, chunk.rfind(b"\n", at, found.start()) + 1)
+        parts, size = [chunk[at:]], len(chunk) - at
+        while (end := chunk.find(b"\n", at)) < 0 and size <= longest and (chunk := file.read(CHUNK)):
+            parts.append(chunk)
+            size, at = size + len(chunk), 0
+        if end < 0:
+            yield number, b"".join(parts)[: longest + 1]
+            return
+        parts[-1] = chunk[at : end + 1]
+        line, at = b"".join(parts), end
+        yield number, line[: longest + 1]
+        if len(line) > longest:
+            return
+
+
+def check_line(line: bytes, number: int, longest: int = MAX_ROW) -> None:
+    if len(line) > longest:
+        raise InvalidInput.at("line", number, msg=f"must not be longer than {longest} bytes")
+
+
 def read_rows(file: BinaryIO) -> Iterator[Mapping[str, Any]]:
-    for number, line in enumerate(iter(lambda: file.readline(MAX_ROW + 1), b""), start=1):
-        if len(line) > MAX_ROW:
-            raise InvalidInput.at("line", number, msg=f"must not be longer than {MAX_ROW} bytes")
-        if not line.isspace():
-            yield _object(loads(line, at=("line", number)), "line", number)
+    for number, line in lines_of(file):
+        check_line(line, number)
+        yield _object(loads(line, at=("line", number)), "line", number)
 
 
 def read_dumped(file: BinaryIO, wanted: Callable[[int], bool]) -> Iterator[tuple[int, dict[str, Any]]]:

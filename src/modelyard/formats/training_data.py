@@ -19,11 +19,10 @@ from modelyard.formats.chat.messages import RecordedMessage, RecordedTool, messa
 from modelyard.formats.chat.tools import tool_object
 from modelyard.formats.converter import structure_exactly
 from modelyard.formats.json import checked_dumps, loads, without_nulls
+from modelyard.formats.jsonl import check_line, lines_of
 from modelyard.formats.trajectories import check_answer, dump_group, group_of, trajectory_of
 
 T = TypeVar("T")
-
-MAX_LINE = 256 * 2**20
 
 
 @attrs.frozen
@@ -80,10 +79,9 @@ def read_groups(file: BinaryIO, read: Callable[[Any], Trajectory] = trajectory_o
 
 
 def _rows(file: BinaryIO, marks: Sequence[bytes] = ()) -> Iterator[tuple[int, Any]]:
-    for place, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), start=1):
-        if len(line) > MAX_LINE:
-            raise InvalidInput.at("line", place, msg=f"must not be longer than {MAX_LINE} bytes")
-        if not line.isspace() and (not marks or any(mark in line for mark in marks)):
+    for place, line in lines_of(file):
+        check_line(line, place)
+        if not marks or any(mark in line for mark in marks):
             yield place, loads(line, at=("line", place))
 
 

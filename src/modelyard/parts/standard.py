@@ -35,6 +35,8 @@ STANDARD: Sequence[Part] = (
     _standard("webhooks", "on_event", "upkeep"),
     _standard("reports"),
     _standard("dashboard"),
+    _standard("server"),
+    _standard("quickstart"),
     _standard("metrics"),
     _standard("torch", "engine"),
     _standard("upstream"),

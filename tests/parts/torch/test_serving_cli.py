@@ -4,12 +4,14 @@ import json
 import os
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from modelyard.cli import main, serving, working
+from modelyard.cli import main, working
 from modelyard.executors.subprocess import SubprocessExecutor
+from modelyard.parts.server import commands
 from modelyard.parts.torch import engine
 from modelyard.parts.torch import records as base_model
 
@@ -18,6 +20,10 @@ def call(*words: object, status: int = 0) -> Result:
     result = CliRunner().invoke(main, [str(word) for word in words])
     assert result.exit_code == status, (result.output, result.exception)
     return result
+
+
+def not_run(server: Any) -> None:
+    server.started = True
 
 
 def listed(store: Path) -> list[dict[str, object]]:
@@ -62,7 +68,7 @@ def test_a_served_small_model_gets_one_thread_unless_the_environment_says_otherw
     threads: str | None,
 ) -> None:
     monkeypatch.setattr(base_model, "SMALL", small)
-    monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
+    monkeypatch.setattr("uvicorn.Server.run", not_run)
     for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY"):
         monkeypatch.setenv(name, given or "")
         if given is None:
@@ -82,8 +88,8 @@ def test_jobs_in_processes_of_their_own_find_torch_loaded(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool
 ) -> None:
     made: list[SubprocessExecutor] = []
-    monkeypatch.setattr("uvicorn.run", lambda *_, **__: None)
-    monkeypatch.setattr(serving, "asgi_app", lambda *_, executor, **__: made.append(executor))
+    monkeypatch.setattr("uvicorn.Server.run", not_run)
+    monkeypatch.setattr(commands, "asgi_app", lambda *_, executor, **__: made.append(executor))
     if not here:
         monkeypatch.delattr(os, "pidfd_open")
     store = tmp_path / "yard.db"

@@ -4,7 +4,7 @@ from functools import partial
 
 import attrs
 
-from modelyard.flow import Flow
+from modelyard.flow import Call, Flow
 from modelyard.http.interface import Auth
 from modelyard.http.interfaces import BASE, TRAINING
 from modelyard.http.message import Response, json_response
@@ -19,6 +19,18 @@ class HealthBody:
     status: str
 
 
+@attrs.frozen
+class ReadinessBody:
+    """Whether requests can be served, and whether the artifacts can be reached, which not all requests need."""
+
+    status: str
+    artifacts: str
+
+
+PROBES = "(probes)"
+"""The tenant on whose account probes wait; no entity has this name."""
+
+
 def show_health(call: RouteCall) -> Response:
     """Report that the platform answers."""
     return json_response(HealthBody(call.platform.health.check()))
@@ -30,11 +42,12 @@ def check_liveness(call: RouteCall) -> Flow[Response]:
     return json_response(HealthBody("ok"))
 
 
-def check_readiness(call: RouteCall) -> Response:
-    """Report whether requests can be served: 503 while the store or the artifacts cannot be reached."""
-    if call.platform.health.ready():
-        return json_response(HealthBody("ok"))
-    return json_response(HealthBody("unavailable"), 503, [("retry-after", "1")])
+def check_readiness(call: RouteCall) -> Flow[Response]:
+    """Report whether requests can be served: 503 while the store cannot be reached, and when the server is to end."""
+    health = call.platform.health
+    found = yield Call(health.ready, True, call.platform.threads.backends.of(PROBES))
+    body = ReadinessBody("ok" if found.ready else "unavailable", "ok" if found.artifacts else "unavailable")
+    return json_response(body, 200) if found.ready else json_response(body, 503, [("retry-after", "1")])
 
 
 def check_system(call: RouteCall) -> Response:
@@ -65,6 +78,6 @@ ROUTES: tuple[Route, ...] = (
         summary="Try every part of the platform.",
     ),
     _probe("/livez", check_liveness),
-    _probe("/readyz", check_readiness, statuses=(200, 503)),
-    _probe("/health", check_readiness, statuses=(200, 503), operation="check_health"),
+    _probe("/readyz", check_readiness, response=ReadinessBody, statuses=(200, 503)),
+    _probe("/health", check_readiness, response=ReadinessBody, statuses=(200, 503), operation="check_health"),
 )

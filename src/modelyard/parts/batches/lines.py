@@ -9,7 +9,7 @@ import attrs
 from modelyard.errors import InvalidInput, ModelyardError, nearest
 from modelyard.formats.converter import UNKNOWN
 from modelyard.formats.json import dumps, loads
-from modelyard.formats.jsonl import MAX_ROW
+from modelyard.formats.jsonl import check_line, lines_of
 from modelyard.http.error_responses import chat_body, place, sentence
 from modelyard.parts.batches.endpoints import LineAnswer
 from modelyard.parts.batches.records import MAX_LINES, BatchProblem
@@ -42,7 +42,7 @@ class ResultLine:
 
 def read_lines(file: BinaryIO, endpoint: str) -> Iterator[Line]:
     """Yield the requests of a file. Raises `InvalidInput` at a line that `problems_in` would report."""
-    for number, text in _texts(file):
+    for number, text in lines_of(file):
         yield _line(number, text, endpoint)
 
 
@@ -52,7 +52,7 @@ def problems_in(file: BinaryIO, endpoint: str) -> tuple[int, list[BatchProblem]]
     It remembers a digest of each `custom_id`, and nothing else of a line.
     """
     count, problems, seen = 0, list[BatchProblem](), set[bytes]()
-    for number, text in _texts(file):
+    for number, text in lines_of(file):
         count += 1
         if count > MAX_LINES:
             problems.append(BatchProblem("too_many_lines", f"a batch has at most {MAX_LINES} lines", number))
@@ -76,16 +76,9 @@ def problems_in(file: BinaryIO, endpoint: str) -> tuple[int, list[BatchProblem]]
     return count, problems
 
 
-def _texts(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    for number, text in enumerate(iter(lambda: file.readline(MAX_ROW + 1), b""), start=1):
-        if not text.isspace():
-            yield number, text
-
-
 def _line(number: int, text: bytes, endpoint: str) -> Line:
     at = ("line", number)
-    if len(text) > MAX_ROW:
-        raise InvalidInput.at(*at, msg=f"must not be longer than {MAX_ROW} bytes")
+    check_line(text, number)
     row = loads(text, at=at)
     if not isinstance(row, dict):
         raise InvalidInput.at(*at, msg="must be a JSON object")

@@ -1,11 +1,12 @@
 """Prompts that are continued as they are, on both bases; token ids in and out; and the tokens of a model."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import attrs
 
-from modelyard.domain.completion import Completion
+from modelyard.domain.completion import Completion, CompletionRequest
 from modelyard.errors import InvalidInput
 from modelyard.flow import Call, Flow
 from modelyard.http.answer_stream import AnswerEvents, stream_answer
@@ -20,6 +21,7 @@ from modelyard.parts.completions.formats import response as response_format
 from modelyard.parts.completions.formats import stream as stream_format
 from modelyard.parts.completions.formats import tokens as tokens_format
 from modelyard.parts.completions.interface import COMPLETIONS
+from modelyard.platform.chat.assembly import check_length
 from modelyard.platform.chat.backend_stream import CompletionResult, StreamStarted
 
 
@@ -27,16 +29,32 @@ def create_completion(call: RouteCall) -> Flow[Response | None]:
     """Continue prompts, given as text or as token ids."""
     parsed = yield Call(partial(request_format.read_body, call.body, "body"), threads=call.threads)
     texts = yield from _texts(call, parsed)
-    answers = [_answer(call, request) for request in parsed.requests]
+    first, answers = parsed.requests[0], [_answer(call, request) for request in parsed.requests]
+    if len(answers) * first.n > 1:
+        check_length(first, sum(map(len, texts)) * first.n, "n")
     clock = call.platform.clock
     if parsed.streamed:
         yield from stream_answer(_in_turn(answers), AnswerEvents(_Begun(parsed, texts), clock))
         return None
     results: list[CompletionResult]
-    results = [(yield from answers[0])] if len(answers) == 1 else (yield at_once.AtOnce(answers))
+    results = [(yield from answers[0])] if len(answers) == 1 else (yield at_once.AtOnce(_bounded(first, answers)))
     completions: list[Completion] = [result.completion for result in results]
     body = yield Call(partial(response_format.completion_json, completions, parsed, texts), threads=call.threads)
     return Response(200, [JSON_HEADER, *deprecation(results[0].entry, clock)], body)
+
+
+def _bounded(of: CompletionRequest, answers: Sequence[Flow[CompletionResult]]) -> list[Flow[CompletionResult]]:
+    """Return flows that fail as soon as the answers are too long together."""
+    length = 0
+
+    def counted(answer: Flow[CompletionResult]) -> Flow[CompletionResult]:
+        nonlocal length
+        result = yield from answer
+        length += sum(len(choice.message.text) for choice in result.completion.choices)
+        check_length(of, length, "prompt")
+        return result
+
+    return [counted(answer) for answer in answers]
 
 
 def generate_tokens(call: RouteCall) -> Flow[Response | None]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from modelyard.part import Command, Part, Site
+from modelyard.part import Part, Site
 
 if TYPE_CHECKING:
     from modelyard.platform.platform import Platform
@@ -15,14 +15,4 @@ def _site(platform: "Platform") -> "Callable[..., Site]":
     return Dashboard
 
 
-PART = Part(
-    "dashboard",
-    site=_site,
-    commands={
-        "ui": Command(
-            "Start",
-            "modelyard.parts.dashboard.commands:ui",
-            "Show the dashboard of a store on this machine, to read only.",
-        )
-    },
-)
+PART = Part("dashboard", site=_site)

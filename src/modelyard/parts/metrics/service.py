@@ -11,6 +11,7 @@ from modelyard.lazy import log
 from modelyard.parts.metrics.exposition import MetricFamily, exposition
 from modelyard.platform.jobs.announced import live_workers
 from modelyard.platform.meters import Meters, TimeHistogram
+from modelyard.platform.operations.readiness import artifacts_reached
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 from modelyard.version import __version__
@@ -50,15 +51,17 @@ class Metrics:
 
     def _shared(self) -> list[MetricFamily]:
         runtime, clock = self._runtime, self._runtime.clock
+        artifacts = _gauge("artifacts_up", "Whether the artifacts can be reached.", int(artifacts_reached(runtime)))
         began = clock.monotonic()
         try:
             counts = runtime.store.read(lambda snapshot: _queue(runtime, snapshot))
         except Exception as fault:  # noqa: BLE001 - the figure says that it failed
             log.warning("the metrics lack those of the store: %s", type(fault).__name__)
-            return [_gauge("store_up", "Whether the store can be read.", 0)]
+            return [_gauge("store_up", "Whether the store can be read.", 0), artifacts]
         seconds = clock.monotonic() - began
         return [
             _gauge("store_up", "Whether the store can be read.", 1),
+            artifacts,
             _gauge("store_read_seconds", "How long the read of these figures took.", seconds),
             *_room(runtime),
             *counts,

@@ -1,1 +1,1 @@
-"""A small model trained and evaluated from end to end, to begin with."""
+"""A first look: train and evaluate a small model from end to end."""

@@ -1,4 +1,4 @@
-"""The first thing to run: `modelyard quickstart`."""
+"""A first look: train and evaluate a small model from end to end."""
 
 from modelyard.part import Command, Part
 
@@ -7,9 +7,8 @@ PART = Part(
     commands={
         "quickstart": Command(
             "Start",
-            "modelyard.parts.quickstart.commands:quickstart",
+            "modelyard.parts.quickstart.story:quickstart",
             "Fine-tune, reinforce and evaluate a small model, in seconds.",
         )
     },
 )
-"""One command, which tells its story as it goes."""

@@ -54,6 +54,16 @@ HELPFUL = RewardPlan(overlap, rounds=8, questions=28, learning_rate=1e-5)
 TEMPTING = RewardPlan(brevity, rounds=6, questions=16, learning_rate=4e-5)
 
 
+@click.command()
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=Path("quickstart"))
+def quickstart(folder: Path) -> None:
+    """Fine-tune, reinforce and evaluate a small model, in seconds.
+
+    The data are real. All that it makes lies in FOLDER (default: ./quickstart).
+    """
+    run(folder)
+
+
 def run(folder: Path, say: Callable[[str], None] = click.echo) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "yard.db"

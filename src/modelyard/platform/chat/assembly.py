@@ -36,10 +36,16 @@ MAX_TEXT = 2**24
 """The most characters that a choice may have."""
 
 
-def check_length(assemblers: "Sequence[ResponseAssembler]") -> None:
-    """Raise `InvalidInput` if the choices of a request are longer together than a single one may be."""
-    if len(assemblers) > 1 and sum([one.length for assembler in assemblers for one in assembler.choices]) > MAX_TEXT:
-        raise InvalidInput.at("n", msg=f"gives answers of more than {MAX_TEXT} characters; ask for fewer")
+DETAILED = 8
+"""For how many characters one counts that comes with log-probabilities or token ids, by what it takes in memory."""
+
+
+def check_length(request: CompletionRequest, length: int, of: str) -> None:
+    """Raise `InvalidInput` at a field if several choices are longer together than a single one may be."""
+    detailed = request.logprobs or request.return_token_ids or request.prompt_logprobs is not None
+    most = MAX_TEXT // DETAILED if detailed else MAX_TEXT
+    if length > most:
+        raise InvalidInput.at(of, msg=f"gives answers of more than {most} characters; ask for fewer")
 
 
 def in_order(shown: Iterable[Delta], begun: int) -> tuple[list[Delta], int]:
@@ -60,13 +66,14 @@ class ResponseAssembler:
     """Takes the deltas of one call of a backend, which makes all choices of the request, or one of them.
 
     `report` is the last usage that the backend reported. `details` counts the log-probabilities that came since the
-    caller last set it to 0. `shown` is what a streamed request has yet to emit. `done` is
-    True when every choice has ended; `cut` when no more is to be taken.
+    caller last set it to 0, and `scored` the characters of prompts that came with theirs. `shown` is what a streamed
+    request has yet to emit. `done` is True when every choice has ended; `cut` when no more is to be taken.
     """
 
     report: Usage | None = None
     done: bool = False
     details: int = 0
+    scored: int = 0
     cut: bool = False
 
     def __init__(self, request: CompletionRequest, indexes: Sequence[int]) -> None:
@@ -90,6 +97,8 @@ class ResponseAssembler:
                     continue
             if delta.logprobs:
                 self.details += len(delta.logprobs)
+            if delta.prompt_logprobs:
+                self.scored += sum([len(entry.token) for entry in delta.prompt_logprobs])
             choice = choices[delta.index]
             shown = choice.take(delta)
             if choice.ended:
@@ -114,6 +123,10 @@ class ResponseAssembler:
         if self.request.streamed:
             self.shown += taken
         return count
+
+    @property
+    def length(self) -> int:
+        return self.scored + sum([choice.length for choice in self.choices])
 
     @property
     def produced(self) -> bool:

@@ -121,7 +121,7 @@ class CompletionPipeline(RunningCompletion):
                 raise
             except Exception as error:
                 raise backend_failed(error) from error
-            taken += len(assembler.shown)
+            taken += self.to_show(assembler)
             if assembler.shown:
                 yield from self._emit(assembler)
             if taken + assembler.details >= UNINTERRUPTED and not waits:

@@ -86,9 +86,14 @@ class RunningCompletion(BookedRequest):
         key_id, entity, now = self.principal.key_id, self.attribution.entity, self.runtime.clock.now()
         return _admission(self.id, key_id, entity, (), self.cost_with(self.max_tokens), now)
 
+    def to_show(self, assembler: ResponseAssembler) -> int:
+        """Return how many deltas are to be shown. Raises `InvalidInput` if the choices are too long together."""
+        if self.request.n > 1:
+            check_length(self.request, sum([one.length for one in self.assemblers]), "n")
+        return len(assembler.shown)
+
     def assembled(self) -> Completion:
         """Assemble the completion. Raises `BackendError` for an answer that is incomplete or cannot be counted."""
-        check_length(self.assemblers)
         choices = [choice for assembler in self.assemblers for choice in assembler.fold()]
         return _completion(self.id, self.created, self.given.model, tuple(choices), self.usage())
 

@@ -12,6 +12,7 @@ from modelyard.domain.job import Job, QueueState
 from modelyard.errors import ModelyardError, NoWorker
 from modelyard.lazy import log
 from modelyard.platform.jobs.announced import live_workers
+from modelyard.platform.operations.readiness import Looks, Readiness, readiness
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
 from modelyard.version import __version__
@@ -70,15 +71,16 @@ class Health:
         """Return "ok": the platform answers."""
         return "ok"
 
-    def ready(self) -> bool:
-        """Return whether the store and the artifacts can be reached. A fault is logged in one line."""
-        try:
-            self._runtime.store.check()
-            self._runtime.artifacts.check()
-        except Exception as fault:  # noqa: BLE001 - any fault here means not ready
-            log.warning("this platform is not ready: %s", _words(fault))
-            return False
-        return True
+    def ready(self) -> Readiness:
+        """Return whether the store can be reached, within a second, and whether the artifacts can.
+
+        A fault is logged in one line.
+        """
+        return readiness(self._runtime)
+
+    def leave(self) -> None:
+        """Have `ready` tell from now on that this process is about to end."""
+        self._runtime.cache.slot(Looks).leaving = True
 
     def check_artifacts(self) -> None:
         """Raise `StoreError` unless artifacts can be stored and read, `StorageFull` where new work has no room."""

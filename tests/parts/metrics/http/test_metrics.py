@@ -142,6 +142,7 @@ def test_what_other_processes_share_is_left_out_while_the_store_cannot_be_read(
         text = platform.metrics.text()
     families = {family.name: family for family in text_string_to_metric_families(text)}
     assert families["modelyard_store_up"].samples[0].value == 0
+    assert families["modelyard_artifacts_up"].samples[0].value == 1
     assert "modelyard_jobs" not in families
     assert "modelyard_completions" in families
     assert [record.getMessage() for record in caplog.records] == ["the metrics lack those of the store: StoreError"]
@@ -160,6 +161,7 @@ def test_the_room_of_artifacts_is_left_out_while_it_cannot_be_read(monkeypatch: 
     with open_platform(artifacts=MemoryArtifacts()) as platform:
         found = read(client_of(platform))
     assert one(found, "store_up") == 1
+    assert one(found, "artifacts_up") == 1
     assert "modelyard_artifacts_free_bytes" not in found
 
 

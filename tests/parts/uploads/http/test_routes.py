@@ -608,7 +608,12 @@ def test_the_command_line_mounts_uploads_on_demand(
     options: list[str], status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answered = []
-    monkeypatch.setattr("uvicorn.run", lambda application, **_: answered.append(requested(application)))
+
+    def run(server: Any) -> None:
+        server.started = True
+        answered.append(requested(server.config.app))
+
+    monkeypatch.setattr("uvicorn.Server.run", run)
     done = CliRunner().invoke(main, ["serve", "--store", str(tmp_path / "yard.db"), *options])
     assert (done.exit_code, answered) == (0, [status])
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from urllib.parse import quote
 
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.errors import InvalidInput, ModelyardError
@@ -65,7 +66,7 @@ def _box(view: View, model: str) -> Html:
 
 
 def _calls(view: View, model: str) -> Sequence[Html]:
-    base = f"http://HOST{view.root}/v1"
+    base = f"http://HOST{quote(view.root)}/v1"
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello"}]})
     python = (
         "from openai import OpenAI\n\n"
@@ -109,5 +110,5 @@ def operations(view: View) -> HtmlPage:
     document = view.document()
     if not document:
         return HtmlPage("API", empty("This dashboard stands alone; the API is documented where it is served."))
-    link = tag("a", "OpenAPI document", href=f"{view.root}/openapi.json")
+    link = tag("a", "OpenAPI document", href=f"{quote(view.root)}/openapi.json")
     return HtmlPage("API", joined([tag("p", link), operations_of(document)]))

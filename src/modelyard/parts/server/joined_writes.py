@@ -1,12 +1,10 @@
-"""The server of `modelyard serve`: uvicorn, with the writes of a connection joined. Uvicorn writes the head and the
-body of an answer one after the other, and event loops send each at once. The second system call costs as much as
-everything else that uvicorn does for a request."""
+"""Uvicorn with the writes of a connection joined. It writes the head and the body of an answer one after the other, and
+event loops send each at once. The second system call costs as much as everything else that uvicorn does for a request.
+"""
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
-from modelyard.asgi import Application
 from modelyard.errors import MissingExtra
 
 try:
@@ -15,8 +13,7 @@ try:
 except ImportError as error:
     raise MissingExtra("uvicorn", "serve") from error
 
-GRACE_SECONDS = 10
-"""How long streams may continue when the server is stopped: their clients may have stopped reading."""
+__all__ = ["MOST", "JoinedWrites", "JoiningProtocol", "uvicorn"]
 
 MOST = 2**16
 """Bytes that wait at most. More goes to the transport at once, which so notices a client that does not read."""
@@ -62,16 +59,3 @@ class JoinedWrites:
 class JoiningProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type] # which it is depends on what is installed
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(JoinedWrites(transport, self.loop))
-
-
-OPTIONS: Mapping[str, Any] = {
-    "http": JoiningProtocol,
-    "log_config": None,
-    "access_log": False,  # each request has a line of our own
-    "server_header": False,
-    "timeout_graceful_shutdown": GRACE_SECONDS,
-}
-
-
-def run(app: Application, host: str, port: int) -> None:
-    uvicorn.run(app, host=host, port=port, **OPTIONS)

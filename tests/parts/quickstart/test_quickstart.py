@@ -3,7 +3,7 @@ import re
 import pytest
 
 from modelyard.compose import open_platform
-from modelyard.parts.quickstart import story
+from modelyard.parts.quickstart import story as quickstart
 
 pytestmark = [pytest.mark.docs, pytest.mark.timeout(900)]
 
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.docs, pytest.mark.timeout(900)]
 def reported(tmp_path_factory):
     """The folder, and what one run has said."""
     folder, reply = tmp_path_factory.mktemp("quickstart"), []
-    story.run(folder, reply.append)
+    quickstart.run(folder, reply.append)
     return folder, "\n".join(reply)
 
 
@@ -44,20 +44,20 @@ def test_the_tempting_reward_rises_while_the_evaluation_falls(reported):
 
 
 def test_what_helps_is_promoted_and_what_does_not_is_refused(reported):
-    last, tempted = 1 + story.HELPFUL.rounds, 1 + story.HELPFUL.rounds + story.TEMPTING.rounds
+    last, tempted = 1 + quickstart.HELPFUL.rounds, 1 + quickstart.HELPFUL.rounds + quickstart.TEMPTING.rounds
     assert f"step {last} is promoted" in reported[1]
     assert f"step {tempted} is not promoted, the candidate is worse" in reported[1]
-    with open_platform(reported[0] / "yard.db", project=story.PROJECT) as platform:
+    with open_platform(reported[0] / "yard.db", project=quickstart.PROJECT) as platform:
         assert [alias.step for alias in platform.models.aliases("quickstart/support")] == [last]
         assert platform.models.get("quickstart/support").last_step == tempted
 
 
 def test_what_it_shows_is_stored(reported):
     with open_platform(reported[0] / "yard.db") as platform:
-        assert platform.models.find("support", project=story.PROJECT)
-        assert all(row.requests > 0 for row in platform.usage.total(by=("model",), project=story.PROJECT))
+        assert platform.models.find("support", project=quickstart.PROJECT)
+        assert all(row.requests > 0 for row in platform.usage.total(by=("model",), project=quickstart.PROJECT))
 
 
 def test_a_second_run_takes_a_new_name(reported):
-    with open_platform(reported[0] / "yard.db", project=story.PROJECT) as platform:
-        assert story._new_name(platform) == "support-2"
+    with open_platform(reported[0] / "yard.db", project=quickstart.PROJECT) as platform:
+        assert quickstart._new_name(platform) == "support-2"

@@ -1,19 +1,38 @@
-"""The command that serves over HTTP."""
+"""The commands that serve over HTTP."""
+
+from collections.abc import Callable
+from typing import Any
 
 import click
 
-from modelyard.asgi import asgi_app
-from modelyard.cli import uvicorn_server
+from modelyard.asgi import asgi_app, dashboard_app
 from modelyard.cli.terminal import StoreName, named_factory, opened, printable_store, store_option, try_artifacts
 from modelyard.cli.working import ending_with_workers, executor_of, log_option
 from modelyard.domain.identity import anonymous as anonymous_principal
+from modelyard.domain.identity import host as host_principal
 from modelyard.http.auth import is_loopback
 from modelyard.http.interface import Interface
 from modelyard.http.interfaces import STANDARD
+from modelyard.parts.server import forwarded, uvicorn_server
 from modelyard.report.terminal import log_to_terminal
 
 _STANDARD = ",".join(map(str, STANDARD))
+GRACE_HELP = "How long to go on after SIGTERM, with a /readyz of 503, so that nobody sends more.  [default: 0]"
+ROOT_HELP = "The path below which a proxy serves this, and which it takes off."
+PROXY_HELP = (
+    "Believe the X-Forwarded headers of this address or network: Prefix, For and Proto.  [default: this machine's]"
+)
 _KNOWN = {interface.name: interface for interface in Interface}
+
+
+def _checked(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    def check(context: click.Context, option: click.Parameter, given: Any) -> Any:
+        try:
+            return getattr(forwarded, name)(given) if given else given
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+
+    return check
 
 
 def _interfaces(context: click.Context, option: click.Parameter, given: str) -> tuple[Interface, ...]:
@@ -45,6 +64,18 @@ def _interfaces(context: click.Context, option: click.Parameter, given: str) -> 
     help="Let requests without an API key act for this entity; only on a loopback host.",
 )
 @click.option("--cors-origin", "origins", multiple=True, metavar="ORIGIN", help="Let pages of this origin use it.")
+@click.option("--root-path", default="", metavar="PATH", callback=_checked("check_prefix"), help=ROOT_HELP)
+@click.option(
+    "--proxy", "proxies", multiple=True, metavar="ADDRESS", callback=_checked("check_proxies"), help=PROXY_HELP
+)
+@click.option("--grace", metavar="SECONDS", type=click.FloatRange(0), default=0, help=GRACE_HELP)
+@click.option(
+    "--head-timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(0, min_open=True),
+    default=30.0,
+    help="How long the head of a request may take.  [default: 30]",
+)
 @log_option
 def serve(
     store: StoreName,
@@ -57,6 +88,10 @@ def serve(
     dashboard: bool,
     anonymous: str | None,
     origins: tuple[str, ...],
+    root_path: str,
+    proxies: tuple[str, ...],
+    grace: float,
+    head_timeout: float,
     log: str,
 ) -> None:
     """Serve the platform over HTTP until interrupted."""
@@ -83,5 +118,20 @@ def serve(
             dashboard=dashboard,
             anonymous=None if anonymous is None else anonymous_principal(anonymous),
         )
+        app = forwarded.behind_proxy(app, root_path, proxies or forwarded.LOOPBACK)
         with ending_with_workers(platform):
-            uvicorn_server.run(app, host, port)
+            uvicorn_server.run(app, host, port, grace, platform.health.leave, head_timeout)
+
+
+@click.command()
+@store_option
+@click.option("--port", default=8001, show_default=True, type=click.IntRange(0, 65535))
+def ui(store: StoreName, port: int) -> None:
+    """Show the dashboard of a store on this machine, to read only.
+
+    It needs no login, and runs until it is interrupted.
+    """
+    with opened(store) as platform:
+        log_to_terminal("text")
+        click.echo(f"Look at http://127.0.0.1:{port}/ ; Ctrl-C stops it", err=True)
+        uvicorn_server.run(dashboard_app(platform, reader=host_principal()), "127.0.0.1", port)

@@ -1,26 +1,22 @@
 """Connections whose writes are joined: clients get what uvicorn sends, in its order, and nothing is kept back."""
 
 import asyncio
-import socket
-import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from importlib import import_module
+from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
-import uvloop
 
-from modelyard import cli, open_platform
+from modelyard import open_platform
 from modelyard.asgi import asgi_app
-from modelyard.cli.uvicorn_server import MOST, OPTIONS, JoinedWrites
 from modelyard.clock import SystemClock
 from modelyard.parts.doubles.clients.server import asgi_server
 from modelyard.parts.scripted.answers import pause, say
 from modelyard.parts.scripted.backend import ScriptedBackend
+from modelyard.parts.server.joined_writes import MOST, JoinedWrites
+from modelyard.parts.server.uvicorn_server import OPTIONS
+from raw_connections import connected, echo, head_of, request
 
 CHAT = "/inference/v1/chat/completions"
 
@@ -139,53 +135,6 @@ class WaitingClock(SystemClock):
 
 
 # ---- served ------------------------------------------------------------------------------------------------------
-
-Application = Callable[[Any, Any, Any], Awaitable[None]]
-
-
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def _loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asyncio, "new_event_loop", request.param)
-
-
-@pytest.fixture(params=["httptools", "h11"])
-def protocol(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The protocol of an installation with and without httptools."""
-    if request.param == "h11":
-        monkeypatch.setitem(sys.modules, "httptools", None)
-    name = "modelyard.cli.uvicorn_server"
-    monkeypatch.setattr(cli, "uvicorn_server", None)  # so that the package gets back its own
-    for module in ("uvicorn.protocols.http.auto", name):
-        monkeypatch.delitem(sys.modules, module, raising=False)
-    found = import_module(name).OPTIONS["http"]
-    assert request.param in found.__base__.__module__
-    return found
-
-
-@contextmanager
-def connected(url: str) -> Iterator[tuple[socket.socket, Any]]:
-    """A client's socket, and a file of what it receives."""
-    address = urlsplit(url)
-    with socket.create_connection((address.hostname, address.port), 60) as client, client.makefile("rb") as received:
-        yield client, received
-
-
-def head_of(received: Any) -> bytes:
-    return b"".join(iter(received.readline, b"\r\n"))
-
-
-def request(method: str = "GET", body: bytes = b"", more: str = "") -> bytes:
-    head = f"{method} /path HTTP/1.1\r\nhost: localhost\r\n{more}"
-    return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
-
-
-async def echo(scope: Any, receive: Any, send: Any) -> None:
-    """Answers the body of a request."""
-    if scope["type"] == "http":
-        body = (await receive())["body"]
-        headers = [(b"content-length", b"%d" % len(body))]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
 
 
 @pytest.mark.usefixtures("_loops")

@@ -1,0 +1,66 @@
+"""The server of `modelyard serve`: uvicorn, for an open port."""
+
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from time import monotonic
+from types import FrameType
+from typing import Any
+
+from modelyard.asgi import Application
+from modelyard.parts.server.bounded_heads import BoundedProtocol, Bounds, raise_descriptors
+from modelyard.parts.server.joined_writes import uvicorn
+
+GRACE_SECONDS = 10
+"""How long streams may continue when the server is stopped: their clients may have stopped reading."""
+
+STARTUP_FAILURE = 3
+"""The exit status if there is an error before the first request, as that of uvicorn."""
+
+OPTIONS: Mapping[str, Any] = {
+    "http": BoundedProtocol,
+    "log_config": None,
+    "access_log": False,  # each request has a line of our own
+    "server_header": False,
+    "proxy_headers": False,  # `behind_proxy` reads them
+    "timeout_graceful_shutdown": GRACE_SECONDS,
+}
+
+
+class GracefulServer(uvicorn.Server):
+    """A server that goes on for some seconds after SIGTERM, in which `leave` has told others to ask no more."""
+
+    def __init__(self, config: uvicorn.Config, grace: float, leave: Callable[[], object]) -> None:
+        super().__init__(config)
+        self._grace, self._leave = grace, leave
+        self._until: float | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if sig == signal.SIGTERM and self._grace and self._until is None:
+            self._until = monotonic() + self._grace
+            self._leave()
+        else:
+            super().handle_exit(sig, frame)
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._until is not None and monotonic() >= self._until:
+            super().handle_exit(signal.SIGTERM, None)
+        return await super().on_tick(counter)
+
+
+def run(
+    app: Application,
+    host: str,
+    port: int,
+    grace: float = 0,
+    leave: Callable[[], object] = int,
+    head_seconds: float = Bounds().head_seconds,
+) -> None:
+    bounds = Bounds(head_seconds=head_seconds, connections=raise_descriptors())
+    protocol = type("Protocol", (BoundedProtocol,), {"bounds": bounds})
+    config = uvicorn.Config(app, host=host, port=port, **{**OPTIONS, "http": protocol})
+    server = GracefulServer(config, grace, leave)
+    with suppress(KeyboardInterrupt):
+        server.run()
+    if not server.started:
+        raise SystemExit(STARTUP_FAILURE)

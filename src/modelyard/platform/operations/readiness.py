@@ -1,0 +1,79 @@
+"""Whether requests can be served, told at once: from the last look at the store and at the artifacts. Each look has a
+thread of its own, as what does not answer may keep it for long."""
+
+from collections.abc import Callable
+from threading import Lock, Thread
+
+import attrs
+
+from modelyard.errors import ModelyardError
+from modelyard.lazy import log
+from modelyard.platform.runtime import Runtime
+from modelyard.protocols import Clock
+
+FRESH = 1.0
+"""Seconds after which the store is looked at again when somebody asks; the artifacts after ten times as many."""
+
+PATIENCE = 0.5
+"""Seconds that an answer waits for a look."""
+
+VALID = 5.0
+"""Seconds for which the last look counts while another one takes long."""
+
+
+@attrs.frozen
+class Readiness:
+    """Whether requests can be served, for which the store alone counts, and whether the artifacts can be reached."""
+
+    ready: bool
+    artifacts: bool
+
+
+@attrs.define(eq=False)
+class Look:
+    """The last look at one thing, and the thread that makes the next one."""
+
+    name: str
+    fresh: float
+    good: bool = False
+    at: float = float("-inf")
+    thread: Thread | None = None
+    lock: Lock = attrs.field(factory=Lock)
+
+    def found(self, check: Callable[[], object], clock: Clock) -> bool:
+        """Return whether the last look found nothing wrong, after a look if that is too old."""
+        with self.lock:
+            if self.thread is None and clock.monotonic() - self.at >= self.fresh:
+                self.thread = Thread(target=self._look, args=(check, clock), name="modelyard-look", daemon=True)
+                self.thread.start()
+            looking = self.thread
+        if looking is not None:
+            looking.join(PATIENCE)
+        return self.good and clock.monotonic() - self.at < self.fresh + VALID
+
+    def _look(self, check: Callable[[], object], clock: Clock) -> None:
+        try:
+            check()
+            good = True
+        except Exception as fault:  # noqa: BLE001 - any fault here means that it is away
+            words = str(fault) if isinstance(fault, ModelyardError) else f"{type(fault).__name__}; see the log"
+            log.warning("the %s cannot be used: %s", self.name, words)
+            good = False
+        self.good, self.at, self.thread = good, clock.monotonic(), None
+
+
+@attrs.define(eq=False)
+class Looks:
+    store: Look = attrs.field(factory=lambda: Look("store", FRESH))
+    artifacts: Look = attrs.field(factory=lambda: Look("artifacts", 10 * FRESH))
+    leaving: bool = False
+
+
+def readiness(runtime: Runtime) -> Readiness:
+    looks, artifacts = runtime.cache.slot(Looks), artifacts_reached(runtime)
+    store = looks.store.found(runtime.store.check, runtime.clock)
+    return Readiness(store and not looks.leaving, artifacts)
+
+
+def artifacts_reached(runtime: Runtime) -> bool:
+    return runtime.cache.slot(Looks).artifacts.found(runtime.artifacts.check, runtime.clock)

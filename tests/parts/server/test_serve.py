@@ -1,0 +1,158 @@
+"""`modelyard serve`, as a person uses it."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from click.testing import CliRunner, Result
+
+from free_ports import free_ports
+from modelyard.cli import main
+from modelyard.domain.identity import anonymous
+from modelyard.executors.isolating import IsolatingExecutor
+from modelyard.executors.subprocess import SubprocessExecutor
+from modelyard.http.interface import Interface
+from modelyard.http.interfaces import STANDARD
+from modelyard.parts.server import commands, uvicorn_server
+from modelyard.parts.server.uvicorn_server import GRACE_SECONDS, GracefulServer
+from modelyard.worker import platform_of
+from polling import until
+
+
+def not_run(server: uvicorn.Server) -> None:
+    server.started = True
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "yard.db"
+
+
+def call(*words: object, status: int = 0) -> Result:
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    assert result.exit_code == status, (result.output, result.exception)
+    return result
+
+
+def test_it_gets_either_a_store_or_a_factory() -> None:
+    assert "give either --store or --factory" in call("serve", "--store", "a", "--factory", "a:b", status=2).output
+
+
+def test_callers_without_a_key_are_served_on_a_loopback_host_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[object] = []
+    monkeypatch.setattr(uvicorn.Server, "run", not_run)
+    monkeypatch.setattr(commands, "asgi_app", lambda *_, anonymous, **__: served.append(anonymous))
+    words = ("serve", "--store", tmp_path / "yard.db", "--anonymous", "acme")
+    for host in ("127.0.0.1", "::1", "localhost"):
+        call(*words, "--host", host)
+    assert served == [anonymous("acme")] * 3
+    for host in ("0.0.0.0", "::", "yard.example"):
+        assert "only this machine reaches" in call(*words, "--host", host, status=2).output
+    assert len(served) == 3
+
+
+def test_the_interfaces_that_are_served_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[set[str]] = []
+    monkeypatch.setattr(uvicorn.Server, "run", not_run)
+    monkeypatch.setattr(commands, "asgi_app", lambda _, interfaces, *__, **___: served.append({*map(str, interfaces)}))
+    for words in ((), ("--interfaces", "inference, base"), ("--interfaces", "base", "--uploads")):
+        call("serve", "--store", tmp_path / "yard.db", *words)
+    assert served == [{*map(str, STANDARD)}, {"inference", "base"}, {"base", "uploads"}]
+    refused = call("serve", "--store", tmp_path / "yard.db", "--interfaces", "base,talk", status=2).output
+    assert "there is no interface 'talk'" in refused
+    assert all(interface.name in refused for interface in Interface)
+
+
+def test_a_served_platform_runs_jobs_in_threads_or_in_processes_or_not_at_all(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requested: list[tuple[bool, object]] = []
+    monkeypatch.setattr(uvicorn.Server, "run", not_run)
+    monkeypatch.setattr(
+        commands,
+        "asgi_app",
+        lambda _, __, worker, executor, **___: requested.append((worker, executor)),
+    )
+    for words in ((), ("--worker",), ("--isolate",), ("--worker", "--isolate")):
+        call("serve", "--store", store, *words)
+    assert [worker for worker, _ in requested[:2]] == [False, True]
+    assert all(isinstance(executor, IsolatingExecutor) for _, executor in requested[:2])
+    for worker, executor in requested[2:]:
+        assert worker
+        assert isinstance(executor, SubprocessExecutor)
+        assert executor._arguments == (str(store),)
+        assert (executor._preload, executor._fork) == ((), False)
+
+
+def test_a_served_platform_ends_though_a_client_has_stopped_reading(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requested: list[uvicorn.Config] = []
+    monkeypatch.setattr(uvicorn.Server, "run", lambda server: (not_run(server), requested.append(server.config)))
+    call("serve", "--store", store)
+    assert requested[0].timeout_graceful_shutdown == GRACE_SECONDS
+
+
+def test_isolated_jobs_have_the_same_artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    requested: list[SubprocessExecutor] = []
+    monkeypatch.setattr(uvicorn.Server, "run", not_run)
+    monkeypatch.setattr(commands, "asgi_app", lambda *_, executor, **__: requested.append(executor))
+    store, kept = tmp_path / "yard.db", tmp_path / "elsewhere"
+    call("serve", "--store", store, "--artifacts", kept, "--isolate")
+    (executor,) = requested
+    assert executor._arguments == (str(store), str(kept))
+    kept.rmdir()
+    with platform_of(executor._factory, executor._arguments):
+        assert kept.is_dir()
+
+
+@pytest.mark.servers
+def test_after_sigterm_requests_are_taken_for_the_grace_and_nobody_is_sent_more(store: Path) -> None:
+    (free_port,) = free_ports(1)
+    words = ["serve", "--store", str(store), "--port", str(free_port), "--grace", "600", "--anonymous", "acme"]
+    running = subprocess.Popen([sys.executable, "-m", "modelyard.cli", *words], stderr=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{free_port}"
+
+    def status(path: str = "/readyz") -> int | None:
+        try:
+            return httpx.get(url + path, timeout=60).status_code
+        except httpx.ConnectError:
+            return None
+
+    try:
+        until(lambda: status() == 200)
+        running.send_signal(signal.SIGTERM)
+        until(lambda: status() == 503)
+        assert status("/livez") == 200
+        body = {"model": "echo", "messages": [{"role": "user", "content": "hi"}]}
+        answer = httpx.post(f"{url}/inference/v1/chat/completions", json=body, timeout=60).json()
+        assert answer["choices"][0]["message"]["content"] == "hi"
+    finally:
+        running.send_signal(signal.SIGTERM)
+        running.wait(60)
+    assert status() is None
+
+
+def test_the_grace_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, left = [100.0], []
+    monkeypatch.setattr(uvicorn_server, "monotonic", lambda: now[0])
+    server = GracefulServer(uvicorn.Config("none"), 5, lambda: left.append(1))
+    server.handle_exit(signal.SIGTERM, None)
+    assert left == [1]
+    for seconds, ends in ((104.9, False), (105.0, True)):
+        now[0] = seconds
+        assert asyncio.run(server.on_tick(1)) is ends
+
+
+@pytest.mark.parametrize(("grace", "sent"), [(0, signal.SIGTERM), (600, signal.SIGINT)])
+def test_without_a_grace_and_at_an_interrupt_it_ends_at_once(grace: float, sent: int) -> None:
+    server = GracefulServer(uvicorn.Config("none"), grace, lambda: None)
+    server.handle_exit(sent, None)
+    assert asyncio.run(server.on_tick(1))
