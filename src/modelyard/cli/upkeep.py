@@ -95,7 +95,7 @@ def keep(store: StoreName, what: str, days: float, export: Path | None, as_json:
 def doctor(store: StoreName, as_json: bool) -> None:
     """Try every part of the platform; exit status 1 if one fails, or if jobs wait and no worker is alive."""
     with opened(store) as platform:
-        check = platform.health.system_check()
+        check = platform.health.system_check(deep=True)
     if as_json:
         show_fields([*attrs.asdict(check).items(), ("success", check.success)], True)
     else:

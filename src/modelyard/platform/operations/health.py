@@ -1,6 +1,6 @@
 """Health: a quick check, and a check of every part (specification 4.3)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
 from typing import TypeVar
@@ -13,7 +13,7 @@ from modelyard.errors import ModelyardError, NoWorker
 from modelyard.lazy import log
 from modelyard.platform.jobs.announced import live_workers
 from modelyard.platform.runtime import Runtime
-from modelyard.protocols import Snapshot
+from modelyard.protocols import Snapshot, VerifiableStore
 from modelyard.version import __version__
 
 T = TypeVar("T")
@@ -80,10 +80,13 @@ class Health:
         self._runtime.artifacts.check()
         self._runtime.require_room()
 
-    def system_check(self) -> SystemCheck:
-        """Check every part. A failure is reported, not raised; the worker's check fails if none is alive."""
+    def system_check(self, deep: bool = False) -> SystemCheck:
+        """Check every part. A failure is reported, not raised; the worker's check fails if none is alive.
+
+        A `deep` check reads all of the store, where it is a file, for damage.
+        """
         api, _ = self._tried(self.check)
-        store, facts = self._tried(self._runtime.store.check)
+        store, facts = self._tried(partial(self._check_store, deep))
         artifacts, _ = self._tried(self.check_artifacts)
         worker, workers = self._tried(self._count_workers)
         queue, oldest = self._tried(lambda: self._runtime.store.read(_oldest_queued))
@@ -102,6 +105,11 @@ class Health:
             oldest_queued_s=self._age(oldest),
             workers=workers or 0,
         )
+
+    def _check_store(self, deep: bool) -> Mapping[str, object]:
+        if deep and isinstance(self._runtime.store, VerifiableStore):
+            self._runtime.store.verify()
+        return self._runtime.store.check()
 
     def _tried(self, part: Callable[[], T]) -> tuple[CheckResult, T | None]:
         clock = self._runtime.clock

@@ -30,6 +30,7 @@ from modelyard.stores.sqlite.schema import (
     refuse_unfit,
     set_version,
     up_to_date,
+    verify,
 )
 from modelyard.stores.sqlite.tx import SqliteTx
 from modelyard.stores.sqlite.writer import Writer
@@ -50,8 +51,8 @@ class SqliteStore:
     `durability` is what an acknowledged record survives: "power" (the default) or only the death of the "process".
     `patience` is how many seconds a call waits for another process before it raises `StoreBusy`. `clock` is where
     `Snapshot.time` comes from. Opening creates a
-    missing file, migrates an older one, and raises `StoreCorrupt` or `StoreTooNew` for a foreign, damaged or newer one,
-    which it leaves unchanged. `changes` are those of the tables of `records` since the first version; `migrations` are
+    missing file, migrates an older one, and raises `StoreCorrupt` or `StoreTooNew` for a foreign, truncated or newer one,
+    which it leaves unchanged. A page that is damaged is found when it is read, and by `verify`. `changes` are those of the tables of `records` since the first version; `migrations` are
     changes of files that this store alone has.
 
         with contextlib.closing(SqliteStore("yard.db", RECORDS)) as store:
@@ -175,6 +176,12 @@ class SqliteStore:
         self._refuse_misuse()
         with naming(self.path), closing(connect(self.path, "ro", self._patience)) as connection:
             return other_tables(connection, self._plans.values())
+
+    def verify(self) -> None:
+        """Read the whole file. Raises `StoreCorrupt` if a page is damaged, or an index has not what its table has."""
+        self._refuse_misuse()
+        with naming(self.path), closing(connect(self.path, "ro", self._patience)) as connection:
+            verify(connection)
 
     def backup(self, path: str) -> None:
         """Copy the file in its current state. Raises `FileExistsError` or `StoreError`."""
