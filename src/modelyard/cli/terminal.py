@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from modelyard.cli.lazy_group import parts_of
-from modelyard.compose import is_address, open_platform
+from modelyard.compose import is_address, open_platform, store_address
 from modelyard.errors import InvalidInput
 from modelyard.platform.platform import Platform
 from modelyard.report.table import printable, text_table
@@ -80,22 +80,36 @@ entity_option = click.option("--entity", help="Only those of this entity.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 
 
-def require_file(store: Path) -> None:
-    if store.exists():
-        return
-    if store == DEFAULT_STORE:
+def require_store(store: StoreName) -> None:
+    """Raise `click.ClickException` unless this is a store already: opening it would make one, which has nothing."""
+    if not isinstance(store, Path):
+        address = store_address(store, parts_of(click.get_current_context()))
+        if address is not None and not address.exists(store):
+            raise click.ClickException(
+                f"{printable_store(store)} has no store yet; `modelyard keys create` or `modelyard serve` makes one"
+            )
+    elif store == DEFAULT_STORE and not store.exists():
         raise click.ClickException(
             "there is no ./yard.db here: name a store with --store, or make one: modelyard serve"
         )
-    raise click.ClickException(f"there is no store at {store}; `modelyard serve --store {store}` makes one")
+    else:
+        require_file(store)
+
+
+def require_file(store: Path) -> None:
+    if not store.parent.is_dir():
+        raise click.ClickException(f"there is no folder {store.parent}, so there is no store at {store}")
+    if not store.exists() or not store.stat().st_size:
+        why = ": the file is empty" if store.exists() else ""
+        raise click.ClickException(f"there is no store at {store}{why}; `modelyard serve --store FILE` makes one")
 
 
 @contextmanager
 def opened(store: StoreName, must_exist: bool = True) -> Iterator[Platform]:
     """Open the platform in `store`, or that of `--factory`, for a `with` block."""
     factory = named_factory()
-    if factory is None and must_exist and isinstance(store, Path):
-        require_file(store)
+    if factory is None and must_exist:
+        require_store(store)
     with _made(factory) if factory else _opened_with_parts(store) as platform:
         yield platform
 
@@ -107,7 +121,7 @@ def _opened_with_parts(store: StoreName) -> Platform:
 def opened_or_empty(store: StoreName) -> AbstractContextManager[Platform]:
     if store == DEFAULT_STORE and named_factory() is None and not DEFAULT_STORE.exists():
         return open_platform(parts=parts_of(click.get_current_context()))
-    return opened(store, must_exist=False)
+    return opened(store)
 
 
 def _made(factory: str) -> Platform:

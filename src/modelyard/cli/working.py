@@ -89,7 +89,7 @@ def work(
         cluster.check()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ExitStack() as stack:
-        platform = stack.enter_context(opened(store))
+        platform = stack.enter_context(opened(store, must_exist=isinstance(store, Path)))
         try_artifacts(platform)
         log_to_terminal(log)
         platform.prepare()

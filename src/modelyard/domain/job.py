@@ -8,7 +8,7 @@ from typing import Any, Final
 import attrs
 
 from modelyard.domain.frozen_fast import copies, quick_init
-from modelyard.domain.record import EMPTY, KEY, Index, Record, frozen_mapping, sequence_field
+from modelyard.domain.record import EMPTY, KEY, Index, Record, digests_of, frozen_mapping, sequence_field
 from modelyard.errors import Conflict
 
 
@@ -255,10 +255,11 @@ HELD_OUT = "validation"
 """The member of a training job's spec that names the file of its held-out rows, which belongs to the job."""
 
 
-def files_of(job: Job) -> list[str]:
-    """Return the artifacts that belong to a job alone: its own data and its saved state, useless after its end."""
-    data = [one["artifact"] for one in (job.spec, job.spec.get(HELD_OUT, EMPTY)) if "artifact" in one]
-    return [*data, *(file["artifact"] for file in job.resume.values())]
+def files_of(job: Job) -> Mapping[str, str | None]:
+    """Return the artifacts that belong to a job alone, with their digests: its own data and its saved state, useless
+    after its end."""
+    data = [one for one in (job.spec, job.spec.get(HELD_OUT, EMPTY)) if "artifact" in one]
+    return digests_of([*data, *job.resume.values()])
 
 
 RECORDS = (

@@ -39,6 +39,11 @@ def truncate_for_storage(text: str) -> str:
     return text[:_LONGEST_TEXT].replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
 
 
+def digests_of(files: Iterable[Mapping[str, Any]]) -> dict[str, str | None]:
+    """Return the digests of artifacts, each `{"artifact", "digest"}`, by their names."""
+    return {file["artifact"]: file.get("digest") for file in files}
+
+
 def sequence_field() -> int:
     """Declare the field that holds a record's number in the order of appearance; see `Record`.
 
@@ -87,8 +92,9 @@ class Record:
     `gathered` records are added one by one, often, and hardly ever replaced or removed: a store may keep the newest
     apart, and put many into its indexes at once. Their key is the first fields of the class.
 
-    `artifacts` returns the names of the artifacts that belong to a record alone. They are removed with the record, and
-    an artifact that no record names is an orphan. Such a class needs an index over all of its records.
+    `artifacts` returns the names of the artifacts that belong to a record alone, or a mapping of them to their SHA-256
+    digests in hex. They are removed with the record, and an artifact that no record names is an orphan. Such a class
+    needs an index over all of its records.
 
     `erased_with` maps classes to a lookup of this one by the id of theirs: an index, or `KEY` for a key that is that
     id. The record is removed together with that owner.

@@ -290,6 +290,6 @@ RECORDS = (
             "by_digest": Index(("entity", "project", "name", "digest"), ("version",)),
             "by_entity": Index(("entity",), ("created_at",)),
         },
-        artifacts=lambda dataset: (dataset.artifact,),
+        artifacts=lambda dataset: {dataset.artifact: dataset.digest},
     ),
 )

@@ -1,7 +1,7 @@
 """The platform: its resources as one principal sees them, and its lifetime."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from modelyard import process_identity
@@ -9,7 +9,7 @@ from modelyard.domain import worker
 from modelyard.domain.identity import Principal, check_name, require_host
 from modelyard.errors import InvalidInput
 from modelyard.part import Notes, Site
-from modelyard.platform.artifacts import Spool, artifacts_folder
+from modelyard.platform.artifacts import Spool
 from modelyard.platform.catalogue.service import Catalogue
 from modelyard.platform.chat.booked_request import Tracing
 from modelyard.platform.chat.service import Chat
@@ -21,7 +21,7 @@ from modelyard.platform.keys import sessions as browser
 from modelyard.platform.meters import Meters
 from modelyard.platform.models import service as model
 from modelyard.platform.opened_with import Lifetime, OpenedWith
-from modelyard.platform.operations import erasure, event_retention, ledger_retention, run_retention
+from modelyard.platform.operations import erasure, event_retention, files, ledger_retention, run_retention
 from modelyard.platform.operations import health as health_service
 from modelyard.platform.operations import orphans as sweep_service
 from modelyard.platform.runtime import Runtime
@@ -192,18 +192,14 @@ class Platform(OpenedWith, StandardResources):
         executor = executor or self._life.executor(concurrency)
         return worker_service.Worker(self._runtime, executor, concurrency, capacity)
 
-    def backup(self, path: str | os.PathLike[str]) -> None:
+    def backup(self, path: str | os.PathLike[str]) -> "Sequence[files.FileFault]":
         """Write a consistent copy, the store to `path` and artifacts next to it, while others continue to work.
 
-        Artifacts never change, so they are copied before the store, and those that were added meanwhile after it.
-        Raises `FileExistsError` if `path` exists, `StorageFull`, `StoreError`.
+        Returns the records that have lost their files in the store itself; each other one has its files in the copy.
+        Raises `FileExistsError` if `path` exists, `InvalidInput`, `StorageFull`, `StoreError`.
         """
         self._require_host()
-        if os.path.lexists(path):
-            raise FileExistsError(f"{os.fspath(path)} exists; a backup never replaces a file")
-        self._runtime.artifacts.backup(artifacts_folder(path))
-        self._runtime.store.backup(os.fspath(path))
-        self._runtime.artifacts.backup(artifacts_folder(path))
+        return files.back_up(self._runtime, os.fspath(path))
 
     def delete_entity(self, entity: str) -> int:
         """Delete all data of one entity for ever, its keys, models, jobs, runs and ledger with them.

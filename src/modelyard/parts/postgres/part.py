@@ -28,6 +28,12 @@ def _migrate(address: str, records: "Sequence[Record]", changes: "Sequence[Schem
     return migrate(address, records, changes=changes)
 
 
-_DATABASE = StoreAddress("postgresql://host/database", _open, _migrate)
+def _exists(address: str) -> bool:
+    from modelyard.parts.postgres.store import has_store
+
+    return has_store(address)
+
+
+_DATABASE = StoreAddress("postgresql://host/database", _open, _migrate, _exists)
 
 PART = Part("postgres", stores={"postgresql": _DATABASE, "postgres": _DATABASE})

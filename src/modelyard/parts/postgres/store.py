@@ -26,7 +26,7 @@ from modelyard.parts.postgres.errors import to_store_error
 from modelyard.parts.postgres.notices import Notices
 from modelyard.parts.postgres.pages import Row
 from modelyard.parts.postgres.rows import plans_of
-from modelyard.parts.postgres.schema import COMMITS, migrate_schema, open_schema, other_tables
+from modelyard.parts.postgres.schema import COMMITS, MIGRATIONS, has_table, migrate_schema, open_schema, other_tables
 from modelyard.parts.postgres.tx import PostgresTx
 from modelyard.parts.postgres.writer import GroupWriter
 
@@ -35,6 +35,7 @@ R = TypeVar("R")
 
 _MOST_READERS = 8
 _MIGRATION_PATIENCE = 60.0
+_LOOKING_PATIENCE = 10.0
 _KEPT_DAYS = 7
 """Days after which the number of a writer's commits is forgotten, if it has not written since."""
 
@@ -205,6 +206,12 @@ def migrate(
     """
     with Connector(address, patience=_MIGRATION_PATIENCE).connect() as connection, _faults_of_the_server():
         return migrate_schema(connection, schema, plans_of(records, schema), changes)
+
+
+def has_store(address: str, schema: str = "modelyard") -> bool:
+    """Return whether a database has the tables of a store. Raises `StoreBusy`, `StoreError`."""
+    with Connector(address, patience=_LOOKING_PATIENCE).connect() as connection, _faults_of_the_server():
+        return has_table(connection, schema, MIGRATIONS)
 
 
 @contextmanager

@@ -45,6 +45,6 @@ RECORDS = (
         ("id",),
         unique={"file": ("file_secret",), "manifest": ("manifest_secret",)},
         indexes={"by_entity": Index(("entity",), ("created_at",)), "by_age": Index((), ("created_at",))},
-        artifacts=lambda upload: () if upload.artifact is None else (upload.artifact,),
+        artifacts=lambda upload: {} if upload.artifact is None else {upload.artifact: upload.digest},
     ),
 )

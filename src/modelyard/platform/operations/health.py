@@ -7,11 +7,12 @@ from typing import TypeVar
 
 import attrs
 
-from modelyard.domain.identity import Principal
+from modelyard.domain.identity import Principal, require_host
 from modelyard.domain.job import Job, QueueState
 from modelyard.errors import ModelyardError, NoWorker
 from modelyard.lazy import log
 from modelyard.platform.jobs.announced import live_workers
+from modelyard.platform.operations import files
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, VerifiableStore
 from modelyard.version import __version__
@@ -105,6 +106,11 @@ class Health:
             oldest_queued_s=self._age(oldest),
             workers=workers or 0,
         )
+
+    def check_files(self) -> "list[files.FileFault]":
+        """Read every file that a record names; return the records that have lost theirs, or have others."""
+        require_host(self._principal)
+        return files.file_faults(self._runtime)
 
     def _check_store(self, deep: bool) -> Mapping[str, object]:
         if deep and isinstance(self._runtime.store, VerifiableStore):

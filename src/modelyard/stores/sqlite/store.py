@@ -51,9 +51,9 @@ class SqliteStore:
     `durability` is what an acknowledged record survives: "power" (the default) or only the death of the "process".
     `patience` is how many seconds a call waits for another process before it raises `StoreBusy`. `clock` is where
     `Snapshot.time` comes from. Opening creates a
-    missing file, migrates an older one, and raises `StoreCorrupt` or `StoreTooNew` for a foreign, truncated or newer one,
-    which it leaves unchanged. A page that is damaged is found when it is read, and by `verify`. `changes` are those of the tables of `records` since the first version; `migrations` are
-    changes of files that this store alone has.
+    missing file, migrates an older one, and raises `StoreCorrupt` or `StoreTooNew` for a foreign, truncated or newer
+    one, which it leaves unchanged. A damaged page is found when it is read, and by `verify`. `changes` are those of the
+    tables of `records` since the first version; `migrations` are changes of files that this store alone has.
 
         with contextlib.closing(SqliteStore("yard.db", RECORDS)) as store:
             store.transact(lambda tx: tx.add(model))
