@@ -45,7 +45,8 @@ class BackupType(click.Path):
 def backup(store: StoreName, file: Path) -> None:
     """Write a consistent copy while others work on.
 
-    The records are in FILE, the artifacts in FILE-artifacts, and the digests of both in FILE.sha256, which `sha256sum --check` and `modelyard restore` compare.
+    The records are in FILE, the artifacts in FILE-artifacts, and the digests of both in FILE.sha256, which
+    `sha256sum --check` and `modelyard restore` compare.
     """
     _require_free(file, sums_file(file))
     with opened(store) as platform:
@@ -70,7 +71,8 @@ def backup(store: StoreName, file: Path) -> None:
 def restore(file: Path, target: StoreName | None, artifacts: str | None, check: bool) -> None:
     """Copy a backup back, and check it.
 
-    TARGET is a file that must not exist, or an empty database. Everything is compared before and after. The backup stays as it is.
+    TARGET is a file that must not exist, or an empty database. Everything is compared before and after. The backup
+    stays as it is.
     """
     if check == (target is not None) or (check and artifacts):
         raise click.UsageError("name a TARGET, or give --check alone")
