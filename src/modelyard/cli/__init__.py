@@ -43,7 +43,6 @@ SECTIONS = {
     },
     "Store": {
         "doctor": ("modelyard.cli.upkeep:doctor", "Try every part of the platform."),
-        "keep": ("modelyard.cli.upkeep:keep", "Remove what is older than so many days."),
         "sweep": ("modelyard.cli.upkeep:sweep", "Remove files that no record names."),
         "migrate": ("modelyard.cli.stores:migrate", "Bring the tables of an older version to this one."),
         "copy": ("modelyard.cli.stores:copy", "Copy every record from one store to another."),

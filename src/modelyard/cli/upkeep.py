@@ -1,6 +1,4 @@
-"""Commands that keep a store in order: keep, sweep, doctor."""
-
-from pathlib import Path
+"""Commands that keep a store in order: sweep, doctor."""
 
 import attrs
 import click
@@ -19,26 +17,6 @@ def sweep(store: StoreName, grace: float, as_json: bool) -> None:
     with opened(store) as platform:
         found = platform.sweep(grace)
     show_fields(attrs.asdict(found, recurse=False).items(), as_json)
-
-
-@click.command()
-@store_option
-@click.argument("what", type=click.Choice(["events", "ledger", "runs"]))
-@click.argument("days", type=click.FloatRange(0, min_open=True))
-@click.option("--export", type=click.Path(path_type=Path, dir_okay=False), help="The file that they are appended to.")
-@json_option
-def keep(store: StoreName, what: str, days: float, export: Path | None, as_json: bool) -> None:
-    """Remove what is older than DAYS: events of jobs that ended before, rows of the ledger, or runs with their parts.
-
-    Jobs and their results stay when their events go, and totals and budgets when rows of the ledger go.
-    """
-    with opened(store) as platform:
-        if what == "ledger":
-            removed = {"rows": platform.keep_ledger(days, export)}
-        else:
-            keeping = platform.keep_events if what == "events" else platform.keep_runs
-            removed = attrs.asdict(keeping(days, export))
-    show_fields(removed.items(), as_json)
 
 
 @click.command()

@@ -8,7 +8,7 @@ from typing import Any, Final
 import attrs
 
 from modelyard.domain.frozen_fast import copies, quick_init
-from modelyard.domain.record import EMPTY, KEY, Index, Record, digests_of, frozen_mapping, sequence_field
+from modelyard.domain.record import EMPTY, KEPT, KEY, Index, Record, digests_of, frozen_mapping, sequence_field
 from modelyard.errors import Conflict
 
 
@@ -284,6 +284,7 @@ RECORDS = (
         sequence="seq",
         domain=(JOB, "id"),
         artifacts=files_of,
+        texts=KEPT,
     ),
     Record(
         JobProgress,
@@ -302,6 +303,7 @@ RECORDS = (
         domain=(JOB, "job_id"),
         months="job_id",
         erased_with={Job: "by_job"},
+        texts=KEPT,
     ),
     Record(
         SupersededEvent,
@@ -309,6 +311,7 @@ RECORDS = (
         ("event_id", "epoch"),
         indexes={"by_event": Index(("event_id",), ("epoch",))},
         erased_with={JobEvent: "by_event"},
+        texts=KEPT,
     ),
 )
 

@@ -223,6 +223,7 @@ RECORDS = (
         },
         sequence="seq",
         artifacts=lambda log: (log.artifact,),
+        texts="created_at",
     ),
     Record(Retention, "retentions", ("model_id",)),
 )

@@ -16,6 +16,9 @@ KEY = "key"
 FOR_EVER = datetime(9999, 1, 1, tzinfo=UTC)
 """When something expires that does not."""
 
+KEPT = "kept"
+"""How a record's texts age that stay until they are deleted; see `Record`."""
+
 EMPTY: Mapping[Any, Any] = MappingProxyType({})
 """An empty mapping, for defaults."""
 
@@ -99,6 +102,10 @@ class Record:
     `erased_with` maps classes to a lookup of this one by the id of theirs: an index, or `KEY` for a key that is that
     id. The record is removed together with that owner.
 
+    `texts` says that the records hold what people wrote or models answered. It names the field by whose time they age:
+    older ones may be removed (`platform.keep_texts`), each with its artifacts and what is erased with it. `KEPT` are
+    texts that stay until they, or their owner, are deleted by a rule of their own.
+
     A declaration equals only itself, so that values computed from it can be cached by it.
     """
 
@@ -116,6 +123,7 @@ class Record:
     gathered: bool = False
     artifacts: Callable[[Any], Iterable[str]] | None = None
     erased_with: Mapping[type, str] = EMPTY
+    texts: str | None = None
 
     def __attrs_post_init__(self) -> None:
         self._check_names()
@@ -174,6 +182,8 @@ class Record:
         if self.artifacts and self.total_index is None:
             raise TypeError(f"{self.cls.__name__} names artifacts, so it needs an index over all records")
         lacking = {*self.erased_with.values()} - {*self.indexes, KEY}
+        if self.texts not in (None, KEPT, *(field.name for field in attrs.fields(self.cls))):
+            raise TypeError(f"{self.cls.__name__} has no field {self.texts!r} by which its texts age")
         if lacking:
             raise TypeError(f"{self.cls.__name__} is erased by {sorted(lacking)}, which is no index of it")
 

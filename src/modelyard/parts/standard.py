@@ -37,6 +37,7 @@ STANDARD: Sequence[Part] = (
     _standard("torch", "engine"),
     _standard("upstream"),
     _standard("scripted"),
+    _standard("retention"),
     _standard("backups"),
     _standard("postgres"),
     _standard("objects"),

@@ -21,7 +21,7 @@ from modelyard.platform.keys import sessions as browser
 from modelyard.platform.meters import Meters
 from modelyard.platform.models import service as model
 from modelyard.platform.opened_with import Lifetime, OpenedWith
-from modelyard.platform.operations import erasure, event_retention, files, ledger_retention, run_retention
+from modelyard.platform.operations import erasure, files
 from modelyard.platform.operations import health as health_service
 from modelyard.platform.operations import orphans as sweep_service
 from modelyard.platform.runtime import Runtime
@@ -201,37 +201,14 @@ class Platform(OpenedWith, StandardResources):
         self._require_host()
         return files.back_up(self._runtime, os.fspath(path))
 
-    def delete_entity(self, entity: str) -> int:
+    def delete_entity(self, entity: str, *, keep_ledger: bool = False) -> int:
         """Delete all data of one entity for ever, its keys, models, jobs, runs and ledger with them.
 
-        Returns how many records were deleted. Running jobs are cancelled first. Safe to call again after a crash.
+        `keep_ledger` keeps the rows of its ledger and their totals, which have no texts, for its invoices. Returns how
+        many records were deleted. Running jobs are cancelled first. Safe to call again after a crash.
         """
         self._require_host()
-        return erasure.erase_entity(self._runtime, check_name(entity, "entity"))
-
-    def keep_events(self, days: float, export: str | os.PathLike[str] | None = None) -> "event_retention.RemovedEvents":
-        """Remove the events of jobs that ended more than so many days ago. The jobs and their results stay.
-
-        They are first appended to the file `export`, one JSON object a line, if that is given. Raises `InvalidInput`.
-        """
-        self._require_host()
-        return event_retention.keep_events(self._runtime, days, export)
-
-    def keep_ledger(self, days: float, export: str | os.PathLike[str] | None = None) -> int:
-        """Remove the rows of the ledger that were booked more than so many days ago. Totals and budgets stay.
-
-        They are first appended to the file `export`, as events are. Returns how many. Raises `InvalidInput`.
-        """
-        self._require_host()
-        return ledger_retention.keep_ledger(self._runtime, days, export)
-
-    def keep_runs(self, days: float, export: str | os.PathLike[str] | None = None) -> "run_retention.RemovedRuns":
-        """Delete the evaluation runs that ended more than so many days ago, with their predictions and scores.
-
-        They are first appended to the file `export`, as events are. Raises `InvalidInput`.
-        """
-        self._require_host()
-        return run_retention.keep_runs(self._runtime, self.evaluations.runs, days, export)
+        return erasure.erase_entity(self._runtime, check_name(entity, "entity"), keep_ledger)
 
     def sweep(self, grace: float = 15 * 60.0) -> "sweep_service.OrphanReport":
         """Remove artifacts that no record names, which a crash may leave, and find the records whose artifacts are

@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.domain.record import EMPTY, FOR_EVER, Index, Record, digests_of, frozen_mapping, sequence_field
+from modelyard.domain.record import EMPTY, FOR_EVER, KEPT, Index, Record, digests_of, frozen_mapping, sequence_field
 
 COMMANDS_JOB = "commands"
 """The kind of the jobs of this part."""
@@ -241,6 +241,7 @@ RECORDS = (
             "by_entity": Index(("entity",), ("run_id", "number")),
         },
         artifacts=lambda command: artifacts_in(command.body, command.answer),
+        texts=KEPT,
     ),
     Record(
         RunWeights,
@@ -269,5 +270,6 @@ RECORDS = (
         indexes={"all": Index(()), "by_entity": Index(("entity",))},
         sequence="seq",
         artifacts=lambda sample: artifacts_in(sample.answer),
+        texts=KEPT,
     ),
 )

@@ -41,6 +41,8 @@ T = TypeVar("T")
 _REMEMBERED = 0.9
 """Seconds for which the version of settings is remembered where no notice comes: another process may have died before
 it could post one."""
+_LOG_PATIENCE = 0.5
+"""Seconds for which a sync that empties the log waits for others."""
 _STRICT_TABLES = (3, 37, 0)
 _WAL_RESET_FIXED = (3, 51, 3)
 
@@ -168,8 +170,17 @@ class SqliteStore:
         }
 
     def sync(self) -> None:
-        """Bring to the disk what steps that were not durable have written."""
+        """Bring to the disk what steps that were not durable have written, and take removed texts out of the log."""
         self.transact(self._touch)
+        if self._writer.recent.removed_texts:
+            self._truncate_log()
+
+    def _truncate_log(self) -> None:
+        """Empty the log, unless another process is in the way: the next sync tries again."""
+        self._writer.recent.removed_texts = False
+        with naming(self.path), closing(connect(self.path, "rw", _LOG_PATIENCE)) as connection:
+            if fetch_value(connection, "PRAGMA wal_checkpoint(TRUNCATE)"):
+                self._writer.recent.removed_texts = True
 
     def other_tables(self) -> Sequence[str]:
         """Return the names of tables with records that are not declared, such as those of a part that is not open."""
@@ -247,6 +258,7 @@ def _migrate(
     connection: Any, fair_lock: FairLock, plans: Mapping[type, StatementPlan], changes: Sequence[Change]
 ) -> None:
     connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA secure_delete=ON")  # many builds have it by default: what is removed is overwritten
     connection.execute("PRAGMA fullfsync=ON")  # on macOS; elsewhere it means nothing
     connection.execute("PRAGMA checkpoint_fullfsync=ON")
     if fair_lock.enter(lambda: up_to_date(connection, plans.values(), changes)):

@@ -49,5 +49,6 @@ RECORDS = (
             "by_expiry": Index((), ("expires_at",)),
         },
         artifacts=lambda file: digests_of(file.parts.values()),
+        texts="created_at",
     ),
 )
