@@ -24,6 +24,7 @@ __all__ = [
     "JobFailed",
     "LeaseLost",
     "MissingExtra",
+    "MissingPart",
     "ModelNotFound",
     "ModelyardError",
     "NoAnswerPrepared",
@@ -237,6 +238,13 @@ class MissingExtra(ModelyardError):
         self.extra: str | None = extra
         wanted = package if extra is None else f"'modelyard[{extra}]'"
         super().__init__(f"{package} is not installed; run: pip install {wanted}")
+
+
+class MissingPart(ModelyardError, AttributeError, NotImplementedError):
+    """What a part brings is used, and its folder was deleted. A notebook then shows the value as text."""
+
+    code = "missing_part"
+    status = 501
 
 
 class NoWorker(ModelyardError):

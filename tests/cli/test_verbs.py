@@ -108,9 +108,9 @@ def test_runs_are_listed_shown_compared_reported_and_exported_by_name(here: Path
     assert "exact_match" in call("runs", "compare", "quiz@echo", "quiz@tabular-mini").stdout
     worse = call("runs", "compare", "quiz@echo", "quiz@tabular-mini", "--not-worse", status=1)
     assert "worse" in worse.output
-    call("runs", "compare", "quiz@tabular-mini", "quiz@echo", "--not-worse", "--save", tmp_path / "both.md")
-    call("runs", "report", "quiz", tmp_path / "report.html")
-    assert {file.name for file in tmp_path.iterdir()} == {"both.md", "report.html"}
+    call("runs", "compare", "quiz@tabular-mini", "quiz@echo", "--not-worse", "--save", tmp_path / "both.csv")
+    call("runs", "report", "quiz", tmp_path / "report.jsonl")
+    assert {file.name for file in tmp_path.iterdir()} == {"both.csv", "report.jsonl"}
     assert len(call("runs", "export", "quiz").stdout.splitlines()) == 12
     assert "there is no run nothing" in call("runs", "show", "nothing", status=1).output
 
@@ -119,11 +119,11 @@ def test_a_model_is_evaluated_and_refused_if_it_is_worse(here: Path, tmp_path: P
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(f'{{"prompt": "say {n}", "expected": "say {n}"}}\n' for n in range(12)))
     words = ("--rows", file, "--not-worse-than", "quiz@echo")
-    (good,) = rows("evaluate", "quiz", "echo", *words, "--save", tmp_path / "run.xml")
+    (good,) = rows("evaluate", "quiz", "echo", *words, "--save", tmp_path / "run.csv")
     (again,) = rows("evaluate", "quiz", "echo", *words, "--shards", 2)
     assert {job["subject"] for job in rows("jobs", "list", "--last", 2)} == {again["run"]}
     assert good["score"] == 1
-    assert "<testsuite" in (tmp_path / "run.xml").read_text()
+    assert (tmp_path / "run.csv").read_text().startswith("row_digest,")
     assert "worse" in call("evaluate", "quiz", "tabular-mini", *words, status=1).output
 
 

@@ -54,6 +54,7 @@ def test_every_operation_has_examples_that_fit_their_schemas() -> None:
                 assert refusals(parameter["schema"], parameter["example"]) == [], (name, parameter["name"])
 
 
+@pytest.mark.slow
 def test_a_platform_accepts_the_requests_and_gives_the_answers_of_the_examples() -> None:
     recorded, known = without_digests(record()), without_digests(kept())
     changed = [file for file in recorded.keys() | known.keys() if recorded.get(file) != known.get(file)]

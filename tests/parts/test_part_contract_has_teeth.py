@@ -24,10 +24,10 @@ from modelyard.part import Command, DashboardPage, Part
 from modelyard.parts.contracts.part_trial import PartTrial
 from modelyard.parts.dashboard.part import PART as DASHBOARD
 from modelyard.parts.dashboard.view import HtmlPage, View
+from modelyard.parts.reports.html import tag
 from modelyard.platform.jobs.job_type import JobType
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot, Tx
-from modelyard.report.html import tag
 from modelyard.stores.table_changes import AddColumn, AddTable, SchemaChange
 from modelyard.testing import PartContract
 

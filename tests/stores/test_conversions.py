@@ -97,6 +97,7 @@ def test_usual_values_that_do_not_change_are_the_same_tuple() -> None:
     assert projection.accept(values) is values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", range(len(PROJECTIONS)))
 @given(data=st.data())
 def test_a_record_passes_for_unchanged_only_if_a_conversion_leaves_it(at: int, data: st.DataObject) -> None:

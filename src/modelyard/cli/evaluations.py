@@ -11,14 +11,14 @@ from modelyard.cli.lazy_group import Group
 from modelyard.cli.names import RUN_HELP, run_named, run_title
 from modelyard.cli.terminal import StoreName, json_option, opened, show, show_fields, store_option
 from modelyard.domain.evaluation.run import EvaluationRun
-from modelyard.report.numbers import id_text, ref_text
+from modelyard.report.numbers import id_text, ref_text, scorer_text
 
 project_option = click.option("--project", help="The project; by default that of the platform.")
 save_option = click.option(
     "--save", type=click.Path(path_type=Path), metavar="FILE", help="Write a report: .html, .md, .xml (JUnit) or data."
 )
 
-RUN_COLUMNS = ("run", "evaluation", "model", "project", "state", "score", "started")
+RUN_COLUMNS = ("run", "evaluation", "model", "project", "state", "scorer", "score", "started")
 
 
 @click.command()
@@ -96,9 +96,10 @@ def list_runs(store: StoreName, last: int, tag: str | None, project: str | None,
 def _run_row(run: EvaluationRun, whole: bool) -> tuple[object, ...]:
     score = (run.summary or {}).get("mean")
     if whole:
-        return run.id, run.evaluation, run.model, run.project, run.state, score, run.started_at
+        return run.id, run.evaluation, run.model, run.project, run.state, scorer_text(run), score, run.started_at
     shown = round(score, 4) if isinstance(score, int | float) else None
-    return id_text(run.id), ref_text(run.evaluation), ref_text(run.model), run.project, run.state, shown, run.started_at
+    names = id_text(run.id), ref_text(run.evaluation), ref_text(run.model), run.project, run.state
+    return *names, scorer_text(run), shown, run.started_at
 
 
 @runs.command("show")

@@ -112,6 +112,11 @@ class ModelName:
         alias = None if version in (None, "latest") or step else version
         return cls(found["entity"], found["project"], found["name"], int(step[1]) if step else None, alias)
 
+    @classmethod
+    def within(cls, entity: str, text: str) -> "ModelName | None":
+        """Read a name, which may begin with the project: it is then one of this entity."""
+        return cls.parse(text) or cls.parse(f"{entity}/{text}")
+
 
 MAX_METRIC = 128
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from modelyard import report
 from modelyard.domain.evaluation.objects import RefMode
 from modelyard.domain.promotion import ALIAS_PATTERN
 from modelyard.errors import InvalidInput
@@ -21,7 +22,6 @@ from modelyard.http.leniency import UNKNOWN_MEMBERS
 from modelyard.http.message import HTML_HEADER, JSON_HEADER, PROTOBUF, Response, dump
 from modelyard.http.route import Body, Parameter, Route, RouteCall, function_of
 from modelyard.http.router import MAX_SEGMENT
-from modelyard.report.operations import operations_page
 
 PATH = "/openapi.json"
 PAGE_PATH = "/docs"
@@ -67,7 +67,7 @@ def page_route(routes: Sequence[Route]) -> Route:
 
     @cache
     def written() -> bytes:
-        return operations_page(document(routes)).encode()
+        return report.operations_page(document(routes)).encode()
 
     def show_operations_page(call: RouteCall) -> Response:
         return Response(200, [HTML_HEADER], written())

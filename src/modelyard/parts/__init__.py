@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from modelyard.http.route import Body, Route, RouteCall
     from modelyard.part import Command, DashboardPage, Part, StoreAddress
     from modelyard.parts.dashboard.view import HtmlPage, Redirect, View
+    from modelyard.parts.reports.html import Html, tag
     from modelyard.parts.standard import STANDARD
     from modelyard.platform.jobs.claims import ClaimedJob
     from modelyard.platform.jobs.job_type import JobType
     from modelyard.platform.jobs.own_lane import end_job, submit_job
     from modelyard.platform.runtime import Runtime
-    from modelyard.report.html import Html, tag
 
     __all__ = [
         "DETAIL",
@@ -98,7 +98,7 @@ else:
                 "submit_job",
             ),
             "platform.runtime": ("Runtime",),
-            "report.html": (
+            "parts.reports.html": (
                 "Html",
                 "tag",
             ),

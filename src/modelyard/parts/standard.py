@@ -32,6 +32,7 @@ STANDARD: Sequence[Part] = (
     _standard("annotations"),
     _standard("uploads"),
     _standard("webhooks", "on_event", "upkeep"),
+    _standard("reports"),
     _standard("dashboard"),
     _standard("metrics"),
     _standard("torch", "engine"),

@@ -5,8 +5,8 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
+from modelyard import report
 from modelyard.domain.record import DEFAULT_LIMIT, Page, check_limit
-from modelyard.report import records
 from modelyard.threads import TenantThreads, run_in
 
 R = TypeVar("R")
@@ -27,7 +27,7 @@ class ShownPage(Page[T]):
     """A page that notebooks show as a table."""
 
     def _repr_html_(self) -> str:
-        return records.records_table(self.items, self.has_more)
+        return report.records_table(self.items, self.has_more)
 
 
 class Listing(Generic[T]):

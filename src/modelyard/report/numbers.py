@@ -7,6 +7,7 @@ from modelyard.domain.evaluation.aggregate import Aggregate
 from modelyard.domain.evaluation.comparison import MetricComparison
 from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.objects import ObjectRef
+from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.domain.evaluation.statistics import Interval
 from modelyard.report.table import printable
 
@@ -48,6 +49,13 @@ def ref_text(text: str) -> str:
     if ref is None:
         return text
     return f"{ref.name}:{_short_version(ref.version)}" if ref.version else ref.name
+
+
+def scorer_text(run: EvaluationRun) -> str:
+    """Return the name of the scorer that a run's score is of, and whether its outputs were rescored by it."""
+    named = (run.summary or {}).get("scorer")
+    name = named if isinstance(named, str) else NONE
+    return f"{name}, rescored" if run.source_evaluation_run_id is not None else name
 
 
 def _short_version(version: str) -> str:

@@ -73,6 +73,7 @@ def with_definitions(schema: Any) -> Any:
     return schema if isinstance(schema, bool) else {**schema, "$defs": DEFINED}
 
 
+@pytest.mark.slow
 @examples(150)
 @given(SCHEMAS.map(with_definitions), st.lists(VALUES, min_size=1, max_size=5))
 def test_verdicts_are_those_of_the_jsonschema_package(schema: Any, values: list[Any]) -> None:

@@ -1,6 +1,7 @@
 """The aggregates of a run, against values worked out by hand or by scipy."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -26,6 +27,7 @@ from modelyard.domain.evaluation.metrics import (
     reducer_of,
     rows,
 )
+from modelyard.domain.evaluation.pairing import compare
 from modelyard.domain.evaluation.run import Prediction, Score
 from modelyard.errors import InvalidInput
 
@@ -201,6 +203,7 @@ def test_metrics_without_end_are_counted_and_left_out() -> None:
 # ---- numbers
 
 
+@pytest.mark.slow
 def test_a_bool_has_a_rate_with_wilson_s_interval() -> None:
     found = only(aggregate(run_with([True] * 8 + [False] * 2)))
     expected = scipy.stats.binomtest(8, 10).proportion_ci(0.95, method="wilson")
@@ -357,6 +360,20 @@ def test_pass_at_k_of_bools_is_the_usual_estimate() -> None:
     judged = with_trials([True, False, False, False], [False] * 4)
     found = only(aggregate(judged, reducer="pass@2"))
     assert found.mean == pytest.approx((1 - comb(3, 2) / comb(4, 2)) / 2)
+
+
+@pytest.mark.parametrize("reducer", ["pass@3", "pass^3"])
+def test_more_trials_than_a_row_has_are_refused(reducer: str) -> None:
+    said = re.escape(f"reducer: {reducer} draws 3 trials of each row, and a row has 2")
+    short, long = with_trials([True, False, True], [True, NOTHING]), with_trials([True] * 3, [True] * 3)
+    with pytest.raises(InvalidInput, match=said):
+        aggregate(short, reducer=reducer)
+    for one, other in ((short, long), (long, short)):
+        with pytest.raises(InvalidInput, match=said):
+            compare(one, other, reducer=reducer)
+    with pytest.raises(InvalidInput, match="and a row has 1"):
+        compare(run_with([1.0] * 300), run_with([1.0] * 300), reducer=reducer)
+    assert only(aggregate(long, reducer=reducer)).mean == 1.0
 
 
 def test_rows_out_of_order_are_refused_rather_than_counted_twice() -> None:

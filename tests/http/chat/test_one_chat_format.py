@@ -161,6 +161,7 @@ def requested(**parameters: Any) -> dict[str, Any]:
     return {"model": "echo", "messages": [HELLO], **parameters}
 
 
+@pytest.mark.slow
 @examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(REQUESTS)
 @example(requested(repetition_penalty=500.0))

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from modelyard.domain.evaluation.statistics import wilson
+
 PLACE = "/v2/local/demo"
 COMPARE = f"{PLACE}/eval_results/compare"
 
@@ -27,7 +29,7 @@ def test_two_runs_are_compared(ask: Any, platform: Any, scored_runs: Any) -> Non
     (metric,) = answer.json["metrics"]
     assert (answer.json["rows"], metric["name"], metric["verdict"]) == (10, "exact", "worse")
     assert metric["paired"]["p"] == pytest.approx(2 / 256)
-    assert metric["paired"]["interval"] == [-1.0, -1.0]
+    assert metric["paired"]["interval"] == [-1.0, pytest.approx(1 - 2 * wilson(8, 8).low)]
     assert (metric["paired"]["count"], metric["only_baseline"], metric["all_rows"]["count"]) == (8, 2, 10)
 
 

@@ -25,10 +25,10 @@ from modelyard.parts.dashboard.app import Dashboard
 from modelyard.parts.dashboard.exchange import COOKIE
 from modelyard.parts.dashboard.pages import rows as row_pages
 from modelyard.parts.dashboard.view import Kept
+from modelyard.parts.reports.html import Html
 from modelyard.platform.evaluations.result import Rows
 from modelyard.platform.evaluations.service import Evaluations
 from modelyard.platform.platform import Platform
-from modelyard.report.html import Html
 from modelyard.testing.clock import ManualClock
 
 HOSTILE = "<script>alert('x')</script>\"&\u202e" + "n" * 60
@@ -593,8 +593,13 @@ def test_pages_of_long_runs_show_what_is_stored_at_once_and_the_rest_by_a_link(m
         reader = Browser(Dashboard(platform, reader=host()), host="127.0.0.1")
         pages: list[tuple[str, dict[str, str], str, str]] = [
             ("runs", {"q": "quiz"}, "0.25</a>", "<small>"),
-            (f"runs/{before.id}", {}, "scores 0.25.", "Rows, the worst first"),
-            ("compare", {"baseline": before.id, "candidate": after.id}, "scores 0.25.", "is not shown to differ"),
+            (f"runs/{before.id}", {}, "scores 0.25 by exact_match.", "Rows, the worst first"),
+            (
+                "compare",
+                {"baseline": before.id, "candidate": after.id},
+                "scores 0.25 by exact_match.",
+                "is not shown to differ",
+            ),
             (f"runs/{after.id}/rows", {"field": "topic"}, "row-0-0", "Scores by topic"),
         ]
         for path, query, stored, rest in pages:

@@ -1,5 +1,6 @@
 """What the dashboard shows of training: rounds, trajectories, checkpoints with their lineage, and budgets."""
 
+import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from random import Random
@@ -38,10 +39,10 @@ def platform() -> Iterator[Platform]:
         yield platform
 
 
-def page(platform: Platform, *segments: object) -> str:
+def page(platform: Platform, *segments: object, query: str = "") -> str:
     reader = Dashboard(platform, reader=host())
     path = "/".join(map(str, segments))
-    response = reader.handle(Request("GET", f"/dashboard/{path}", "", [("host", "127.0.0.1")], iter([b""])))
+    response = reader.handle(Request("GET", f"/dashboard/{path}", query, [("host", "127.0.0.1")], iter([b""])))
     body: Any = response.body
     assert response.status == 200, path
     text = (body if isinstance(body, bytes) else b"".join(body)).decode()
@@ -110,6 +111,24 @@ def test_scores_of_models_have_intervals(platform: Platform) -> None:
     text = page(platform, "runs")
     assert "Scores of these models" in text
     assert " to " in text[text.index("Scores of these models") :]
+
+
+def test_scores_of_different_scorers_are_in_no_column_and_no_order_together() -> None:
+    with open_platform(project="demo") as platform:
+        rows = [{"prompt": str(number), "expected": str(number)} for number in range(4)]
+        first = platform.evaluations.run("quiz", "echo", rows, "exact_match").run
+        platform.evaluations.run("quiz", "tabular-mini", rows, "exact_match")
+        platform.evaluations.rescore(first.id, {"short": lambda output, row: 3.0})
+        text = page(platform, "runs")
+        matrix = text[text.index("Scores of these models") :]
+        assert "quiz: exact_match" in matrix
+        assert "quiz: short, rescored" in matrix
+        for line in matrix.split("<tr>")[2:]:
+            assert line.count("–") == ("echo" not in line)
+        ordered = re.findall(
+            r"exact_match|short, rescored", page(platform, "runs", query="sort=score").split("Scores of")[0]
+        )
+        assert ordered == ["exact_match", "exact_match", "short, rescored"]
 
 
 def test_budgets_show_their_period_and_when_they_warn(platform: Platform) -> None:

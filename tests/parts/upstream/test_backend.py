@@ -395,6 +395,7 @@ class TestTime:
                 generated += delta.text
             return generated
 
+        gc.freeze()  # the collection below looks at what this test leaves
         with backend_at(fakes[1], clock=clock, timeouts=Timeouts(first_token=30, between_tokens=10)) as backend:
             assert asyncio.run(main(backend)) == "one two three four"
         gc.collect()
@@ -544,6 +545,7 @@ class TestLife:
             either(far.backend)
 
     def test_event_loops_come_and_go(self, far: Far) -> None:
+        gc.freeze()  # the collection below looks at what this test leaves
         for _ in range(3):
             assert text_of(ask_on_loop(far.backend)) == "one two three four"
         gc.collect()

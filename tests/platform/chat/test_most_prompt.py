@@ -146,6 +146,7 @@ def _plain(value: Any) -> Any:
     return {name: _plain(one) for name, one in value.items()} if hasattr(value, "items") else value
 
 
+@pytest.mark.slow
 @given(REQUESTS, st.integers(1, 10_000))
 @examples(40)
 def test_no_template_makes_more_tokens_of_a_request_than_it_reserves(request: CompletionRequest, context: int) -> None:

@@ -94,7 +94,7 @@ def test_worse_fails_and_says_which_rows_how_much_and_how_sure(platform: Platfor
         platform.evaluations.assert_not_worse(candidate=after, baseline=before, metric="exact")
     text = str(failed.value)
     assert f"candidate support:step2 (run {after.id})" in text
-    assert "exact: -33.3 pp (95 % interval -51.2 to -15.4 pp, p 0.002)" in text
+    assert "exact: -33.3 pp (95 % interval -49.6 to -14.9 pp, p 0.002)" in text
     assert "over 30 rows (66.7 % before, 33.3 % now): 0 better, 20 the same, 10 worse" in text
     assert text.count("question: question 1") == 5
     platform.evaluations.assert_not_worse(candidate=after, baseline=before, margin=0.2)
@@ -171,8 +171,7 @@ def test_runs_over_other_rows_say_why_they_have_none_in_common(platform: Platfor
     one = scored_runs.add(platform, scored_runs.questions(values(3, 0)))
     other = scored_runs.add(platform, [scored_runs.answer("another question", scores={"exact": True})])
     report = platform.evaluations.compare(baseline=one, candidate=other)
-    for text in (str(report), report.html):
-        assert "no row is in both: rows are paired by all that they hold" in text
+    assert "no row is in both: rows are paired by all that they hold" in str(report)
 
 
 # ---- gates

@@ -76,9 +76,10 @@ class Site:
 
 
 def report(platform: Platform, run_id: str) -> str:
-    """The report of a run, as text and page, without what names this run and its time."""
+    """The report of a run, as text and in full, without what names this run, its time and its kills."""
     result = platform.evaluations.result(run_id)
-    text = str(result) + result._repr_html_()
+    found = platform.evaluations.report(run_id).aggregate
+    text = f"{result}\n{attrs.evolve(found, possibly_repeated=0)}"
     for known in (run_id, run_id[-8:], result.run.started_at.isoformat(), f"{result.run.started_at:%Y-%m-%d %H:%M:%S}"):
         text = text.replace(known, "")
     return text

@@ -148,14 +148,6 @@ def test_a_dataset_of_the_other_format_is_refused_by_line_and_field(platform: Pl
     assert {problem.msg for problem in wrong.value.problems} == {"is not known; leave it out"}
 
 
-def test_the_plot_shows_loss_accuracy_and_margin(platform: Platform) -> None:
-    job = platform.training.dpo("p/m", PAIRS)
-    job.wait()
-    drawn = job.plot()._repr_html_()
-    assert all(name in drawn for name in ("DPO job", "loss", "accuracy", "margin"))
-    assert "accuracy" in platform.models.plot("p/m")._repr_html_()
-
-
 def test_a_job_given_back_between_steps_ends_as_if_undisturbed(platform: Platform) -> None:
     whole, broken = (platform.training.dpo(f"p/{name}", PAIRS, batch_size=1) for name in (named(platform, "a"), "m"))
     events = whole.events()

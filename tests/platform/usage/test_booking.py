@@ -48,6 +48,7 @@ def kept(platform: Platform) -> tuple[list[Any], list[Any]]:
     return ledger, sorted(totals, key=repr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 @examples(30)
 @given(entries=ENTRIES)

@@ -230,6 +230,7 @@ def sell(way: str, id: str, name: str, amount: Decimal, tx: Any) -> object:
         return type(error)
 
 
+@pytest.mark.slow
 @given(changes=SALES)
 @settings(max_examples=60, deadline=None)
 def test_totals_are_those_of_a_store_in_memory(

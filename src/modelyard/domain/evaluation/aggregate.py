@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
+from functools import cached_property
 from typing import Any, TypedDict, Unpack
 
 import attrs
@@ -33,6 +34,7 @@ from modelyard.domain.evaluation.statistics import (
     Distribution,
     Interval,
     Numbers,
+    bounded_mean,
     clustered_rate,
     describe,
     student,
@@ -62,10 +64,10 @@ class ReportOptions:
     """The trials of a row are reduced first, by `reducer`: "mean", "median", "min", "max", "pass@5" or "pass^5".
 
     The last two, for any number k, are the expected best and worst of k trials: of bools, the chances that one of k
-    passes, and that all k do. `cluster_by` names an input that related rows have in common, such as the text that
-    several questions are about: standard errors, intervals and p then allow for it. `confidence` is that of the
-    intervals. `lower_is_better` names the metrics of which lower values are better, such as a length; the name of a
-    scorer stands for all of its metrics. Raises `InvalidInput`.
+    passes, and that all k do. Every row must have so many. `cluster_by` names an input that related rows have in
+    common, such as the text that several questions are about: standard errors, intervals and p then allow for it.
+    `confidence` is that of the intervals. `lower_is_better` names the metrics of which lower values are better, such as
+    a length; the name of a scorer stands for all of its metrics. Raises `InvalidInput`.
     """
 
     reducer: str = attrs.field(default="mean", validator=_known)
@@ -76,6 +78,16 @@ class ReportOptions:
     @property
     def reduce(self) -> Reducer:
         return reducer_of(self.reducer)
+
+    def check_trials(self, count: int) -> None:
+        """Raise `InvalidInput` if a row has too few trials for the reducer."""
+        if count < self._drawn:
+            msg = f"{self.reducer} draws {self._drawn} trials of each row, and a row has {count}"
+            raise InvalidInput.at("reducer", msg=msg)
+
+    @cached_property
+    def _drawn(self) -> int:
+        return int(self.reducer[5:]) if self.reducer.startswith("pass") else 0
 
     @property
     def policy(self) -> str:
@@ -117,10 +129,10 @@ class MetricSummary:
     """One metric of a run: `scored + unscored + scorer_errors + model_errors = trials`.
 
     `numbers` are over the rows that have a value, trials reduced first, bools as 0 and 1; None if no row has one.
-    `interval` is that of their mean: Wilson's for bools (also of a rate of trials, `statistics.clustered_rate`), else
-    Student's. `pessimistic` is the mean over all rows, by `ReportOptions.policy`. `texts` counts answers that are text,
-    the most frequent first; `reasons` why trials are unscored. `worst` are the rows with the worst values, the worst
-    first.
+    `interval` is that of their mean: Wilson's for bools (of a rate of trials `statistics.clustered_rate`), of numbers
+    from 0 to 1 `statistics.bounded_mean`, else Student's. `pessimistic` is the mean over all rows, by
+    `ReportOptions.policy`. `texts` counts answers that are text, the most frequent first; `reasons` why trials are
+    unscored. `worst` are the rows with the worst values, the worst first.
     """
 
     metric: Metric
@@ -309,6 +321,7 @@ class _Aggregation:
             self.spending.add(prediction, scores)
             self.possibly_repeated += prediction.possibly_repeated
         self.trials += len(row.trials)
+        self.options.check_trials(len(row.trials))
         if not self._took_single(row):
             self._take_any(row)
         self.rows += 1
@@ -446,7 +459,8 @@ def _interval(
 ) -> Interval | None:
     """Return the interval of the mean of row values, of which so many `groups` are independent."""
     if kind is not MetricKind.BINARY:
-        return student(numbers, groups, confidence)
+        bounded = values and min(values) >= 0 and max(values) <= 1
+        return (bounded_mean if bounded else student)(numbers, groups, confidence)
     if groups == len(values) and all(value in (0.0, 1.0) for value in values):
         return wilson(round(math.fsum(values)), len(values), confidence)
     return clustered_rate(numbers, trials, groups, confidence)

@@ -10,15 +10,14 @@ from modelyard.domain.evaluation.aggregate import ReportOptions
 from modelyard.domain.evaluation.metrics import Metric, MetricKind, RunRow
 from modelyard.domain.evaluation.statistics import (
     Distribution,
-    Interval,
     Paired,
     describe,
+    difference_interval,
     holm,
     mcnemar,
     paired,
     sample_size,
     spread,
-    student,
     t_tail,
 )
 from modelyard.errors import InvalidInput
@@ -58,7 +57,7 @@ def _clustered(
     found: Paired, pairs: Sequence[tuple[float, float]], clusters: Sequence[str], confidence: float
 ) -> Paired:
     numbers, groups = describe([b - a for a, b in pairs], clusters), len(set(clusters))
-    interval: Interval | None = student(numbers, groups, confidence)
+    interval = difference_interval(pairs, numbers, groups, confidence)
     if numbers.mean is None or not numbers.error:
         return attrs.evolve(found, interval=interval, p=None)
     return attrs.evolve(found, interval=interval, p=2 * t_tail(abs(numbers.mean) / numbers.error, groups - 1))

@@ -40,7 +40,7 @@ def reducer_of(name: str) -> Reducer:
     """Return the reducer of this name. Raises `InvalidInput`.
 
     `pass@k` is the expected best of k trials of the row, drawn without repetition: of bools the chance that one of k
-    passes. `pass^k` is the expected worst: the chance that all k pass. Of a row with fewer trials all are drawn.
+    passes. `pass^k` is the expected worst: the chance that all k pass. Of a row with fewer values all are drawn.
 
     >>> reducer_of("pass@2")([True, False, False]), reducer_of("pass^2")([True, True, False])
     (0.6666666666666666, 0.3333333333333333)

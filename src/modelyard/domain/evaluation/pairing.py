@@ -148,6 +148,7 @@ class _Pairing:
             self.alone[baseline is None] += 1
             return
         pair = (baseline, candidate)
+        self.options.check_trials(min(len(baseline.trials), len(candidate.trials)))
         if self.options.cluster_by is not None:
             self.clusters.append(baseline.cluster(self.options.cluster_by))
         self._take(pair)
@@ -155,6 +156,7 @@ class _Pairing:
 
     def add_numbers(self, found: NumberPairs) -> None:
         metric, cluster_by = found.baseline.metric, self.options.cluster_by
+        self.options.check_trials(1)
         if cluster_by is not None:
             self.clusters += [found.baseline.row(at).cluster(cluster_by) for at in range(found.size)]
         for seen in self.seen:

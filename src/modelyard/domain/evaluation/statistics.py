@@ -5,6 +5,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import repeat
 from operator import sub, truediv
 from statistics import NormalDist
@@ -41,8 +42,8 @@ def rate_interval(rate: float, count: float, confidence: float = CONFIDENCE, qua
     square = z * z / count
     middle = rate + square / 2
     spread = z * math.sqrt((rate * (1 - rate) + square / 4) / count)
-    low = 0.0 if rate == 0 else (middle - spread) / (1 + square)
-    high = 1.0 if rate == 1 else (middle + spread) / (1 + square)
+    low = 0.0 if rate == 0 else max(0.0, (middle - spread) / (1 + square))
+    high = 1.0 if rate == 1 else min(1.0, (middle + spread) / (1 + square))
     return Interval(low, high, confidence)
 
 
@@ -116,7 +117,7 @@ def student(numbers: Numbers, groups: int, confidence: float) -> Interval | None
     return Interval(numbers.mean - spread, numbers.mean + spread, confidence)
 
 
-def clustered_rate(numbers: Numbers, trials: int, groups: int, confidence: float) -> Interval | None:
+def clustered_rate(numbers: Numbers, trials: float, groups: int, confidence: float) -> Interval | None:
     """Return Wilson's interval of a rate of correlated values: the trials of a row, or the rows of a cluster. It counts
     as many independent values as have this standard error, at most one a trial, and takes Student's t for so many rows
     or clusters instead of the normal quantile (Korn and Graubard 1998). If all values are equal, the rows or clusters
@@ -124,11 +125,24 @@ def clustered_rate(numbers: Numbers, trials: int, groups: int, confidence: float
     if numbers.mean is None or numbers.error is None:
         return None
     varied = numbers.mean * (1 - numbers.mean)
-    if varied == 0:
+    if varied <= 0:
         return rate_interval(numbers.mean, groups, confidence)
     plain_error = math.sqrt(varied / (numbers.count - 1))
     count = min(numbers.count * (plain_error / numbers.error) ** 2, trials) if numbers.error else trials
     return rate_interval(numbers.mean, count, confidence, t_quantile((1 + confidence) / 2, groups - 1))
+
+
+def bounded_mean(
+    numbers: Numbers, groups: int, confidence: float, least: float = 0.0, most: float = 1.0
+) -> Interval | None:
+    """Return an interval of the mean of numbers between two bounds, which stays there: the one of a rate that has their
+    standard error. Skewed scores, such as many that are perfect, it covers far more often than Student's does."""
+    if numbers.mean is None or numbers.error is None:
+        return None
+    width = most - least
+    scaled = attrs.evolve(numbers, mean=(numbers.mean - least) / width, error=numbers.error / width)
+    found = clustered_rate(scaled, math.inf, groups, confidence)
+    return found and Interval(least + found.low * width, least + found.high * width, confidence)
 
 
 # ---- distributions -------------------------------------------------------------------------------------------
@@ -187,7 +201,8 @@ class Paired:
 
 
 def paired(pairs: Sequence[tuple[float, float]], confidence: float = CONFIDENCE) -> Paired:
-    """Compare pairs (of A, of B). The interval is Student's; None for fewer than two pairs, as is `p` for numbers."""
+    """Compare pairs (of A, of B). The interval is `difference_interval`; None for fewer than two pairs, as is `p` for
+    numbers."""
     differences = [b - a for a, b in pairs]
     wins, losses = sum(map((0.0).__lt__, differences)), sum(map((0.0).__gt__, differences))
     counts = (len(pairs), wins, len(pairs) - wins - losses, losses)
@@ -198,7 +213,19 @@ def paired(pairs: Sequence[tuple[float, float]], confidence: float = CONFIDENCE)
         p: float | None = mcnemar(wins, losses)
     else:
         p = _t_test(mean, deviation, len(differences))
-    return Paired(*counts, mean, _t_interval(mean, deviation, len(differences), confidence), p)
+    error = None if deviation is None else deviation / math.sqrt(len(differences))
+    numbers = Numbers(len(differences), mean, deviation, error)
+    return Paired(*counts, mean, difference_interval(pairs, numbers, len(differences), confidence), p)
+
+
+def difference_interval(
+    pairs: Sequence[tuple[float, float]], numbers: Numbers, groups: int, confidence: float
+) -> Interval | None:
+    """Return the interval of the mean difference of pairs, of which so many `groups` are independent: if all values lie
+    between 0 and 1, the one of a mean between -1 and 1, else Student's. `numbers` describe the differences."""
+    if all(0 <= value <= 1 for pair in pairs for value in pair):
+        return bounded_mean(numbers, groups, confidence, -1.0, 1.0)
+    return student(numbers, groups, confidence)
 
 
 def mcnemar(wins: int, losses: int) -> float:
@@ -213,17 +240,6 @@ def mcnemar(wins: int, losses: int) -> float:
 
 def _log_binomial(n: int, k: int) -> float:
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
-
-
-def t_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
-    return _t_interval(*spread(values), len(values), confidence)
-
-
-def _t_interval(mean: float, deviation: float | None, count: int, confidence: float) -> Interval | None:
-    if deviation is None:
-        return None
-    reach = t_quantile((1 + confidence) / 2, count - 1) * deviation / math.sqrt(count)
-    return Interval(mean - reach, mean + reach, confidence)
 
 
 def t_test(values: Sequence[float]) -> float | None:
@@ -265,6 +281,7 @@ def t_tail(t: float, freedom: int) -> float:
     return _incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5) / 2
 
 
+@lru_cache(256)
 def t_quantile(share: float, freedom: int) -> float:
     """Return the t below which this share of the distribution is, by bisection; 0.505 <= share < 1."""
     low, high = 0.0, 1.0

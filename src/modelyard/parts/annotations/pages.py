@@ -4,7 +4,7 @@ from itertools import islice
 
 from modelyard.parts.annotations.records import AnnotatedKind, Annotation
 from modelyard.parts.dashboard.view import Redirect, View, whole_number
-from modelyard.report.html import Html, chip, folded, joined, tag
+from modelyard.parts.reports.html import Html, chip, folded, joined, tag
 
 SEARCHED = 1000
 """How many of the newest annotations of a kind are searched."""

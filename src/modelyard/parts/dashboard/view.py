@@ -13,8 +13,8 @@ import attrs
 
 from modelyard.domain.identity import Principal
 from modelyard.errors import InvalidInput
+from modelyard.parts.reports.html import Html, chip, html, joined, shortened, tag
 from modelyard.platform.platform import Platform
-from modelyard.report.html import Html, chip, html, joined, shortened, tag
 from modelyard.report.numbers import NONE, count_text, id_text
 
 PREFIX = "dashboard"

@@ -7,9 +7,9 @@ from modelyard.domain.record import FOR_EVER
 from modelyard.errors import NotFound
 from modelyard.parts.dashboard.pages.jobs import POINTS, curves
 from modelyard.parts.dashboard.view import HtmlPage, View, empty, short_id, when
+from modelyard.parts.reports.html import Html, chip, facts, joined, section, table, tag
+from modelyard.parts.reports.inline_chart import sparkline
 from modelyard.parts.tinker.records import RunWeights, TrainingRun, WeightsKind
-from modelyard.report.html import Html, chip, facts, joined, section, table, tag
-from modelyard.report.inline_chart import sparkline
 from modelyard.report.numbers import NONE, count_text
 
 PAGE = 25

@@ -22,11 +22,11 @@ from modelyard.parts.dashboard.view import (
     when,
     whole_number,
 )
+from modelyard.parts.reports.html import Html, facts, html, joined, section, table, tag
 from modelyard.parts.traces.call_filter import CallFilter
 from modelyard.parts.traces.call_query import CallOrder, CallQuery
 from modelyard.parts.traces.calls import CallLineage
 from modelyard.parts.traces.records import Feedback, TracedCall
-from modelyard.report.html import Html, facts, html, joined, section, table, tag
 from modelyard.report.numbers import NONE, count_text
 
 PAGE = 50

@@ -3,9 +3,9 @@
 from itertools import islice
 
 from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, empty, short_id, when
+from modelyard.parts.reports.html import Html, chip, joined, section, table, tag
 from modelyard.parts.webhooks.records import WebhookEndpoint, WebhookMessage
 from modelyard.parts.webhooks.service import Webhooks
-from modelyard.report.html import Html, chip, joined, section, table, tag
 
 SHOWN = 200
 

@@ -89,7 +89,7 @@ class Catalogue:
     def _answer_stored(self, snapshot: Snapshot, offers: Offers, model: str) -> str:
         if model in offers:
             return model
-        named = _trained_name(model, self._principal)
+        named = models.ModelName.within(self._principal.entity, model)
         if named is None or _trained(self._runtime, snapshot, offers, named, None) is None:
             msg = f"no backend offers a model {model[:_SHOWN]!r}, and no trained model has that name; name another one"
             raise InvalidInput.at("answers_as", msg=msg)
@@ -129,17 +129,13 @@ def served(runtime: Runtime, snapshot: Snapshot, offers: Offers, name: str, prin
     found = _catalogued(runtime, snapshot, offers, name, threads)
     if found is not None:
         return found
-    named = _trained_name(name, principal)
+    named = models.ModelName.within(principal.entity, name)
     if named is not None:
         principal.require(named.entity, named.project)
         found = _trained(runtime, snapshot, offers, named, threads)
     if found is None:
         raise _missing(name, _near(snapshot, offers, name, principal))
     return found
-
-
-def _trained_name(name: str, principal: Principal) -> "models.ModelName | None":
-    return models.ModelName.parse(name) or models.ModelName.parse(f"{principal.entity}/{name}")
 
 
 def _catalogued(
@@ -258,7 +254,7 @@ def _revise(tx: Tx) -> None:
 
 def booked_name(requested: str, entry: CatalogueEntry, principal: Principal) -> str:
     """Return the catalogue id, or `entity/project/name` of a trained model without its step or alias."""
-    parts = None if requested == entry.id else _trained_name(requested, principal)
+    parts = None if requested == entry.id else models.ModelName.within(principal.entity, requested)
     return entry.id if parts is None else f"{parts.entity}/{parts.project}/{parts.name}"
 
 

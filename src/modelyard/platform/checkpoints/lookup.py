@@ -2,9 +2,11 @@
 
 from modelyard.domain.identity import Principal
 from modelyard.domain.models import Checkpoint, Model, ModelName
-from modelyard.errors import NotFound
+from modelyard.errors import InvalidInput, NotFound, nearest
 from modelyard.platform.paging import get_or_none
 from modelyard.protocols import Snapshot
+
+_PAGE = 1000
 
 
 def found_model(snapshot: Snapshot, principal: Principal, model_id: str) -> Model:
@@ -15,17 +17,30 @@ def found_model(snapshot: Snapshot, principal: Principal, model_id: str) -> Mode
 
 
 def named_model(snapshot: Snapshot, principal: Principal, model: Model | str) -> Model:
-    """Find a model by value, id or name: "project/name", "entity/project/name". Raises `NotFound`, `Forbidden`."""
-    if isinstance(model, Model) or "/" not in model:
-        return found_model(snapshot, principal, id_of(model))
-    named = ModelName.parse(model if model.count("/") > 1 else f"{principal.entity}/{model}")
+    """Find a model by value, id or name. Raises `NotFound`, `Forbidden`, and `InvalidInput` for the name of one of its
+    checkpoints."""
+    if isinstance(model, Model):
+        return found_model(snapshot, principal, model.id)
+    named = ModelName.within(principal.entity, model)
     if named is None:
-        raise NotFound("Model", model)
+        found = get_or_none(snapshot, Model, model)
+        if found is None or not principal.scope.covers(found.entity, found.project):
+            raise _absent(snapshot, principal, model)
+        return found
     principal.require(named.entity, named.project)
     found = snapshot.find(Model, "name", named.entity, named.project, named.name)
     if found is None:
-        raise NotFound("Model", model)
+        raise _absent(snapshot, principal, model)
+    if named.step is not None or named.alias is not None:
+        msg = f"names one checkpoint; name the whole model, {named.project}/{named.name}"
+        raise InvalidInput.at("model", msg=msg)
     return found
+
+
+def _absent(snapshot: Snapshot, principal: Principal, name: str) -> NotFound:
+    own = snapshot.page(Model, "by_entity", principal.entity, limit=_PAGE)
+    known = [f"{one.project}/{one.name}" for one in own if principal.scope.covers(one.entity, one.project)]
+    return NotFound("Model", name, nearest(name, known).removeprefix("; "))
 
 
 def found_checkpoint(snapshot: Snapshot, model: Model, step: int) -> Checkpoint:

@@ -58,7 +58,7 @@ class CompletionModel:
         name, attribution = chat_name(runtime, principal, model), Attribution(*namespace)
         plan = known_plan(runtime, principal, attribution, name) or make_plan(runtime, principal, attribution, name)
         served, backend = plan.served, plan.backend
-        ref = _model_ref(served, name, namespace)
+        ref = _model_ref(served, name, principal, namespace)
         pinned = f"{ref.entity}/{ref.project}/{ref.name}:{ref.version}" if ref.version else name
         request = build_request(cast("CompletionOptions", {**options, "model": pinned, "messages": ""}), streamed=False)
         capabilities = backend.capabilities(served.base_model)
@@ -172,8 +172,8 @@ def messages_of(row: Mapping[str, Any]) -> tuple[Message, ...]:
     raise InvalidInput.at("messages", msg="a row needs messages, or a prompt")
 
 
-def _model_ref(served: ServedModel, name: str, namespace: Namespace) -> ObjectRef:
-    named = None if name == served.entry.id else ModelName.parse(name)
+def _model_ref(served: ServedModel, name: str, principal: Principal, namespace: Namespace) -> ObjectRef:
+    named = None if name == served.entry.id else ModelName.within(principal.entity, name)
     if served.checkpoint is None or named is None:
         return ObjectRef(*namespace, RefKind.OBJECT, object_id(served.entry.id))
     return ObjectRef(named.entity, named.project, RefKind.OBJECT, named.name, f"step{served.checkpoint.step}")

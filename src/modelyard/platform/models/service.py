@@ -7,6 +7,7 @@ from typing import BinaryIO
 
 import attrs
 
+from modelyard import report
 from modelyard.domain.identity import Principal, check_name
 from modelyard.domain.models import Checkpoint, Model, Retention, TrajectoryLog
 from modelyard.domain.promotion import Alias, Change, CheckpointLineage, NotWorse, Promotion
@@ -41,9 +42,7 @@ from modelyard.platform.owned import artifacts_of
 from modelyard.platform.paging import get_or_none, index_listing, listed_entity, listed_index, named_place
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.data import GroupData
-from modelyard.platform.training.metrics import model_plot
 from modelyard.protocols import Snapshot, StoredArtifact, Tx
-from modelyard.report.line_plot import Plot
 
 MAX_STEPS = 1000
 JOBS_AT_ONCE = 100
@@ -164,9 +163,9 @@ class Models:
         `NotFound`."""
         return self._runtime.store.read(lambda snapshot: self._lineage(snapshot, self._named(snapshot, model), step))
 
-    def plot(self, *models: Model | str) -> Plot:
+    def plot(self, *models: Model | str) -> "report.Plot":
         """Plot all metrics of all jobs in sequence, a line for each model: to `save`, or to show in a notebook."""
-        return model_plot(self._runtime, [self.get(model) for model in models])
+        return report.model_plot(self._runtime, [self.get(model) for model in models])
 
     def delete_checkpoints(self, model: Model | str, steps: Iterable[int]) -> DeletedCheckpoints:
         """Delete the checkpoints of these steps, all or none; deleting again changes nothing. Raises `Conflict` when a

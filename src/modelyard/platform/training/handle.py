@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from datetime import datetime
 from functools import partial
 
+from modelyard import report
 from modelyard.domain.identity import Principal
 from modelyard.domain.job import Job, JobProgress, JobStatus, QueueState
 from modelyard.domain.models import Checkpoint, Model
@@ -20,11 +21,10 @@ from modelyard.platform.listing import Cursor
 from modelyard.platform.paging import cursor_at, get_or_none, listed_index
 from modelyard.platform.runtime import Runtime
 from modelyard.platform.training.methods import TRAINING_KINDS
-from modelyard.platform.training.metrics import SHOWN, MetricRows, job_plot, metric_rows
+from modelyard.platform.training.metrics import SHOWN, MetricRows, metric_rows
 from modelyard.platform.training.submission import continue_job, going_child
 from modelyard.platform.training.trajectories import TrajectorySummary
 from modelyard.protocols import Snapshot, Tx
-from modelyard.report.line_plot import Plot
 from modelyard.report.terminal import Show, progress_bar
 
 MAX_AHEAD = 100
@@ -85,10 +85,10 @@ class JobHandle:
 
     # ---- looking at it
 
-    def plot(self) -> Plot:
+    def plot(self) -> "report.Plot":
         """Plot all that it recorded, step by step, the reward first: to `save`, or to show in a notebook."""
         job = self.refresh()
-        return job_plot(self._runtime, job, f"{job.kind.upper()} job {self.id}: {_standing(job)}")
+        return report.job_plot(self._runtime, job, f"{job.kind.upper()} job {self.id}: {_standing(job)}")
 
     def metrics(self, most: int | None = None) -> MetricRows:
         """Return what it recorded with its steps, in order; at most about `most` of them, evenly spaced. The rows are a

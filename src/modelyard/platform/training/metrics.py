@@ -1,28 +1,22 @@
-"""The metrics that training jobs record with their steps: as rows, all or as many as a plot can show, and plotted."""
+"""The metrics that training jobs record with their steps: as rows, all or as many as a plot can show."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from importlib import import_module
-from itertools import accumulate
 from typing import Any, Protocol
 
 import attrs
 
-from modelyard.domain.job import Job, JobEvent, JobKind, JobProgress
-from modelyard.domain.models import Model
-from modelyard.domain.training import STEPS, TrainingJob
+from modelyard import report
+from modelyard.domain.job import JobEvent, JobProgress
+from modelyard.domain.training import STEPS
 from modelyard.errors import MissingExtra
-from modelyard.platform.paging import cursor_at, get_or_none
+from modelyard.platform.paging import get_or_none
 from modelyard.platform.runtime import Runtime
 from modelyard.protocols import Snapshot
-from modelyard.report.html import fragment, long_table
-from modelyard.report.line_plot import Panel, Plot, Point, Series
 
 _PAGE = 500
-
-LOOKED_AT = 20
-FIRST = ("reward", "held_out", "loss", "valid_loss", "accuracy", "margin", "kl_div", "entropy", "grad_norm")
 
 _TENSORBOARD = (
     "tensorboard.compat.proto.event_pb2",
@@ -81,16 +75,12 @@ class MetricRows(list[MetricRow]):
             run.log(dict(row.values), step=row.step)
 
     def _repr_html_(self) -> str:
-        names = metric_order({name for row in self for name in row.values})
-        lines = [
-            (row.step, *(f"{row.values[name]:.4g}" if name in row.values else "" for name in names)) for row in self
-        ]
-        return fragment(long_table([("step", "number"), *((name, "number") for name in names)], lines))
+        return report.metric_table(self)
 
 
 def metric_rows(runtime: Runtime, job_id: str, most: int | None = None) -> MetricRows:
     last = runtime.store.read(lambda snapshot: _last_seq(snapshot, job_id))
-    events = _all(runtime, job_id) if most is None or last <= most else _some(runtime, job_id, last, most)
+    events = all_events(runtime, job_id) if most is None or last <= most else _some(runtime, job_id, last, most)
     return MetricRows(MetricRow(event.step, event.created_at, event.data) for event in events if event.type in STEPS)
 
 
@@ -99,7 +89,7 @@ def _last_seq(snapshot: Snapshot, job_id: str) -> int:
     return progress.last_seq if progress is not None else 0
 
 
-def _all(runtime: Runtime, job_id: str) -> Iterator[JobEvent]:
+def all_events(runtime: Runtime, job_id: str) -> Iterator[JobEvent]:
     seq = 0
     while page := runtime.store.read(lambda snapshot, seq=seq: _page(snapshot, job_id, seq, _PAGE)):  # type: ignore[misc]
         yield from page
@@ -116,63 +106,3 @@ def _some(runtime: Runtime, job_id: str, last: int, most: int) -> Sequence[JobEv
 
 def _page(snapshot: Snapshot, job_id: str, seq: int, limit: int) -> list[JobEvent]:
     return snapshot.page(JobEvent, "by_job", job_id, after=(seq,), limit=limit)
-
-
-# ---- plots -----------------------------------------------------------------------------------------------------------
-
-
-def metric_order(names: Iterable[str]) -> list[str]:
-    """Return names of metrics in the order in which they are looked at: those of `FIRST`, then the others by name.
-
-    >>> metric_order(["learning_rate", "loss", "kl_div", "reward"])
-    ['reward', 'loss', 'kl_div', 'learning_rate']
-    """
-    return sorted(names, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name))
-
-
-def job_plot(runtime: Runtime, job: TrainingJob, title: str) -> Plot:
-    """Plot every metric that a job has recorded with its steps, the reward first."""
-    return _plot(title, runtime, [("", [job.id])], "round" if job.kind == JobKind.LOOP else "optimizer step")
-
-
-def model_plot(runtime: Runtime, models: Sequence[Model]) -> Plot:
-    lines = [(model.name, _jobs_with_checkpoint(runtime, model.id)) for model in models]
-    title = ", ".join(f"{model.entity}/{model.project}/{model.name}" for model in models)
-    return _plot(title, runtime, lines, "optimizer step")
-
-
-def _plot(title: str, runtime: Runtime, jobs: Sequence[tuple[str, Sequence[str]]], x_label: str) -> Plot:
-    """Read once for each line: the lines are as short as the plot is wide, the events may be millions. `jobs` are the
-    labels of lines, and the jobs of each. If there is one line, the ends of its jobs are marked."""
-    some = [[metric_rows(runtime, job_id, LOOKED_AT) for job_id in ids] for _, ids in jobs]
-    names = {name for line in some for rows in line for row in rows for name in row.values}
-    ends = list(accumulate(rows[-1].step if rows else 0 for rows in some[0])) if len(some) == 1 else []
-    panels = [
-        Panel(name, tuple(Series.of(label or name, _points(runtime, ids, name)) for label, ids in jobs))
-        for name in metric_order(names) or ["loss"]
-    ]
-    return Plot(title, x_label, tuple(panels), tuple(ends[:-1]))
-
-
-def _points(runtime: Runtime, job_ids: Iterable[str], name: str) -> Iterator[Point]:
-    before = 0
-    for job_id in job_ids:
-        last = 0
-        for event in _all(runtime, job_id):
-            if event.type not in STEPS:
-                continue
-            last = event.step
-            if name in event.data:
-                yield before + event.step, event.data[name]
-        before += last
-
-
-def _jobs_with_checkpoint(runtime: Runtime, model_id: str) -> list[str]:
-    found: list[str] = []
-    after = None
-    while page := runtime.store.read(
-        lambda snapshot, after=after: snapshot.page(Job, "of_lane", model_id, after=after, limit=_PAGE)  # type: ignore[misc]
-    ):
-        found += [job.id for job in page if "checkpoint_id" in job.result]
-        after = cursor_at(Job, "of_lane", page[-1])
-    return found

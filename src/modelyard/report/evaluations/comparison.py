@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 
 import attrs
 
+from modelyard import report
 from modelyard.domain.evaluation.comparison import (
     Comparison,
     MetricComparison,
@@ -15,10 +16,7 @@ from modelyard.domain.evaluation.comparison import (
 )
 from modelyard.domain.evaluation.metrics import RunRow, row_values
 from modelyard.domain.evaluation.run import EvaluationRun
-from modelyard.report import junit, markdown
-from modelyard.report.evaluations.comparison_page import UNPAIRED, comparison_content
 from modelyard.report.evaluations.export import Format, RunRows, comparison_lines, save_report
-from modelyard.report.html import fragment, page, tag
 from modelyard.report.numbers import (
     clusters_text,
     confidence_text,
@@ -33,9 +31,9 @@ from modelyard.report.numbers import (
 )
 from modelyard.report.table import printable, text_table
 
-SHOWN_IN_NOTEBOOK = 10
 SHOWN_ROWS = 5
 SHOWN_TEXT = 60
+UNPAIRED = "no row is in both: rows are paired by all that they hold, so both runs must be of the same data"
 
 
 @attrs.frozen(repr=False)
@@ -70,27 +68,20 @@ class ComparisonReport:
     @property
     def html(self) -> str:
         """The whole page, which needs no other file. It shows the rows that were kept, and says so."""
-        content = comparison_content(self.baseline, self.candidate, self.comparison)
-        return page(self._title, tag("h1", self._title), *content)
+        return report.comparison_html(self)
 
     @property
     def markdown(self) -> str:
         """The verdicts, the numbers and the rows that lose most, for a comment on a pull request."""
-        return markdown.joined(_paragraphs(self))
+        return report.comparison_markdown(self)
 
     @property
     def junit(self) -> str:
         """The metrics as cases in the XML of JUnit: one fails if the candidate is shown to be worse."""
-        lost = [junit.Case(name, error=reason) for name, reason in self.comparison.uncompared.items()]
-        return junit.suite(self._title, [*map(_case, self.comparison.metrics), *lost])
+        return report.comparison_junit(self)
 
     def _repr_html_(self) -> str:
-        content = comparison_content(self.baseline, self.candidate, self.comparison, SHOWN_IN_NOTEBOOK)
-        return fragment(tag("h3", self._title), *content)
-
-    @property
-    def _title(self) -> str:
-        return f"{ref_text(self.candidate.model)} compared with {ref_text(self.baseline.model)}"
+        return report.comparison_notebook(self)
 
     def __repr__(self) -> str:
         return f"<ComparisonReport of {self.candidate.id} with {self.baseline.id}: {self.comparison.rows} rows>"
@@ -104,49 +95,19 @@ class ComparisonReport:
         return {names[metric]: value for metric, value in values.items()}
 
 
-def _paragraphs(report: ComparisonReport) -> Iterator[str]:
-    found = report.comparison
-    yield f"### {markdown.plain(report._title)}"
-    yield "; ".join(f"{markdown.plain(one.name)}: **{one.verdict.value}**" for one in found.metrics)
-    lines = [markdown.plain(line) for line in _counts(report)]
-    if found.metrics:
-        cells = ([markdown.plain(cell) for cell in _cells(one)] for one in found.metrics)
-        yield markdown.table(_HEADERS, cells, right=_HEADERS[1:-1])
-        remarks = [_footnote(found), *(line for one in found.metrics for line in _remarks(one))]
-        lines += map(markdown.plain, remarks)
-    yield "\n".join(f"* {line}" for line in lines)
-    headers = ("row", "before", "now", "inputs", "candidate's output")
-    for one in found.metrics:
-        rows = [_row(note) for note in one.worst[:SHOWN_ROWS]]
-        if rows:
-            yield markdown.folded(f"rows that lose most by {one.name}", markdown.table(headers, rows))
-
-
-def _row(note: RowDifference) -> list[str]:
-    values = (f"{note.baseline:g}", f"{note.candidate:g}")
-    return [markdown.code(part) for part in (note.digest[:10], *values, note.inputs, note.candidate_output)]
-
-
-def _case(one: MetricComparison) -> junit.Case:
-    worse = f"{difference_text(one.paired.difference, one.kind)}, p {p_text(one.corrected)}"
-    worst = one.worst[:SHOWN_ROWS]
-    shown = "\n".join(f"{note.digest[:10]}: {_cut(note.inputs)} -> {_cut(note.candidate_output)}" for note in worst)
-    return junit.Case(one.name, failure=f"worse by {worse}" if one.verdict is Verdict.WORSE else "", details=shown)
-
-
-_HEADERS = ("metric", "baseline", "candidate", "difference", "interval", "better", "same", "worse", "p", "verdict")
+HEADERS = ("metric", "baseline", "candidate", "difference", "interval", "better", "same", "worse", "p", "verdict")
 
 
 def _lines(report: ComparisonReport) -> Iterator[str]:
     found = report.comparison
-    yield from _counts(report)
+    yield from counts(report)
     if found.metrics:
         yield ""
-        yield text_table(_HEADERS, [_cells(one) for one in found.metrics], right=_HEADERS[1:-1])
+        yield text_table(HEADERS, [cells(one) for one in found.metrics], right=HEADERS[1:-1])
         yield ""
-        yield _footnote(found)
+        yield footnote(found)
     for one in found.metrics:
-        yield from _remarks(one)
+        yield from remarks(one)
     if found.baseline_failed or found.candidate_failed:
         failed = map(count_text, (found.baseline_failed, found.candidate_failed))
         yield "the model failed on {} rows of the baseline and {} of the candidate".format(*failed)
@@ -154,7 +115,7 @@ def _lines(report: ComparisonReport) -> Iterator[str]:
         yield f"not compared: {printable(name)}, {reason}"
 
 
-def _counts(report: ComparisonReport) -> Iterator[str]:
+def counts(report: ComparisonReport) -> Iterator[str]:
     found = report.comparison
     yield f"baseline   {printable(ref_text(report.baseline.model))}  (run {printable(report.baseline.id)})"
     yield f"candidate  {printable(ref_text(report.candidate.model))}  (run {printable(report.candidate.id)})"
@@ -166,13 +127,13 @@ def _counts(report: ComparisonReport) -> Iterator[str]:
         yield UNPAIRED
 
 
-def _footnote(found: Comparison) -> str:
+def footnote(found: Comparison) -> str:
     several = f"; p corrected for {len(found.metrics)} metrics (Holm)" if len(found.metrics) > 1 else ""
     confidence, clusters = confidence_text(found.options.confidence), clusters_text(found.options.cluster_by)
     return f"intervals at {confidence}{clusters}{several}"
 
 
-def _remarks(one: MetricComparison) -> Iterator[str]:
+def remarks(one: MetricComparison) -> Iterator[str]:
     everywhere, left_out = one.all_rows, left_out_text(one)
     if left_out:
         shown = f"{difference_text(everywhere.difference, one.kind)} ({span_text(everywhere.interval, one.kind)})"
@@ -181,7 +142,7 @@ def _remarks(one: MetricComparison) -> Iterator[str]:
         yield f"{printable(one.name)}, about {count_text(one.rows_needed)} rows would show a difference of this size"
 
 
-def _cells(one: MetricComparison) -> tuple[object, ...]:
+def cells(one: MetricComparison) -> tuple[object, ...]:
     pairs = one.paired
     return (
         f"{one.name}{direction_text(one.lower_is_better)}",
@@ -234,7 +195,13 @@ def _worst_rows(worst: tuple[RowDifference, ...]) -> list[str]:
     if not worst:
         return []
     lines = [
-        (note.digest[:10], f"{note.baseline:g}", f"{note.candidate:g}", _cut(note.inputs), _cut(note.candidate_output))
+        (
+            note.digest[:10],
+            f"{note.baseline:g}",
+            f"{note.candidate:g}",
+            cut(note.inputs),
+            cut(note.candidate_output),
+        )
         for note in worst[:SHOWN_ROWS]
     ]
     headers = ("row", "before", "now", "inputs", "candidate's output")
@@ -242,9 +209,7 @@ def _worst_rows(worst: tuple[RowDifference, ...]) -> list[str]:
 
 
 def _lost_rows(lost: tuple[RowDifference, ...]) -> list[str]:
-    lines = [
-        (note.digest[:10], f"{note.baseline:g}", _cut(note.inputs), _cut(note.detail)) for note in lost[:SHOWN_ROWS]
-    ]
+    lines = [(note.digest[:10], f"{note.baseline:g}", cut(note.inputs), cut(note.detail)) for note in lost[:SHOWN_ROWS]]
     headers = ("row", "before", "inputs", "why it has no value now")
     return ["  rows that are lost:", *_indented(text_table(headers, lines, right=("before",)))]
 
@@ -253,6 +218,6 @@ def _indented(table: str) -> list[str]:
     return [f"    {line}" for line in table.splitlines()]
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= SHOWN_TEXT else f"{line[: SHOWN_TEXT - 1]}…"

@@ -5,15 +5,11 @@ from collections.abc import Iterator
 
 import attrs
 
+from modelyard import report
 from modelyard.domain.evaluation.aggregate import Aggregate, MetricSummary
-from modelyard.domain.evaluation.metrics import MetricKind, RunRow, metric_names, rows
-from modelyard.domain.evaluation.run import EvaluationRun, Outcome
+from modelyard.domain.evaluation.run import EvaluationRun
 from modelyard.errors import InvalidInput
-from modelyard.formats.json import dumps
-from modelyard.report import junit, markdown
 from modelyard.report.evaluations.export import Format, RunRows, run_lines, save_report
-from modelyard.report.evaluations.run_page import run_content
-from modelyard.report.html import fragment, page, tag
 from modelyard.report.numbers import (
     clusters_text,
     confidence_text,
@@ -25,13 +21,10 @@ from modelyard.report.numbers import (
     money_text,
     ref_text,
     seconds_text,
-    value_text,
 )
 from modelyard.report.table import printable, text_table
 
 SHOWN_ERRORS = 3
-SHOWN_ROWS = 5
-SHOWN_IN_NOTEBOOK = 10
 
 
 @attrs.frozen(repr=False)
@@ -66,24 +59,20 @@ class RunReport:
     @property
     def html(self) -> str:
         """The whole page, which needs no other file. It shows the rows that were kept, and says so."""
-        return page(self._title, tag("h1", self._title), *run_content(self.run, self.aggregate))
+        return report.run_html(self)
 
     @property
     def markdown(self) -> str:
         """The numbers, and the rows with errors and the lowest scores, for a comment on a pull request."""
-        return markdown.joined(_paragraphs(self._title, self.run, self.aggregate))
+        return report.run_markdown(self)
 
     @property
     def junit(self) -> str:
         """The rows as cases in the XML of JUnit: a row fails if a score that is a bool is false in some trial."""
-        return junit.suite(self._title, map(_case, rows(self.rows.full())))
+        return report.run_junit(self)
 
     def _repr_html_(self) -> str:
-        return fragment(tag("h3", self._title), *run_content(self.run, self.aggregate, SHOWN_IN_NOTEBOOK))
-
-    @property
-    def _title(self) -> str:
-        return f"{ref_text(self.run.model)} on {ref_text(self.run.evaluation)}"
+        return report.run_notebook(self)
 
     def __repr__(self) -> str:
         return f"<RunReport of {self.run.id}: {self.aggregate.rows} rows>"
@@ -101,58 +90,20 @@ def _lines(run: EvaluationRun, found: Aggregate) -> Iterator[str]:
         yield equal_rows_text(found)
     if found.metrics:
         yield ""
-        yield text_table(_headers(found), [_cells(summary) for summary in found.metrics], right=_headers(found)[1:])
+        yield text_table(headers(found), [cells(summary) for summary in found.metrics], right=headers(found)[1:])
         yield ""
-        yield from _notes(found)
+        yield from notes(found)
     for note in found.failures[:SHOWN_ERRORS]:
         yield f"row {note.digest[:10]}: {printable(note.detail)}"
-    yield from _spent(found)
+    yield from spent(found)
 
 
-def _paragraphs(title: str, run: EvaluationRun, found: Aggregate) -> Iterator[str]:
-    yield f"### {markdown.plain(title)}"
-    failed = f", {count_text(found.failed)} with errors" if found.failed else ""
-    yield f"{run.state.value}, {count_text(found.rows)} rows, {count_text(found.trials)} trials{failed}"
-    headers = _headers(found)
-    if found.metrics:
-        cells = ([markdown.plain(cell) for cell in _cells(summary)] for summary in found.metrics)
-        yield markdown.table(headers, cells, right=headers[1:])
-        yield "\n".join(f"* {markdown.plain(note)}" for note in (*_notes(found), *_spent(found)))
-    if found.failures:
-        shown = found.failures[:SHOWN_ROWS]
-        lines = [_code(note.digest[:10], note.detail, note.inputs) for note in shown]
-        yield markdown.folded("rows with errors", markdown.table(("row", "what went wrong", "inputs"), lines))
-    for one in found.metrics:
-        worst = one.worst[:SHOWN_ROWS]
-        lines = [_code(value_text(note.value, one.kind), note.digest[:10], note.inputs, note.output) for note in worst]
-        if lines:
-            table = markdown.table((markdown.plain(one.name), "row", "inputs", "output"), lines)
-            yield markdown.folded(f"the worst rows by {one.name}", table)
-
-
-def _code(*cells: object) -> list[str]:
-    return [markdown.code(cell) for cell in cells]
-
-
-def _case(row: RunRow) -> junit.Case:
-    found = row.readings
-    names = metric_names(reading.metric for reading in found)
-    broken = [f"{names[one.metric]}: {one.reason}" for one in found if one.outcome is Outcome.SCORER_ERROR]
-    missed = dict.fromkeys(names[one.metric] for one in found if one.kind is MetricKind.BINARY and not one.value)
-    return junit.Case(
-        name=row.digest[:10],
-        failure=f"false: {', '.join(missed)}" if missed else "",
-        error="; ".join([*row.failures, *broken]),
-        details=f"inputs: {dumps(row.inputs).decode()}\noutput: {dumps(row.output).decode()}",
-    )
-
-
-def _headers(found: Aggregate) -> tuple[str, ...]:
+def headers(found: Aggregate) -> tuple[str, ...]:
     sure = confidence_text(found.options.confidence)
     return ("metric", "mean", sure, "all trials", "scored", "unscored", "scorer errors", "model errors")
 
 
-def _cells(one: MetricSummary) -> tuple[object, ...]:
+def cells(one: MetricSummary) -> tuple[object, ...]:
     counts = (one.scored, one.unscored, one.scorer_errors, one.model_errors)
     mean = " / ".join(f"{text} {count}" for text, count in list(one.texts.items())[:3]) or mean_text(one.mean, one.kind)
     return (
@@ -164,7 +115,7 @@ def _cells(one: MetricSummary) -> tuple[object, ...]:
     )
 
 
-def _notes(found: Aggregate) -> Iterator[str]:
+def notes(found: Aggregate) -> Iterator[str]:
     yield f"all trials: {found.options.policy}"
     if found.trials != found.rows:
         yield f"trials of a row reduced by {found.options.reducer}"
@@ -172,7 +123,7 @@ def _notes(found: Aggregate) -> Iterator[str]:
         yield f"intervals{clusters_text(found.options.cluster_by)}"
 
 
-def _spent(found: Aggregate) -> Iterator[str]:
+def spent(found: Aggregate) -> Iterator[str]:
     if found.latency is not None:
         times = (found.latency.mean, found.latency.p50, found.latency.p95)
         yield "latency: mean {}, p50 {}, p95 {}".format(*map(seconds_text, times))

@@ -188,6 +188,7 @@ def test_no_piece_of_an_answer_keeps_a_secret(data: st.DataObject) -> None:
     assert all(delta.token_ids == (0,) for delta, old in zip(clean, answer, strict=True) if delta.text != old.text)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(deltas, max_size=4))
 def test_an_answer_without_secrets_is_left_as_it_is(answer: list[Delta]) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from modelyard.domain.catalogue import CatalogueEntry
 from modelyard.errors import InvalidInput, ModelyardError
 from modelyard.parts.dashboard.view import HtmlPage, View, empty
-from modelyard.report.html import Html, facts, joined, section, table, tag
+from modelyard.parts.reports.html import Html, facts, joined, section, table, tag
+from modelyard.parts.reports.operations import operations as operations_of
 from modelyard.report.numbers import NONE, count_text
-from modelyard.report.operations import operations as operations_of
 
 LONGEST = 20_000
 MOST_TOKENS = 1024

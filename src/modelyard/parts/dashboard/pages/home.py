@@ -9,7 +9,7 @@ from modelyard.domain.models import Model
 from modelyard.domain.promotion import Alias
 from modelyard.parts.dashboard.pages.jobs import running_line, subject
 from modelyard.parts.dashboard.view import HtmlPage, View, bar, empty, money, verdict_chip, when
-from modelyard.report.html import Html, chip, facts, joined, section, table, tag
+from modelyard.parts.reports.html import Html, chip, facts, joined, section, table, tag
 from modelyard.report.numbers import NONE, count_text
 
 MOST = 10

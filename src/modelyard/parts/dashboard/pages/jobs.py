@@ -22,15 +22,16 @@ from modelyard.parts.dashboard.view import (
     status_chip,
     when,
 )
+from modelyard.parts.reports.html import Html, chip, facts, html, joined, plots, section, shortened, table, tag
+from modelyard.parts.reports.inline_chart import sparkline
+from modelyard.parts.reports.line_plot import Panel, Plot, Series
+from modelyard.parts.reports.training_plots import metric_order
 from modelyard.parts.responses.records import RESPONSE_JOB
 from modelyard.parts.tinker.records import COMMANDS_JOB
 from modelyard.parts.traffic.records import COLLECT_JOB
 from modelyard.platform.training.methods import TRAINING_KINDS
-from modelyard.platform.training.metrics import MetricRow, metric_order
+from modelyard.platform.training.metrics import MetricRow
 from modelyard.platform.training.trajectories import ShownTrajectory, TrajectorySummary
-from modelyard.report.html import Html, chip, facts, html, joined, plots, section, shortened, table, tag
-from modelyard.report.inline_chart import sparkline
-from modelyard.report.line_plot import Panel, Plot, Series
 from modelyard.report.numbers import NONE, count_text
 
 PAGE = 50

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from modelyard.domain.identity import ApiKey, NewKey
 from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, empty, short_id, when, whole_number
-from modelyard.report.html import Html, chip, joined, section, table, tag
+from modelyard.parts.reports.html import Html, chip, joined, section, table, tag
 from modelyard.report.numbers import NONE
 
 PAGE = 200

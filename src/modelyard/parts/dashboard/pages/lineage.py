@@ -7,7 +7,7 @@ from modelyard.domain.models import Checkpoint, Model, Retention
 from modelyard.domain.promotion import TrainedStep
 from modelyard.parts.annotations.pages import notes
 from modelyard.parts.dashboard.view import HtmlPage, View, duration, short_id, status_chip, when, whole_number
-from modelyard.report.html import Html, chip, facts, html, joined, section, shortened, table
+from modelyard.parts.reports.html import Html, chip, facts, html, joined, section, shortened, table
 from modelyard.report.numbers import NONE, ref_text
 
 MOST = 100

@@ -10,9 +10,9 @@ from modelyard.parts.annotations.pages import annotated, badges, notes
 from modelyard.parts.annotations.records import AnnotatedKind, Annotation
 from modelyard.parts.dashboard.pages import lineage
 from modelyard.parts.dashboard.view import HtmlPage, Redirect, View, empty, short_id, verdict_chip, when, whole_number
-from modelyard.platform.training.metrics import metric_order
-from modelyard.report.html import Html, chip, facts, folded, joined, plots, section, table, tag
-from modelyard.report.line_plot import Panel, Plot, Series
+from modelyard.parts.reports.html import Html, chip, facts, folded, joined, plots, section, table, tag
+from modelyard.parts.reports.line_plot import Panel, Plot, Series
+from modelyard.parts.reports.training_plots import metric_order
 from modelyard.report.numbers import NONE, ref_text
 
 PAGE = 50

@@ -11,8 +11,8 @@ from modelyard.domain.canonical import canonical_json
 from modelyard.domain.evaluation.run import EvaluationRun, Outcome, RowResult
 from modelyard.parts.dashboard.pages.runs import size_of
 from modelyard.parts.dashboard.view import HtmlPage, View, duration, empty, money, whole_number
+from modelyard.parts.reports.html import Html, chip, facts, joined, section, table, tag
 from modelyard.platform.evaluations.result import Rows
-from modelyard.report.html import Html, chip, facts, joined, section, table, tag
 from modelyard.report.numbers import NONE, count_text, ref_text
 
 LONGEST = 2000

@@ -8,11 +8,11 @@ from modelyard.domain.evaluation.run import EvaluationRun, RunState
 from modelyard.parts.annotations.pages import annotated, badges, notes
 from modelyard.parts.annotations.records import AnnotatedKind, Annotation
 from modelyard.parts.dashboard.view import HtmlPage, View, bar, empty, lasted, short_id, status_chip, when
-from modelyard.report.evaluations.comparison_page import comparison_content
-from modelyard.report.evaluations.headline import primary_first
-from modelyard.report.evaluations.run_page import run_content, short_ref
-from modelyard.report.html import Html, facts, joined, section, table, tag
-from modelyard.report.numbers import NONE, count_text, interval_text, ref_text
+from modelyard.parts.reports.comparison_page import comparison_content
+from modelyard.parts.reports.headline import primary_first
+from modelyard.parts.reports.html import Html, facts, joined, section, table, tag
+from modelyard.parts.reports.run_page import run_content, short_ref
+from modelyard.report.numbers import NONE, count_text, interval_text, ref_text, scorer_text
 
 PAGE = 50
 SEARCHED = 2000
@@ -33,7 +33,9 @@ def listed(view: View) -> HtmlPage:
             if run.id in tagged or query.lower() in f"{run.model} {run.evaluation}".lower()
         ]
         if by_score:
-            found.sort(key=lambda run: (score_of(run) is None, -(score_of(run) or 0.0)))
+            found.sort(
+                key=lambda run: (score_of(run) is None, run.evaluation, scorer_text(run), -(score_of(run) or 0.0))
+            )
         shown, more = found[:PAGE], ""
     else:
         page = runs.page(PAGE, view.query.get("after"))
@@ -45,6 +47,12 @@ def listed(view: View) -> HtmlPage:
         else empty("No run found." if query else "No run yet. Make one:", *([] if query else [start]))
     )
     return HtmlPage("Runs", joined([_search(view, query, by_score), content, tag("p", more), _matrix(view, shown)]))
+
+
+def _best_first(run: EvaluationRun) -> tuple[object, ...]:
+    """Scores of one evaluation and one scorer come together: others say nothing beside them."""
+    score = score_of(run)
+    return score is None, run.evaluation, scorer_text(run), -(score or 0.0)
 
 
 def _search(view: View, query: str, by_score: bool) -> Html:
@@ -71,6 +79,7 @@ def _choice(view: View, runs: Sequence[EvaluationRun]) -> Html:
         ("evaluation", ""),
         ("model", ""),
         ("state", ""),
+        ("scorer", ""),
         ("score", "number"),
     ]
     known = view.platform.annotations.of(run.id for run in runs)
@@ -93,6 +102,7 @@ def _line(view: View, run: EvaluationRun, known: Annotation | None) -> Sequence[
         view.link(ref_text(run.evaluation), "runs", run.id),
         short_ref(run.model),
         status_chip(run.state),
+        scorer_text(run),
         NONE if score is None else f"{score:.4g}",
         when(run.started_at),
         lasted(run.started_at, run.finished_at),
@@ -107,19 +117,19 @@ def score_of(run: EvaluationRun) -> float | None:
 
 
 def _matrix(view: View, runs: Sequence[EvaluationRun]) -> Html:
-    """Show the score of each model on each evaluation: that of the newest run of both."""
-    cells: dict[tuple[str, str], EvaluationRun] = {}
+    """Show the score of each model on each evaluation by each scorer: that of the newest run of these."""
+    cells: dict[tuple[str, tuple[str, str]], EvaluationRun] = {}
     for run in runs:
         if run.state is RunState.COMPLETED and score_of(run) is not None:
-            cells.setdefault((run.model, run.evaluation), run)
-    models, evaluations = (list(dict.fromkeys(key[at] for key in cells)) for at in (0, 1))
+            cells.setdefault((run.model, (run.evaluation, scorer_text(run))), run)
+    models, measured = dict.fromkeys(model for model, _ in cells), dict.fromkeys(one for _, one in cells)
     if len(models) < 2:
         return Html("")
-    columns = [("model", ""), *((ref_text(one), "number") for one in evaluations)]
+    columns = [("model", ""), *((f"{ref_text(one)}: {scorer}", "number") for one, scorer in measured)]
     new = [run for run in cells.values() if _is_short(run) and view.kept.get(_interval_key(run)) is None]
     more = view.later(lambda: size_of(view, *new))
     lines = [
-        [short_ref(model), *(_cell(view, cells.get((model, one)), new if more else ()) for one in evaluations)]
+        [short_ref(model), *(_cell(view, cells.get((model, one)), new if more else ()) for one in measured)]
         for model in models
     ]
     return section("Scores of these models", table(columns, lines), more)
@@ -206,7 +216,9 @@ _COUNTED = ("mean", "scored", "unscored", "scorer_errors", "model_errors")
 
 def _headline(run: EvaluationRun) -> Html:
     score = score_of(run)
-    return Html("") if score is None else tag("p", f"{ref_text(run.model)} scores {score:.4g}.", kind="headline")
+    if score is None:
+        return Html("")
+    return tag("p", f"{ref_text(run.model)} scores {score:.4g} by {scorer_text(run)}.", kind="headline")
 
 
 def _number(value: object) -> str:

@@ -7,7 +7,7 @@ from decimal import Decimal
 from modelyard.domain.usage import Budget, UsageSum
 from modelyard.parts.dashboard.pages.keys import limits_text
 from modelyard.parts.dashboard.view import HtmlPage, View, bar, empty, money, when
-from modelyard.report.html import Html, chip, html, joined, section, table, tag
+from modelyard.parts.reports.html import Html, chip, html, joined, section, table, tag
 from modelyard.report.numbers import NONE, count_text, id_text
 
 _BUDGETS = (("budget of", ""), ("period", ""), ("spent", ""), ("reserved", "number"))

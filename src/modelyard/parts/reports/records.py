@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from modelyard.report.html import Html, fragment, shortened, table, tag
+from modelyard.parts.reports.html import Html, fragment, shortened, table, tag
 
 LONGEST = 80
 ID_LENGTH = 8

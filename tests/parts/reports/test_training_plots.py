@@ -1,14 +1,12 @@
-"""What people look at: plots of jobs and models, and the progress bar."""
+"""What people look at: plots of jobs and models, and their metrics as a table."""
 
-import sys
 from typing import Any
 
 import pytest
 
 from modelyard import open_platform
 from modelyard.domain.training import GRADIENT_STEP
-from modelyard.errors import MissingExtra
-from modelyard.platform.training.metrics import MetricRows, metric_order
+from modelyard.parts.reports.training_plots import metric_order
 
 ROWS = [{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}] * 6
 
@@ -61,53 +59,18 @@ def test_two_models_are_lines_of_one_plot(platform: Any) -> None:
     assert plot.title == "local/demo/polite, local/demo/rude"
 
 
-def test_metrics_are_a_list_and_a_table(platform: Any) -> None:
+def test_metrics_are_a_table_in_a_notebook(platform: Any) -> None:
     job = platform.training.sft("demo/polite", ROWS)
     expected = losses(job)
-    rows = job.metrics()
-    assert [row.values["loss"] for row in rows] == expected
-    assert f"{expected[0]:.4g}" in rows._repr_html_()
+    assert f"{expected[0]:.4g}" in job.metrics()._repr_html_()
 
 
-def test_without_pandas_the_remedy_is_named(platform: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(MissingExtra, match="pip install pandas"):
-        platform.training.sft("demo/polite", ROWS).metrics().to_pandas()
-
-
-def test_waiting_shows_progress_only_on_request(platform: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    platform.training.sft("demo/polite", ROWS).wait()
-    assert capsys.readouterr() == ("", "")
-    job = platform.training.sft("demo/polite", ROWS)
-    job.wait(progress=True)
-    shown = capsys.readouterr().err
-    assert "3/3" in shown
-    assert "SFT demo/polite" in shown
-    assert "loss=" in shown
-
-
-def test_progress_without_tqdm_is_lines(
-    platform: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
-    platform.training.sft("demo/polite", ROWS).wait(progress=True)
-    assert "3 of 3 steps, loss " in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_the_numbers_are_logged_step_by_step(platform: Any) -> None:
-    job = platform.training.sft("demo/polite", ROWS)
+def test_the_plot_of_a_dpo_job_shows_loss_accuracy_and_margin(platform: Any) -> None:
+    prompt = [{"role": "user", "content": "What colour is the sea?"}]
+    job = platform.training.dpo(
+        "demo/polite", [{"messages": prompt, "chosen": "It is blue.", "rejected": "No idea."}] * 4
+    )
     job.wait()
-    seen: list[Any] = []
-
-    class Run:
-        def log(self, values: dict[str, Any], /, *, step: int) -> None:
-            seen.append((step, values))
-
-    job.metrics().log_to(Run())
-    assert seen == [(row.step, row.values) for row in job.metrics()]
-
-
-def test_tensorboard_is_named_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setitem(sys.modules, "tensorboard", None)
-    with pytest.raises(MissingExtra, match="pip install tensorboard"):
-        MetricRows().to_tensorboard(tmp_path)
+    drawn = job.plot()._repr_html_()
+    assert all(name in drawn for name in ("DPO job", "loss", "accuracy", "margin"))
+    assert "accuracy" in platform.models.plot("demo/polite")._repr_html_()

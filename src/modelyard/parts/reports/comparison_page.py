@@ -7,11 +7,12 @@ import attrs
 from modelyard.domain.evaluation.comparison import Comparison, MetricComparison, RowDifference, Verdict
 from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.run import EvaluationRun
-from modelyard.report.evaluations.headline import comparison_sentence, primary_first
-from modelyard.report.evaluations.run_page import full_names, short_id, short_ref
-from modelyard.report.histogram import NEUTRAL, Histogram
-from modelyard.report.html import Html, chip, facts, folded, joined, long_table, plots, section, table, tag
-from modelyard.report.inline_chart import BETTER, PLAIN, WORSE, interval_strip, share_strip
+from modelyard.parts.reports.headline import comparison_sentence, primary_first
+from modelyard.parts.reports.histogram import NEUTRAL, Histogram
+from modelyard.parts.reports.html import Html, chip, facts, folded, joined, long_table, plots, section, table, tag
+from modelyard.parts.reports.inline_chart import BETTER, PLAIN, WORSE, interval_strip, share_strip
+from modelyard.parts.reports.run_page import full_names, short_id, short_ref
+from modelyard.report.evaluations.comparison import UNPAIRED
 from modelyard.report.numbers import (
     NONE,
     clusters_text,
@@ -27,7 +28,6 @@ from modelyard.report.numbers import (
 )
 
 MAX_PLOTS = 24
-UNPAIRED = "no row is in both: rows are paired by all that they hold, so both runs must be of the same data"
 _CLASSES = {Verdict.BETTER: "better", Verdict.WORSE: "worse"}
 _COLOURS = {Verdict.BETTER: BETTER, Verdict.WORSE: WORSE}
 

@@ -1,7 +1,7 @@
 """Listings in a notebook: a table of what can be shown in a cell, with ids in short."""
 
 from modelyard import open_platform
-from modelyard.report.records import records_table
+from modelyard.parts.reports.records import records_table
 
 ROWS = [{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}]
 

@@ -7,9 +7,9 @@ import attrs
 from modelyard.domain.evaluation.aggregate import Aggregate, MetricSummary, RowNote
 from modelyard.domain.evaluation.metrics import MetricKind
 from modelyard.domain.evaluation.run import EvaluationRun
-from modelyard.report.evaluations.headline import passed_of, primary_first, run_sentence
-from modelyard.report.histogram import NEUTRAL, Histogram
-from modelyard.report.html import (
+from modelyard.parts.reports.headline import passed_of, primary_first, run_sentence
+from modelyard.parts.reports.histogram import NEUTRAL, Histogram
+from modelyard.parts.reports.html import (
     Html,
     chip,
     facts,
@@ -22,7 +22,7 @@ from modelyard.report.html import (
     table,
     tag,
 )
-from modelyard.report.inline_chart import BETTER, PLAIN, interval_strip, share_strip
+from modelyard.parts.reports.inline_chart import BETTER, PLAIN, interval_strip, share_strip
 from modelyard.report.numbers import (
     clusters_text,
     confidence_text,

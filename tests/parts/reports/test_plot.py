@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modelyard.report.line_plot import BOTTOM, COLOURS, PANEL, TOP, WIDTH, Panel, Plot, Scale, Series, thinned
+from modelyard.parts.reports.line_plot import BOTTOM, COLOURS, PANEL, TOP, WIDTH, Panel, Plot, Scale, Series, thinned
 
 SVG = "{http://www.w3.org/2000/svg}"
 numbers = st.floats(allow_nan=False, allow_infinity=False)

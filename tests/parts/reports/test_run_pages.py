@@ -15,8 +15,8 @@ from modelyard import Platform, open_platform
 from modelyard.domain.evaluation.aggregate import KEEP
 from modelyard.domain.evaluation.statistics import Distribution
 from modelyard.errors import InvalidInput
-from modelyard.report.histogram import Histogram
-from modelyard.report.html import html, table, tag
+from modelyard.parts.reports.histogram import Histogram
+from modelyard.parts.reports.html import html, table, tag
 
 EVIL = "</td><script>document.title='broken'</script><img src=http://127.0.0.1/x onerror=alert(1)>"
 VOID = {"meta", "link", "img", "br", "input"}
@@ -189,7 +189,7 @@ def test_a_comparison_accounts_for_every_row(platform: Platform, scored_runs: An
     found = platform.evaluations.compare(baseline=before, candidate=after)
     lacking = "rows without a value: 1 in the baseline, 1 in the candidate, 1 in both"
     (line,) = (line for line in str(found).splitlines() if line.startswith("exact, rows"))
-    assert line == f"exact, {lacking}; over all 5, these as worst: -20.0 pp (-123.9 to +83.9 pp)"
+    assert line == f"exact, {lacking}; over all 5, these as worst: -20.0 pp (-78.6 to +57.6 pp)"
     assert lacking in Outline(found.html).text
 
 
@@ -213,6 +213,15 @@ def test_an_empty_run_has_a_page_too(platform: Platform, scored_runs: Any) -> No
     assert "Nothing was scored" in Outline(platform.evaluations.report(run).html).text
     assert "nothing to compare" in Outline(platform.evaluations.compare(baseline=run, candidate=run).html).text
     assert "0 rows" in str(platform.evaluations.report(run))
+
+
+def test_runs_over_other_rows_say_on_their_page_why_they_have_none_in_common(
+    platform: Platform, scored_runs: Any
+) -> None:
+    one = scored_runs.add(platform, scored_runs.questions([True]))
+    other = scored_runs.add(platform, [scored_runs.answer("another question", scores={"exact": True})])
+    page = Outline(platform.evaluations.compare(baseline=one, candidate=other).html).text
+    assert "no row is in both: rows are paired by all that they hold" in page
 
 
 def test_a_page_of_many_rows_shows_the_worst_and_says_how_many_there_are(platform: Platform, scored_runs: Any) -> None:

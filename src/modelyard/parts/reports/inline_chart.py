@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from modelyard.domain.evaluation.statistics import Interval
-from modelyard.report.line_plot import COLOURS, Scale
+from modelyard.parts.reports.line_plot import COLOURS, Scale
 
 WIDTH, HEIGHT = 170, 18
 MIDDLE = HEIGHT / 2

@@ -6,7 +6,7 @@ from html import escape
 import attrs
 
 from modelyard.domain.evaluation.statistics import Distribution
-from modelyard.report.line_plot import COLOURS, Scale, round_number
+from modelyard.parts.reports.line_plot import COLOURS, Scale, round_number
 
 WIDTH, HEIGHT = 420, 190
 LEFT, RIGHT, TOP, BOTTOM = 44, 12, 30, 28

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from modelyard.report.html import Html, folded, joined, page, section, table, tag
+from modelyard.parts.reports.html import Html, folded, joined, page, section, table, tag
 
 _METHODS = ("get", "post", "put", "patch", "delete")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from modelyard import Platform, open_platform
-from modelyard.report import junit, markdown
+from modelyard.parts.reports import junit, markdown
 
 EVIL = "a|b `c` ``d`` <script>x</script> @team #1 *e* ]]> & \x1b[2J ![i](http://x) "
 

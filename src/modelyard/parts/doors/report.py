@@ -1,0 +1,56 @@
+"""What the part `reports` draws, as `modelyard.report` has it."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from modelyard.parts.reports.comparison_files import (
+        comparison_html,
+        comparison_junit,
+        comparison_markdown,
+        comparison_notebook,
+    )
+    from modelyard.parts.reports.line_plot import Plot
+    from modelyard.parts.reports.operations import operations_page
+    from modelyard.parts.reports.records import records_table
+    from modelyard.parts.reports.run_files import run_html, run_junit, run_markdown, run_notebook
+    from modelyard.parts.reports.training_plots import job_plot, metric_table, model_plot
+
+HOMES = {
+    "parts.reports.comparison_files": (
+        "comparison_html",
+        "comparison_junit",
+        "comparison_markdown",
+        "comparison_notebook",
+    ),
+    "parts.reports.line_plot": ("Plot",),
+    "parts.reports.operations": ("operations_page",),
+    "parts.reports.records": ("records_table",),
+    "parts.reports.run_files": (
+        "run_html",
+        "run_junit",
+        "run_markdown",
+        "run_notebook",
+    ),
+    "parts.reports.training_plots": (
+        "job_plot",
+        "metric_table",
+        "model_plot",
+    ),
+}
+
+__all__: list[str] = [
+    "Plot",
+    "comparison_html",
+    "comparison_junit",
+    "comparison_markdown",
+    "comparison_notebook",
+    "job_plot",
+    "metric_table",
+    "model_plot",
+    "operations_page",
+    "records_table",
+    "run_html",
+    "run_junit",
+    "run_markdown",
+    "run_notebook",
+]
