@@ -193,6 +193,7 @@ def test_the_doctor_reports_each_part_and_fails_where_jobs_wait_for_no_worker(he
     call("doctor", "--store", store, status=1)
 
 
+@pytest.mark.parts
 def test_old_events_are_let_go(here: Path) -> None:
     kept = call("keep", "events", 90, "--export", here / "events.jsonl", "--json")
     assert json.loads(kept.stdout) == {"events": 0, "jobs": 0}

@@ -73,8 +73,8 @@ def delete_entity(store: StoreName, entity: str, keep_ledger: bool, yes: bool) -
 
     Its keys, models, jobs, runs and texts go, with their files; running jobs are cancelled first. It may be repeated.
     """
-    if not yes:
-        click.confirm(f"Delete all data of {entity} for ever?", abort=True)
     with opened(store) as platform:
+        if not yes:
+            click.confirm(f"Delete all data of {entity} for ever?", abort=True)
         removed = platform.delete_entity(entity, keep_ledger=keep_ledger)
     click.echo(f"deleted {removed} records of {entity}{', and kept its ledger' if keep_ledger else ''}")
