@@ -8,7 +8,15 @@ from modelyard import quickstart as quickstart_job
 from modelyard.asgi import asgi_app
 from modelyard.cli import uvicorn_server
 from modelyard.cli.logs import log_option, log_to_terminal
-from modelyard.cli.terminal import StoreName, named_factory, opened, printable_store, store_option, try_artifacts
+from modelyard.cli.terminal import (
+    PlaceType,
+    StoreName,
+    named_factory,
+    opened,
+    printable_store,
+    store_option,
+    try_artifacts,
+)
 from modelyard.cli.working import executor_of
 from modelyard.domain.identity import anonymous as anonymous_principal
 from modelyard.http.auth import is_loopback
@@ -28,7 +36,7 @@ def _interfaces(context: click.Context, option: click.Parameter, given: str) -> 
 
 
 @click.command()
-@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=Path("quickstart"))
+@click.argument("folder", type=PlaceType(file_okay=False), default=Path("quickstart"))
 def quickstart(folder: Path) -> None:
     """Fine-tune, reinforce and evaluate a small model on real data, in seconds, in FOLDER (default: ./quickstart)."""
     quickstart_job.run(folder)

@@ -16,6 +16,7 @@ from click.core import ParameterSource
 from modelyard.cli.lazy_group import parts_of
 from modelyard.compose import is_address, open_platform, store_address
 from modelyard.errors import InvalidInput
+from modelyard.part import refuse_address
 from modelyard.platform.platform import Platform
 from modelyard.report.table import printable, text_table
 from modelyard.worker import platform_of
@@ -34,6 +35,23 @@ class StoreType(click.Path):
             return value if is_address(value, parts_of(ctx)) else super().convert(value, param, ctx)
         except InvalidInput as error:
             self.fail(error.problems[0].msg, param, ctx)
+
+
+class PlaceType(click.Path):
+    """The type of the path of what is written: no address, and in a folder that is there."""
+
+    def __init__(self, file_okay: bool = True) -> None:
+        super().__init__(file_okay=file_okay, dir_okay=not file_okay, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            refuse_address(value, "name the path of a file" if self.file_okay else "name a folder")
+        except InvalidInput as error:
+            self.fail(error.problems[0].msg, param, ctx)
+        path = super().convert(value, param, ctx)
+        if not path.absolute().parent.is_dir():
+            self.fail(f"there is no folder {path.parent}; make it first, or name another place", param, ctx)
+        return path
 
 
 STORE_HELP = "The SQLite file of the platform, or the address of its database: postgresql://host/yard"

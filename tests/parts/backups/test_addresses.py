@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from modelyard import open_platform
 from modelyard.artifacts.address import open_artifacts
 from modelyard.cli import main
-from modelyard.cli.terminal import StoreType
+from modelyard.cli.terminal import PlaceType, StoreType
 from modelyard.clock import system_randomness
 from modelyard.errors import InvalidInput
 
@@ -130,6 +130,33 @@ def test_no_other_command_makes_a_store(name: tuple[str, ...], folder: Path) -> 
     assert given.exit_code == 2
     assert "is a directory" in given.output
     assert [*Path("folder.db").iterdir()] == []
+
+
+WRITES = [
+    ("backup",),
+    ("keep", "events", "90", "--export"),
+    ("runs", "report", "quiz"),
+    ("evaluate", "quiz", "echo", "--save"),
+    ("quickstart",),
+]
+
+
+@pytest.mark.parametrize("words", WRITES, ids=" ".join)
+def test_no_command_writes_to_what_is_an_address_or_in_no_folder(words: tuple[str, ...], folder: Path) -> None:
+    for place in [*ADDRESSES, *NOWHERE]:
+        refused = CliRunner().invoke(main, [*words, place])
+        assert refused.exit_code == 2, (place, refused.output, refused.exception)
+        named = place.partition("/")[0] if place in ADDRESSES else "there is no folder"
+        assert named in refused.output
+        assert made(folder) == []
+
+
+def test_every_option_of_a_path_says_what_it_is() -> None:
+    """It must exist, or it is a place that is checked."""
+    for name, command in commands(main):
+        for parameter in command.params:
+            if isinstance(parameter.type, click.Path):
+                assert parameter.type.exists or isinstance(parameter.type, StoreType | PlaceType), name
 
 
 @pytest.mark.parametrize("place", [*ADDRESSES, *NOWHERE])

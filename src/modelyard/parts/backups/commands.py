@@ -4,44 +4,24 @@ import os
 import tempfile
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import click
 
 from modelyard.artifacts.address import open_artifacts
 from modelyard.artifacts.memory import MemoryArtifacts
 from modelyard.cli.lazy_group import parts_of
-from modelyard.cli.terminal import StoreName, StoreType, opened, printable_store, require_file, store_option
+from modelyard.cli.terminal import PlaceType, StoreName, StoreType, opened, printable_store, require_file, store_option
 from modelyard.clock import system_randomness
 from modelyard.compose import open_store
-from modelyard.errors import InvalidInput
-from modelyard.part import refuse_address
 from modelyard.parts.backups import restoring
 from modelyard.parts.backups.sums import sums_file, write_sums
 from modelyard.platform.artifacts import artifacts_folder
 from modelyard.protocols import ArtifactStore
 
-_FILE = "a backup is a file, with a folder next to it: name the path of a file"
-
-
-class BackupType(click.Path):
-    """The type of the path of a backup, which no address is."""
-
-    def __init__(self) -> None:
-        super().__init__(dir_okay=False, path_type=Path)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path. Fails for an address."""
-        try:
-            refuse_address(value, _FILE)
-        except InvalidInput as error:
-            self.fail(error.problems[0].msg, param, ctx)
-        return super().convert(value, param, ctx)
-
 
 @click.command()
 @store_option
-@click.argument("file", type=BackupType())
+@click.argument("file", type=PlaceType())
 def backup(store: StoreName, file: Path) -> None:
     """Write a consistent copy while others work on.
 
@@ -64,7 +44,7 @@ def backup(store: StoreName, file: Path) -> None:
 
 
 @click.command()
-@click.argument("file", type=BackupType())
+@click.argument("file", type=PlaceType())
 @click.argument("target", type=StoreType(), metavar="[TARGET]", required=False)
 @click.option("--artifacts", metavar="FOLDER|ADDRESS", help="Where its files go, if not next to TARGET.")
 @click.option("--check", is_flag=True, help="Read all of FILE, and write nothing.")

@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 import click
 
-from modelyard.cli.terminal import StoreName, entity_option, json_option, opened, show_fields, store_option
+from modelyard.cli.terminal import PlaceType, StoreName, entity_option, json_option, opened, show_fields, store_option
 from modelyard.parts.retention.service import KeepEvents, KeepLedger, KeepRuns, KeepTexts
 
 
@@ -28,7 +28,7 @@ class Days(click.FloatRange):
 @store_option
 @click.argument("what", type=click.Choice(["events", "ledger", "runs", "texts"]))
 @click.argument("days", type=Days())
-@click.option("--export", type=click.Path(path_type=Path, dir_okay=False), help="The file that they are appended to.")
+@click.option("--export", type=PlaceType(), help="The file that they are appended to.")
 @entity_option
 @click.option("--project", help="Only those of projects of this name.")
 @json_option
